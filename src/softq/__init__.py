@@ -1,0 +1,38 @@
+"""softq: train structured predictors toward the metric they are judged by.
+
+Maximum likelihood, reward augmented maximum likelihood (RAML) and softmax Q-distribution maximum likelihood
+(SQDML), exact on classes, label chains and dependency trees.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from softq import rewards, theory
+from softq.distributions import Categorical, Chain, Distribution, Independent, ProjectiveTree, SpanningTree
+from softq.errors import SoftqError
+from softq.kernels import backend
+from softq.objectives import cross_entropy, kl
+from softq.targets import Target, ml, raml, sqdml
+
+try:
+    __version__ = version("softq")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+source"
+
+__all__ = [
+    "Categorical",
+    "Chain",
+    "Distribution",
+    "Independent",
+    "ProjectiveTree",
+    "SoftqError",
+    "SpanningTree",
+    "Target",
+    "backend",
+    "cross_entropy",
+    "kl",
+    "ml",
+    "raml",
+    "rewards",
+    "sqdml",
+    "theory",
+]

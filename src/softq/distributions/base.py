@@ -1,0 +1,220 @@
+"""What every distribution offers, derived from a handful of primitives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from softq.errors import DtypeError, InfeasibleError, ShapeError
+from softq.numerics import logsumexp
+
+T = TypeVar("T")
+
+
+class Distribution(ABC):
+    """P(y) ∝ exp(score(y)) over a finite set of structured outputs, one distribution per batch element.
+
+    A structure supplies ``log_partition``, ``marginals``, ``score``, ``expected_score``, ``mode``, ``mbr`` and
+    ``_draw``; the rest is derived here. Shapes follow torch.distributions: with ``batch_shape`` *B and
+    ``event_shape`` E, outputs are ``[*S, *B, *E]`` for any sample shape *S, and values are ``[*S, *B]``.
+    Padding of outputs is 0 when returned and may be anything when passed in.
+
+    Inputs are never changed, and results are differentiable with respect to the scores: ``log_partition``,
+    ``log_prob`` and the cross-entropies to any order, ``marginals``, ``entropy`` and ``kl`` likewise.
+    """
+
+    def __init__(self, scores: Tensor, batch_shape: torch.Size, event_shape: torch.Size, lengths: Tensor | None, validate: bool) -> None:
+        self.scores = scores  # of the local parts (classes, labels, arcs), as given: [*B, *parts]
+        self.batch_shape = batch_shape
+        self.event_shape = event_shape
+        self.lengths = lengths  # [*B], or None where all examples are full
+        self.validate = validate
+        self._cache: dict[tuple[str, bool], Any] = {}
+
+    # --- primitives -----------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def log_partition(self) -> Tensor:
+        """Log of the sum of exp(score) over all outputs, ``[*B]``; -inf if every output is forbidden."""
+
+    @property
+    @abstractmethod
+    def marginals(self) -> Tensor:
+        """Probability of each local part, shaped like ``scores`` (0 on padding)."""
+
+    @abstractmethod
+    def score(self, outputs: Tensor) -> Tensor:
+        """Unnormalised log-probability of ``outputs [*S,*B,*E]``."""
+
+    @abstractmethod
+    def expected_score(self, model: Distribution) -> Tensor:
+        """Mean of ``model.score(y)`` for y drawn from this distribution.
+
+        This distribution may have further batch dimensions behind those of the model (one per reference).
+        """
+
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """Most probable output, ``[*B,*E]``."""
+
+    @abstractmethod
+    def mbr(self) -> Tensor:
+        """Output with the highest expected natural reward (minimum Bayes risk), ``[*B,*E]``."""
+
+    @abstractmethod
+    def indicator(self, outputs: Tensor) -> Tensor:
+        """1 on each local part that ``outputs`` contain and 0 elsewhere, ``[*S, *scores.shape]``.
+
+        The inner product of two outputs' indicators is the natural reward: matches summed over tokens.
+        """
+
+    @abstractmethod
+    def with_scores(self, scores: Tensor) -> Distribution:
+        """Same outputs under other local scores ``[*B, *R, *parts]``: what is forbidden here stays so."""
+
+    @abstractmethod
+    def scaled(self, factor: float) -> Self:
+        """Same distribution with every score multiplied by ``factor`` (a temperature)."""
+
+    @abstractmethod
+    def check_outputs(self, outputs: Tensor) -> None:
+        """Raise an error unless ``outputs [*S,*B,*E]`` are outputs of this space."""
+
+    @abstractmethod
+    def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """``[count, *B, *E]`` independent samples."""
+
+    # --- derived --------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the scores."""
+        return self.scores.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the scores."""
+        return self.scores.device
+
+    def log_prob(self, outputs: Tensor) -> Tensor:
+        """Log-probability of ``outputs [*S,*B,*E]``; -inf for an output that -inf scores forbid."""
+        score = self.score(outputs)
+        return torch.where(score == -torch.inf, score, score - self.log_partition)
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, ``[*B]``: log Z - E[score]."""
+        return self.log_partition - self.expected_score(self)
+
+    def cross_entropy(self, model: Distribution) -> Tensor:
+        """H(self, model) = log Z(model) - E_self[score_model], ``[*B]``; +inf where the model forbids an output."""
+        self.check_same_space(model)
+        extra = len(self.batch_shape) - len(model.batch_shape)
+        return model.log_partition.reshape(*model.batch_shape, *[1] * extra) - self.expected_score(model)
+
+    def kl(self, model: Distribution) -> Tensor:
+        """KL(self ‖ model) = H(self, model) - H(self), ``[*B]``."""
+        return self.cross_entropy(model) - self.entropy()
+
+    def sample(self, shape: torch.Size | tuple[int, ...] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Exact samples, ``[*shape, *B, *E]``; the same generator state gives the same samples."""
+        self._check_feasible("sample")
+        shape = torch.Size(shape)
+        drawn = self._draw(shape.numel(), generator)
+        return drawn.reshape(*shape, *self.batch_shape, *self.event_shape)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)})"
+
+    # --- helpers for subclasses -----------------------------------------------------------------------
+
+    def _cached(self, name: str, compute: Callable[[], T]) -> T:
+        """Compute once per (name, whether gradients are recorded)."""
+        key = (name, torch.is_grad_enabled())
+        if key not in self._cache:
+            self._cache[key] = compute()
+        found: T = self._cache[key]
+        return found
+
+    def _check_feasible(self, wish: str) -> None:
+        with torch.no_grad():
+            empty = self.log_partition == -torch.inf
+        if bool(empty.any()):
+            place = tuple(torch.nonzero(empty)[0].tolist())
+            raise InfeasibleError(f"nothing to {wish}: the -inf scores of example {place} forbid every output")
+
+    def check_same_space(self, model: Distribution) -> None:
+        extra = len(self.batch_shape) - len(model.batch_shape)
+        same_batch = extra >= 0 and self.batch_shape[: len(model.batch_shape)] == model.batch_shape
+        parts = self.scores.shape[len(self.batch_shape) :]
+        if not same_batch or parts != model.scores.shape[len(model.batch_shape) :]:
+            raise ShapeError(
+                f"target and model must live on one output space: target has batch {list(self.batch_shape)} and parts "
+                f"{list(parts)}, model has batch {list(model.batch_shape)} and parts {list(model.scores.shape[len(model.batch_shape) :])}"
+            )
+        if self.lengths is model.lengths:
+            return
+        full = torch.full((), self.event_shape[0] if self.event_shape else 0, device=self.device)
+        mine = full if self.lengths is None else self.lengths
+        theirs = full if model.lengths is None else model.lengths.reshape(*model.batch_shape, *[1] * extra)
+        if bool((mine != theirs).any()):
+            raise ShapeError("target and model must have the same lengths")
+
+    def _check_output_shape(self, outputs: Tensor) -> None:
+        if not isinstance(outputs, Tensor) or outputs.dtype not in (torch.int64, torch.int32):
+            got = outputs.dtype if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise DtypeError(f"outputs of a {type(self).__name__} must be an int64 tensor, got {got}")
+        want = self.batch_shape + self.event_shape
+        if outputs.dim() < len(want) or outputs.shape[outputs.dim() - len(want) :] != want:
+            raise ShapeError(f"outputs of a {type(self).__name__} must have shape [..., {', '.join(map(str, want))}], got {list(outputs.shape)}")
+
+    def _beside(self, model: Distribution, parts: Tensor) -> Tensor:
+        """The model's ``parts [*B, …]`` with a size of 1 for each batch dimension that only this distribution has."""
+        batch = len(model.batch_shape)
+        extra = len(self.batch_shape) - batch
+        return parts if extra == 0 else parts.reshape(*model.batch_shape, *[1] * extra, *parts.shape[batch:])
+
+    def _keep_forbidden(self, scores: Tensor) -> Tensor:
+        """``scores [*B, *R, *parts]`` with -inf wherever this distribution has it."""
+        forbidden = self._cached("forbidden", lambda: self.scores.detach() == -torch.inf)
+        if self.device.type == "cpu" and not self._cached("forbids_parts", lambda: bool(forbidden.any())):
+            return scores
+        batch = len(self.batch_shape)
+        extra = scores.dim() - self.scores.dim()
+        return scores.masked_fill(forbidden.reshape(*self.batch_shape, *[1] * extra, *forbidden.shape[batch:]), -torch.inf)
+
+    def _lengths(self) -> Tensor:
+        """Lengths ``[*B]``, also where none were given."""
+        size = self.event_shape[0] if self.event_shape else 0
+        return torch.full(self.batch_shape, size, dtype=torch.int64, device=self.device) if self.lengths is None else self.lengths
+
+    def _flat_lengths(self) -> Tensor:
+        return self._lengths().reshape(-1)
+
+    def _lengths_for(self, batch_shape: torch.Size) -> Tensor | None:
+        """Lengths for a batch with further dimensions behind this one's."""
+        if self.lengths is None or batch_shape == self.batch_shape:
+            return self.lengths
+        extra = len(batch_shape) - len(self.batch_shape)
+        return self.lengths.reshape(*self.batch_shape, *[1] * extra).expand(batch_shape)
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax over the last dimension; 0 where every score is -inf."""
+    log_z = logsumexp(scores, -1)
+    return (scores - log_z.masked_fill(log_z == -torch.inf, 0.0).unsqueeze(-1)).exp()
+
+
+def draw_classes(weights: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
+    """``[count, …]`` draws from ``weights[…, K]``, on the weights' device whatever the generator's."""
+    flat = weights.reshape(-1, weights.shape[-1])
+    shape = (count, *weights.shape[:-1])
+    if flat.shape[0] == 0 or count == 0:
+        return torch.zeros(shape, dtype=torch.int64, device=weights.device)
+    device = weights.device if generator is None else generator.device
+    drawn = torch.multinomial(flat.to(device), count, replacement=True, generator=generator)
+    return drawn.T.reshape(shape).to(weights.device)

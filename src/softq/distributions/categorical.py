@@ -1,0 +1,78 @@
+"""One class out of K."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from softq.checks import check_below_infinity, check_classes, check_scores_dtype
+from softq.distributions.base import Distribution, draw_classes, softmax
+from softq.errors import ShapeError
+from softq.numerics import inner, logsumexp
+
+
+class Categorical(Distribution):
+    """A distribution over K classes.
+
+    ===========  ==========================================================
+    set          {0, …, K-1}
+    parts        classes, ``scores[*B, K]``
+    output       the class, ``[*B]``
+    cost         O(K) time and memory
+    paper        §4.1.1 (cost-sensitive classification)
+    ===========  ==========================================================
+
+    >>> p = Categorical(torch.tensor([0.0, math.log(3.0)]))
+    >>> p.log_prob(torch.tensor(1)).exp().item()
+    0.75
+    """
+
+    def __init__(self, scores: Tensor, *, validate: bool = True) -> None:
+        check_scores_dtype("scores", scores)
+        if scores.dim() < 1 or scores.shape[-1] == 0:
+            raise ShapeError(f"scores must have shape [*B, K] with K >= 1, got {list(scores.shape)}")
+        if validate:
+            check_below_infinity("scores", scores.detach())
+        super().__init__(scores, scores.shape[:-1], torch.Size(), None, validate)
+
+    @property
+    def log_partition(self) -> Tensor:
+        return self._cached("log_partition", lambda: logsumexp(self.scores, -1))
+
+    @property
+    def marginals(self) -> Tensor:
+        return self._cached("marginals", lambda: softmax(self.scores))
+
+    def score(self, outputs: Tensor) -> Tensor:
+        if self.validate:
+            self.check_outputs(outputs)
+        return self.scores.expand(*outputs.shape, -1).gather(-1, outputs.long().unsqueeze(-1)).squeeze(-1)
+
+    def expected_score(self, model: Distribution) -> Tensor:
+        return inner(self.marginals, self._beside(model, model.scores), (-1,))
+
+    def mode(self) -> Tensor:
+        self._check_feasible("decode")
+        return self.scores.argmax(-1)
+
+    def mbr(self) -> Tensor:
+        return self.mode()
+
+    def indicator(self, outputs: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(outputs.long(), self.scores.shape[-1]).to(self.dtype)
+
+    def with_scores(self, scores: Tensor) -> Categorical:
+        return Categorical(self._keep_forbidden(scores), validate=False)
+
+    def scaled(self, factor: float) -> Self:
+        return type(self)(self.scores * factor, validate=False)
+
+    def check_outputs(self, outputs: Tensor) -> None:
+        self._check_output_shape(outputs)
+        check_classes("class", outputs, self.scores.shape[-1], None)
+
+    def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
+        return draw_classes(self.marginals.detach(), count, generator)

@@ -1,0 +1,136 @@
+"""Label sequences: what chains share with independent labels, and the independent labels themselves."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from softq.checks import check_below_infinity, check_classes, check_lengths, check_scores_dtype
+from softq.distributions.base import Distribution, draw_classes, softmax
+from softq.errors import ShapeError
+from softq.numerics import inner, length_mask, logsumexp
+
+
+class LabelSequence(Distribution):
+    """A distribution over label sequences whose score is a sum over positions, and over neighbours if there are transitions."""
+
+    transitions: Tensor | None  # broadcasts to [*B, n-1, K, K]; None if positions are independent
+
+    def __init__(self, name: str, scores: Tensor, lengths: Tensor | None, validate: bool) -> None:
+        check_scores_dtype(name, scores)
+        if scores.dim() < 2 or scores.shape[-1] == 0:
+            raise ShapeError(f"{name} must have shape [*B, n, K] with K >= 1, got {list(scores.shape)}")
+        size = scores.shape[-2]
+        if validate:
+            lengths = check_lengths(lengths, scores.shape[:-2], size, scores.device)
+        super().__init__(scores, scores.shape[:-2], scores.shape[-2:-1], lengths, validate)
+        self.real = None if lengths is None else length_mask(lengths, size)  # [*B, n]; None: no padding
+        if validate:
+            check_below_infinity(name, scores.detach().amax(-1), self.real)
+
+    @abstractmethod
+    def expected_pair_score(self, model: LabelSequence) -> Tensor:
+        """Mean over this distribution of the model's transition scores Σ_t T_t(y_t, y_{t+1})."""
+
+    def score(self, outputs: Tensor) -> Tensor:
+        if self.validate:
+            self.check_outputs(outputs)
+        labels = self._zero_padding(outputs).long()
+        local = self.scores.expand(*labels.shape, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return self._zero_padding(local).sum(-1)
+
+    def expected_score(self, model: Distribution) -> Tensor:
+        local = inner(self.marginals, self._beside(model, model.scores), (-2, -1))
+        if isinstance(model, LabelSequence) and model.transitions is not None:
+            return local + self.expected_pair_score(model)
+        return local
+
+    def indicator(self, outputs: Tensor) -> Tensor:
+        labels = self._zero_padding(outputs).long()
+        found = torch.zeros(*labels.shape, self.scores.shape[-1], dtype=self.dtype, device=self.device)
+        found.scatter_(-1, labels.unsqueeze(-1), 1.0)
+        return found if self.real is None else found * self.real.unsqueeze(-1)
+
+    def check_outputs(self, outputs: Tensor) -> None:
+        self._check_output_shape(outputs)
+        check_classes("label", outputs, self.scores.shape[-1], self.real)
+
+    def _zero_padding(self, x: Tensor) -> Tensor:
+        """0 on the padding of ``[*S,*B,n]``."""
+        return x if self.real is None else x.masked_fill(~self.real, 0)
+
+
+class Independent(LabelSequence):
+    """Label sequences whose positions are independent: a tagger with one softmax per token.
+
+    ===========  ==========================================================
+    set          {0, …, K-1}^n, each example cut to its length
+    parts        labels, ``scores[*B, n, K]``
+    output       labels, ``[*B, n]``
+    cost         O(n K) time and memory
+    paper        the payoff q of token accuracy factorises so (Appendix D.2.2)
+    ===========  ==========================================================
+
+    >>> p = Independent(torch.zeros(1, 3, 2), lengths=torch.tensor([2]))
+    >>> p.entropy().item()  # two fair coins: log 4
+    1.386...
+    """
+
+    transitions = None
+
+    def __init__(self, scores: Tensor, lengths: Tensor | None = None, *, validate: bool = True) -> None:
+        super().__init__("scores", scores, lengths, validate)
+
+    @property
+    def log_partition(self) -> Tensor:
+        return self._cached("log_partition", lambda: logsumexp(self._clean(), -1).sum(-1))
+
+    @property
+    def marginals(self) -> Tensor:
+        return self._cached("marginals", self._marginals)
+
+    def _marginals(self) -> Tensor:
+        found = softmax(self._clean())
+        return found if self.real is None else found.masked_fill(~self.real.unsqueeze(-1), 0.0)
+
+    def expected_pair_score(self, model: LabelSequence) -> Tensor:
+        # E[T(y_t, y_{t+1})] = μ_t' T μ_{t+1}: no recursion and no pair marginals
+        if model.transitions is None:
+            return torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
+        before, after = self.marginals[..., :-1, :], self.marginals[..., 1:, :]
+        shared = model.transitions.dim() == 2
+        table = model.transitions if shared else self._beside(model, model.transitions.expand(*model.batch_shape, -1, -1, -1))
+        if bool((table.detach().amin() == -torch.inf) if table.numel() else False) or self.real is not None and not shared:
+            return inner(before.unsqueeze(-1) * after.unsqueeze(-2), table, (-3, -2, -1))
+        moved = before @ table if shared else (before.unsqueeze(-2) @ table).squeeze(-2)
+        return (moved * after).sum((-2, -1))
+
+    def mode(self) -> Tensor:
+        self._check_feasible("decode")
+        return self._zero_padding(self.scores.argmax(-1))
+
+    def mbr(self) -> Tensor:
+        return self.mode()
+
+    def with_scores(self, scores: Tensor) -> Independent:
+        return Independent(self._keep_forbidden(scores), self._lengths_for(scores.shape[:-2]), validate=False)
+
+    def scaled(self, factor: float) -> Self:
+        return type(self)(self.scores * factor, self.lengths, validate=False)
+
+    def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
+        weights = self.marginals.detach()
+        if self.real is not None:  # padding still needs some distribution to draw from
+            weights = torch.where(self.real.unsqueeze(-1), weights, 1.0)
+        return self._zero_padding(draw_classes(weights, count, generator))
+
+    def _clean(self) -> Tensor:
+        """Scores whose padding adds nothing: label 0 is the only one possible there, at score 0."""
+        if self.real is None:
+            return self.scores
+        only = torch.full_like(self.scores[..., :1, :], -torch.inf)
+        only[..., 0] = 0.0
+        return torch.where(self.real.unsqueeze(-1), self.scores, only)

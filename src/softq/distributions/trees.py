@@ -1,0 +1,175 @@
+"""Dependency trees: projective ones and all spanning ones."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from softq.checks import check_below_infinity, check_lengths, check_scores_dtype
+from softq.distributions.base import Distribution
+from softq.errors import OutputError, ShapeError
+from softq.kernels import Structure, arborescence, log_partition, marginals, projective, spanning
+from softq.kernels.reference import possible_arcs
+from softq.kernels.trees import CROSSING, CYCLE, HEAD_OUT_OF_RANGE, TWO_ROOTS, find_bad_tree
+from softq.numerics import inner, length_mask
+
+_FAULTS = {
+    HEAD_OUT_OF_RANGE: "a head outside 0..{n}",
+    CYCLE: "a cycle",
+    TWO_ROOTS: "a second word under the root; pass multiroot=True to allow it",
+    CROSSING: "an arc that crosses another, which a projective tree may not have; use SpanningTree or projectivise it",
+}
+
+
+class DependencyTree(Distribution):
+    """A distribution over dependency trees that scores each arc on its own."""
+
+    projective: bool
+
+    def __init__(self, arcs: Tensor, lengths: Tensor | None = None, multiroot: bool = False, *, validate: bool = True) -> None:
+        check_scores_dtype("arcs", arcs)
+        if arcs.dim() < 2 or arcs.shape[-1] != arcs.shape[-2] or arcs.shape[-1] == 0:
+            raise ShapeError(f"arcs must have shape [*B, n+1, n+1] with index 0 the root, got {list(arcs.shape)}")
+        size = arcs.shape[-1] - 1
+        if validate:
+            lengths = check_lengths(lengths, arcs.shape[:-2], size, arcs.device)
+        super().__init__(arcs, arcs.shape[:-2], torch.Size((size,)), lengths, validate)
+        self.multiroot = multiroot
+        self.real = None if lengths is None else length_mask(lengths, size)
+        if validate:
+            check_below_infinity("arcs", arcs.detach(), possible_arcs(self._lengths(), size + 1))
+
+    @property
+    @abstractmethod
+    def _structure(self) -> Structure: ...
+
+    @property
+    def arcs(self) -> Tensor:
+        """Arc scores ``[*B, head, dependent]``, as given."""
+        return self.scores
+
+    @property
+    def log_partition(self) -> Tensor:
+        return self._cached("log_partition", lambda: log_partition(self._structure, *self._arguments()).reshape(self.batch_shape))
+
+    @property
+    def marginals(self) -> Tensor:
+        return self._cached("marginals", lambda: marginals(self._structure, *self._arguments())[0].reshape(self.scores.shape))
+
+    def score(self, outputs: Tensor) -> Tensor:
+        if self.validate:
+            self.check_outputs(outputs)
+        heads = self._zero_padding(outputs).long()
+        arcs = self.arcs[..., 1:].expand(*heads.shape[:-1], -1, -1)  # [*S, *B, head, n]
+        chosen = arcs.gather(-2, heads.unsqueeze(-2)).squeeze(-2)
+        return self._zero_padding(chosen).sum(-1)
+
+    def expected_score(self, model: Distribution) -> Tensor:
+        return inner(self.marginals, self._beside(model, model.scores), (-2, -1))
+
+    def mbr(self) -> Tensor:
+        with torch.no_grad():
+            self._check_feasible("decode")
+            return self.with_scores(self.marginals).mode()
+
+    def indicator(self, outputs: Tensor) -> Tensor:
+        heads = self._zero_padding(outputs).long()
+        size = heads.shape[-1]
+        found = torch.zeros(*heads.shape[:-1], size + 1, size + 1, dtype=self.dtype, device=self.device)
+        found[..., 1:].scatter_(-2, heads.unsqueeze(-2), 1.0)
+        if self.real is not None:
+            found[..., 1:] *= self.real.unsqueeze(-2)
+        return found
+
+    def with_scores(self, scores: Tensor) -> Self:
+        return type(self)(self._keep_forbidden(scores), self._lengths_for(scores.shape[:-2]), self.multiroot, validate=False)
+
+    def scaled(self, factor: float) -> Self:
+        return type(self)(self.arcs * factor, self.lengths, self.multiroot, validate=False)
+
+    def check_outputs(self, outputs: Tensor) -> None:
+        self._check_output_shape(outputs)
+        size = self.event_shape[0]
+        flat = outputs.reshape(-1, size)
+        lengths = self._lengths().expand(outputs.shape[:-1]).reshape(-1)
+        bad = find_bad_tree(lengths, flat, self.multiroot, self.projective)
+        if bad is not None:
+            example, word, fault = bad
+            fault_text = _FAULTS[fault].format(n=int(lengths[example]))
+            heads = flat[example, : int(lengths[example])].tolist()
+            raise OutputError(f"heads must form a tree over {len(heads)} words, got {heads} (tree {example}): {fault_text}, at word {word}")
+
+    def _arguments(self) -> tuple[Tensor, Tensor]:
+        return self._flat_lengths(), self.scores.reshape(-1, *self.scores.shape[-2:])
+
+    def _flat_arcs(self) -> Tensor:
+        return self.scores.detach().reshape(-1, *self.scores.shape[-2:])
+
+    def _zero_padding(self, x: Tensor) -> Tensor:
+        return x if self.real is None else x.masked_fill(~self.real, 0)
+
+
+class ProjectiveTree(DependencyTree):
+    """Dependency trees whose arcs, drawn above the sentence, do not cross.
+
+    ===========  ==========================================================
+    set          projective trees over words 1..n under the root 0; one word under the root unless ``multiroot``
+    parts        arcs, ``arcs[*B, head, dependent]`` of shape ``[*B, n+1, n+1]``; column 0 and the diagonal are ignored
+    output       heads, ``[*B, n]``: entry i-1 is the head of word i, in 0..n
+    cost         O(n³) time, O(n²) memory (Eisner 1996)
+    paper        Appendix D.2.3, appendix eq. 7-8
+    ===========  ==========================================================
+
+    >>> p = ProjectiveTree(torch.zeros(1, 4, 4))
+    >>> p.log_partition.exp().round().item()  # three words: seven projective trees with one root
+    7.0
+    """
+
+    projective = True
+
+    @property
+    def _structure(self) -> Structure:
+        return projective.structure(self.multiroot)
+
+    def mode(self) -> Tensor:
+        self._check_feasible("decode")
+        heads, _ = projective.mode(self._flat_lengths(), self._flat_arcs(), self.multiroot)
+        return heads.reshape(self.batch_shape + self.event_shape)
+
+    def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
+        return projective.sample(self._flat_lengths(), self._flat_arcs(), self.multiroot, count, generator)
+
+
+class SpanningTree(DependencyTree):
+    """Dependency trees of any shape, crossing arcs allowed.
+
+    ===========  ==========================================================
+    set          spanning trees over words 1..n under the root 0; one word under the root unless ``multiroot``
+    parts        arcs, ``arcs[*B, head, dependent]`` of shape ``[*B, n+1, n+1]``; column 0 and the diagonal are ignored
+    output       heads, ``[*B, n]``: entry i-1 is the head of word i, in 0..n
+    cost         O(n³) time, O(n²) memory (matrix-tree theorem; Koo et al. 2007)
+    paper        Appendix D.2.3, appendix eq. 7-8
+    ===========  ==========================================================
+
+    >>> p = SpanningTree(torch.zeros(1, 4, 4))
+    >>> p.log_partition.exp().round().item()  # three words: nine trees with one root
+    9.0
+    """
+
+    projective = False
+
+    @property
+    def _structure(self) -> Structure:
+        return spanning.structure(self.multiroot)
+
+    def mode(self) -> Tensor:
+        self._check_feasible("decode")
+        heads, _ = arborescence.mode(self._flat_lengths(), self._flat_arcs(), self.multiroot)
+        return heads.reshape(self.batch_shape + self.event_shape)
+
+    def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
+        return spanning.sample(self._flat_lengths(), self._flat_arcs(), self.multiroot, count, generator).to(self.device)

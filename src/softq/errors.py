@@ -1,0 +1,45 @@
+"""Exceptions. Every message states what was expected, what came, and where it helps, what to do."""
+
+
+class SoftqError(Exception):
+    """Base of every error that softq raises on purpose."""
+
+
+class ShapeError(SoftqError, ValueError):
+    """A tensor has the wrong number of dimensions or the wrong sizes."""
+
+
+class DtypeError(SoftqError, TypeError):
+    """A tensor or argument has the wrong type."""
+
+
+class ScoreError(SoftqError, ValueError):
+    """Scores hold NaN or +inf (-inf is allowed: it forbids a part)."""
+
+
+class LengthError(SoftqError, ValueError):
+    """A length lies outside 0..n."""
+
+
+class OutputError(SoftqError, ValueError):
+    """An output is not in the output space: a label out of range, a cycle, two roots, crossing arcs."""
+
+
+class InfeasibleError(SoftqError, ValueError):
+    """The -inf scores leave no output at all, so there is none to decode or sample."""
+
+
+class TemperatureError(SoftqError, ValueError):
+    """The temperature tau is not a positive finite number."""
+
+
+class WeightError(SoftqError, ValueError):
+    """Reference weights are negative, not finite, or do not sum to a positive number."""
+
+
+class RewardError(SoftqError, ValueError):
+    """The reward does not split over the parts of this output space."""
+
+
+class IntractableError(SoftqError, NotImplementedError):
+    """The exact value has no closed form here; the message names what can be computed instead."""

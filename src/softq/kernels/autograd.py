@@ -1,0 +1,96 @@
+"""Log-partition and marginals of any structure as differentiable torch functions.
+
+d log Z / d scores = marginals (paper, appendix eq. 6), so the fast path returns
+both in one sweep. Second derivatives differentiate the plain torch reference, and only if asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from softq.kernels.backend import current_backend
+
+Scores = tuple[Tensor, ...]
+
+
+class Structure(NamedTuple):
+    """One family of distributions as the kernels see it. Scores are per example: ``[B, …]`` each.
+
+    ``infer(lengths, scores, want_marginals)`` returns log Z ``[B]`` and marginals shaped like the scores
+    (or an empty tuple); ``reference(lengths, *scores)`` returns log Z in plain differentiable torch.
+    """
+
+    infer: Callable[[Tensor, Scores, bool], tuple[Tensor, Scores]]
+    reference: Callable[..., Tensor]
+
+
+def log_partition(structure: Structure, lengths: Tensor, *scores: Tensor) -> Tensor:
+    """Log Z per example, ``[B]``."""
+    if current_backend() == "reference":
+        return structure.reference(lengths, *scores)
+    return _apply(_LogPartition, structure, lengths, *scores)  # type: ignore[no-any-return]
+
+
+def marginals(structure: Structure, lengths: Tensor, *scores: Tensor) -> Scores:
+    """Marginals of the parts, each shaped like its scores."""
+    if current_backend() == "reference":
+        return _reference_marginals(structure, lengths, scores, torch.is_grad_enabled())
+    return _apply(_Marginals, structure, lengths, *scores)  # type: ignore[no-any-return]
+
+
+def _apply(function: type[torch.autograd.Function], *args: Any) -> Any:
+    return function.apply(*args)  # type: ignore[no-untyped-call]
+
+
+def _reference_marginals(structure: Structure, lengths: Tensor, scores: Scores, create_graph: bool) -> Scores:
+    with torch.enable_grad():
+        # A leaf stands in for a score without gradient, so that its marginals exist all the same.
+        parts = tuple(s if s.requires_grad else s.detach().requires_grad_() for s in scores)
+        total = structure.reference(lengths, *parts).sum()
+        found = torch.autograd.grad(total, parts, create_graph=create_graph, allow_unused=True)
+    return tuple(torch.zeros_like(s) if m is None else m for m, s in zip(found, scores, strict=True))
+
+
+class _LogPartition(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, structure: Structure, lengths: Tensor, *scores: Tensor) -> Tensor:
+        log_z, found = structure.infer(lengths, scores, any(ctx.needs_input_grad))
+        ctx.structure = structure
+        ctx.arity = len(scores)
+        ctx.save_for_backward(lengths, *scores, *found)
+        return log_z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        lengths, *rest = ctx.saved_tensors
+        scores, found = rest[: ctx.arity], rest[ctx.arity :]
+        if torch.is_grad_enabled():  # someone may differentiate again
+            found = marginals(ctx.structure, lengths, *scores)
+        # `grad` weighs each example on its own.
+        return None, None, *(grad.reshape(-1, *[1] * (m.dim() - 1)) * m for m in found)
+
+
+class _Marginals(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, structure: Structure, lengths: Tensor, *scores: Tensor) -> Scores:
+        _, found = structure.infer(lengths, scores, True)
+        ctx.structure = structure
+        ctx.save_for_backward(lengths, *scores)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        lengths, *scores = ctx.saved_tensors
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            parts = tuple(s if s.requires_grad and again else s.detach().requires_grad_() for s in scores)
+            found = _reference_marginals(ctx.structure, lengths, parts, create_graph=True)
+            weighted = sum(((g * m).sum() for g, m in zip(grads, found, strict=True)), start=torch.zeros(()).to(grads[0]))
+            if not weighted.requires_grad:  # marginals that do not depend on the scores
+                return None, None, *(torch.zeros_like(s) for s in scores)
+            second = torch.autograd.grad(weighted, parts, create_graph=again, allow_unused=True)
+        return None, None, *(torch.zeros_like(s) if h is None else h for h, s in zip(second, scores, strict=True))

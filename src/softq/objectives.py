@@ -1,0 +1,66 @@
+"""The one objective of the paper: cross-entropy between a target and a model on one output space.
+
+    H(target, model) = - E_{y ~ target}[ log P_model(y) ] = log Z(model) - < E_target[parts], scores(model) >
+
+(eq. 2 with `softq.ml`, eq. 4 with `softq.raml`, eq. 14 with `softq.sqdml`; appendix eq. 5). Its gradient with respect
+to the scores is E_model[parts] - E_target[parts] (appendix eq. 6). One number per example; how to reduce them is the caller's choice.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from softq.distributions import Distribution
+from softq.errors import DtypeError, TemperatureError
+from softq.targets import Target
+
+
+def cross_entropy(target: Target | Distribution, model: Distribution, *, temperature_scaled: bool = False) -> Tensor:
+    """H(target, model) per example, ``[*B]``; +inf where the model forbids what the target asks for.
+
+    Args:
+        target: from `ml`, `raml` or `sqdml`, or any distribution on the model's output space.
+        model: the model's distribution.
+        temperature_scaled: divide the model's scores by the target's τ and multiply the loss by τ². The scores then
+            estimate rewards at any τ instead of shrinking with 1/τ, which is what makes large τ fail in the
+            paper's Figure 2; as τ → ∞ the loss becomes least squares on the expected reward.
+
+    >>> import softq
+    >>> p = softq.Chain(torch.zeros(1, 3, 2), torch.zeros(2, 2))
+    >>> cross_entropy(softq.raml(p, torch.tensor([[0, 1, 1]]), tau=0.5), p).exp()  # a uniform model: 2**3
+    tensor([8.0000])
+    """
+    target_tau, model = _tempered(target, model, temperature_scaled)
+    _same_space(target, model)
+    return target_tau**2 * (model.log_partition - target.expected_score(model))
+
+
+def kl(target: Target | Distribution, model: Distribution, *, temperature_scaled: bool = False) -> Tensor:
+    """KL(target ‖ model) = H(target, model) - H(target) per example, ``[*B]``: 0 if and only if they agree.
+
+    Raises IntractableError where the target's entropy has no closed form (RAML with several different
+    references on chains or trees).
+
+    >>> import softq
+    >>> p = softq.Categorical(torch.zeros(1, 4))
+    >>> kl(softq.ml(p, torch.tensor([2])), p).exp().item()
+    4.0
+    """
+    target_tau, model = _tempered(target, model, temperature_scaled)
+    _same_space(target, model)
+    return target_tau**2 * (model.log_partition - target.expected_score(model) - target.entropy())
+
+
+def _tempered(target: Target | Distribution, model: Distribution, temperature_scaled: bool) -> tuple[float, Distribution]:
+    if not isinstance(target, (Target, Distribution)) or not isinstance(model, Distribution):
+        raise DtypeError(f"expected a target and a distribution, got {type(target).__name__} and {type(model).__name__}")
+    if not temperature_scaled:
+        return 1.0, model
+    if not isinstance(target, Target) or target.tau is None:
+        raise TemperatureError("temperature_scaled needs a target with a temperature (softq.raml or softq.sqdml)")
+    return target.tau, model.scaled(1.0 / target.tau)
+
+
+def _same_space(target: Target | Distribution, model: Distribution) -> None:
+    (target.space if isinstance(target, Target) else target).check_same_space(model)

@@ -1,0 +1,152 @@
+"""Rewards that are sums over the parts of the output: classes, labels or arcs (paper, Appendix D.2.2-D.2.3).
+
+Sums, not means: a sentence of n tokens earns up to n. Each reward turns the indicator of a reference's parts
+into the reward of every part, r(y, y*) = Σ over the parts of y of ``on_parts(indicator(y*))``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from softq.errors import DtypeError, RewardError, ShapeError
+
+Parts = Literal["classes", "labels", "arcs"]
+
+
+class PartReward:
+    """A reward that splits over parts of the named kind."""
+
+    parts: ClassVar[Parts]
+
+    @property
+    def signature(self) -> str:
+        """Short text that identifies the reward beside every number it gave."""
+        raise NotImplementedError
+
+    @property
+    def bound(self) -> float:
+        """Largest difference between two rewards of one part: R of Theorem 1 for a single class or token."""
+        raise NotImplementedError
+
+    def on_parts(self, reference: Tensor) -> Tensor:
+        """Reward of each part, shaped like ``reference``, the 0/1 indicator of the reference's parts."""
+        raise NotImplementedError
+
+
+class _Match(PartReward):
+    """One for each part that is also in the reference."""
+
+    name: ClassVar[str]
+
+    @property
+    def signature(self) -> str:
+        return self.name
+
+    @property
+    def bound(self) -> float:
+        return 1.0
+
+    def on_parts(self, reference: Tensor) -> Tensor:
+        return reference
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class ExactMatch(_Match):
+    """1 for the right class, 0 for any other: the natural reward of ``Categorical``."""
+
+    parts = "classes"
+    name = "exact-match"
+
+
+class TokenAccuracy(_Match):
+    """Number of right labels: the natural reward of label sequences (paper, Appendix D.2.2)."""
+
+    parts = "labels"
+    name = "token-accuracy"
+
+
+class Attachment(_Match):
+    """Number of right heads, the sum behind UAS: the natural reward of trees (paper, Appendix D.2.3)."""
+
+    parts = "arcs"
+    name = "attachment"
+
+
+class _Table(PartReward):
+    """A full table of rewards, row: what is predicted, column: what is right."""
+
+    name: ClassVar[str]
+
+    def __init__(self, table: Tensor) -> None:
+        table = torch.as_tensor(table).detach()
+        if not table.dtype.is_floating_point:
+            if table.dtype == torch.bool or table.dtype.is_complex:
+                raise DtypeError(f"the reward table must hold real numbers, got {table.dtype}")
+            table = table.to(torch.get_default_dtype())
+        if table.dim() != 2 or table.shape[0] != table.shape[1]:
+            raise ShapeError(f"the reward table must have shape [K, K] (predicted, right), got {list(table.shape)}")
+        if not bool(torch.isfinite(table).all()):
+            raise RewardError("the reward table must be finite; forbid outputs by -inf scores instead")
+        self.table = table
+
+    @property
+    def signature(self) -> str:
+        size = self.table.shape[0]
+        digest = hashlib.sha256(self.table.double().cpu().contiguous().numpy().tobytes()).hexdigest()[:8]
+        return f"{self.name}:{size}x{size}:{digest}"
+
+    @property
+    def bound(self) -> float:
+        return float(self.table.max() - self.table.min())
+
+    def on_parts(self, reference: Tensor) -> Tensor:
+        if reference.shape[-1] != self.table.shape[0]:
+            size = self.table.shape[0]
+            raise ShapeError(f"the reward table is for {size} {self.parts}, the output space has {reference.shape[-1]}")
+        # Padding has no reference part and so no reward: an all-zero row stays zero.
+        return reference @ self.table.to(reference).T
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.table.tolist()})"
+
+
+class Matrix(_Table):
+    """Reward table over classes, ``R[predicted, right]`` (paper, §4.1.1).
+
+    >>> Matrix(torch.eye(2)).on_parts(torch.tensor([0.0, 1.0]))
+    tensor([0., 1.])
+    """
+
+    parts = "classes"
+    name = "matrix"
+
+
+class TokenReward(_Table):
+    """Reward table over labels, ``R[predicted, right]``, summed over tokens: still exact on chains.
+
+    >>> TokenReward.weighted(torch.tensor([1.0, 3.0])).table  # a hit on label 1 counts three times
+    tensor([[1., 0.],
+            [0., 3.]])
+    """
+
+    parts = "labels"
+    name = "token-reward"
+
+    @classmethod
+    def weighted(cls, weights: Tensor) -> TokenReward:
+        """Token accuracy in which a hit on label k earns ``weights[k]``."""
+        if weights.dim() != 1:
+            raise ShapeError(f"weights must have shape [K], got {list(weights.shape)}")
+        return cls(torch.diag(weights))
+
+
+def natural_bound(tokens: int) -> float:
+    """Largest natural reward of an output of so many tokens (a class counts as one)."""
+    return float(tokens) if tokens else math.nan

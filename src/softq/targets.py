@@ -1,0 +1,247 @@
+"""The paper's three training targets, and what a target is.
+
+Every objective is one cross-entropy H(target, model) (see `softq.objectives`); only the target differs:
+
+    ML      1/m on each reference                                   eq. 2
+    RAML    mean over i of q(·|y_i; τ) ∝ exp( r(·, y_i) / τ )        eq. 4-5, 16-18
+    SQDML   Q~(·|x; τ) ∝ exp( mean_i r(·, y_i) / τ )                 eq. 15
+
+The reward splits over the parts of an output, so q and Q~ are distributions of the same kind as the model, with
+rewards for scores, and nothing is sampled.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from softq.checks import check_tau, check_weights
+from softq.distributions import Categorical, Distribution, LabelSequence
+from softq.errors import DtypeError, IntractableError, RewardError, ShapeError
+from softq.numerics import logsumexp
+from softq.rewards import Attachment, ExactMatch, PartReward, TokenAccuracy
+
+
+def ml(space: Distribution, refs: Tensor, *, ref_weights: Tensor | None = None) -> Target:
+    """Maximum likelihood: all mass on the references (eq. 2).
+
+    Args:
+        space: a distribution, used only for its output space.
+        refs: outputs ``[*B, *E]``, or several per input ``[*B, R, *E]``.
+        ref_weights: ``[*B, R]``, 0 for a missing reference; equal if not given.
+
+    >>> import softq
+    >>> p = softq.Categorical(torch.zeros(1, 4))
+    >>> softq.cross_entropy(softq.ml(p, torch.tensor([2])), p).exp().item()
+    4.0
+    """
+    refs, weights = _references(space, refs, ref_weights)
+    return Target(space, _PointMass(space, refs), refs, weights, tau=None, signature="ml")
+
+
+def raml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | None = None, *, ref_weights: Tensor | None = None) -> Target:
+    """Reward augmented maximum likelihood: the mean over references of the exponentiated payoff q (eq. 4-5, 16-18).
+
+    Args:
+        space: a distribution, used only for its output space; what it forbids (-inf) stays forbidden.
+        refs: outputs ``[*B, *E]``, or several per input ``[*B, R, *E]``.
+        tau: temperature τ > 0; towards 0 the target becomes that of `ml`.
+        reward: a reward over the parts of the space; the natural one if None (exact match for classes, token
+            accuracy for label sequences, attachment for trees, each summed over tokens).
+        ref_weights: ``[*B, R]``, 0 for a missing reference; equal if not given.
+
+    >>> import softq
+    >>> p = softq.Chain(torch.zeros(1, 5, 3), torch.zeros(3, 3))
+    >>> target = softq.raml(p, torch.tensor([[0, 1, 2, 1, 0]]), tau=0.2)
+    >>> target.reference_mass().item()  # (e^5 / (e^5 + 2))^5
+    0.935...
+    """
+    tau = check_tau(tau)
+    refs, weights = _references(space, refs, ref_weights)
+    rewards, signature = _part_rewards(space, refs, reward)  # r(·, y_i): [*B, R, *parts]
+    return Target(space, space.with_scores(rewards / tau), refs, weights, tau, f"raml:tau={tau:g}:{signature}")
+
+
+def sqdml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | None = None, *, ref_weights: Tensor | None = None) -> Target:
+    """Softmax Q-distribution maximum likelihood: the softmax of the mean reward over references (eq. 15).
+
+    Arguments as for `raml`. With one reference the two are the same; with several, the most probable output
+    of this target is the one of highest mean reward (the Bayes rule, eq. 8 and 13) at any temperature.
+
+    >>> import softq
+    >>> p = softq.Categorical(torch.zeros(1, 3))
+    >>> reward = softq.rewards.Matrix(torch.diag(torch.tensor([1.0, 1.0, 5.0])))
+    >>> votes = torch.tensor([[0, 0, 2]])
+    >>> softq.sqdml(p, votes, tau=0.1, reward=reward).components.mode().tolist()  # one vote worth five
+    [[2]]
+    """
+    tau = check_tau(tau)
+    refs, weights = _references(space, refs, ref_weights)
+    rewards, signature = _part_rewards(space, refs, reward)
+    batch = len(space.batch_shape)
+    per_ref = weights.reshape(*weights.shape, *[1] * (rewards.dim() - weights.dim()))
+    mean = (per_ref * rewards).sum(batch, keepdim=True)  # mean_i r(·, y_i): [*B, 1, *parts]
+    return Target(space, space.with_scores(mean / tau), refs, weights, tau, f"sqdml:tau={tau:g}:{signature}")
+
+
+class Target:
+    """A distribution to train toward: Σ_i w_i · component_i, one component per reference (a single one for SQDML).
+
+    It is detached from the graph. ``tau`` is None for ML; ``signature`` names objective, temperature and reward.
+    """
+
+    def __init__(self, space: Distribution, components: Component, refs: Tensor, weights: Tensor, tau: float | None, signature: str) -> None:
+        self.space = space
+        self.components = components  # batch [*B, R] or [*B, 1]
+        self.references = refs  # [*B, R, *E], padding and missing references filled in
+        self.reference_weights = weights  # [*B, R], summing to one
+        self.tau = tau
+        self.signature = signature
+
+    @property
+    def mixture_weights(self) -> Tensor:
+        """Weight of each component, ``[*B, R]`` or ``[*B, 1]``."""
+        one = self.components.batch_shape[-1] == 1
+        return torch.ones_like(self.reference_weights[..., :1]) if one else self.reference_weights
+
+    def expected_score(self, model: Distribution) -> Tensor:
+        """Mean of ``model.score(y)`` under this target, ``[*B]``: the only thing a cross-entropy asks of it."""
+        per_component = self.components.expected_score(model)
+        weights = self.mixture_weights
+        return per_component.squeeze(-1) if weights.shape[-1] == 1 else _mean(weights, per_component)
+
+    def log_prob(self, outputs: Tensor) -> Tensor:
+        """Log-probability of ``outputs [*S,*B,*E]`` under the target, ``[*S,*B]``."""
+        events = len(self.space.event_shape)
+        beside = outputs.unsqueeze(outputs.dim() - events)
+        shape = list(beside.shape)
+        shape[beside.dim() - events - 1] = self.components.batch_shape[-1]
+        return logsumexp(self.components.log_prob(beside.expand(shape)) + self.mixture_weights.log(), -1)
+
+    def reference_mass(self) -> Tensor:
+        """Probability that the target gives to its references together, ``[*B]``."""
+        batch = len(self.space.batch_shape)
+        mass = torch.stack([self.log_prob(self.references.select(batch, i)) for i in range(self.references.shape[batch])], -1).exp()
+        first = ~torch.tril(self._same(), -1).any(-1)  # a reference that repeats an earlier one counts once
+        return (mass * first).sum(-1)
+
+    def component_entropy(self) -> Tensor:
+        """Weighted mean of the components' entropies, ``[*B]``: the constant between eq. 4 and eq. 6, and a lower bound on the entropy."""
+        return _mean(self.mixture_weights, self.components.entropy())
+
+    def entropy(self) -> Tensor:
+        """Entropy of the target in nats, ``[*B]``."""
+        same = self._same()
+        alone = self.mixture_weights.shape[-1] == 1 or bool((same | (self.reference_weights == 0).unsqueeze(-1)).all())
+        if alone:
+            return self.component_entropy()
+        if isinstance(self.components, Categorical):
+            mixture = (self.mixture_weights.unsqueeze(-1) * self.components.marginals).sum(-2)
+            return -torch.xlogy(mixture, mixture).sum(-1)
+        if isinstance(self.components, _PointMass):
+            together = (same * self.reference_weights.unsqueeze(-2)).sum(-1)  # weight of all copies of each reference
+            return -torch.xlogy(self.reference_weights, together).sum(-1)
+        raise IntractableError(
+            "the entropy of a mixture over several different references has no closed form on "
+            f"a {type(self.space).__name__}. component_entropy() bounds it from below and is the constant of eq. 6: "
+            "cross_entropy(target, model) - target.component_entropy() is the RAML objective as a mean of KL divergences"
+        )
+
+    def _same(self) -> Tensor:
+        """``[*B, R, R]``: whether references i and j are the same output."""
+        batch = len(self.space.batch_shape)
+        a, b = self.references.unsqueeze(batch), self.references.unsqueeze(batch + 1)
+        return (a == b).flatten(batch + 2).all(-1) if self.space.event_shape else a == b
+
+    def __repr__(self) -> str:
+        return f"Target({self.signature}, {self.space!r}, references={self.references.shape[len(self.space.batch_shape)]})"
+
+
+class Component(Protocol):
+    """What a target asks of its components: a `Distribution`, or point masses."""
+
+    batch_shape: torch.Size
+
+    def expected_score(self, model: Distribution) -> Tensor: ...
+    def log_prob(self, outputs: Tensor) -> Tensor: ...
+    def entropy(self) -> Tensor: ...
+
+
+class _PointMass:
+    """All mass on one output per reference."""
+
+    def __init__(self, space: Distribution, refs: Tensor) -> None:
+        self.space = space
+        self.refs = refs
+        self.batch_shape = refs.shape[: refs.dim() - len(space.event_shape)]
+
+    def expected_score(self, model: Distribution) -> Tensor:
+        batch = len(model.batch_shape)
+        return model.score(self.refs.movedim(batch, 0)).movedim(0, -1)
+
+    def log_prob(self, outputs: Tensor) -> Tensor:
+        outputs = _fill_padding(self.space, outputs)
+        equal = (outputs == self.refs).all(-1) if self.space.event_shape else outputs == self.refs
+        return torch.zeros(equal.shape, dtype=self.space.dtype, device=self.space.device).masked_fill(~equal, -torch.inf)
+
+    def entropy(self) -> Tensor:
+        return torch.zeros(self.batch_shape, dtype=self.space.dtype, device=self.space.device)
+
+
+def _references(space: Distribution, refs: Tensor, ref_weights: Tensor | None) -> tuple[Tensor, Tensor]:
+    """References ``[*B, R, *E]`` with nothing left to chance in padding or missing ones, and their weights."""
+    batch, events = len(space.batch_shape), len(space.event_shape)
+    if not isinstance(refs, Tensor):
+        raise DtypeError(f"refs must be an int64 tensor, got {type(refs).__name__}")
+    if refs.dim() == batch + events and ref_weights is None:
+        refs = refs.unsqueeze(batch)
+    if refs.dim() != batch + events + 1 or refs.shape[:batch] != space.batch_shape or refs.shape[batch] == 0:
+        want = [*space.batch_shape, *space.event_shape]
+        several = [*space.batch_shape, "R", *space.event_shape]
+        raise ShapeError(f"refs must have shape {want}, or {several} for several references, got {list(refs.shape)}".replace("'", ""))
+    count = refs.shape[batch]
+    if ref_weights is None:
+        weights = torch.full((*space.batch_shape, count), 1.0 / count, dtype=space.dtype, device=space.device)
+    else:
+        weights = check_weights(ref_weights, torch.Size((*space.batch_shape, count))).to(dtype=space.dtype, device=space.device).detach()
+        # A missing reference may hold anything: let it repeat one that is there.
+        present = weights.argmax(-1, keepdim=True)
+        index = torch.where(weights > 0, torch.arange(count, device=weights.device), present)
+        refs = refs.gather(batch, index.reshape(*index.shape, *[1] * events).expand(refs.shape))
+    if space.validate:
+        space.check_outputs(refs.movedim(batch, 0))
+    return _fill_padding(space, refs.movedim(batch, 0)).movedim(0, batch).long(), weights
+
+
+def _fill_padding(space: Distribution, outputs: Tensor) -> Tensor:
+    """0 on padding: for ``[*S,*B,*E]``, or ``[…,*B,R,*E]`` when the reference dimension is kept behind the batch."""
+    if space.lengths is None:
+        return outputs
+    extra = outputs.dim() - len(space.batch_shape) - 1
+    real = torch.arange(space.event_shape[0], device=space.device) < space.lengths.unsqueeze(-1)
+    if extra and outputs.shape[-len(real.shape) :] != real.shape:
+        real = real.unsqueeze(-2)
+    return outputs.masked_fill(~real, 0)
+
+
+def _part_rewards(space: Distribution, refs: Tensor, reward: PartReward | None) -> tuple[Tensor, str]:
+    """Reward of each part against each reference, ``[*B, R, *parts]``, and the reward's signature."""
+    natural: PartReward = ExactMatch() if isinstance(space, Categorical) else TokenAccuracy() if isinstance(space, LabelSequence) else Attachment()
+    reward = natural if reward is None else reward
+    if not isinstance(reward, PartReward):
+        raise RewardError(f"reward must be one of softq.rewards, got {type(reward).__name__}")
+    if reward.parts != natural.parts:
+        raise RewardError(
+            f"{type(reward).__name__} is a reward over {reward.parts} and does not split over the {natural.parts} of "
+            f"a {type(space).__name__}; exact targets need a reward over {natural.parts}, such as {type(natural).__name__}()"
+        )
+    batch = len(space.batch_shape)
+    indicator = space.indicator(refs.movedim(batch, 0)).movedim(0, batch)
+    return reward.on_parts(indicator), reward.signature
+
+
+def _mean(weights: Tensor, values: Tensor) -> Tensor:
+    """Weighted sum over the last dimension in which a weight of 0 silences any value."""
+    return (weights * values.masked_fill(weights == 0, 0.0)).sum(-1)
