@@ -79,7 +79,7 @@ class Chain(LabelSequence):
             lengths, emissions, table = self._arguments()
             steps = table.expand(-1, max(emissions.shape[1] - 1, 0), -1, -1).contiguous()
             found = marginals(kernels.STRUCTURE, lengths, emissions, steps)[1]
-        return found.reshape(*self.batch_shape, -1, *self.transitions.shape[-2:])
+        return found.reshape(*self.batch_shape, *found.shape[1:])
 
     def score(self, outputs: Tensor) -> Tensor:
         local = super().score(outputs)

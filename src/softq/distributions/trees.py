@@ -94,7 +94,7 @@ class DependencyTree(Distribution):
     def check_outputs(self, outputs: Tensor) -> None:
         self._check_output_shape(outputs)
         size = self.event_shape[0]
-        flat = outputs.reshape(-1, size)
+        flat = outputs.reshape(outputs.shape[:-1].numel(), size)
         lengths = self._lengths().expand(outputs.shape[:-1]).reshape(-1)
         bad = find_bad_tree(lengths, flat, self.multiroot, self.projective)
         if bad is not None:
@@ -104,10 +104,10 @@ class DependencyTree(Distribution):
             raise OutputError(f"heads must form a tree over {len(heads)} words, got {heads} (tree {example}): {fault_text}, at word {word}")
 
     def _arguments(self) -> tuple[Tensor, Tensor]:
-        return self._flat_lengths(), self.scores.reshape(-1, *self.scores.shape[-2:])
+        return self._flat_lengths(), self.scores.reshape(self.batch_shape.numel(), *self.scores.shape[-2:])
 
     def _flat_arcs(self) -> Tensor:
-        return self.scores.detach().reshape(-1, *self.scores.shape[-2:])
+        return self._arguments()[1].detach()
 
     def _zero_padding(self, x: Tensor) -> Tensor:
         return x if self.real is None else x.masked_fill(~self.real, 0)

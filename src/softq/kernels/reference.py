@@ -34,10 +34,10 @@ def projective_log_partition(lengths: Tensor, arcs: Tensor, *, multiroot: bool) 
 
     ``right[w][:, i]`` is the complete span headed by its left end i, ``left[w][:, i]`` by its right end i+w.
     """
-    arcs = close_padding(lengths, arcs)
     size = arcs.shape[1] - 1
     if size == 0:
-        return arcs.sum((1, 2)) * 0.0
+        return arcs[:, :0].sum((1, 2))
+    arcs = close_padding(lengths, arcs)
     offset = 0 if multiroot else 1  # with several roots, the root is one more word at the left edge
     words = arcs[:, offset:, offset:]
     count = words.shape[1]
