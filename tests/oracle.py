@@ -80,8 +80,9 @@ def raml(rewards, weights, tau):
 
 
 def sqdml(rewards, weights, tau):
-    """Softmax of the mean reward (eq. 15)."""
-    means = [math.fsum(w * row[y] for w, row in zip(weights, rewards, strict=True)) for y in range(len(rewards[0]))]
+    """Softmax of the mean reward (eq. 15); a reward of -inf marks an output that is not in the space."""
+    used = [(w, row) for w, row in zip(weights, rewards, strict=True) if w > 0]
+    means = [sum(w * row[y] for w, row in used) for y in range(len(rewards[0]))]
     return probabilities([m / tau for m in means])
 
 

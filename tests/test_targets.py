@@ -82,7 +82,7 @@ def test_gradient_is_model_minus_target_marginals(family, objective):
     refs, plain = draw_references(family, None)
     target = OBJECTIVES[objective][0](p, refs, 0.7)
     (grad,) = torch.autograd.grad(softq.cross_entropy(target, p).sum(), scores[:1])
-    uniform = torch.full((BATCH, REFS), 1 / REFS)
+    uniform = torch.full((BATCH, REFS), 1 / REFS, dtype=torch.float64)
     for b, (outputs, probs, model) in enumerate(target_by_enumeration(family, objective, scores, None, plain, uniform, 0.7)):
         want = torch.zeros(grad.shape[1:], dtype=torch.float64)
         for y, q, m in zip(outputs, probs, model, strict=True):
@@ -157,7 +157,7 @@ def test_entropy_of_mixtures(family):
         together = {y: sum(w for w, other in zip(weights, plain[b], strict=True) if other == y) for y in plain[b]}
         assert ml_entropy[b].item() == pytest.approx(oracle.entropy(list(together.values())), abs=1e-12)
     target = softq.raml(p, refs, 0.5)
-    probs = [made[1] for made in target_by_enumeration(family, "raml", family.random_scores((BATCH,), seed=9), None, plain, torch.full((BATCH, REFS), 1 / REFS), 0.5)]
+    probs = [made[1] for made in target_by_enumeration(family, "raml", family.random_scores((BATCH,), seed=9), None, plain, torch.full((BATCH, REFS), 1 / REFS, dtype=torch.float64), 0.5)]
     if family.size == 0:
         for b in range(BATCH):
             assert target.entropy()[b].item() == pytest.approx(oracle.entropy(probs[b]), abs=1e-10)
@@ -194,7 +194,7 @@ def test_full_reward_tables_stay_exact():
 
         for name, (make, _) in OBJECTIVES.items():
             found = softq.cross_entropy(make(p, refs, 0.6, rewards.TokenReward(table)), p)
-            uniform = torch.full((BATCH, REFS), 1 / REFS)
+            uniform = torch.full((BATCH, REFS), 1 / REFS, dtype=torch.float64)
             for b, (_, probs, model) in enumerate(target_by_enumeration(family, name, scores, None, plain, uniform, 0.6, reward)):
                 assert found[b].item() == pytest.approx(oracle.cross_entropy(probs, model), abs=1e-9)
     p = softq.Categorical(torch.randn(2, 3, dtype=torch.float64))
@@ -277,7 +277,7 @@ def test_constraints_reach_the_target():
     target = softq.raml(p, torch.tensor([[0, 1, 2, 2]]), 0.5)
     assert isinstance(target.components, softq.Chain)
     assert target.log_prob(torch.tensor([[0, 2, 1, 1]])).item() == -math.inf
-    assert isinstance(softq.raml(softq.Chain(p.emissions, transitions * 0 + 1), torch.tensor([[0, 1, 2, 2]]), 0.5).components, softq.Independent)
+    assert isinstance(softq.raml(softq.Chain(p.emissions, torch.ones_like(transitions)), torch.tensor([[0, 1, 2, 2]]), 0.5).components, softq.Independent)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_bad_input(call, text):
 
 @pytest.mark.parametrize(
     ("heads", "text"),
-    [([2, 1, 0], "cycle"), ([0, 0, 1], "second word under the root"), ([0, 4, 1], "outside 0..3"), ([3, 0, 2], None), ([2, 3, 3], "cycle")],
+    [([2, 1, 0], "cycle"), ([0, 0, 1], "second word under the root"), ([0, 4, 1], "outside 0..3"), ([2, 0, 2], None), ([2, 3, 3], "cycle")],
 )
 def test_bad_trees(heads, text):
     p = softq.ProjectiveTree(torch.zeros(1, 4, 4))

@@ -182,7 +182,8 @@ class _PointMass:
         return model.score(self.refs.movedim(batch, 0)).movedim(0, -1)
 
     def log_prob(self, outputs: Tensor) -> Tensor:
-        outputs = _fill_padding(self.space, outputs)
+        axis = outputs.dim() - len(self.space.event_shape) - 1  # of the references
+        outputs = self.space.zero_padding(outputs.movedim(axis, 0)).movedim(0, axis)
         equal = (outputs == self.refs).all(-1) if self.space.event_shape else outputs == self.refs
         return torch.zeros(equal.shape, dtype=self.space.dtype, device=self.space.device).masked_fill(~equal, -torch.inf)
 
@@ -193,14 +194,16 @@ class _PointMass:
 def _references(space: Distribution, refs: Tensor, ref_weights: Tensor | None) -> tuple[Tensor, Tensor]:
     """References ``[*B, R, *E]`` with nothing left to chance in padding or missing ones, and their weights."""
     batch, events = len(space.batch_shape), len(space.event_shape)
+    given = refs
     if not isinstance(refs, Tensor):
         raise DtypeError(f"refs must be an int64 tensor, got {type(refs).__name__}")
     if refs.dim() == batch + events and ref_weights is None:
         refs = refs.unsqueeze(batch)
-    if refs.dim() != batch + events + 1 or refs.shape[:batch] != space.batch_shape or refs.shape[batch] == 0:
+    right_sizes = refs.shape[:batch] == space.batch_shape and refs.shape[batch + 1 :] == space.event_shape
+    if refs.dim() != batch + events + 1 or not right_sizes or refs.shape[batch] == 0:
         want = [*space.batch_shape, *space.event_shape]
         several = [*space.batch_shape, "R", *space.event_shape]
-        raise ShapeError(f"refs must have shape {want}, or {several} for several references, got {list(refs.shape)}".replace("'", ""))
+        raise ShapeError(f"refs must have shape {want}, or {several} for several references, got {list(given.shape)}".replace("'", ""))
     count = refs.shape[batch]
     if ref_weights is None:
         weights = torch.full((*space.batch_shape, count), 1.0 / count, dtype=space.dtype, device=space.device)
@@ -212,18 +215,7 @@ def _references(space: Distribution, refs: Tensor, ref_weights: Tensor | None) -
         refs = refs.gather(batch, index.reshape(*index.shape, *[1] * events).expand(refs.shape))
     if space.validate:
         space.check_outputs(refs.movedim(batch, 0))
-    return _fill_padding(space, refs.movedim(batch, 0)).movedim(0, batch).long(), weights
-
-
-def _fill_padding(space: Distribution, outputs: Tensor) -> Tensor:
-    """0 on padding: for ``[*S,*B,*E]``, or ``[…,*B,R,*E]`` when the reference dimension is kept behind the batch."""
-    if space.lengths is None:
-        return outputs
-    extra = outputs.dim() - len(space.batch_shape) - 1
-    real = torch.arange(space.event_shape[0], device=space.device) < space.lengths.unsqueeze(-1)
-    if extra and outputs.shape[-len(real.shape) :] != real.shape:
-        real = real.unsqueeze(-2)
-    return outputs.masked_fill(~real, 0)
+    return space.zero_padding(refs.movedim(batch, 0)).movedim(0, batch).long(), weights
 
 
 def _part_rewards(space: Distribution, refs: Tensor, reward: PartReward | None) -> tuple[Tensor, str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from softq.errors import DtypeError, InfeasibleError, ShapeError
-from softq.numerics import logsumexp
+from softq.numerics import length_mask, logsumexp
 
 T = TypeVar("T")
 
@@ -32,6 +32,7 @@ class Distribution(ABC):
         self.batch_shape = batch_shape
         self.event_shape = event_shape
         self.lengths = lengths  # [*B], or None where all examples are full
+        self.real = None if lengths is None else length_mask(lengths, event_shape[0])  # [*B, n]; None: no padding
         self.validate = validate
         self._cache: dict[tuple[str, bool], Any] = {}
 
@@ -126,6 +127,10 @@ class Distribution(ABC):
         shape = torch.Size(shape)
         drawn = self._draw(shape.numel(), generator)
         return drawn.reshape(*shape, *self.batch_shape, *self.event_shape)
+
+    def zero_padding(self, outputs: Tensor) -> Tensor:
+        """``[*S,*B,n]`` with 0 on the padding; the same for classes, which have none."""
+        return outputs if self.real is None else outputs.masked_fill(~self.real, 0)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)})"

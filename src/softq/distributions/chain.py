@@ -85,7 +85,7 @@ class Chain(LabelSequence):
         local = super().score(outputs)
         if self.event_shape[0] < 2:
             return local
-        labels = self._zero_padding(outputs).long()
+        labels = self.zero_padding(outputs).long()
         before, after = labels[..., :-1], labels[..., 1:]
         count = self.scores.shape[-1]
         if self.transitions.dim() == 2:
@@ -115,7 +115,7 @@ class Chain(LabelSequence):
         with torch.no_grad():
             self._check_feasible("decode")
             if not self.forbids_transitions:
-                return self._zero_padding(self.marginals.argmax(-1))
+                return self.zero_padding(self.marginals.argmax(-1))
             # Per-position bests may not fit together: best sequence under the marginals, among the allowed ones.
             return self._allowed(self._keep_forbidden(self.marginals)).mode()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from softq.checks import check_below_infinity, check_classes, check_lengths, check_scores_dtype
 from softq.distributions.base import Distribution, draw_classes, softmax
 from softq.errors import ShapeError
-from softq.numerics import inner, length_mask, logsumexp
+from softq.numerics import inner, logsumexp
 
 
 class LabelSequence(Distribution):
@@ -27,7 +27,6 @@ class LabelSequence(Distribution):
         if validate:
             lengths = check_lengths(lengths, scores.shape[:-2], size, scores.device)
         super().__init__(scores, scores.shape[:-2], scores.shape[-2:-1], lengths, validate)
-        self.real = None if lengths is None else length_mask(lengths, size)  # [*B, n]; None: no padding
         if validate:
             check_below_infinity(name, scores.detach().amax(-1), self.real)
 
@@ -38,9 +37,9 @@ class LabelSequence(Distribution):
     def score(self, outputs: Tensor) -> Tensor:
         if self.validate:
             self.check_outputs(outputs)
-        labels = self._zero_padding(outputs).long()
+        labels = self.zero_padding(outputs).long()
         local = self.scores.expand(*labels.shape, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-        return self._zero_padding(local).sum(-1)
+        return self.zero_padding(local).sum(-1)
 
     def expected_score(self, model: Distribution) -> Tensor:
         local = inner(self.marginals, self._beside(model, model.scores), (-2, -1))
@@ -49,7 +48,7 @@ class LabelSequence(Distribution):
         return local
 
     def indicator(self, outputs: Tensor) -> Tensor:
-        labels = self._zero_padding(outputs).long()
+        labels = self.zero_padding(outputs).long()
         found = torch.zeros(*labels.shape, self.scores.shape[-1], dtype=self.dtype, device=self.device)
         found.scatter_(-1, labels.unsqueeze(-1), 1.0)
         return found if self.real is None else found * self.real.unsqueeze(-1)
@@ -57,11 +56,6 @@ class LabelSequence(Distribution):
     def check_outputs(self, outputs: Tensor) -> None:
         self._check_output_shape(outputs)
         check_classes("label", outputs, self.scores.shape[-1], self.real)
-
-    def _zero_padding(self, x: Tensor) -> Tensor:
-        """0 on the padding of ``[*S,*B,n]``."""
-        return x if self.real is None else x.masked_fill(~self.real, 0)
-
 
 class Independent(LabelSequence):
     """Label sequences whose positions are independent: a tagger with one softmax per token.
@@ -110,7 +104,7 @@ class Independent(LabelSequence):
 
     def mode(self) -> Tensor:
         self._check_feasible("decode")
-        return self._zero_padding(self.scores.argmax(-1))
+        return self.zero_padding(self.scores.argmax(-1))
 
     def mbr(self) -> Tensor:
         return self.mode()
@@ -125,7 +119,7 @@ class Independent(LabelSequence):
         weights = self.marginals.detach()
         if self.real is not None:  # padding still needs some distribution to draw from
             weights = torch.where(self.real.unsqueeze(-1), weights, 1.0)
-        return self._zero_padding(draw_classes(weights, count, generator))
+        return self.zero_padding(draw_classes(weights, count, generator))
 
     def _clean(self) -> Tensor:
         """Scores whose padding adds nothing: label 0 is the only one possible there, at score 0."""

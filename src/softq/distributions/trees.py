@@ -15,7 +15,7 @@ from softq.errors import OutputError, ShapeError
 from softq.kernels import Structure, arborescence, log_partition, marginals, projective, spanning
 from softq.kernels.reference import possible_arcs
 from softq.kernels.trees import CROSSING, CYCLE, HEAD_OUT_OF_RANGE, TWO_ROOTS, find_bad_tree
-from softq.numerics import inner, length_mask
+from softq.numerics import inner
 
 _FAULTS = {
     HEAD_OUT_OF_RANGE: "a head outside 0..{n}",
@@ -39,7 +39,6 @@ class DependencyTree(Distribution):
             lengths = check_lengths(lengths, arcs.shape[:-2], size, arcs.device)
         super().__init__(arcs, arcs.shape[:-2], torch.Size((size,)), lengths, validate)
         self.multiroot = multiroot
-        self.real = None if lengths is None else length_mask(lengths, size)
         if validate:
             check_below_infinity("arcs", arcs.detach(), possible_arcs(self._lengths(), size + 1))
 
@@ -63,10 +62,10 @@ class DependencyTree(Distribution):
     def score(self, outputs: Tensor) -> Tensor:
         if self.validate:
             self.check_outputs(outputs)
-        heads = self._zero_padding(outputs).long()
+        heads = self.zero_padding(outputs).long()
         arcs = self.arcs[..., 1:].expand(*heads.shape[:-1], -1, -1)  # [*S, *B, head, n]
         chosen = arcs.gather(-2, heads.unsqueeze(-2)).squeeze(-2)
-        return self._zero_padding(chosen).sum(-1)
+        return self.zero_padding(chosen).sum(-1)
 
     def expected_score(self, model: Distribution) -> Tensor:
         return inner(self.marginals, self._beside(model, model.scores), (-2, -1))
@@ -77,7 +76,7 @@ class DependencyTree(Distribution):
             return self.with_scores(self.marginals).mode()
 
     def indicator(self, outputs: Tensor) -> Tensor:
-        heads = self._zero_padding(outputs).long()
+        heads = self.zero_padding(outputs).long()
         size = heads.shape[-1]
         found = torch.zeros(*heads.shape[:-1], size + 1, size + 1, dtype=self.dtype, device=self.device)
         found[..., 1:].scatter_(-2, heads.unsqueeze(-2), 1.0)
@@ -108,9 +107,6 @@ class DependencyTree(Distribution):
 
     def _flat_arcs(self) -> Tensor:
         return self._arguments()[1].detach()
-
-    def _zero_padding(self, x: Tensor) -> Tensor:
-        return x if self.real is None else x.masked_fill(~self.real, 0)
 
 
 class ProjectiveTree(DependencyTree):

@@ -73,111 +73,118 @@ def _forward_backward(
     floor: float,
     table_floor: float,
 ) -> None:
-    """Per sequence: `unary` holds exp(emissions - peak) on entry and label marginals on return."""
+    """`unary` holds exp(emissions - peak) on entry and label marginals on return; `found` gathers pair marginals."""
     batch, size, labels = emissions.shape
+    steps = table.shape[1]
     alpha = np.empty((size, labels))
     scale = np.empty(size)
     beta = np.empty(labels)
-    ahead = np.empty(labels)
-    once = table.shape[1] == 1
+    ahead = np.empty((1, labels))
+    # Over time by rows, for the sum over time of alpha_{t-1}(i) ahead_t(j).
+    alpha_t, ahead_t = np.empty((labels, size)), np.empty((labels, size))
+    # Rows of length `labels`: what is [b, t, i] elsewhere is row (b · steps + t) · labels + i here.
+    all_table = table.reshape(-1, labels)
+    all_pairs = pairs.reshape(-1, labels)
+    all_found = found.reshape(-1, labels)
+    turned = np.empty((labels, labels))  # one table for all steps, transposed
+    if steps == 1 and table.shape[0] == 1:
+        turned[:] = pairs[0, 0].T
     for b in range(first, batch, stride):
         length = lengths[b]
         tb = b if table.shape[0] > 1 else 0
+        scores, values = emissions[b], unary[b]
         log = False
         total = 0.0
         if length > 0:
-            in_range = _exponentials_exact(table[tb], pairs[tb], 1 if once else length - 1, table_floor)
+            if steps == 1 and table.shape[0] > 1:
+                turned[:] = pairs[tb, 0].T
+            in_range = True
+            for row in range(tb * steps * labels, (tb * steps + (1 if steps == 1 else length - 1)) * labels):
+                in_range = in_range and _row_exact(all_table, all_pairs, row, table_floor)
             for t in range(length):
-                in_range = in_range and _row_exact(emissions[b, t], unary[b, t], labels, floor)
+                in_range = in_range and _row_exact(scores, values, t, floor)
             if in_range:
-                total, in_range = _forward(unary[b], pairs[tb], length, alpha, scale, False)
+                total, in_range = _forward(values, all_pairs, turned, tb * steps, steps, length, alpha, scale, False)
             if in_range:
                 for t in range(length):
                     total += peaks[b, t]
                 for t in range(length - 1):
-                    total += table_peaks[tb, 0 if once else t]
+                    total += table_peaks[tb, 0 if steps == 1 else t]
             else:
                 log = True
-                total, _ = _forward(emissions[b], table[tb], length, alpha, scale, True)
+                total, _ = _forward(scores, all_table, turned, tb * steps, steps, length, alpha, scale, True)
         log_z[b] = total
         if not want_marginals:
             continue
-        unary[b, length:] = 0.0
-        if length == 0:
-            continue
-        if log_z[b] == -np.inf:
-            unary[b, :length] = 0.0
-            continue
+        if total == -np.inf:
+            length = 0
+        values[length:] = 0.0
         beta[:] = 0.0 if log else 1.0
         for t in range(length - 1, -1, -1):
-            step = 0 if once else t - 1
-            if t > 0:
-                for j in range(labels):
-                    if log:
-                        ahead[j] = emissions[b, t, j] + beta[j] - scale[t]
-                    else:
-                        ahead[j] = unary[b, t, j] * beta[j] / scale[t]
+            inverse = 0.0 if log else 1.0 / scale[t]
             for j in range(labels):
-                unary[b, t, j] = np.exp(alpha[t, j] + beta[j]) if log else alpha[t, j] * beta[j]
-            if t == 0:
-                continue
-            for i in range(labels):
-                # beta_{t-1}(i) = Σ_j T(i,j) e_t(j) beta_t(j) / c_t;  pair marginal = alpha_{t-1}(i) T(i,j) e_t(j) beta_t(j) / c_t
                 if log:
-                    beta[i] = dot(table[tb, step, i], ahead, labels, True)
-                    for j in range(labels):
-                        found[b, step, i, j] += np.exp(alpha[t - 1, i] + table[tb, step, i, j] + ahead[j])
+                    ahead[0, j] = scores[t, j] + beta[j] - scale[t]
+                    values[t, j] = np.exp(alpha[t, j] + beta[j])
                 else:
-                    beta[i] = dot(pairs[tb, step, i], ahead, labels, False)
-                    add_scaled(found[b, step, i], alpha[t - 1, i], ahead, labels, False)
-            if not log and not once:
-                for i in range(labels):
+                    ahead[0, j] = values[t, j] * beta[j] * inverse
+                    values[t, j] = alpha[t, j] * beta[j]
+                    if steps == 1:
+                        alpha_t[j, t] = alpha[t, j]
+                        ahead_t[j, t] = ahead[0, j]
+            if t == 0:
+                break
+            # beta_{t-1}(i) = Σ_j T(i,j) e_t(j) beta_t(j) / c_t;  pair marginal = alpha_{t-1}(i) T(i,j) e_t(j) beta_t(j) / c_t
+            step = 0 if steps == 1 else t - 1
+            for i in range(labels):
+                row = (tb * steps + step) * labels + i
+                out = (b * steps + step) * labels + i
+                beta[i] = dot(all_table if log else all_pairs, row, 0, ahead, 0, 0, labels, log)
+                if log:
                     for j in range(labels):
-                        found[b, step, i, j] *= pairs[tb, step, i, j]
-        if once and not log:  # Σ_t alpha(i) ahead(j) was gathered; T(i,j) is the same at every step
+                        all_found[out, j] += np.exp(alpha[t - 1, i] + all_table[row, j] + ahead[0, j])
+                elif steps > 1:
+                    for j in range(labels):
+                        all_found[out, j] = alpha[t - 1, i] * all_pairs[row, j] * ahead[0, j]
+        if steps == 1 and not log:
             for i in range(labels):
                 for j in range(labels):
-                    found[b, 0, i, j] *= pairs[tb, 0, i, j]
+                    found[b, 0, i, j] = pairs[tb, 0, i, j] * dot(alpha_t, i, 0, ahead_t, j, 1, length - 1, False)
 
 
 @jit
-def _row_exact(scores: Any, values: Any, size: int, floor: float) -> bool:
-    """Whether each exponential is either large enough or a true zero (a score of -inf)."""
-    lowest = 1.0
-    for i in range(size):
-        lowest = min(lowest, values[i])
-    if lowest >= floor:
-        return True
-    for i in range(size):
-        if values[i] < floor and scores[i] > -np.inf:
-            return False
-    return True
+def _row_exact(scores: Any, values: Any, row: int, floor: float) -> bool:
+    """Whether each exponential in the row is either large enough or a true zero (a score of -inf)."""
+    lost = 0
+    for i in range(scores.shape[1]):
+        lost += (values[row, i] < floor) & (scores[row, i] > -np.inf)
+    return lost == 0
 
 
 @jit
-def _exponentials_exact(scores: Any, values: Any, steps: int, floor: float) -> bool:
-    for t in range(min(steps, scores.shape[0])):
-        for i in range(scores.shape[1]):
-            if not _row_exact(scores[t, i], values[t, i], scores.shape[2], floor):
-                return False
-    return True
+def _forward(unary: Any, pairs: Any, turned: Any, first_step: int, steps: int, length: int, alpha: Any, scale: Any, log: bool) -> Any:
+    """Normalised forward variables and their scales; returns log Z and whether the range held.
 
-
-@jit
-def _forward(unary: Any, pairs: Any, length: int, alpha: Any, scale: Any, log: bool) -> Any:
-    """Normalised forward variables and their scales; returns log Z and whether the range held."""
+    `pairs` holds one row per (step, label); this sequence's begin at `first_step` and are `steps` many. If that is
+    one table for all steps, `turned` is its transpose (in probability space).
+    """
     labels = unary.shape[1]
-    once = pairs.shape[0] == 1
     log_z = 0.0
     product = 1.0
     zero = -np.inf if log else 0.0
     for t in range(length):
         if t == 0:
-            alpha[0] = unary[0]
+            for j in range(labels):
+                alpha[0, j] = unary[0, j]
+        elif steps == 1 and not log:
+            for j in range(labels):
+                alpha[t, j] = unary[t, j] * dot(alpha, t - 1, 0, turned, j, 0, labels, False)
         else:
-            alpha[t] = zero
+            for j in range(labels):
+                alpha[t, j] = zero
+            row = (first_step + (0 if steps == 1 else t - 1)) * labels
             for i in range(labels):
-                add_scaled(alpha[t], alpha[t - 1, i], pairs[0 if once else t - 1, i], labels, log)
+                add_scaled(alpha, t, 0, alpha[t - 1, i], pairs, row + i, 0, labels, log)
             for j in range(labels):
                 alpha[t, j] = alpha[t, j] + unary[t, j] if log else alpha[t, j] * unary[t, j]
         if log:
@@ -186,7 +193,8 @@ def _forward(unary: Any, pairs: Any, length: int, alpha: Any, scale: Any, log: b
                 total = max(total, alpha[t, j])
             if total == -np.inf:
                 return -np.inf, True
-            alpha[t] -= total  # any common factor will do; the largest entry is the cheapest
+            for j in range(labels):  # any common factor will do; the largest entry is the cheapest
+                alpha[t, j] -= total
             scale[t] = total
             log_z += total
             continue
@@ -195,12 +203,13 @@ def _forward(unary: Any, pairs: Any, length: int, alpha: Any, scale: Any, log: b
             total += alpha[t, j]
         if total == 0.0:
             return -np.inf, True
-        in_range = True
+        lost = 0
         inverse = 1.0 / total
         for j in range(labels):
-            alpha[t, j] *= inverse
-            in_range = in_range and (alpha[t, j] >= _FLOOR or alpha[t, j] == 0.0)
-        if not in_range:
+            value = alpha[t, j] * inverse
+            alpha[t, j] = value
+            lost += (value < _FLOOR) & (value != 0.0)
+        if lost > 0:
             return 0.0, False
         scale[t] = total
         product *= total
@@ -209,10 +218,10 @@ def _forward(unary: Any, pairs: Any, length: int, alpha: Any, scale: Any, log: b
             product = 1.0
     if log:
         # alpha is scaled by its largest entry, so the last column does not sum to one: fold the rest into it.
-        peak = 0.0
+        total = 0.0
         for j in range(labels):
-            peak += np.exp(alpha[length - 1, j])
-        rest = np.log(peak)
+            total += np.exp(alpha[length - 1, j])
+        rest = np.log(total)
         for j in range(labels):
             alpha[length - 1, j] -= rest
         scale[length - 1] += rest
@@ -287,13 +296,14 @@ def _backward_sample(first: int, stride: int, emissions: Any, table: Any, length
     scale = np.empty(size)
     weight = np.empty(labels)
     state = np.empty(1, dtype=np.uint64)
-    once = table.shape[1] == 1
+    steps = table.shape[1]
+    once = steps == 1
     for b in range(first, batch, stride):
         length = lengths[b]
         if length == 0:
             continue
         tb = b if table.shape[0] > 1 else 0
-        _forward(emissions[b], table[tb], length, alpha, scale, True)
+        _forward(emissions[b], table.reshape(-1, labels), table[0, 0], tb * steps, steps, length, alpha, scale, True)
         for s in range(drawn.shape[0]):
             state[0] = seeds[s, b]
             for t in range(length - 1, -1, -1):

@@ -80,36 +80,40 @@ def next_random(state: np.ndarray[Any, Any]) -> float:
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
+# The two inner loops of every recursion. They take a matrix, a row and a first column instead of a slice, because
+# making an array view costs more than a short loop, and count with unsigned numbers, because an index that might be
+# negative (numba would count it from the end) keeps a loop from being vectorised.
+
+
 @jit
-def dot(a: Any, b: Any, size: int, log: bool) -> float:
-    """Sum over i of a[i] · b[i]; with ``log``, the same of their exponentials, in logarithms."""
+def dot(a: Any, row_a: int, from_a: int, b: Any, row_b: int, from_b: int, size: int, log: bool) -> float:
+    """Sum over k of a[row_a, from_a + k] · b[row_b, from_b + k]; with ``log``, of their exponentials, as a logarithm."""
+    ra, fa, rb, fb = np.uint64(row_a), np.uint64(from_a), np.uint64(row_b), np.uint64(from_b)
+    total = 0.0
     if not log:
-        total = 0.0
-        for i in range(size):
-            total += a[i] * b[i]
+        for k in range(np.uint64(size)):
+            total += a[ra, fa + k] * b[rb, fb + k]
         return total
     peak = -np.inf
-    for i in range(size):
-        peak = max(peak, a[i] + b[i])
+    for k in range(np.uint64(size)):
+        peak = max(peak, a[ra, fa + k] + b[rb, fb + k])
     if peak == -np.inf:
         return -np.inf
-    total = 0.0
-    for i in range(size):
-        total += np.exp(a[i] + b[i] - peak)
+    for k in range(np.uint64(size)):
+        total += np.exp(a[ra, fa + k] + b[rb, fb + k] - peak)
     return peak + np.log(total)
 
 
 @jit
-def add_scaled(out: Any, factor: float, x: Any, size: int, log: bool) -> None:
-    """out[i] += factor · x[i]; with ``log``, the same in logarithms."""
+def add_scaled(out: Any, row_out: int, from_out: int, factor: float, x: Any, row_x: int, from_x: int, size: int, log: bool) -> None:
+    """out[row_out, from_out + k] += factor · x[row_x, from_x + k]; with ``log``, the same in logarithms."""
+    ro, fo, rx, fx = np.uint64(row_out), np.uint64(from_out), np.uint64(row_x), np.uint64(from_x)
     if not log:
-        for i in range(size):
-            out[i] += factor * x[i]
-        return
-    if factor == -np.inf:
-        return
-    for i in range(size):
-        out[i] = log_add(out[i], factor + x[i])
+        for k in range(np.uint64(size)):
+            out[ro, fo + k] += factor * x[rx, fx + k]
+    elif factor > -np.inf:
+        for k in range(np.uint64(size)):
+            out[ro, fo + k] = log_add(out[ro, fo + k], factor + x[rx, fx + k])
 
 
 @jit

@@ -7,7 +7,8 @@ Charts over words 0..n-1 (the root is kept apart), all ``[n, n]`` and indexed [l
     right(i,j) = Σ_k open_right(i,k) right(k,j)      i heads all of i..j
     left(i,j)  = Σ_k left(i,k) open_left(k,j)        j heads all of i..j
 
-A chart whose sums run down a column is stored transposed as well, so that every inner loop is contiguous.
+Every chart is stored by rows and by columns, so that each of these sums, and of those for the derivatives, is a
+product of two contiguous stretches.
 Sums run in probability space on arcs scaled per dependent (each word has one head, so Z scales with it) and
 are redone in log space if any nonzero number leaves [1e-100, 1e100].
 """
@@ -67,19 +68,27 @@ _MULTI = Structure(
 )
 
 
+# Names of the charts; _T is the transpose.
+_RIGHT, _RIGHT_T, _LEFT, _LEFT_T, _OPEN_RIGHT, _OPEN_RIGHT_T, _OPEN_LEFT, _OPEN_LEFT_T = range(8)
+_CHARTS = 8
+_D_RIGHT, _D_RIGHT_T, _D_LEFT, _D_LEFT_T, _D_SPLIT, _D_SPLIT_T = range(6)
+_GRADIENTS = 6
+
+
 @jit
 def _inside_outside(
     first: int, stride: int, scores: Any, shift: Any, weights: Any, lengths: Any, log_z: Any, floor: float, want: bool, multiroot: bool
 ) -> None:
     """`weights` holds exp(scores - shift) on entry and arc marginals on return."""
     size = scores.shape[1] - 1
-    chart = np.empty((7, size, size))
-    grad = np.empty((6, size, size))
+    chart = np.empty((_CHARTS, size, size))
+    grad = np.empty((_GRADIENTS, size, size))
     arc = np.empty((size + 1, size + 1))
     root = np.empty((2, size + 1))
     root_grad = np.empty((2, size + 1))
     for b in range(first, scores.shape[0], stride):
         n = lengths[b]
+        log, total = False, 0.0
         log_z[b] = 0.0
         if n > 0:
             log = not _load(scores[b], shift[b], weights[b], n, arc, floor)
@@ -101,15 +110,14 @@ def _inside_outside(
 @jit
 def _load(scores: Any, shift: Any, weights: Any, n: int, arc: Any, floor: float) -> bool:
     """Arc weights in probability space; if an exponential is too small to trust, log weights and False."""
-    exact = True
+    lost = 0
     for h in range(n + 1):
         for d in range(1, n + 1):
             arc[h, d] = weights[h, d]
-            if weights[h, d] < floor and scores[h, d] > -np.inf:
-                exact = False
-    if not exact:
+            lost += (weights[h, d] < floor) & (scores[h, d] > -np.inf)
+    if lost > 0:
         _load_log(scores, shift, n, arc)
-    return exact
+    return lost == 0
 
 
 @jit
@@ -127,9 +135,10 @@ def _usable(x: float, log: bool) -> bool:
 @jit
 def _inside(arc: Any, n: int, chart: Any, root: Any, multiroot: bool, log: bool) -> Any:
     """Fill the charts; returns Z (or log Z) and whether the range held. `arc` counts words from 1."""
-    right, right_t, left, left_t, open_right, open_left_t, split = chart[0], chart[1], chart[2], chart[3], chart[4], chart[5], chart[6]
+    right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
+    open_right, open_right_t, open_left, open_left_t = chart[_OPEN_RIGHT], chart[_OPEN_RIGHT_T], chart[_OPEN_LEFT], chart[_OPEN_LEFT_T]
     one = 0.0 if log else 1.0
-    in_range = True
+    lost = 0
     for i in range(n):
         right[i, i] = one
         right_t[i, i] = one
@@ -138,40 +147,43 @@ def _inside(arc: Any, n: int, chart: Any, root: Any, multiroot: bool, log: bool)
     for w in range(1, n):
         for i in range(n - w):
             j = i + w
-            s = dot(right[i, i:], left_t[j, i + 1 :], w, log)
-            split[i, j] = s
-            to_right = s + arc[i + 1, j + 1] if log else s * arc[i + 1, j + 1]
-            to_left = s + arc[j + 1, i + 1] if log else s * arc[j + 1, i + 1]
-            open_right[i, j] = to_right
-            open_left_t[j, i] = to_left
-            r = dot(open_right[i, i + 1 :], right_t[j, i + 1 :], w, log)
-            e = dot(left[i, i:], open_left_t[j, i:], w, log)
-            right[i, j] = r
-            right_t[j, i] = r
-            left[i, j] = e
-            left_t[j, i] = e
-            in_range = in_range and _usable(s, log) and _usable(to_right, log) and _usable(to_left, log) and _usable(r, log) and _usable(e, log)
-        if not in_range:
+            split = dot(right, i, i, left_t, j, i + 1, w, log)
+            to_right = split + arc[i + 1, j + 1] if log else split * arc[i + 1, j + 1]
+            to_left = split + arc[j + 1, i + 1] if log else split * arc[j + 1, i + 1]
+            open_right[i, j], open_right_t[j, i] = to_right, to_right
+            open_left[i, j], open_left_t[j, i] = to_left, to_left
+            rightward = dot(open_right, i, i + 1, right_t, j, i + 1, w, log)
+            leftward = dot(left, i, i, open_left_t, j, i, w, log)
+            right[i, j], right_t[j, i] = rightward, rightward
+            left[i, j], left_t[j, i] = leftward, leftward
+            if not log:
+                lost += _lost(split) + _lost(to_right) + _lost(to_left) + _lost(rightward) + _lost(leftward)
+        if lost > 0:
             return 0.0, False
-    zero = -np.inf if log else 0.0
     if multiroot:
-        # prefix(j): the root heads words 0..j-1;  open(r): its arc to word r closes over everything before r
-        prefix, opened = root[0], root[1]
-        prefix[0] = one
+        # root[0, j]: the root heads words 0..j-1;  root[1, r]: so, and its last arc goes to word r
+        root[0, 0] = one
         for j in range(1, n + 1):
-            s = dot(prefix, left_t[j - 1], j, log)
-            opened[j - 1] = s + arc[0, j] if log else s * arc[0, j]
-            prefix[j] = dot(opened, right_t[j - 1], j, log)
-            in_range = in_range and _usable(opened[j - 1], log) and _usable(prefix[j], log)
-        return prefix[n], in_range
-    total = zero
+            split = dot(root, 0, 0, left_t, j - 1, 0, j, log)
+            root[1, j - 1] = split + arc[0, j] if log else split * arc[0, j]
+            root[0, j] = dot(root, 1, 0, right_t, j - 1, 0, j, log)
+            if not log:
+                lost += _lost(root[1, j - 1]) + _lost(root[0, j])
+        return root[0, n], lost == 0
+    total = -np.inf if log else 0.0
     for r in range(n):
         if log:
             total = log_add(total, arc[0, r + 1] + left[0, r] + right[r, n - 1])
         else:
             # left · right ≥ 1e-200 and the arc ≥ 1e-100: representable, and checked below
             total += arc[0, r + 1] * left[0, r] * right[r, n - 1]
-    return total, in_range and _usable(total, log)
+    return total, log or _lost(total) == 0
+
+
+@jit
+def _lost(x: float) -> int:
+    """1 for a number so small or large that a product with another such might not be representable."""
+    return int((x != 0.0) & ((x < _LOW) | (x > _HIGH)))
 
 
 @jit
@@ -179,55 +191,62 @@ def _outside(
     arc: Any, n: int, chart: Any, grad: Any, root: Any, root_grad: Any, total: float, multiroot: bool, log: bool, marginals: Any
 ) -> None:
     """Derivatives of log Z by every chart entry, widest spans first; arc marginal = its weight times its derivative."""
-    right, right_t, left, left_t, open_right, open_left_t, split = chart[0], chart[1], chart[2], chart[3], chart[4], chart[5], chart[6]
-    d_right, d_right_t, d_left, d_left_t, d_open_right, d_open_left_t = grad[0], grad[1], grad[2], grad[3], grad[4], grad[5]
+    right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
+    open_right, open_right_t, open_left = chart[_OPEN_RIGHT], chart[_OPEN_RIGHT_T], chart[_OPEN_LEFT]
+    d_right, d_right_t, d_left, d_left_t = grad[_D_RIGHT], grad[_D_RIGHT_T], grad[_D_LEFT], grad[_D_LEFT_T]
+    d_split, d_split_t = grad[_D_SPLIT], grad[_D_SPLIT_T]
     zero = -np.inf if log else 0.0
-    for g in range(6):
-        for i in range(n):
-            grad[g, i, :n] = zero
+    for i in range(n):
+        d_right_t[i, :n] = zero
+        d_left_t[i, :n] = zero
+    # What the root's arcs contribute, left in the transposed derivatives.
     if multiroot:
-        d_prefix, d_opened = root_grad[0], root_grad[1]
-        prefix, opened = root[0], root[1]
-        d_prefix[: n + 1] = zero
-        d_opened[:n] = zero
-        d_prefix[n] = -total if log else 1.0 / total
+        root_grad[0, : n + 1] = zero
+        root_grad[1, :n] = zero
+        root_grad[0, n] = -total if log else 1.0 / total
         for j in range(n, 0, -1):
-            add_scaled(d_opened, d_prefix[j], right_t[j - 1], j, log)
-            add_scaled(d_right_t[j - 1], d_prefix[j], opened, j, log)
-            marginals[0, j] = _product(d_opened[j - 1], opened[j - 1], log)
-            s = d_opened[j - 1] + arc[0, j] if log else d_opened[j - 1] * arc[0, j]
-            add_scaled(d_prefix, s, left_t[j - 1], j, log)
-            add_scaled(d_left_t[j - 1], s, prefix, j, log)
+            add_scaled(root_grad, 1, 0, root_grad[0, j], right_t, j - 1, 0, j, log)
+            add_scaled(d_right_t, j - 1, 0, root_grad[0, j], root, 1, 0, j, log)
+            opened = root_grad[1, j - 1]
+            marginals[0, j] = _product(opened, root[1, j - 1], log)
+            split = opened + arc[0, j] if log else opened * arc[0, j]
+            add_scaled(root_grad, 0, 0, split, left_t, j - 1, 0, j, log)
+            add_scaled(d_left_t, j - 1, 0, split, root, 0, 0, j, log)
     else:
         for r in range(n):
             if log:
                 a = arc[0, r + 1] - total
                 marginals[0, r + 1] = np.exp(a + left[0, r] + right[r, n - 1])
-                d_left[0, r] = a + right[r, n - 1]
-                d_right[r, n - 1] = a + left[0, r]
+                d_left_t[r, 0] = a + right[r, n - 1]
+                d_right_t[n - 1, r] = a + left[0, r]
             else:
                 a = arc[0, r + 1] / total
                 marginals[0, r + 1] = a * left[0, r] * right[r, n - 1]
-                d_left[0, r] = a * right[r, n - 1]
-                d_right[r, n - 1] = a * left[0, r]
+                d_left_t[r, 0] = a * right[r, n - 1]
+                d_right_t[n - 1, r] = a * left[0, r]
     for w in range(n - 1, 0, -1):
         for i in range(n - w):
             j = i + w
-            r = log_add(d_right[i, j], d_right_t[j, i]) if log else d_right[i, j] + d_right_t[j, i]
-            e = log_add(d_left[i, j], d_left_t[j, i]) if log else d_left[i, j] + d_left_t[j, i]
-            add_scaled(d_open_right[i, i + 1 :], r, right_t[j, i + 1 :], w, log)
-            add_scaled(d_right_t[j, i + 1 :], r, open_right[i, i + 1 :], w, log)
-            add_scaled(d_left[i, i:], e, open_left_t[j, i:], w, log)
-            add_scaled(d_open_left_t[j, i:], e, left[i, i:], w, log)
-            to_right, to_left = d_open_right[i, j], d_open_left_t[j, i]
+            after = n - 1 - j
+            # right(i,j) stands in right(i',j) behind open_right(i',i), and in split(i,j') before left(j+1,j')
+            a = dot(d_right_t, j, 0, open_right_t, i, 0, i, log)
+            b = dot(d_split, i, j + 1, left, min(j + 1, n - 1), j + 1, after, log)
+            rightward = log_add(d_right_t[j, i], log_add(a, b)) if log else d_right_t[j, i] + a + b
+            d_right[i, j], d_right_t[j, i] = rightward, rightward
+            # left(i,j) stands in left(i,j') before open_left(j,j'), and in split(i',j) behind right(i',i-1)
+            a = dot(d_left, i, j + 1, open_left, j, j + 1, after, log)
+            b = dot(d_split_t, j, 0, right_t, max(i - 1, 0), 0, i, log)
+            leftward = log_add(d_left_t[j, i], log_add(a, b)) if log else d_left_t[j, i] + a + b
+            d_left[i, j], d_left_t[j, i] = leftward, leftward
+            to_right = dot(d_right, i, j, right, j, j, after + 1, log)
+            to_left = dot(d_left_t, j, 0, left_t, i, 0, i + 1, log)
             marginals[i + 1, j + 1] = _product(to_right, open_right[i, j], log)
-            marginals[j + 1, i + 1] = _product(to_left, open_left_t[j, i], log)
+            marginals[j + 1, i + 1] = _product(to_left, open_left[i, j], log)
             if log:
-                s = log_add(to_right + arc[i + 1, j + 1], to_left + arc[j + 1, i + 1])
+                split = log_add(to_right + arc[i + 1, j + 1], to_left + arc[j + 1, i + 1])
             else:
-                s = to_right * arc[i + 1, j + 1] + to_left * arc[j + 1, i + 1]
-            add_scaled(d_right[i, i:], s, left_t[j, i + 1 :], w, log)
-            add_scaled(d_left_t[j, i + 1 :], s, right[i, i:], w, log)
+                split = to_right * arc[i + 1, j + 1] + to_left * arc[j + 1, i + 1]
+            d_split[i, j], d_split_t[j, i] = split, split
 
 
 @jit
@@ -318,7 +337,7 @@ def sample(lengths: Tensor, arcs: Tensor, multiroot: bool, count: int, generator
 @jit
 def _sample(first: int, stride: int, arcs: Any, lengths: Any, heads: Any, seeds: Any, multiroot: bool) -> None:
     size = arcs.shape[1] - 1
-    chart = np.empty((7, size, size))
+    chart = np.empty((_CHARTS, size, size))
     root = np.empty((2, size + 1))
     weight = np.empty(size + 1)
     todo = np.empty((6 * size + 6, 3), dtype=np.int32)
@@ -329,7 +348,8 @@ def _sample(first: int, stride: int, arcs: Any, lengths: Any, heads: Any, seeds:
             continue
         arc = arcs[b]
         _inside(arc, n, chart, root, multiroot, True)
-        right, right_t, left, left_t, open_right, open_left_t = chart[0], chart[1], chart[2], chart[3], chart[4], chart[5]
+        right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
+        open_right, open_left_t = chart[_OPEN_RIGHT], chart[_OPEN_LEFT_T]
         for s in range(heads.shape[0]):
             state[0] = seeds[s, b]
             head = heads[s, b]

@@ -149,7 +149,7 @@ def _eliminate(w: Any, n: int, sums: Any, share: Any, word: Any, multiroot: bool
         for h in range(k):
             share[h] = w[h, k] - s if log else w[h, k] / s
         for h in range(k):
-            add_scaled(w[h, 1:], share[h], w[k, 1:], k - 1, log)
+            add_scaled(w, h, 1, share[h], w, k, 1, k - 1, log)
             w[h, h] = zero
         if not log:
             # A graph with all its arcs only ever gains weight; the root's row alone can grow without bound.
@@ -185,10 +185,10 @@ def _restore(w: Any, n: int, sums: Any, share: Any, multiroot: bool, log: bool, 
         for h in range(k):
             share[h] = w[h, k] - sums[k] if log else w[h, k] / sums[k]
             # Expected number of arcs k → d on detours h → k → d; kept in a(h,k) until their sum is known.
-            g = dot(w[k, 1:], a[h, 1:], k - 1, log)
+            g = dot(w, k, 1, a, h, 1, k - 1, log)
             a[h, k] = np.exp(share[h] + g) if log else share[h] * g
             mean += a[h, k]
-            add_scaled(a[k, 1:], share[h], a[h, 1:], k - 1, log)
+            add_scaled(a, k, 1, share[h], a, h, 1, k - 1, log)
         for h in range(k):
             if w[h, k] == zero:  # neither an arc nor a detour runs here: nothing will ask for its derivative
                 a[h, k] = zero
