@@ -18,15 +18,10 @@ def check_scores_dtype(name: str, scores: Tensor) -> None:
         raise DtypeError(f"{name} must be float32 or float64, got {scores.dtype}; convert with .float()")
 
 
-def check_below_infinity(name: str, scores: Tensor, real: Tensor | None = None) -> None:
-    """Scores (where ``real``) are neither NaN nor +inf. ``scores`` may be maxima of the scores in question."""
-    if real is not None:
-        scores = scores.masked_fill(~real, 0.0)
-    if scores.numel() == 0 or bool(scores.amax() < math.inf):  # NaN compares false
-        return
-    place = tuple(torch.nonzero(~(scores < math.inf))[0].tolist())
-    value = "NaN" if bool(torch.isnan(scores[place])) else "+inf"
-    raise ScoreError(f"{name} must be finite or -inf, got {value} at index {place} (further dimensions not shown)")
+def bad_score(name: str, scores: Tensor, place: tuple[int, ...]) -> ScoreError:
+    """Error for scores that hold NaN or +inf at ``place`` (leading dimensions of a flattened batch)."""
+    value = "NaN" if bool(torch.isnan(scores[place]).any()) else "+inf"
+    return ScoreError(f"{name} must be finite or -inf (which forbids), got {value} at index {place}, batch dimensions flattened")
 
 
 def check_lengths(lengths: Tensor | None, batch_shape: torch.Size, size: int, device: torch.device) -> Tensor | None:

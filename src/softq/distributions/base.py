@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from softq.errors import DtypeError, InfeasibleError, ShapeError
+from softq.kernels.scan import forbids
 from softq.numerics import length_mask, logsumexp
 
 T = TypeVar("T")
@@ -185,9 +186,9 @@ class Distribution(ABC):
 
     def _keep_forbidden(self, scores: Tensor) -> Tensor:
         """``scores [*B, *R, *parts]`` with -inf wherever this distribution has it."""
-        forbidden = self._cached("forbidden", lambda: self.scores.detach() == -torch.inf)
-        if self.device.type == "cpu" and not self._cached("forbids_parts", lambda: bool(forbidden.any())):
+        if not self._cached("forbids_parts", lambda: forbids(self.scores)):
             return scores
+        forbidden = self.scores.detach() == -torch.inf
         batch = len(self.batch_shape)
         extra = scores.dim() - self.scores.dim()
         return scores.masked_fill(forbidden.reshape(*self.batch_shape, *[1] * extra, *forbidden.shape[batch:]), -torch.inf)

@@ -8,9 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from softq.checks import check_below_infinity, check_classes, check_scores_dtype
+from softq.checks import bad_score, check_classes, check_scores_dtype
 from softq.distributions.base import Distribution, draw_classes, softmax
 from softq.errors import ShapeError
+from softq.kernels.scan import find_bad_row
 from softq.numerics import inner, logsumexp
 
 
@@ -35,7 +36,10 @@ class Categorical(Distribution):
         if scores.dim() < 1 or scores.shape[-1] == 0:
             raise ShapeError(f"scores must have shape [*B, K] with K >= 1, got {list(scores.shape)}")
         if validate:
-            check_below_infinity("scores", scores.detach())
+            flat = scores.detach().reshape(scores.shape[:-1].numel(), 1, scores.shape[-1])
+            place = find_bad_row(None, flat)
+            if place is not None:
+                raise bad_score("scores", flat.squeeze(1), place[:1])
         super().__init__(scores, scores.shape[:-1], torch.Size(), None, validate)
 
     @property

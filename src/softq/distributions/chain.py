@@ -7,12 +7,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from softq.checks import check_below_infinity, check_scores_dtype
+from softq.checks import bad_score, check_scores_dtype
 from softq.distributions.base import Distribution
 from softq.distributions.labels import Independent, LabelSequence
 from softq.errors import ShapeError
 from softq.kernels import chain as kernels
 from softq.kernels import log_partition, marginals
+from softq.kernels.scan import find_bad_row, forbids
 from softq.numerics import inner
 
 
@@ -48,15 +49,17 @@ class Chain(LabelSequence):
         if transitions.dtype != emissions.dtype or transitions.device != emissions.device:
             raise ShapeError(f"transitions must match the emissions' {emissions.dtype} on {emissions.device}, got {transitions.dtype} on {transitions.device}")
         if validate and transitions.numel():
-            self._check_transitions(transitions.detach().amax((-2, -1)))
+            self._check_transitions(transitions, steps)
         self.transitions = transitions
 
-    def _check_transitions(self, peaks: Tensor) -> None:
-        if peaks.dim() > 1 and self.real is not None:
-            peaks = peaks.masked_fill(~self.real[..., 1:], 0.0)
-        elif peaks.dim() == 1 and self.real is not None:
-            peaks = peaks.masked_fill(~self.real[..., 1:].reshape(-1, peaks.shape[0]).any(0), 0.0)
-        check_below_infinity("transitions", peaks)
+    def _check_transitions(self, transitions: Tensor, steps: int) -> None:
+        if transitions.dim() == 2:
+            place = find_bad_row(None, transitions.unsqueeze(0))
+            if place is not None:
+                raise bad_score("transitions", transitions, place[1:])
+            return
+        per_example = transitions.expand(*self.batch_shape, *transitions.shape[-3:])
+        self._check_rows("transitions", per_example, (self._flat_lengths() - 1).clamp(0, steps))
 
     @property
     def emissions(self) -> Tensor:
@@ -122,7 +125,7 @@ class Chain(LabelSequence):
     @property
     def forbids_transitions(self) -> bool:
         """Whether some pair of neighbouring labels is forbidden (-inf)."""
-        return self._cached("forbids", lambda: bool((self.transitions == -torch.inf).any()))
+        return self._cached("forbids", lambda: forbids(self.transitions))
 
     def with_scores(self, scores: Tensor) -> Distribution:
         scores = self._keep_forbidden(scores)

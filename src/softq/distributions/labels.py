@@ -8,9 +8,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from softq.checks import check_below_infinity, check_classes, check_lengths, check_scores_dtype
+from softq.checks import bad_score, check_classes, check_lengths, check_scores_dtype
 from softq.distributions.base import Distribution, draw_classes, softmax
 from softq.errors import ShapeError
+from softq.kernels.scan import find_bad_row, forbids
 from softq.numerics import inner, logsumexp
 
 
@@ -28,7 +29,15 @@ class LabelSequence(Distribution):
             lengths = check_lengths(lengths, scores.shape[:-2], size, scores.device)
         super().__init__(scores, scores.shape[:-2], scores.shape[-2:-1], lengths, validate)
         if validate:
-            check_below_infinity(name, scores.detach().amax(-1), self.real)
+            self._check_rows(name, scores, None if lengths is None else lengths.reshape(-1))
+
+    def _check_rows(self, name: str, rows: Tensor, lengths: Tensor | None) -> None:
+        """Scores ``[*B, n, …]`` hold neither NaN nor +inf on the first ``lengths`` rows of each example."""
+        batch = len(self.batch_shape)
+        flat = rows.detach().reshape(self.batch_shape.numel(), *rows.shape[batch:])
+        place = find_bad_row(lengths, flat)
+        if place is not None:
+            raise bad_score(name, flat, place)
 
     @abstractmethod
     def expected_pair_score(self, model: LabelSequence) -> Tensor:
@@ -97,7 +106,7 @@ class Independent(LabelSequence):
         before, after = self.marginals[..., :-1, :], self.marginals[..., 1:, :]
         shared = model.transitions.dim() == 2
         table = model.transitions if shared else self._beside(model, model.transitions.expand(*model.batch_shape, -1, -1, -1))
-        if bool((table.detach().amin() == -torch.inf) if table.numel() else False) or self.real is not None and not shared:
+        if forbids(model.transitions) or (self.real is not None and not shared):
             return inner(before.unsqueeze(-1) * after.unsqueeze(-2), table, (-3, -2, -1))
         moved = before @ table if shared else (before.unsqueeze(-2) @ table).squeeze(-2)
         return (moved * after).sum((-2, -1))

@@ -9,11 +9,11 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from softq.checks import check_below_infinity, check_lengths, check_scores_dtype
+from softq.checks import bad_score, check_lengths, check_scores_dtype
 from softq.distributions.base import Distribution
 from softq.errors import OutputError, ShapeError
 from softq.kernels import Structure, arborescence, log_partition, marginals, projective, spanning
-from softq.kernels.reference import possible_arcs
+from softq.kernels.scan import find_bad_arc
 from softq.kernels.trees import CROSSING, CYCLE, HEAD_OUT_OF_RANGE, TWO_ROOTS, find_bad_tree
 from softq.numerics import inner
 
@@ -40,7 +40,10 @@ class DependencyTree(Distribution):
         super().__init__(arcs, arcs.shape[:-2], torch.Size((size,)), lengths, validate)
         self.multiroot = multiroot
         if validate:
-            check_below_infinity("arcs", arcs.detach(), possible_arcs(self._lengths(), size + 1))
+            flat = self._flat_arcs()
+            place = find_bad_arc(self._flat_lengths(), flat)
+            if place is not None:
+                raise bad_score("arcs", flat, place)
 
     @property
     @abstractmethod

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from softq.kernels.autograd import Scores, Structure
-from softq.kernels.jit import add_scaled, as_array, choose, dot, draw_seeds, jit, run_batch
+from softq.kernels.jit import LOG, PLAIN, add_scaled, as_array, choose, dot, draw_seeds, jit, run_batch
 from softq.kernels.reference import chain_log_partition
 
 _FLOOR = 1e-100
-_FLOOR_FLOAT32 = 1e-35  # exponentials of float32 scores are taken in float32
 
 
 def infer(lengths: Tensor, scores: Scores, want_marginals: bool) -> tuple[Tensor, Scores]:
@@ -29,28 +28,18 @@ def infer(lengths: Tensor, scores: Scores, want_marginals: bool) -> tuple[Tensor
 
         return chain_gpu.infer(lengths, (emissions, transitions), want_marginals)
     batch, size, labels = emissions.shape
-    peaks = torch.nan_to_num(emissions.amax(-1), nan=0.0, posinf=0.0, neginf=0.0)
-    unary = (emissions - peaks.unsqueeze(-1)).exp_()
-    shared = transitions.stride(0) == 0 or batch == 1  # one table for the whole batch, expanded without a copy
-    table = transitions[:1] if shared else transitions
-    if table.shape[1] == 1:
-        table = table.double()  # a table used at every position deserves full range
-    table_peaks = table.amax((2, 3)) if table.numel() else table.new_zeros(table.shape[:2])
-    table_peaks = torch.nan_to_num(table_peaks, nan=0.0, posinf=0.0, neginf=0.0)
-    pairs = (table - table_peaks[:, :, None, None]).exp_()
-    steps = transitions.shape[1]
-    found = torch.zeros((batch, steps, labels, labels) if want_marginals else (batch, 0, labels, labels), dtype=torch.float64 if steps == 1 else emissions.dtype)
-    log_z = torch.empty(batch, dtype=torch.float64)
-    run_batch(
-        _forward_backward,
-        batch,
-        3 * batch * size * labels * labels,
-        *(as_array(x) for x in (emissions, peaks, unary, table, table_peaks, pairs, lengths, log_z, found)),
-        want_marginals,
-        _FLOOR if emissions.dtype == torch.float64 else _FLOOR_FLOAT32,
-        _FLOOR if table.dtype == torch.float64 else _FLOOR_FLOAT32,
-    )
-    return log_z.to(emissions), (unary, found.to(emissions)) if want_marginals else ()
+    log_z = torch.empty(batch, dtype=emissions.dtype)
+    found: Scores = (torch.empty_like(emissions), torch.zeros_like(transitions, memory_format=torch.contiguous_format)) if want_marginals else ()
+    arrays = [as_array(x) for x in (emissions, one_table(transitions), lengths, log_z, *found)]
+    if not want_marginals:
+        arrays += [arrays[0][:0], arrays[1][:0]]  # nothing will be written
+    run_batch(_forward_backward, batch, 3 * batch * size * labels * labels, *arrays, want_marginals)
+    return log_z, found
+
+
+def one_table(transitions: Tensor) -> Tensor:
+    """``[B, …]`` transitions as ``[1, …]`` where the batch shares one table, expanded without a copy."""
+    return transitions[:1] if transitions.stride(0) == 0 else transitions
 
 
 STRUCTURE = Structure(infer, chain_log_partition)
@@ -58,127 +47,156 @@ STRUCTURE = Structure(infer, chain_log_partition)
 
 @jit
 def _forward_backward(
-    first: int,
-    stride: int,
-    emissions: Any,
-    peaks: Any,
-    unary: Any,
-    table: Any,
-    table_peaks: Any,
-    pairs: Any,
-    lengths: Any,
-    log_z: Any,
-    found: Any,
-    want_marginals: bool,
-    floor: float,
-    table_floor: float,
+    first: int, stride: int, emissions: Any, table: Any, lengths: Any, log_z: Any, unary: Any, found: Any, want_marginals: bool
 ) -> None:
-    """`unary` holds exp(emissions - peak) on entry and label marginals on return; `found` gathers pair marginals."""
+    """Writes `log_z`, label marginals to `unary` and adds pair marginals to `found`."""
     batch, size, labels = emissions.shape
     steps = table.shape[1]
+    scores = emissions.reshape(-1, labels)  # row b · size + t
+    all_table = table.reshape(-1, labels)  # row (b · steps + t) · labels + i
+    pairs = np.empty((max(steps, 1) * labels, labels))  # exp(table - peak) of one example
+    turned = np.empty((labels, labels))  # the same transposed, if there is one table for all steps
+    values = np.empty((size, labels))  # exp(emissions - peak)
     alpha = np.empty((size, labels))
     scale = np.empty(size)
     beta = np.empty(labels)
     ahead = np.empty((1, labels))
-    # Over time by rows, for the sum over time of alpha_{t-1}(i) ahead_t(j).
-    alpha_t, ahead_t = np.empty((labels, size)), np.empty((labels, size))
-    # Rows of length `labels`: what is [b, t, i] elsewhere is row (b · steps + t) · labels + i here.
-    all_table = table.reshape(-1, labels)
-    all_pairs = pairs.reshape(-1, labels)
-    all_found = found.reshape(-1, labels)
-    turned = np.empty((labels, labels))  # one table for all steps, transposed
-    if steps == 1 and table.shape[0] == 1:
-        turned[:] = pairs[0, 0].T
+    over_time = np.empty((2 * labels, size))  # alpha and ahead by label, for sums over time
+    loaded = -1  # the example whose table stands in `pairs`
+    table_peak, table_exact = 0.0, True
     for b in range(first, batch, stride):
         length = lengths[b]
         tb = b if table.shape[0] > 1 else 0
-        scores, values = emissions[b], unary[b]
-        log = False
         total = 0.0
+        if want_marginals:
+            unary[b, length:] = 0.0
         if length > 0:
-            if steps == 1 and table.shape[0] > 1:
-                turned[:] = pairs[tb, 0].T
-            in_range = True
-            for row in range(tb * steps * labels, (tb * steps + (1 if steps == 1 else length - 1)) * labels):
-                in_range = in_range and _row_exact(all_table, all_pairs, row, table_floor)
-            for t in range(length):
-                in_range = in_range and _row_exact(scores, values, t, floor)
+            if tb != loaded:
+                rows = labels if steps == 1 else (length - 1) * labels
+                table_peak, table_exact = _exponentials(all_table, tb * steps * labels, rows, labels, pairs)
+                loaded = tb if steps == 1 else -1  # tables per step are loaded only as far as this example goes
+                if steps == 1:
+                    turned[:] = pairs.T
+            peak, exact = _exponentials(scores, b * size, length, 1, values)
+            in_range = table_exact and exact
             if in_range:
-                total, in_range = _forward(values, all_pairs, turned, tb * steps, steps, length, alpha, scale, False)
+                total, in_range = _forward(values, 0, pairs, turned, 0, steps, length, alpha, scale, PLAIN)
             if in_range:
-                for t in range(length):
-                    total += peaks[b, t]
-                for t in range(length - 1):
-                    total += table_peaks[tb, 0 if steps == 1 else t]
+                total += peak + table_peak * (length - 1 if steps == 1 else 1)
+                if want_marginals:
+                    _backward(values, 0, pairs, 0, steps, length, total, alpha, scale, beta, ahead, over_time, unary[b], found[b], PLAIN)
             else:
-                log = True
-                total, _ = _forward(scores, all_table, turned, tb * steps, steps, length, alpha, scale, True)
+                total, _ = _forward(scores, b * size, all_table, turned, tb * steps, steps, length, alpha, scale, LOG)
+                if want_marginals:
+                    _backward(
+                        scores, b * size, all_table, tb * steps, steps, length, total, alpha, scale, beta, ahead, over_time, unary[b], found[b], LOG
+                    )
         log_z[b] = total
-        if not want_marginals:
-            continue
-        if total == -np.inf:
-            length = 0
-        values[length:] = 0.0
-        beta[:] = 0.0 if log else 1.0
-        for t in range(length - 1, -1, -1):
-            inverse = 0.0 if log else 1.0 / scale[t]
+
+
+@jit
+def _backward(
+    local: Any,
+    first_row: int,
+    pairs: Any,
+    first_step: int,
+    steps: int,
+    length: int,
+    log_z: float,
+    alpha: Any,
+    scale: Any,
+    beta: Any,
+    ahead: Any,
+    over_time: Any,
+    unary: Any,
+    found: Any,
+    log: bool | None,
+) -> None:
+    """Label marginals to `unary` and pair marginals to `found`, from what `_forward` left; arguments as there."""
+    labels = local.shape[1]
+    if log_z == -np.inf:
+        unary[:length] = 0.0
+        return
+    beta[:] = 0.0 if log is not None else 1.0
+    for t in range(length - 1, -1, -1):
+        # ahead(j) = e_t(j) beta_t(j) / c_t
+        if log is not None:
             for j in range(labels):
-                if log:
-                    ahead[0, j] = scores[t, j] + beta[j] - scale[t]
-                    values[t, j] = np.exp(alpha[t, j] + beta[j])
-                else:
-                    ahead[0, j] = values[t, j] * beta[j] * inverse
-                    values[t, j] = alpha[t, j] * beta[j]
-                    if steps == 1:
-                        alpha_t[j, t] = alpha[t, j]
-                        ahead_t[j, t] = ahead[0, j]
-            if t == 0:
-                break
-            # beta_{t-1}(i) = Σ_j T(i,j) e_t(j) beta_t(j) / c_t;  pair marginal = alpha_{t-1}(i) T(i,j) e_t(j) beta_t(j) / c_t
-            step = 0 if steps == 1 else t - 1
-            for i in range(labels):
-                row = (tb * steps + step) * labels + i
-                out = (b * steps + step) * labels + i
-                beta[i] = dot(all_table if log else all_pairs, row, 0, ahead, 0, 0, labels, log)
-                if log:
-                    for j in range(labels):
-                        all_found[out, j] += np.exp(alpha[t - 1, i] + all_table[row, j] + ahead[0, j])
-                elif steps > 1:
-                    for j in range(labels):
-                        all_found[out, j] = alpha[t - 1, i] * all_pairs[row, j] * ahead[0, j]
-        if steps == 1 and not log:
-            for i in range(labels):
+                ahead[0, j] = local[first_row + t, j] + beta[j] - scale[t]
+                unary[t, j] = np.exp(alpha[t, j] + beta[j])
+        else:
+            inverse = 1.0 / scale[t]
+            for j in range(labels):
+                ahead[0, j] = local[first_row + t, j] * beta[j] * inverse
+                unary[t, j] = alpha[t, j] * beta[j]
+                over_time[j, t] = alpha[t, j]
+                over_time[labels + j, t] = ahead[0, j]
+        if t == 0:
+            break
+        # beta_{t-1}(i) = Σ_j T(i,j) ahead(j);  pair marginal = alpha_{t-1}(i) T(i,j) ahead(j)
+        step = 0 if steps == 1 else t - 1
+        row = (first_step + step) * labels
+        for i in range(labels):
+            beta[i] = dot(pairs, row + i, 0, ahead, 0, 0, labels, log)
+            if log is not None:
                 for j in range(labels):
-                    found[b, 0, i, j] = pairs[tb, 0, i, j] * dot(alpha_t, i, 0, ahead_t, j, 1, length - 1, False)
+                    found[step, i, j] += np.exp(alpha[t - 1, i] + pairs[row + i, j] + ahead[0, j])
+            elif steps > 1:
+                for j in range(labels):
+                    found[step, i, j] = alpha[t - 1, i] * pairs[row + i, j] * ahead[0, j]
+    if steps == 1 and log is None:
+        # One table for all steps: T(i,j) Σ_t alpha_{t-1}(i) ahead_t(j), a product of two stretches of time.
+        for i in range(labels):
+            for j in range(labels):
+                found[0, i, j] = pairs[i, j] * dot(over_time, i, 0, over_time, labels + j, 1, length - 1, log)
 
 
 @jit
-def _row_exact(scores: Any, values: Any, row: int, floor: float) -> bool:
-    """Whether each exponential in the row is either large enough or a true zero (a score of -inf)."""
+def _exponentials(scores: Any, first: int, count: int, group: int, values: Any) -> Any:
+    """exp(scores - peak) of `count` rows, one peak per `group` of rows; returns the sum of peaks and whether all is exact.
+
+    It is not where a finite score has an exponential too small to trust.
+    """
+    size = scores.shape[1]
+    sum_of_peaks = 0.0
     lost = 0
-    for i in range(scores.shape[1]):
-        lost += (values[row, i] < floor) & (scores[row, i] > -np.inf)
-    return lost == 0
+    for start in range(0, count, group):
+        peak = -np.inf
+        for r in range(start, start + group):
+            for k in range(size):
+                peak = max(peak, scores[first + r, k])
+        if peak == -np.inf:
+            peak = 0.0
+        sum_of_peaks += peak
+        for r in range(start, start + group):
+            for k in range(size):
+                score = scores[first + r, k]
+                value = np.exp(score - peak)
+                values[r, k] = value
+                lost += (value < _FLOOR) & (score > -np.inf)
+    return sum_of_peaks, lost == 0
 
 
 @jit
-def _forward(unary: Any, pairs: Any, turned: Any, first_step: int, steps: int, length: int, alpha: Any, scale: Any, log: bool) -> Any:
+def _forward(
+    unary: Any, first_row: int, pairs: Any, turned: Any, first_step: int, steps: int, length: int, alpha: Any, scale: Any, log: bool
+) -> Any:
     """Normalised forward variables and their scales; returns log Z and whether the range held.
 
-    `pairs` holds one row per (step, label); this sequence's begin at `first_step` and are `steps` many. If that is
-    one table for all steps, `turned` is its transpose (in probability space).
+    `unary` holds one row per position from `first_row` on, `pairs` one per (step, label), its `steps` beginning at
+    `first_step`. If that is one table for all steps, `turned` is its transpose (in probability space).
     """
     labels = unary.shape[1]
     log_z = 0.0
     product = 1.0
-    zero = -np.inf if log else 0.0
+    zero = -np.inf if log is not None else 0.0
     for t in range(length):
         if t == 0:
             for j in range(labels):
-                alpha[0, j] = unary[0, j]
-        elif steps == 1 and not log:
+                alpha[0, j] = unary[first_row, j]
+        elif steps == 1 and log is None:
             for j in range(labels):
-                alpha[t, j] = unary[t, j] * dot(alpha, t - 1, 0, turned, j, 0, labels, False)
+                alpha[t, j] = unary[first_row + t, j] * dot(alpha, t - 1, 0, turned, j, 0, labels, log)
         else:
             for j in range(labels):
                 alpha[t, j] = zero
@@ -186,8 +204,8 @@ def _forward(unary: Any, pairs: Any, turned: Any, first_step: int, steps: int, l
             for i in range(labels):
                 add_scaled(alpha, t, 0, alpha[t - 1, i], pairs, row + i, 0, labels, log)
             for j in range(labels):
-                alpha[t, j] = alpha[t, j] + unary[t, j] if log else alpha[t, j] * unary[t, j]
-        if log:
+                alpha[t, j] = alpha[t, j] + unary[first_row + t, j] if log is not None else alpha[t, j] * unary[first_row + t, j]
+        if log is not None:
             total = -np.inf
             for j in range(labels):
                 total = max(total, alpha[t, j])
@@ -216,7 +234,7 @@ def _forward(unary: Any, pairs: Any, turned: Any, first_step: int, steps: int, l
         if product < 1e-100 or product > 1e100:  # one logarithm for many steps
             log_z += np.log(product)
             product = 1.0
-    if log:
+    if log is not None:
         # alpha is scaled by its largest entry, so the last column does not sum to one: fold the rest into it.
         total = 0.0
         for j in range(labels):
@@ -234,7 +252,7 @@ def mode(lengths: Tensor, emissions: Tensor, transitions: Tensor) -> tuple[Tenso
     batch, size, labels = emissions.shape
     best = torch.zeros(batch, size, dtype=torch.int64)
     value = torch.empty(batch, dtype=torch.float64)
-    table = transitions[:1] if transitions.stride(0) == 0 else transitions
+    table = one_table(transitions)
     run_batch(
         _viterbi,
         batch,
@@ -283,7 +301,7 @@ def sample(lengths: Tensor, emissions: Tensor, transitions: Tensor, count: int, 
     batch, size, labels = emissions.shape
     drawn = torch.zeros(count, batch, size, dtype=torch.int64)
     seeds = draw_seeds(count * batch, generator).reshape(count, batch)
-    table = transitions[:1] if transitions.stride(0) == 0 else transitions
+    table = one_table(transitions)
     arrays = (as_array(x) for x in (emissions.double(), table.double(), lengths, drawn))
     run_batch(_backward_sample, batch, 20 * batch * size * labels * labels + count * batch * size * labels, *arrays, seeds)
     return drawn.to(emissions.device)
@@ -303,7 +321,7 @@ def _backward_sample(first: int, stride: int, emissions: Any, table: Any, length
         if length == 0:
             continue
         tb = b if table.shape[0] > 1 else 0
-        _forward(emissions[b], table.reshape(-1, labels), table[0, 0], tb * steps, steps, length, alpha, scale, True)
+        _forward(emissions.reshape(-1, labels), b * size, table.reshape(-1, labels), table[0, 0], tb * steps, steps, length, alpha, scale, LOG)
         for s in range(drawn.shape[0]):
             state[0] = seeds[s, b]
             for t in range(length - 1, -1, -1):

@@ -25,6 +25,10 @@ _FASTMATH = {"reassoc", "contract", "nsz"}
 # Waking a thread costs some tens of microseconds: a share smaller than this is not worth one.
 _OPERATIONS_PER_THREAD = 100_000
 
+# Shares are small and taken as threads come free: torch's own threads go on spinning for a while after each
+# parallel operation, so a thread here may find its core half taken.
+_SHARES_PER_THREAD = 4
+
 _lock = threading.Lock()
 _pool: tuple[int, int, ThreadPoolExecutor] | None = None  # process id (a fork has no threads), size, pool
 
@@ -43,8 +47,15 @@ def run_batch(kernel: Callable[..., None], size: int, operations: int, *args: An
     if threads <= 1:
         kernel(0, 1, *args)
         return
-    others = [_executor(threads - 1).submit(kernel, i, threads, *args) for i in range(1, threads)]
-    kernel(0, threads, *args)
+    shares = min(size, threads * _SHARES_PER_THREAD)
+    waiting = iter(range(shares))  # taking the next share is atomic
+
+    def work() -> None:
+        for share in waiting:
+            kernel(share, shares, *args)
+
+    others = [_executor(threads - 1).submit(work) for _ in range(1, threads)]
+    work()
     for other in others:
         other.result()
 
@@ -80,39 +91,55 @@ def next_random(state: np.ndarray[Any, Any]) -> float:
     return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
+# Kernels run on numbers or on their logarithms. The choice is an argument that is None or True, because numba leaves
+# out of the compiled code what a None argument rules out; a False one would stay in every inner loop.
+PLAIN, LOG = None, True
+
 # The two inner loops of every recursion. They take a matrix, a row and a first column instead of a slice, because
 # making an array view costs more than a short loop, and count with unsigned numbers, because an index that might be
 # negative (numba would count it from the end) keeps a loop from being vectorised.
 
 
 @jit
-def dot(a: Any, row_a: int, from_a: int, b: Any, row_b: int, from_b: int, size: int, log: bool) -> float:
+def dot(a: Any, row_a: int, from_a: int, b: Any, row_b: int, from_b: int, size: int, log: bool | None) -> float:
     """Sum over k of a[row_a, from_a + k] · b[row_b, from_b + k]; with ``log``, of their exponentials, as a logarithm."""
     ra, fa, rb, fb = np.uint64(row_a), np.uint64(from_a), np.uint64(row_b), np.uint64(from_b)
+    if log is not None:
+        return _log_dot(a, ra, fa, b, rb, fb, np.uint64(size))  # apart, so that the common case is small enough to inline
     total = 0.0
-    if not log:
-        for k in range(np.uint64(size)):
-            total += a[ra, fa + k] * b[rb, fb + k]
-        return total
-    peak = -np.inf
     for k in range(np.uint64(size)):
+        total += a[ra, fa + k] * b[rb, fb + k]
+    return total
+
+
+@jit
+def _log_dot(a: Any, ra: int, fa: int, b: Any, rb: int, fb: int, size: int) -> float:
+    peak = -np.inf
+    for k in range(size):
         peak = max(peak, a[ra, fa + k] + b[rb, fb + k])
     if peak == -np.inf:
         return -np.inf
-    for k in range(np.uint64(size)):
+    total = 0.0
+    for k in range(size):
         total += np.exp(a[ra, fa + k] + b[rb, fb + k] - peak)
     return peak + np.log(total)
 
 
 @jit
-def add_scaled(out: Any, row_out: int, from_out: int, factor: float, x: Any, row_x: int, from_x: int, size: int, log: bool) -> None:
+def add_scaled(out: Any, row_out: int, from_out: int, factor: float, x: Any, row_x: int, from_x: int, size: int, log: bool | None) -> None:
     """out[row_out, from_out + k] += factor · x[row_x, from_x + k]; with ``log``, the same in logarithms."""
     ro, fo, rx, fx = np.uint64(row_out), np.uint64(from_out), np.uint64(row_x), np.uint64(from_x)
-    if not log:
-        for k in range(np.uint64(size)):
-            out[ro, fo + k] += factor * x[rx, fx + k]
-    elif factor > -np.inf:
-        for k in range(np.uint64(size)):
+    if log is not None:
+        _log_add_scaled(out, ro, fo, factor, x, rx, fx, np.uint64(size))
+        return
+    for k in range(np.uint64(size)):
+        out[ro, fo + k] += factor * x[rx, fx + k]
+
+
+@jit
+def _log_add_scaled(out: Any, ro: int, fo: int, factor: float, x: Any, rx: int, fx: int, size: int) -> None:
+    if factor > -np.inf:
+        for k in range(size):
             out[ro, fo + k] = log_add(out[ro, fo + k], factor + x[rx, fx + k])
 
 

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 
 from softq.kernels.autograd import Scores, Structure
-from softq.kernels.jit import add_scaled, as_array, choose, dot, draw_seeds, jit, log_add, run_batch
+from softq.kernels.jit import LOG, PLAIN, add_scaled, as_array, choose, dot, draw_seeds, jit, log_add, run_batch
 from softq.kernels.reference import projective_log_partition
-from softq.kernels.trees import prepare_arcs
+from softq.kernels.trees import load_log_weights, load_weights
 
 _LOW, _HIGH = 1e-100, 1e100
 
-# Each word adds about log(27/4) = 1.9 to the log of the number of projective trees; see `prepare_arcs`.
+# Each word adds about log(27/4) = 1.9 to the log of the number of projective trees; see `load_weights`.
 _GROWTH_PER_WORD = 1.9
 
 
@@ -44,18 +44,11 @@ def _infer(lengths: Tensor, scores: Scores, want_marginals: bool, multiroot: boo
 
         return projective_gpu.infer(lengths, arcs, want_marginals, multiroot)
     batch, count = arcs.shape[:2]
-    clean, shift, weights, floor = prepare_arcs(lengths, arcs, _GROWTH_PER_WORD)
-    log_z = torch.empty(batch, dtype=torch.float64)
-    run_batch(
-        _inside_outside,
-        batch,
-        2 * batch * count**3,
-        *(as_array(x) for x in (clean, shift, weights, lengths, log_z)),
-        floor,
-        want_marginals,
-        multiroot,
-    )
-    return log_z.to(arcs), (weights,) if want_marginals else ()
+    log_z = torch.empty(batch, dtype=arcs.dtype)
+    found = torch.empty_like(arcs) if want_marginals else arcs[:0]
+    arrays = (as_array(x) for x in (arcs, lengths, log_z, found))
+    run_batch(_inside_outside, batch, 2 * batch * count**3, *arrays, want_marginals, multiroot)
+    return log_z, (found,) if want_marginals else ()
 
 
 _SINGLE = Structure(
@@ -76,68 +69,43 @@ _GRADIENTS = 6
 
 
 @jit
-def _inside_outside(
-    first: int, stride: int, scores: Any, shift: Any, weights: Any, lengths: Any, log_z: Any, floor: float, want: bool, multiroot: bool
-) -> None:
-    """`weights` holds exp(scores - shift) on entry and arc marginals on return."""
+def _inside_outside(first: int, stride: int, scores: Any, lengths: Any, log_z: Any, found: Any, want: bool, multiroot: bool) -> None:
     size = scores.shape[1] - 1
     chart = np.empty((_CHARTS, size, size))
     grad = np.empty((_GRADIENTS, size, size))
     arc = np.empty((size + 1, size + 1))
+    shift = np.empty(size + 1)
     root = np.empty((2, size + 1))
     root_grad = np.empty((2, size + 1))
     for b in range(first, scores.shape[0], stride):
         n = lengths[b]
-        log, total = False, 0.0
-        log_z[b] = 0.0
+        value = 0.0
+        if want:
+            found[b] = 0.0
         if n > 0:
-            log = not _load(scores[b], shift[b], weights[b], n, arc, floor)
-            total, in_range = _inside(arc, n, chart, root, multiroot, log)
-            if not in_range:
-                log = True
-                _load_log(scores[b], shift[b], n, arc)
-                total, _ = _inside(arc, n, chart, root, multiroot, True)
-            log_z[b] = total if log else np.log(total)
+            total, in_range = 0.0, load_weights(scores[b], n, _GROWTH_PER_WORD, arc, shift)
+            if in_range:
+                total, in_range = _inside(arc, n, chart, root, multiroot, PLAIN)
+            if in_range:
+                value = np.log(total)
+                if want and total > 0.0:
+                    _outside(arc, n, chart, grad, root, root_grad, total, multiroot, PLAIN, found[b])
+            else:
+                load_log_weights(scores[b], n, arc, shift)
+                value, _ = _inside(arc, n, chart, root, multiroot, LOG)
+                if want and value > -np.inf:
+                    _outside(arc, n, chart, grad, root, root_grad, value, multiroot, LOG, found[b])
             for d in range(1, n + 1):
-                log_z[b] += shift[b, d]
-        if not want:
-            continue
-        weights[b] = 0.0
-        if n > 0 and log_z[b] > -np.inf:
-            _outside(arc, n, chart, grad, root, root_grad, total, multiroot, log, weights[b])
+                value += shift[d]
+        log_z[b] = value
 
 
 @jit
-def _load(scores: Any, shift: Any, weights: Any, n: int, arc: Any, floor: float) -> bool:
-    """Arc weights in probability space; if an exponential is too small to trust, log weights and False."""
-    lost = 0
-    for h in range(n + 1):
-        for d in range(1, n + 1):
-            arc[h, d] = weights[h, d]
-            lost += (weights[h, d] < floor) & (scores[h, d] > -np.inf)
-    if lost > 0:
-        _load_log(scores, shift, n, arc)
-    return lost == 0
-
-
-@jit
-def _load_log(scores: Any, shift: Any, n: int, arc: Any) -> None:
-    for h in range(n + 1):
-        for d in range(1, n + 1):
-            arc[h, d] = scores[h, d] - shift[d]
-
-
-@jit
-def _usable(x: float, log: bool) -> bool:
-    return log or x == 0.0 or _LOW <= x <= _HIGH
-
-
-@jit
-def _inside(arc: Any, n: int, chart: Any, root: Any, multiroot: bool, log: bool) -> Any:
+def _inside(arc: Any, n: int, chart: Any, root: Any, multiroot: bool, log: bool | None) -> Any:
     """Fill the charts; returns Z (or log Z) and whether the range held. `arc` counts words from 1."""
     right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
     open_right, open_right_t, open_left, open_left_t = chart[_OPEN_RIGHT], chart[_OPEN_RIGHT_T], chart[_OPEN_LEFT], chart[_OPEN_LEFT_T]
-    one = 0.0 if log else 1.0
+    one = 0.0 if log is not None else 1.0
     lost = 0
     for i in range(n):
         right[i, i] = one
@@ -145,18 +113,21 @@ def _inside(arc: Any, n: int, chart: Any, root: Any, multiroot: bool, log: bool)
         left[i, i] = one
         left_t[i, i] = one
     for w in range(1, n):
-        for i in range(n - w):
+        for i in range(n - w):  # spans of one width do not wait for each other
             j = i + w
             split = dot(right, i, i, left_t, j, i + 1, w, log)
-            to_right = split + arc[i + 1, j + 1] if log else split * arc[i + 1, j + 1]
-            to_left = split + arc[j + 1, i + 1] if log else split * arc[j + 1, i + 1]
+            to_right = split + arc[i + 1, j + 1] if log is not None else split * arc[i + 1, j + 1]
+            to_left = split + arc[j + 1, i + 1] if log is not None else split * arc[j + 1, i + 1]
             open_right[i, j], open_right_t[j, i] = to_right, to_right
             open_left[i, j], open_left_t[j, i] = to_left, to_left
-            rightward = dot(open_right, i, i + 1, right_t, j, i + 1, w, log)
-            leftward = dot(left, i, i, open_left_t, j, i, w, log)
+            # The newest term of each sum (k = j, k = i) is added by hand: reading it back at once would stall.
+            rightward = dot(open_right, i, i + 1, right_t, j, i + 1, w - 1, log)
+            leftward = dot(left, i, i + 1, open_left_t, j, i + 1, w - 1, log)
+            rightward = log_add(rightward, to_right) if log is not None else rightward + to_right
+            leftward = log_add(leftward, to_left) if log is not None else leftward + to_left
             right[i, j], right_t[j, i] = rightward, rightward
             left[i, j], left_t[j, i] = leftward, leftward
-            if not log:
+            if log is None:
                 lost += _lost(split) + _lost(to_right) + _lost(to_left) + _lost(rightward) + _lost(leftward)
         if lost > 0:
             return 0.0, False
@@ -165,19 +136,19 @@ def _inside(arc: Any, n: int, chart: Any, root: Any, multiroot: bool, log: bool)
         root[0, 0] = one
         for j in range(1, n + 1):
             split = dot(root, 0, 0, left_t, j - 1, 0, j, log)
-            root[1, j - 1] = split + arc[0, j] if log else split * arc[0, j]
+            root[1, j - 1] = split + arc[0, j] if log is not None else split * arc[0, j]
             root[0, j] = dot(root, 1, 0, right_t, j - 1, 0, j, log)
-            if not log:
+            if log is None:
                 lost += _lost(root[1, j - 1]) + _lost(root[0, j])
         return root[0, n], lost == 0
-    total = -np.inf if log else 0.0
+    total = -np.inf if log is not None else 0.0
     for r in range(n):
-        if log:
+        if log is not None:
             total = log_add(total, arc[0, r + 1] + left[0, r] + right[r, n - 1])
         else:
             # left · right ≥ 1e-200 and the arc ≥ 1e-100: representable, and checked below
             total += arc[0, r + 1] * left[0, r] * right[r, n - 1]
-    return total, log or _lost(total) == 0
+    return total, log is not None or _lost(total) == 0
 
 
 @jit
@@ -188,14 +159,14 @@ def _lost(x: float) -> int:
 
 @jit
 def _outside(
-    arc: Any, n: int, chart: Any, grad: Any, root: Any, root_grad: Any, total: float, multiroot: bool, log: bool, marginals: Any
+    arc: Any, n: int, chart: Any, grad: Any, root: Any, root_grad: Any, total: float, multiroot: bool, log: bool | None, marginals: Any
 ) -> None:
     """Derivatives of log Z by every chart entry, widest spans first; arc marginal = its weight times its derivative."""
     right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
     open_right, open_right_t, open_left = chart[_OPEN_RIGHT], chart[_OPEN_RIGHT_T], chart[_OPEN_LEFT]
     d_right, d_right_t, d_left, d_left_t = grad[_D_RIGHT], grad[_D_RIGHT_T], grad[_D_LEFT], grad[_D_LEFT_T]
     d_split, d_split_t = grad[_D_SPLIT], grad[_D_SPLIT_T]
-    zero = -np.inf if log else 0.0
+    zero = -np.inf if log is not None else 0.0
     for i in range(n):
         d_right_t[i, :n] = zero
         d_left_t[i, :n] = zero
@@ -203,18 +174,18 @@ def _outside(
     if multiroot:
         root_grad[0, : n + 1] = zero
         root_grad[1, :n] = zero
-        root_grad[0, n] = -total if log else 1.0 / total
+        root_grad[0, n] = -total if log is not None else 1.0 / total
         for j in range(n, 0, -1):
             add_scaled(root_grad, 1, 0, root_grad[0, j], right_t, j - 1, 0, j, log)
             add_scaled(d_right_t, j - 1, 0, root_grad[0, j], root, 1, 0, j, log)
             opened = root_grad[1, j - 1]
             marginals[0, j] = _product(opened, root[1, j - 1], log)
-            split = opened + arc[0, j] if log else opened * arc[0, j]
+            split = opened + arc[0, j] if log is not None else opened * arc[0, j]
             add_scaled(root_grad, 0, 0, split, left_t, j - 1, 0, j, log)
             add_scaled(d_left_t, j - 1, 0, split, root, 0, 0, j, log)
     else:
         for r in range(n):
-            if log:
+            if log is not None:
                 a = arc[0, r + 1] - total
                 marginals[0, r + 1] = np.exp(a + left[0, r] + right[r, n - 1])
                 d_left_t[r, 0] = a + right[r, n - 1]
@@ -231,18 +202,20 @@ def _outside(
             # right(i,j) stands in right(i',j) behind open_right(i',i), and in split(i,j') before left(j+1,j')
             a = dot(d_right_t, j, 0, open_right_t, i, 0, i, log)
             b = dot(d_split, i, j + 1, left, min(j + 1, n - 1), j + 1, after, log)
-            rightward = log_add(d_right_t[j, i], log_add(a, b)) if log else d_right_t[j, i] + a + b
+            rightward = log_add(d_right_t[j, i], log_add(a, b)) if log is not None else d_right_t[j, i] + a + b
             d_right[i, j], d_right_t[j, i] = rightward, rightward
             # left(i,j) stands in left(i,j') before open_left(j,j'), and in split(i',j) behind right(i',i-1)
             a = dot(d_left, i, j + 1, open_left, j, j + 1, after, log)
             b = dot(d_split_t, j, 0, right_t, max(i - 1, 0), 0, i, log)
-            leftward = log_add(d_left_t[j, i], log_add(a, b)) if log else d_left_t[j, i] + a + b
+            leftward = log_add(d_left_t[j, i], log_add(a, b)) if log is not None else d_left_t[j, i] + a + b
             d_left[i, j], d_left_t[j, i] = leftward, leftward
-            to_right = dot(d_right, i, j, right, j, j, after + 1, log)
-            to_left = dot(d_left_t, j, 0, left_t, i, 0, i + 1, log)
+            to_right = dot(d_right, i, j + 1, right, j, j + 1, after, log)
+            to_left = dot(d_left_t, j, 0, left_t, i, 0, i, log)
+            to_right = log_add(to_right, rightward) if log is not None else to_right + rightward
+            to_left = log_add(to_left, leftward) if log is not None else to_left + leftward
             marginals[i + 1, j + 1] = _product(to_right, open_right[i, j], log)
             marginals[j + 1, i + 1] = _product(to_left, open_left[i, j], log)
-            if log:
+            if log is not None:
                 split = log_add(to_right + arc[i + 1, j + 1], to_left + arc[j + 1, i + 1])
             else:
                 split = to_right * arc[i + 1, j + 1] + to_left * arc[j + 1, i + 1]
@@ -250,8 +223,8 @@ def _outside(
 
 
 @jit
-def _product(derivative: float, value: float, log: bool) -> float:
-    return np.exp(derivative + value) if log else derivative * value
+def _product(derivative: float, value: float, log: bool | None) -> float:
+    return np.exp(derivative + value) if log is not None else derivative * value
 
 
 def mode(lengths: Tensor, arcs: Tensor, multiroot: bool) -> tuple[Tensor, Tensor]:
@@ -347,7 +320,7 @@ def _sample(first: int, stride: int, arcs: Any, lengths: Any, heads: Any, seeds:
         if n == 0:
             continue
         arc = arcs[b]
-        _inside(arc, n, chart, root, multiroot, True)
+        _inside(arc, n, chart, root, multiroot, LOG)
         right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
         open_right, open_left_t = chart[_OPEN_RIGHT], chart[_OPEN_LEFT_T]
         for s in range(heads.shape[0]):

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from softq.kernels.autograd import Scores, Structure
-from softq.kernels.jit import add_scaled, as_array, choose, dot, draw_seeds, jit, log_add, next_random, run_batch
+from softq.kernels.jit import LOG, PLAIN, add_scaled, as_array, choose, dot, draw_seeds, jit, log_add, next_random, run_batch
 from softq.kernels.reference import spanning_log_partition
-from softq.kernels.trees import prepare_arcs
+from softq.kernels.trees import load_log_weights, load_weights
 
 _LOW, _HIGH = 1e-100, 1e100
 
@@ -38,18 +38,11 @@ def _infer(lengths: Tensor, scores: Scores, want_marginals: bool, multiroot: boo
 
         return spanning_gpu.infer(lengths, arcs, want_marginals, multiroot)
     batch, count = arcs.shape[:2]
-    clean, shift, weights, floor = prepare_arcs(lengths, arcs, 0.0)
-    log_z = torch.empty(batch, dtype=torch.float64)
-    run_batch(
-        _matrix_tree,
-        batch,
-        batch * count**3,
-        *(as_array(x) for x in (clean, shift, weights, lengths, log_z)),
-        floor,
-        want_marginals,
-        multiroot,
-    )
-    return log_z.to(arcs), (weights,) if want_marginals else ()
+    log_z = torch.empty(batch, dtype=arcs.dtype)
+    found = torch.empty_like(arcs) if want_marginals else arcs[:0]
+    arrays = (as_array(x) for x in (arcs, lengths, log_z, found))
+    run_batch(_matrix_tree, batch, batch * count**3, *arrays, want_marginals, multiroot)
+    return log_z, (found,) if want_marginals else ()
 
 
 _SINGLE = Structure(
@@ -63,62 +56,60 @@ _MULTI = Structure(
 
 
 @jit
-def _matrix_tree(
-    first: int, stride: int, scores: Any, shift: Any, weights: Any, lengths: Any, log_z: Any, floor: float, want: bool, multiroot: bool
-) -> None:
-    """`weights` holds exp(scores - shift) on entry and arc marginals on return."""
+def _matrix_tree(first: int, stride: int, scores: Any, lengths: Any, log_z: Any, found: Any, want: bool, multiroot: bool) -> None:
     count = scores.shape[1]
-    w, a = np.empty((count, count)), np.empty((count, count))
-    sums, share = np.empty(count), np.empty(count)
+    space = np.empty((3, count, count))
+    vectors = np.empty((3, count))
     word = np.empty(count, dtype=np.int64)
     for b in range(first, scores.shape[0], stride):
-        log_z[b] = _solve(scores[b], shift[b], weights[b], lengths[b], floor, want, multiroot, w, a, sums, share, word)
+        log_z[b] = _solve(scores[b], lengths[b], multiroot, space, vectors, word, want, found[b] if want else scores[b])
 
 
 @jit
-def _solve(
-    scores: Any, shift: Any, weights: Any, n: int, floor: float, want: bool, multiroot: bool, w: Any, a: Any, sums: Any, share: Any, word: Any
-) -> float:
-    """Log Z of one sentence; if wanted, its arc marginals replace `weights`."""
-    log, in_range, dense, total = False, True, True, 0.0
-    for h in range(n + 1):
-        for d in range(1, n + 1):
-            w[h, d] = weights[h, d]
-            if w[h, d] < floor and h != d:
-                dense = False
-                in_range = in_range and scores[h, d] == -np.inf
+def _solve(scores: Any, n: int, multiroot: bool, space: Any, vectors: Any, word: Any, want: bool, found: Any) -> float:
+    """Log Z of one sentence; if wanted, `found` gets its arc marginals."""
+    w, a, given = space[0], space[1], space[2]
+    sums, share, shift = vectors[0], vectors[1], vectors[2]
+    total = 0.0
+    if want:
+        found[:] = 0.0
+    in_range = load_weights(scores, n, 0.0, given, shift)
+    absent = 0
     if in_range:
-        total, in_range = _eliminate(w, n, sums, share, word, multiroot, False, dense)
-    if not in_range:
-        log = True
         for h in range(n + 1):
             for d in range(1, n + 1):
-                w[h, d] = scores[h, d] - shift[d]
-        total, _ = _eliminate(w, n, sums, share, word, multiroot, True, dense)
-    if want:
-        if total > -np.inf:
-            _restore(w, n, sums, share, multiroot, log, a)
+                w[h, d] = given[h, d]
+                absent += (w[h, d] == 0.0) & (h != d)
+        total, in_range = _eliminate(w, n, sums, share, word, multiroot, PLAIN, absent == 0)
+    if in_range:
+        if want and total > -np.inf:
+            _restore(w, n, sums, share, multiroot, PLAIN, a)
             for k in range(n + 1):
                 for j in range(1, n + 1):
-                    h, d = word[k], word[j]
-                    if log:
-                        weights[h, d] = np.exp(scores[h, d] - shift[d] + a[k, j])
-                    else:
-                        weights[h, d] *= a[k, j]
-        else:
-            weights[:] = 0.0
+                    found[word[k], word[j]] = given[word[k], word[j]] * a[k, j]
+    else:
+        load_log_weights(scores, n, given, shift)
+        for h in range(n + 1):
+            for d in range(1, n + 1):
+                w[h, d] = given[h, d]
+        total, _ = _eliminate(w, n, sums, share, word, multiroot, LOG, False)
+        if want and total > -np.inf:
+            _restore(w, n, sums, share, multiroot, LOG, a)
+            for k in range(n + 1):
+                for j in range(1, n + 1):
+                    found[word[k], word[j]] = np.exp(given[word[k], word[j]] + a[k, j])
     for d in range(1, n + 1):
         total += shift[d]
     return total
 
 
 @jit
-def _eliminate(w: Any, n: int, sums: Any, share: Any, word: Any, multiroot: bool, log: bool, dense: bool) -> Any:
+def _eliminate(w: Any, n: int, sums: Any, share: Any, word: Any, multiroot: bool, log: bool | None, dense: bool) -> Any:
     """Eliminate words n..1 in place; returns log Z and whether the range held.
 
     `word[k]` is the word that stood at place k when it was eliminated, `sums[k]` its S.
     """
-    zero = -np.inf if log else 0.0
+    zero = -np.inf if log is not None else 0.0
     log_z, product = 0.0, 1.0
     for k in range(n + 1):
         word[k] = k
@@ -139,7 +130,7 @@ def _eliminate(w: Any, n: int, sums: Any, share: Any, word: Any, multiroot: bool
             for i in range(n + 1):
                 w[place, i], w[k, i] = w[k, i], w[place, i]
         sums[k] = s
-        if log:
+        if log is not None:
             log_z += s
         else:
             product *= s
@@ -147,11 +138,11 @@ def _eliminate(w: Any, n: int, sums: Any, share: Any, word: Any, multiroot: bool
                 log_z += np.log(product)
                 product = 1.0
         for h in range(k):
-            share[h] = w[h, k] - s if log else w[h, k] / s
+            share[h] = w[h, k] - s if log is not None else w[h, k] / s
         for h in range(k):
             add_scaled(w, h, 1, share[h], w, k, 1, k - 1, log)
             w[h, h] = zero
-        if not log:
+        if log is None:
             # A graph with all its arcs only ever gains weight; the root's row alone can grow without bound.
             for h in range(k if not dense else 1):
                 for d in range(1, k):
@@ -161,8 +152,8 @@ def _eliminate(w: Any, n: int, sums: Any, share: Any, word: Any, multiroot: bool
 
 
 @jit
-def _column_sum(w: Any, first: int, stop: int, column: int, log: bool) -> float:
-    if not log:
+def _column_sum(w: Any, first: int, stop: int, column: int, log: bool | None) -> float:
+    if log is None:
         total = 0.0
         for h in range(first, stop):
             total += w[h, column]
@@ -174,28 +165,28 @@ def _column_sum(w: Any, first: int, stop: int, column: int, log: bool) -> float:
 
 
 @jit
-def _restore(w: Any, n: int, sums: Any, share: Any, multiroot: bool, log: bool, a: Any) -> None:
+def _restore(w: Any, n: int, sums: Any, share: Any, multiroot: bool, log: bool | None, a: Any) -> None:
     """Walk the elimination backwards: a(h,d) = ∂ log Z / ∂ w(h,d), or its logarithm, by place."""
-    zero = -np.inf if log else 0.0
+    zero = -np.inf if log is not None else 0.0
     a[0, 0] = zero
     for k in range(1, n + 1):
         first = 0 if multiroot or k == 1 else 1
         a[k, 1 : k + 1] = zero
         mean = 0.0
         for h in range(k):
-            share[h] = w[h, k] - sums[k] if log else w[h, k] / sums[k]
+            share[h] = w[h, k] - sums[k] if log is not None else w[h, k] / sums[k]
             # Expected number of arcs k → d on detours h → k → d; kept in a(h,k) until their sum is known.
             g = dot(w, k, 1, a, h, 1, k - 1, log)
-            a[h, k] = np.exp(share[h] + g) if log else share[h] * g
+            a[h, k] = np.exp(share[h] + g) if log is not None else share[h] * g
             mean += a[h, k]
             add_scaled(a, k, 1, share[h], a, h, 1, k - 1, log)
         for h in range(k):
             if w[h, k] == zero:  # neither an arc nor a detour runs here: nothing will ask for its derivative
                 a[h, k] = zero
                 continue
-            direct = np.exp(share[h]) if log else share[h]
+            direct = np.exp(share[h]) if log is not None else share[h]
             expected = max(a[h, k] + (direct * (1.0 - mean) if h >= first else 0.0), 0.0)
-            a[h, k] = np.log(expected) - w[h, k] if log else expected / w[h, k]
+            a[h, k] = np.log(expected) - w[h, k] if log is not None else expected / w[h, k]
 
 
 def sample(lengths: Tensor, arcs: Tensor, multiroot: bool, count: int, generator: torch.Generator | None) -> Tensor:
@@ -206,71 +197,74 @@ def sample(lengths: Tensor, arcs: Tensor, multiroot: bool, count: int, generator
     (Propp and Wilson 1998), so giving up on a long walk and drawing the heads one after another from their
     exact conditional distribution (Colbourn's way, O(n⁴)) leaves the sample exact.
     """
-    arcs = arcs.double().cpu()
+    arcs, lengths = arcs.double().cpu(), lengths.cpu()
     batch, nodes = arcs.shape[:2]
-    clean, shift, weights, _ = prepare_arcs(lengths.cpu(), arcs, 0.0)
-    _, (marginals,) = _infer(lengths.cpu(), (arcs,), True, multiroot)
+    _, (marginals,) = _infer(lengths, (arcs,), True, multiroot)
     heads = torch.zeros(count, batch, nodes - 1, dtype=torch.int64)
     seeds = draw_seeds(count * batch, generator).reshape(count, batch)
-    arrays = (as_array(x) for x in (clean - shift.unsqueeze(1), weights, marginals[:, 0], lengths, heads))
-    run_batch(_wilson, batch, 10 * count * batch * nodes**2, *arrays, seeds, multiroot)
+    arrays = (as_array(x) for x in (arcs, marginals[:, 0], lengths, heads))
+    run_batch(_wilson, batch, 10 * count * batch * nodes**2, *arrays, seeds, multiroot, _PATIENCE)
     return heads
 
 
+# Steps of a random walk, per word squared, after which drawing one head after another is the better bet.
+_PATIENCE = 50
+
+
 @jit
-def _wilson(first: int, stride: int, scores: Any, weights: Any, roots: Any, lengths: Any, heads: Any, seeds: Any, multiroot: bool) -> None:
+def _wilson(
+    first: int, stride: int, scores: Any, roots: Any, lengths: Any, heads: Any, seeds: Any, multiroot: bool, patience: int
+) -> None:
     count = scores.shape[1]
+    weights = np.empty((count, count))
+    shift = np.empty(count)
     weight = np.empty(count)
     done = np.empty(count, dtype=np.bool_)
     state = np.empty(1, dtype=np.uint64)
     for b in range(first, scores.shape[0], stride):
         n = lengths[b]
-        exact = True  # every allowed arc has a weight that survived the exponential
-        for h in range(n + 1):
-            for d in range(1, n + 1):
-                exact = exact and (weights[b, h, d] > 1e-250 or scores[b, h, d] == -np.inf)
+        exact = load_weights(scores[b], n, 0.0, weights, shift)
+        low = 0 if multiroot else 1
         for s in range(heads.shape[0]):
             state[0] = seeds[s, b]
             head = heads[s, b]
             if n == 0:
                 continue
-            patience = 50 * n * n if exact else 0
+            steps_left = patience * n * n if exact else 0  # a weight lost to underflow would never be drawn
             done[:] = False
             done[0] = True
-            low = 0
             if not multiroot:
                 for d in range(n):
                     weight[d] = np.log(roots[b, d + 1])
                 top = choose(weight, n, state)
                 head[top] = 0
                 done[top + 1] = True
-                low = 1
             for start in range(1, n + 1):
                 node = start
-                while not done[node] and patience > 0:
-                    head[node - 1] = _draw_head(weights[b, low : n + 1, node], state) + low
+                while not done[node] and steps_left > 0:
+                    head[node - 1] = _draw_head(weights, low, n, node, state)
                     node = head[node - 1]
-                    patience -= 1
+                    steps_left -= 1
                 node = start
-                while not done[node] and patience > 0:
+                while not done[node] and steps_left > 0:
                     done[node] = True
                     node = head[node - 1]
-            if patience == 0:
+            if steps_left == 0:
                 _draw_heads_in_turn(scores[b], n, multiroot, head, state)
 
 
 @jit
-def _draw_head(weight: Any, state: Any) -> int:
+def _draw_head(weights: Any, low: int, n: int, word: int, state: Any) -> int:
     total = 0.0
-    for h in range(weight.shape[0]):
-        total += weight[h]
+    for h in range(low, n + 1):
+        total += weights[h, word]
     threshold = next_random(state) * total
     reached = 0.0
-    last = 0
-    for h in range(weight.shape[0]):
-        if weight[h] > 0.0:
+    last = low
+    for h in range(low, n + 1):
+        if weights[h, word] > 0.0:
             last = h
-            reached += weight[h]
+            reached += weights[h, word]
             if reached > threshold:
                 break
     return last
@@ -281,16 +275,15 @@ def _draw_heads_in_turn(scores: Any, n: int, multiroot: bool, head: Any, state: 
     """Draw each head from its marginal given the heads before it."""
     count = n + 1
     given = scores[:count, :count].copy()
-    shift = np.zeros(count)
-    w, a = np.empty((count, count)), np.empty((count, count))
-    sums, share = np.empty(count), np.empty(count)
+    space = np.empty((3, count, count))
+    vectors = np.empty((3, count))
     word = np.empty(count, dtype=np.int64)
+    marginals = np.empty((count, count))
     weight = np.empty(count)
     for d in range(1, count):
-        marginals = np.exp(given)
-        _solve(given, shift, marginals, n, 1e-100, True, multiroot, w, a, sums, share, word)
+        _solve(given, n, multiroot, space, vectors, word, True, marginals)
         for h in range(count):
-            weight[h] = np.log(marginals[h, d]) if h != d else -np.inf
+            weight[h] = np.log(marginals[h, d])
         h = choose(weight, count, state)
         head[d - 1] = h
         for other in range(count):

@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from softq.kernels.jit import as_array, jit
-from softq.kernels.reference import possible_arcs
 
 
-def prepare_arcs(lengths: Tensor, arcs: Tensor, growth: float) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Scores with impossible arcs at -inf, a shift per dependent, exp(scores - shift), and the smallest value to trust.
+FLOOR = 1e-100  # a nonzero weight below this is not trusted in probability space
+
+
+@jit
+def load_weights(scores: Any, n: int, growth: float, weight: Any, shift: Any) -> bool:
+    """Arc weights exp(score - shift) in probability space; False if one of them is too small to trust.
 
     Each word has one head, so Z' = Z · exp(-Σ shift). The shift takes off the best score and, where a word
     has many good heads, up to ``growth``: by so much the number of trees grows with each word. That keeps Z' near 1.
     """
-    clean = arcs.masked_fill(~possible_arcs(lengths, arcs.shape[1]), -math.inf)
-    peak = clean.amax(1)
-    peak = peak.masked_fill(peak == -math.inf, 0.0)
-    weights = (clean - peak.unsqueeze(1)).exp_()
-    choices = weights.sum(1).clamp_(1.0, math.exp(growth))
-    weights.div_(choices.unsqueeze(1))
-    return clean, peak + choices.log_(), weights, 1e-100 if arcs.dtype == torch.float64 else 1e-35
+    for d in range(1, n + 1):
+        shift[d] = -np.inf
+    for h in range(n + 1):
+        for d in range(1, n + 1):
+            if h != d:
+                shift[d] = max(shift[d], scores[h, d])
+    for d in range(1, n + 1):
+        shift[d] = 0.0 if shift[d] == -np.inf else shift[d]
+        weight[0, d] = 0.0
+    lost = 0
+    for h in range(n, -1, -1):  # the root's row comes last: until then it holds the columns' sums
+        for d in range(1, n + 1):
+            value = np.exp(scores[h, d] - shift[d]) if h != d else 0.0
+            lost += (value < FLOOR) & (h != d) & (scores[h, d] > -np.inf)
+            weight[h, d] = value
+    if growth > 0.0:
+        for d in range(1, n + 1):
+            total = 0.0
+            for h in range(n + 1):
+                total += weight[h, d]
+            excess = min(max(np.log(total), 0.0), growth) if total > 0.0 else 0.0
+            shift[d] += excess
+            factor = np.exp(-excess)
+            for h in range(n + 1):
+                weight[h, d] *= factor
+    return lost == 0
+
+
+@jit
+def load_log_weights(scores: Any, n: int, weight: Any, shift: Any) -> None:
+    """Arc weights score - shift, with -inf for a word as its own head."""
+    for h in range(n + 1):
+        for d in range(1, n + 1):
+            weight[h, d] = scores[h, d] - shift[d] if h != d else -np.inf
 
 
 TREE_OK, HEAD_OUT_OF_RANGE, CYCLE, NO_ROOT, TWO_ROOTS, CROSSING = range(6)
