@@ -41,10 +41,13 @@ def check_lengths(lengths: Tensor | None, batch_shape: torch.Size, size: int, de
 
 def check_classes(name: str, outputs: Tensor, count: int, real: Tensor | None) -> None:
     """Class or label numbers (where ``real``) lie in 0..count-1."""
-    bad = (outputs < 0) | (outputs >= count)
     if real is not None:
-        bad = bad & real
-    if bool(bad.any()):
+        outputs = outputs.masked_fill(~real, 0)
+    if not outputs.numel():
+        return
+    low, high = outputs.aminmax()
+    if low < 0 or high >= count:
+        bad = (outputs < 0) | (outputs >= count)
         place = tuple(torch.nonzero(bad)[0].tolist())
         raise OutputError(f"every {name} must lie in 0..{count - 1}, got {int(outputs[place])} at index {place}")
 

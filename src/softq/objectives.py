@@ -8,7 +8,8 @@ to the scores is E_model[parts] - E_target[parts] (appendix eq. 6). One number p
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
+
 from torch import Tensor
 
 from softq.distributions import Distribution
@@ -31,9 +32,9 @@ def cross_entropy(target: Target | Distribution, model: Distribution, *, tempera
     >>> cross_entropy(softq.raml(p, torch.tensor([[0, 1, 1]]), tau=0.5), p).exp()  # a uniform model: 2**3
     tensor([8.0000])
     """
-    target_tau, model = _tempered(target, model, temperature_scaled)
-    _same_space(target, model)
-    return target_tau**2 * (model.log_partition - target.expected_score(model))
+    if isinstance(target, Distribution):
+        return target.cross_entropy(model)
+    return _tempered(target, model, temperature_scaled, lambda model: model.cross_entropy_from(target.expected_parts(model)))
 
 
 def kl(target: Target | Distribution, model: Distribution, *, temperature_scaled: bool = False) -> Tensor:
@@ -47,20 +48,18 @@ def kl(target: Target | Distribution, model: Distribution, *, temperature_scaled
     >>> kl(softq.ml(p, torch.tensor([2])), p).exp().item()
     4.0
     """
-    target_tau, model = _tempered(target, model, temperature_scaled)
-    _same_space(target, model)
-    return target_tau**2 * (model.log_partition - target.expected_score(model) - target.entropy())
+    if isinstance(target, Distribution):
+        return target.kl(model)
+    return _tempered(target, model, temperature_scaled, lambda model: model.cross_entropy_from(target.expected_parts(model)) - target.entropy())
 
 
-def _tempered(target: Target | Distribution, model: Distribution, temperature_scaled: bool) -> tuple[float, Distribution]:
-    if not isinstance(target, (Target, Distribution)) or not isinstance(model, Distribution):
+def _tempered(target: Target, model: Distribution, temperature_scaled: bool, loss: Callable[[Distribution], Tensor]) -> Tensor:
+    """The loss on one output space, with the temperature in the target alone or in the model as well."""
+    if not isinstance(target, Target) or not isinstance(model, Distribution):
         raise DtypeError(f"expected a target and a distribution, got {type(target).__name__} and {type(model).__name__}")
+    target.space.check_same_space(model)
     if not temperature_scaled:
-        return 1.0, model
-    if not isinstance(target, Target) or target.tau is None:
+        return loss(model)
+    if target.tau is None:
         raise TemperatureError("temperature_scaled needs a target with a temperature (softq.raml or softq.sqdml)")
-    return target.tau, model.scaled(1.0 / target.tau)
-
-
-def _same_space(target: Target | Distribution, model: Distribution) -> None:
-    (target.space if isinstance(target, Target) else target).check_same_space(model)
+    return target.tau**2 * loss(model.scaled(1.0 / target.tau))

@@ -106,11 +106,15 @@ class Target:
         one = self.components.batch_shape[-1] == 1
         return torch.ones_like(self.reference_weights[..., :1]) if one else self.reference_weights
 
-    def expected_score(self, model: Distribution) -> Tensor:
-        """Mean of ``model.score(y)`` under this target, ``[*B]``: the only thing a cross-entropy asks of it."""
-        per_component = self.components.expected_score(model)
-        weights = self.mixture_weights
-        return per_component.squeeze(-1) if weights.shape[-1] == 1 else _mean(weights, per_component)
+    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]:
+        """E_target[parts] for each kind of part the model scores, ``[*B, *parts]``: all that a cross-entropy asks of a target."""
+        batch = len(model.batch_shape)
+        with torch.no_grad():
+            per_component = self.components.expected_parts(model)  # [*B, R, *parts]
+            if self.components.batch_shape[-1] == 1:
+                return tuple(e.squeeze(batch) for e in per_component)
+            weights = self.reference_weights
+            return tuple((weights.reshape(*weights.shape, *[1] * (e.dim() - batch - 1)) * e).sum(batch) for e in per_component)
 
     def log_prob(self, outputs: Tensor) -> Tensor:
         """Log-probability of ``outputs [*S,*B,*E]`` under the target, ``[*S,*B]``."""
@@ -164,7 +168,7 @@ class Component(Protocol):
 
     batch_shape: torch.Size
 
-    def expected_score(self, model: Distribution) -> Tensor: ...
+    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]: ...
     def log_prob(self, outputs: Tensor) -> Tensor: ...
     def entropy(self) -> Tensor: ...
 
@@ -177,9 +181,9 @@ class _PointMass:
         self.refs = refs
         self.batch_shape = refs.shape[: refs.dim() - len(space.event_shape)]
 
-    def expected_score(self, model: Distribution) -> Tensor:
+    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]:
         batch = len(model.batch_shape)
-        return model.score(self.refs.movedim(batch, 0)).movedim(0, -1)
+        return tuple(e.movedim(0, batch) for e in model.part_counts(self.refs.movedim(batch, 0)))
 
     def log_prob(self, outputs: Tensor) -> Tensor:
         axis = outputs.dim() - len(self.space.event_shape) - 1  # of the references
@@ -206,16 +210,17 @@ def _references(space: Distribution, refs: Tensor, ref_weights: Tensor | None) -
         raise ShapeError(f"refs must have shape {want}, or {several} for several references, got {list(given.shape)}".replace("'", ""))
     count = refs.shape[batch]
     if ref_weights is None:
-        weights = torch.full((*space.batch_shape, count), 1.0 / count, dtype=space.dtype, device=space.device)
+        weights = torch.full((), 1.0 / count, dtype=space.dtype, device=space.device).expand(*space.batch_shape, count)
     else:
         weights = check_weights(ref_weights, torch.Size((*space.batch_shape, count))).to(dtype=space.dtype, device=space.device).detach()
         # A missing reference may hold anything: let it repeat one that is there.
         present = weights.argmax(-1, keepdim=True)
         index = torch.where(weights > 0, torch.arange(count, device=weights.device), present)
         refs = refs.gather(batch, index.reshape(*index.shape, *[1] * events).expand(refs.shape))
+    in_front = refs.movedim(batch, 0)  # references as a sample dimension
     if space.validate:
-        space.check_outputs(refs.movedim(batch, 0))
-    return space.zero_padding(refs.movedim(batch, 0)).movedim(0, batch).long(), weights
+        space.check_outputs(in_front)
+    return space.zero_padding(in_front).movedim(0, batch).long(), weights
 
 
 def _part_rewards(space: Distribution, refs: Tensor, reward: PartReward | None) -> tuple[Tensor, str]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from softq.errors import DtypeError, InfeasibleError, ShapeError
+from softq.kernels import sum_of_inner
 from softq.kernels.scan import forbids
 from softq.numerics import length_mask, logsumexp
 
@@ -19,7 +20,7 @@ T = TypeVar("T")
 class Distribution(ABC):
     """P(y) ∝ exp(score(y)) over a finite set of structured outputs, one distribution per batch element.
 
-    A structure supplies ``log_partition``, ``marginals``, ``score``, ``expected_score``, ``mode``, ``mbr`` and
+    A structure supplies ``log_partition``, ``marginals``, ``score``, ``expected_parts``, ``mode``, ``mbr`` and
     ``_draw``; the rest is derived here. Shapes follow torch.distributions: with ``batch_shape`` *B and
     ``event_shape`` E, outputs are ``[*S, *B, *E]`` for any sample shape *S, and values are ``[*S, *B]``.
     Padding of outputs is 0 when returned and may be anything when passed in.
@@ -36,6 +37,7 @@ class Distribution(ABC):
         self.real = None if lengths is None else length_mask(lengths, event_shape[0])  # [*B, n]; None: no padding
         self.validate = validate
         self._cache: dict[tuple[str, bool], Any] = {}
+        self._lengths_once: Tensor | None = None
 
     # --- primitives -----------------------------------------------------------------------------------
 
@@ -54,11 +56,8 @@ class Distribution(ABC):
         """Unnormalised log-probability of ``outputs [*S,*B,*E]``."""
 
     @abstractmethod
-    def expected_score(self, model: Distribution) -> Tensor:
-        """Mean of ``model.score(y)`` for y drawn from this distribution.
-
-        This distribution may have further batch dimensions behind those of the model (one per reference).
-        """
+    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]:
+        """E[parts] under this distribution for each kind of part the model scores, ``[*B, *parts]`` like ``model.parts()``."""
 
     @abstractmethod
     def mode(self) -> Tensor:
@@ -93,6 +92,22 @@ class Distribution(ABC):
 
     # --- derived --------------------------------------------------------------------------------------
 
+    def parts(self) -> tuple[Tensor, ...]:
+        """Scores of every kind of part, ``[*B, *parts]`` each; the local ones first."""
+        return (self.scores,)
+
+    def part_counts(self, outputs: Tensor) -> tuple[Tensor, ...]:
+        """How often ``outputs [*S,*B,*E]`` contain each part, ``[*S,*B,*parts]`` like ``parts()``."""
+        return (self.indicator(outputs),)
+
+    def expected_score(self, model: Distribution) -> Tensor:
+        """Mean of ``model.score(y)`` for y drawn from this distribution, ``[*B]``."""
+        return sum_of_inner(self.expected_parts(model), model.parts(), len(self.batch_shape))
+
+    def cross_entropy_from(self, expected: tuple[Tensor, ...]) -> Tensor:
+        """Log Z - <expected, scores>, ``[*B]``: the cross-entropy from a target with these (constant) expected parts."""
+        return self.log_partition - sum_of_inner(expected, self.parts(), len(self.batch_shape))
+
     @property
     def dtype(self) -> torch.dtype:
         """Type of the scores."""
@@ -115,8 +130,7 @@ class Distribution(ABC):
     def cross_entropy(self, model: Distribution) -> Tensor:
         """H(self, model) = log Z(model) - E_self[score_model], ``[*B]``; +inf where the model forbids an output."""
         self.check_same_space(model)
-        extra = len(self.batch_shape) - len(model.batch_shape)
-        return model.log_partition.reshape(*model.batch_shape, *[1] * extra) - self.expected_score(model)
+        return model.log_partition - self.expected_score(model)
 
     def kl(self, model: Distribution) -> Tensor:
         """KL(self ‖ model) = H(self, model) - H(self), ``[*B]``."""
@@ -154,19 +168,19 @@ class Distribution(ABC):
             raise InfeasibleError(f"nothing to {wish}: the -inf scores of example {place} forbid every output")
 
     def check_same_space(self, model: Distribution) -> None:
-        extra = len(self.batch_shape) - len(model.batch_shape)
-        same_batch = extra >= 0 and self.batch_shape[: len(model.batch_shape)] == model.batch_shape
-        parts = self.scores.shape[len(self.batch_shape) :]
-        if not same_batch or parts != model.scores.shape[len(model.batch_shape) :]:
+        """Raise an error unless ``model`` has the same outputs."""
+        if self is model:
+            return
+        if self.scores.shape != model.scores.shape or self.event_shape != model.event_shape:
             raise ShapeError(
-                f"target and model must live on one output space: target has batch {list(self.batch_shape)} and parts "
-                f"{list(parts)}, model has batch {list(model.batch_shape)} and parts {list(model.scores.shape[len(model.batch_shape) :])}"
+                "target and model must live on one output space: the target is "
+                f"{self!r} with scores {list(self.scores.shape)}, the model {model!r} with scores {list(model.scores.shape)}"
             )
         if self.lengths is model.lengths:
             return
         full = torch.full((), self.event_shape[0] if self.event_shape else 0, device=self.device)
         mine = full if self.lengths is None else self.lengths
-        theirs = full if model.lengths is None else model.lengths.reshape(*model.batch_shape, *[1] * extra)
+        theirs = full if model.lengths is None else model.lengths
         if bool((mine != theirs).any()):
             raise ShapeError("target and model must have the same lengths")
 
@@ -177,12 +191,6 @@ class Distribution(ABC):
         want = self.batch_shape + self.event_shape
         if outputs.dim() < len(want) or outputs.shape[outputs.dim() - len(want) :] != want:
             raise ShapeError(f"outputs of a {type(self).__name__} must have shape [..., {', '.join(map(str, want))}], got {list(outputs.shape)}")
-
-    def _beside(self, model: Distribution, parts: Tensor) -> Tensor:
-        """The model's ``parts [*B, …]`` with a size of 1 for each batch dimension that only this distribution has."""
-        batch = len(model.batch_shape)
-        extra = len(self.batch_shape) - batch
-        return parts if extra == 0 else parts.reshape(*model.batch_shape, *[1] * extra, *parts.shape[batch:])
 
     def _keep_forbidden(self, scores: Tensor) -> Tensor:
         """``scores [*B, *R, *parts]`` with -inf wherever this distribution has it."""
@@ -199,7 +207,9 @@ class Distribution(ABC):
         return torch.full(self.batch_shape, size, dtype=torch.int64, device=self.device) if self.lengths is None else self.lengths
 
     def _flat_lengths(self) -> Tensor:
-        return self._lengths().reshape(-1)
+        if self._lengths_once is None:
+            self._lengths_once = self._lengths().reshape(-1)
+        return self._lengths_once
 
     def _lengths_for(self, batch_shape: torch.Size) -> Tensor | None:
         """Lengths for a batch with further dimensions behind this one's."""
@@ -211,8 +221,10 @@ class Distribution(ABC):
 
 def softmax(scores: Tensor) -> Tensor:
     """Softmax over the last dimension; 0 where every score is -inf."""
-    log_z = logsumexp(scores, -1)
-    return (scores - log_z.masked_fill(log_z == -torch.inf, 0.0).unsqueeze(-1)).exp()
+    peak = scores.detach().amax(-1, keepdim=True)
+    weights = (scores - peak.masked_fill(peak == -torch.inf, 0.0)).exp()
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.masked_fill(total == 0.0, 1.0)
 
 
 def draw_classes(weights: Tensor, count: int, generator: torch.Generator | None) -> Tensor:

@@ -12,7 +12,7 @@ from softq.checks import bad_score, check_classes, check_scores_dtype
 from softq.distributions.base import Distribution, draw_classes, softmax
 from softq.errors import ShapeError
 from softq.kernels.scan import find_bad_row
-from softq.numerics import inner, logsumexp
+from softq.numerics import logsumexp
 
 
 class Categorical(Distribution):
@@ -55,8 +55,8 @@ class Categorical(Distribution):
             self.check_outputs(outputs)
         return self.scores.expand(*outputs.shape, -1).gather(-1, outputs.long().unsqueeze(-1)).squeeze(-1)
 
-    def expected_score(self, model: Distribution) -> Tensor:
-        return inner(self.marginals, self._beside(model, model.scores), (-1,))
+    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]:
+        return (self.marginals,)
 
     def mode(self) -> Tensor:
         self._check_feasible("decode")

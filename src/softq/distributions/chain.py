@@ -12,9 +12,8 @@ from softq.distributions.base import Distribution
 from softq.distributions.labels import Independent, LabelSequence
 from softq.errors import ShapeError
 from softq.kernels import chain as kernels
-from softq.kernels import log_partition, marginals
+from softq.kernels import cross_entropy, log_partition, marginals
 from softq.kernels.scan import find_bad_row, forbids
-from softq.numerics import inner
 
 
 class Chain(LabelSequence):
@@ -100,14 +99,34 @@ class Chain(LabelSequence):
             pairs = pairs.masked_fill(~self.real[..., 1:], 0.0)
         return local + pairs.sum(-1)
 
-    def expected_pair_score(self, model: LabelSequence) -> Tensor:
-        if model.transitions is None:
-            return torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
-        if model.transitions.dim() == 2:
-            pairs = self._statistics()[1]
-            return inner(pairs.reshape(*self.batch_shape, *pairs.shape[1:]), model.transitions, (-3, -2, -1))
-        table = self._beside(model, model.transitions.expand(*model.batch_shape, -1, -1, -1))
-        return inner(self.pair_marginals, table, (-3, -2, -1))
+    def parts(self) -> tuple[Tensor, ...]:
+        if self.transitions.dim() > 2:
+            return self.scores, self.transitions.expand(*self.batch_shape, *self.transitions.shape[-3:])
+        return self.scores, self.transitions.expand(*self.batch_shape, 1, *self.transitions.shape)
+
+    def part_counts(self, outputs: Tensor) -> tuple[Tensor, ...]:
+        labels = self.zero_padding(outputs).long()
+        before, after = labels[..., :-1], labels[..., 1:]
+        count = self.scores.shape[-1]
+        ones = torch.ones((), dtype=self.dtype, device=self.device) if self.real is None else self.real[..., 1:].to(self.dtype)
+        steps = max(labels.shape[-1] - 1, 0) if self.transitions.dim() > 2 else 1
+        pairs = torch.zeros(*labels.shape[:-1], steps, count * count, dtype=self.dtype, device=self.device)
+        chosen = before * count + after
+        chosen = chosen.unsqueeze(-1) if self.transitions.dim() > 2 else chosen.unsqueeze(-2)
+        pairs.scatter_add_(-1, chosen, ones.expand(before.shape).reshape(chosen.shape))
+        return self.indicator(outputs), pairs.unflatten(-1, (count, count))
+
+    def cross_entropy_from(self, expected: tuple[Tensor, ...]) -> Tensor:
+        lengths, *scores = self._arguments()
+        flat = tuple(e.detach().reshape(s.shape[0], *e.shape[len(self.batch_shape) :]) for e, s in zip(expected, scores, strict=True))
+        return cross_entropy(kernels.STRUCTURE, lengths, flat, *scores).reshape(self.batch_shape)
+
+    def _expected_pairs(self, *, each_step: bool) -> Tensor:
+        if each_step:
+            return self.pair_marginals
+        found = self._statistics()[1]
+        found = found.reshape(*self.batch_shape, *found.shape[1:])
+        return found.sum(-3, keepdim=True)
 
     def mode(self) -> Tensor:
         self._check_feasible("decode")

@@ -11,8 +11,8 @@ from torch import Tensor
 from softq.checks import bad_score, check_classes, check_lengths, check_scores_dtype
 from softq.distributions.base import Distribution, draw_classes, softmax
 from softq.errors import ShapeError
-from softq.kernels.scan import find_bad_row, forbids
-from softq.numerics import inner, logsumexp
+from softq.kernels.scan import find_bad_row
+from softq.numerics import logsumexp
 
 
 class LabelSequence(Distribution):
@@ -40,8 +40,8 @@ class LabelSequence(Distribution):
             raise bad_score(name, flat, place)
 
     @abstractmethod
-    def expected_pair_score(self, model: LabelSequence) -> Tensor:
-        """Mean over this distribution of the model's transition scores Σ_t T_t(y_t, y_{t+1})."""
+    def _expected_pairs(self, *, each_step: bool) -> Tensor:
+        """Expected number of each pair of neighbouring labels, ``[*B, n-1, K, K]``, or summed over steps ``[*B, 1, K, K]``."""
 
     def score(self, outputs: Tensor) -> Tensor:
         if self.validate:
@@ -50,11 +50,9 @@ class LabelSequence(Distribution):
         local = self.scores.expand(*labels.shape, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
         return self.zero_padding(local).sum(-1)
 
-    def expected_score(self, model: Distribution) -> Tensor:
-        local = inner(self.marginals, self._beside(model, model.scores), (-2, -1))
-        if isinstance(model, LabelSequence) and model.transitions is not None:
-            return local + self.expected_pair_score(model)
-        return local
+    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]:
+        transitions = model.transitions if isinstance(model, LabelSequence) else None
+        return (self.marginals,) if transitions is None else (self.marginals, self._expected_pairs(each_step=transitions.dim() > 2))
 
     def indicator(self, outputs: Tensor) -> Tensor:
         labels = self.zero_padding(outputs).long()
@@ -99,17 +97,12 @@ class Independent(LabelSequence):
         found = softmax(self._clean())
         return found if self.real is None else found.masked_fill(~self.real.unsqueeze(-1), 0.0)
 
-    def expected_pair_score(self, model: LabelSequence) -> Tensor:
-        # E[T(y_t, y_{t+1})] = μ_t' T μ_{t+1}: no recursion and no pair marginals
-        if model.transitions is None:
-            return torch.zeros(self.batch_shape, dtype=self.dtype, device=self.device)
+    def _expected_pairs(self, *, each_step: bool) -> Tensor:
+        # P(y_t = i, y_{t+1} = j) = μ_t(i) μ_{t+1}(j): no recursion
         before, after = self.marginals[..., :-1, :], self.marginals[..., 1:, :]
-        shared = model.transitions.dim() == 2
-        table = model.transitions if shared else self._beside(model, model.transitions.expand(*model.batch_shape, -1, -1, -1))
-        if forbids(model.transitions) or (self.real is not None and not shared):
-            return inner(before.unsqueeze(-1) * after.unsqueeze(-2), table, (-3, -2, -1))
-        moved = before @ table if shared else (before.unsqueeze(-2) @ table).squeeze(-2)
-        return (moved * after).sum((-2, -1))
+        if each_step:
+            return before.unsqueeze(-1) * after.unsqueeze(-2)
+        return (before.transpose(-1, -2) @ after).unsqueeze(-3)
 
     def mode(self) -> Tensor:
         self._check_feasible("decode")

@@ -12,10 +12,9 @@ from torch import Tensor
 from softq.checks import bad_score, check_lengths, check_scores_dtype
 from softq.distributions.base import Distribution
 from softq.errors import OutputError, ShapeError
-from softq.kernels import Structure, arborescence, log_partition, marginals, projective, spanning
+from softq.kernels import Structure, arborescence, cross_entropy, log_partition, marginals, projective, spanning
 from softq.kernels.scan import find_bad_arc
 from softq.kernels.trees import CROSSING, CYCLE, HEAD_OUT_OF_RANGE, TWO_ROOTS, find_bad_tree
-from softq.numerics import inner
 
 _FAULTS = {
     HEAD_OUT_OF_RANGE: "a head outside 0..{n}",
@@ -70,8 +69,12 @@ class DependencyTree(Distribution):
         chosen = arcs.gather(-2, heads.unsqueeze(-2)).squeeze(-2)
         return self.zero_padding(chosen).sum(-1)
 
-    def expected_score(self, model: Distribution) -> Tensor:
-        return inner(self.marginals, self._beside(model, model.scores), (-2, -1))
+    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]:
+        return (self.marginals,)
+
+    def cross_entropy_from(self, expected: tuple[Tensor, ...]) -> Tensor:
+        lengths, arcs = self._arguments()
+        return cross_entropy(self._structure, lengths, (expected[0].detach().reshape(arcs.shape),), arcs).reshape(self.batch_shape)
 
     def mbr(self) -> Tensor:
         with torch.no_grad():
@@ -97,7 +100,9 @@ class DependencyTree(Distribution):
         self._check_output_shape(outputs)
         size = self.event_shape[0]
         flat = outputs.reshape(outputs.shape[:-1].numel(), size)
-        lengths = self._lengths().expand(outputs.shape[:-1]).reshape(-1)
+        lengths = self._flat_lengths()
+        if flat.shape[0] != lengths.shape[0]:  # the same lengths for each sample
+            lengths = lengths.reshape(self.batch_shape).expand(outputs.shape[:-1]).reshape(-1)
         bad = find_bad_tree(lengths, flat, self.multiroot, self.projective)
         if bad is not None:
             example, word, fault = bad

@@ -4,7 +4,7 @@ Every structure has one entry, ``log_partition(structure, lengths, *scores)``, d
 values and first derivatives come from the fast path, higher ones from differentiating the reference.
 """
 
-from softq.kernels.autograd import Structure, log_partition, marginals
+from softq.kernels.autograd import Structure, cross_entropy, log_partition, marginals, sum_of_inner
 from softq.kernels.backend import backend, current_backend
 
-__all__ = ["Structure", "backend", "current_backend", "log_partition", "marginals"]
+__all__ = ["Structure", "backend", "cross_entropy", "current_backend", "log_partition", "marginals", "sum_of_inner"]

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from softq.kernels.backend import current_backend
+from softq.kernels.contrast import subtract_expected, weigh
+from softq.numerics import inner
 
 Scores = tuple[Tensor, ...]
 
@@ -40,6 +42,19 @@ def marginals(structure: Structure, lengths: Tensor, *scores: Tensor) -> Scores:
     if current_backend() == "reference":
         return _reference_marginals(structure, lengths, scores, torch.is_grad_enabled())
     return _apply(_Marginals, structure, lengths, *scores)  # type: ignore[no-any-return]
+
+
+def cross_entropy(structure: Structure, lengths: Tensor, expected: Scores, *scores: Tensor) -> Tensor:
+    """Log Z - <expected, scores> per example, ``[B]``, for a target with these expected parts (a constant)."""
+    if current_backend() == "reference":
+        return structure.reference(lengths, *scores) - sum_of_inner(expected, scores)
+    return _apply(_CrossEntropy, structure, lengths, expected, *scores)  # type: ignore[no-any-return]
+
+
+def sum_of_inner(expected: Scores, scores: Scores, batch_dims: int = 1) -> Tensor:
+    """Inner product over all kinds of parts."""
+    products = [inner(e, s, range(batch_dims, e.dim())) for e, s in zip(expected, scores, strict=True)]
+    return products[0] if len(products) == 1 else torch.stack(products).sum(0)
 
 
 def _apply(function: type[torch.autograd.Function], *args: Any) -> Any:
@@ -70,8 +85,39 @@ class _LogPartition(torch.autograd.Function):
         scores, found = rest[: ctx.arity], rest[ctx.arity :]
         if torch.is_grad_enabled():  # someone may differentiate again
             found = marginals(ctx.structure, lengths, *scores)
-        # `grad` weighs each example on its own.
-        return None, None, *(grad.reshape(-1, *[1] * (m.dim() - 1)) * m for m in found)
+        return None, None, *_weighted(found, grad)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Both terms at once: the gradient E_model[parts] - E_target[parts] is one buffer, ready in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, structure: Structure, lengths: Tensor, expected: Scores, *scores: Tensor) -> Tensor:
+        want = any(ctx.needs_input_grad)
+        loss, found = structure.infer(lengths, scores, want)
+        for i, (part, score) in enumerate(zip(expected, scores, strict=True)):
+            subtract_expected(loss, part, score, found[i] if want else None)
+        ctx.structure = structure
+        ctx.arity = len(scores)
+        ctx.save_for_backward(lengths, *scores, *found)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        lengths, *rest = ctx.saved_tensors
+        scores, found = rest[: ctx.arity], rest[ctx.arity :]
+        if torch.is_grad_enabled():
+            # Same value, but a function of the scores: found + (marginals - their own constant value).
+            live = marginals(ctx.structure, lengths, *scores)
+            found = [f + (m - m.detach()) for f, m in zip(found, live, strict=True)]
+        return None, None, None, *_weighted(found, grad)
+
+
+def _weighted(found: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    """Gradients per example, each weighed by its own `grad`."""
+    if grad.requires_grad or any(f.requires_grad for f in found):
+        return tuple(grad.reshape(-1, *[1] * (f.dim() - 1)) * f for f in found)
+    return tuple(weigh(f, grad) for f in found)
 
 
 class _Marginals(torch.autograd.Function):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from softq.kernels.autograd import Scores, Structure
-from softq.kernels.jit import LOG, PLAIN, add_scaled, as_array, choose, dot, draw_seeds, jit, run_batch
+from softq.kernels.jit import LOG, PLAIN, add_scaled, as_array, choose, dot, draw_seeds, fast_exp, jit, run_batch
 from softq.kernels.reference import chain_log_partition
 
 _FLOOR = 1e-100
@@ -159,7 +159,6 @@ def _exponentials(scores: Any, first: int, count: int, group: int, values: Any) 
     """
     size = scores.shape[1]
     sum_of_peaks = 0.0
-    lost = 0
     for start in range(0, count, group):
         peak = -np.inf
         for r in range(start, start + group):
@@ -170,10 +169,14 @@ def _exponentials(scores: Any, first: int, count: int, group: int, values: Any) 
         sum_of_peaks += peak
         for r in range(start, start + group):
             for k in range(size):
-                score = scores[first + r, k]
-                value = np.exp(score - peak)
-                values[r, k] = value
-                lost += (value < _FLOOR) & (score > -np.inf)
+                values[r, k] = scores[first + r, k] - peak
+    lost = 0
+    flat = values.reshape(-1)
+    for i in range(count * size):  # one long loop, whatever the number of labels
+        score = flat[i]
+        value = fast_exp(score)
+        flat[i] = value
+        lost += (value < _FLOOR) & (score > -np.inf)
     return sum_of_peaks, lost == 0
 
 

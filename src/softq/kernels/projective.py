@@ -61,11 +61,9 @@ _MULTI = Structure(
 )
 
 
-# Names of the charts; _T is the transpose.
-_RIGHT, _RIGHT_T, _LEFT, _LEFT_T, _OPEN_RIGHT, _OPEN_RIGHT_T, _OPEN_LEFT, _OPEN_LEFT_T = range(8)
-_CHARTS = 8
-_D_RIGHT, _D_RIGHT_T, _D_LEFT, _D_LEFT_T, _D_SPLIT, _D_SPLIT_T = range(6)
-_GRADIENTS = 6
+# A chart fills the upper triangle of its matrix, its transpose (named _t below) the lower one: half the memory.
+_RIGHT, _LEFT, _OPEN_RIGHT, _OPEN_LEFT, _CHARTS = range(5)
+_D_RIGHT, _D_LEFT, _D_SPLIT, _GRADIENTS = range(4)
 
 
 @jit
@@ -103,28 +101,27 @@ def _inside_outside(first: int, stride: int, scores: Any, lengths: Any, log_z: A
 @jit
 def _inside(arc: Any, n: int, chart: Any, root: Any, multiroot: bool, log: bool | None) -> Any:
     """Fill the charts; returns Z (or log Z) and whether the range held. `arc` counts words from 1."""
-    right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
-    open_right, open_right_t, open_left, open_left_t = chart[_OPEN_RIGHT], chart[_OPEN_RIGHT_T], chart[_OPEN_LEFT], chart[_OPEN_LEFT_T]
+    right, left, open_right, open_left = chart[_RIGHT], chart[_LEFT], chart[_OPEN_RIGHT], chart[_OPEN_LEFT]
+    right_t, left_t, open_right_t, open_left_t = right, left, open_right, open_left
     one = 0.0 if log is not None else 1.0
     lost = 0
     for i in range(n):
         right[i, i] = one
-        right_t[i, i] = one
         left[i, i] = one
-        left_t[i, i] = one
     for w in range(1, n):
         for i in range(n - w):  # spans of one width do not wait for each other
             j = i + w
-            split = dot(right, i, i, left_t, j, i + 1, w, log)
-            to_right = split + arc[i + 1, j + 1] if log is not None else split * arc[i + 1, j + 1]
-            to_left = split + arc[j + 1, i + 1] if log is not None else split * arc[j + 1, i + 1]
-            open_right[i, j], open_right_t[j, i] = to_right, to_right
-            open_left[i, j], open_left_t[j, i] = to_left, to_left
-            # The newest term of each sum (k = j, k = i) is added by hand: reading it back at once would stall.
+            # All three sums but for their last terms, right(i,j-1) left(j,j), open_right(i,j) right(j,j) and left(i,i) open_left(i,j)
+            split = dot(right, i, i, left_t, j, i + 1, w - 1, log)
             rightward = dot(open_right, i, i + 1, right_t, j, i + 1, w - 1, log)
             leftward = dot(left, i, i + 1, open_left_t, j, i + 1, w - 1, log)
+            split = log_add(split, right[i, j - 1]) if log is not None else split + right[i, j - 1]
+            to_right = split + arc[i + 1, j + 1] if log is not None else split * arc[i + 1, j + 1]
+            to_left = split + arc[j + 1, i + 1] if log is not None else split * arc[j + 1, i + 1]
             rightward = log_add(rightward, to_right) if log is not None else rightward + to_right
             leftward = log_add(leftward, to_left) if log is not None else leftward + to_left
+            open_right[i, j], open_right_t[j, i] = to_right, to_right
+            open_left[i, j], open_left_t[j, i] = to_left, to_left
             right[i, j], right_t[j, i] = rightward, rightward
             left[i, j], left_t[j, i] = leftward, leftward
             if log is None:
@@ -162,10 +159,10 @@ def _outside(
     arc: Any, n: int, chart: Any, grad: Any, root: Any, root_grad: Any, total: float, multiroot: bool, log: bool | None, marginals: Any
 ) -> None:
     """Derivatives of log Z by every chart entry, widest spans first; arc marginal = its weight times its derivative."""
-    right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
-    open_right, open_right_t, open_left = chart[_OPEN_RIGHT], chart[_OPEN_RIGHT_T], chart[_OPEN_LEFT]
-    d_right, d_right_t, d_left, d_left_t = grad[_D_RIGHT], grad[_D_RIGHT_T], grad[_D_LEFT], grad[_D_LEFT_T]
-    d_split, d_split_t = grad[_D_SPLIT], grad[_D_SPLIT_T]
+    right, left, open_right, open_left = chart[_RIGHT], chart[_LEFT], chart[_OPEN_RIGHT], chart[_OPEN_LEFT]
+    right_t, left_t, open_right_t = right, left, open_right
+    d_right, d_left, d_split = grad[_D_RIGHT], grad[_D_LEFT], grad[_D_SPLIT]
+    d_right_t, d_left_t, d_split_t = d_right, d_left, d_split
     zero = -np.inf if log is not None else 0.0
     for i in range(n):
         d_right_t[i, :n] = zero
@@ -198,28 +195,30 @@ def _outside(
     for w in range(n - 1, 0, -1):
         for i in range(n - w):
             j = i + w
-            after = n - 1 - j
-            # right(i,j) stands in right(i',j) behind open_right(i',i), and in split(i,j') before left(j+1,j')
-            a = dot(d_right_t, j, 0, open_right_t, i, 0, i, log)
-            b = dot(d_split, i, j + 1, left, min(j + 1, n - 1), j + 1, after, log)
-            rightward = log_add(d_right_t[j, i], log_add(a, b)) if log is not None else d_right_t[j, i] + a + b
-            d_right[i, j], d_right_t[j, i] = rightward, rightward
-            # left(i,j) stands in left(i,j') before open_left(j,j'), and in split(i',j) behind right(i',i-1)
-            a = dot(d_left, i, j + 1, open_left, j, j + 1, after, log)
-            b = dot(d_split_t, j, 0, right_t, max(i - 1, 0), 0, i, log)
-            leftward = log_add(d_left_t[j, i], log_add(a, b)) if log is not None else d_left_t[j, i] + a + b
-            d_left[i, j], d_left_t[j, i] = leftward, leftward
-            to_right = dot(d_right, i, j + 1, right, j, j + 1, after, log)
+            # right(i,j) stands in right(i',j) behind open_right(i',i), and in split(i,j') before left(j+1,j');
+            # left(i,j) stands in left(i,j') before open_left(j,j'), and in split(i',j) behind right(i',i-1);
+            # open_right(i,j) stands in right(i,j') before right(j,j'), open_left(i,j) in left(i',j) behind left(i',i)
+            r = dot(d_right_t, j, 0, open_right_t, i, 0, i, log)
+            s = dot(d_split, i, j + 1, left, min(j + 1, n - 1), j + 1, n - 1 - j, log)
+            e = dot(d_left, i, j + 1, open_left, j, j + 1, n - 1 - j, log)
+            m = dot(d_split_t, j, 0, right_t, max(i - 1, 0), 0, i, log)
+            to_right = dot(d_right, i, j + 1, right, j, j + 1, n - 1 - j, log)
             to_left = dot(d_left_t, j, 0, left_t, i, 0, i, log)
-            to_right = log_add(to_right, rightward) if log is not None else to_right + rightward
-            to_left = log_add(to_left, leftward) if log is not None else to_left + leftward
-            marginals[i + 1, j + 1] = _product(to_right, open_right[i, j], log)
-            marginals[j + 1, i + 1] = _product(to_left, open_left[i, j], log)
             if log is not None:
+                rightward = log_add(d_right_t[j, i], log_add(r, s))
+                leftward = log_add(d_left_t[j, i], log_add(e, m))
+                to_right, to_left = log_add(to_right, rightward), log_add(to_left, leftward)
                 split = log_add(to_right + arc[i + 1, j + 1], to_left + arc[j + 1, i + 1])
             else:
+                rightward = d_right_t[j, i] + r + s
+                leftward = d_left_t[j, i] + e + m
+                to_right, to_left = to_right + rightward, to_left + leftward
                 split = to_right * arc[i + 1, j + 1] + to_left * arc[j + 1, i + 1]
+            d_right[i, j], d_right_t[j, i] = rightward, rightward
+            d_left[i, j], d_left_t[j, i] = leftward, leftward
             d_split[i, j], d_split_t[j, i] = split, split
+            marginals[i + 1, j + 1] = _product(to_right, open_right[i, j], log)
+            marginals[j + 1, i + 1] = _product(to_left, open_left[i, j], log)
 
 
 @jit
@@ -321,8 +320,8 @@ def _sample(first: int, stride: int, arcs: Any, lengths: Any, heads: Any, seeds:
             continue
         arc = arcs[b]
         _inside(arc, n, chart, root, multiroot, LOG)
-        right, right_t, left, left_t = chart[_RIGHT], chart[_RIGHT_T], chart[_LEFT], chart[_LEFT_T]
-        open_right, open_left_t = chart[_OPEN_RIGHT], chart[_OPEN_LEFT_T]
+        right, left, open_right, open_left_t = chart[_RIGHT], chart[_LEFT], chart[_OPEN_RIGHT], chart[_OPEN_LEFT]
+        right_t, left_t = right, left
         for s in range(heads.shape[0]):
             state[0] = seeds[s, b]
             head = heads[s, b]

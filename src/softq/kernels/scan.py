@@ -16,32 +16,32 @@ from softq.numerics import length_mask
 
 def find_bad_row(lengths: Tensor | None, scores: Tensor) -> tuple[int, ...] | None:
     """Place (example, position) of a NaN or +inf among the real rows of ``scores [B, n, …]``; None if there is none."""
-    scores = scores.detach()
-    if scores.device.type != "cpu" or not scores.is_contiguous():
-        bad = ~(scores.flatten(2).amax(2) < math.inf) if scores.numel() else torch.zeros(scores.shape[:2], dtype=torch.bool)
+    if not scores.numel():
+        return None
+    if not scores.is_cpu or not scores.is_contiguous():
+        bad = ~(scores.detach().flatten(2).amax(2) < math.inf)
         return _first(bad if lengths is None else bad & length_mask(lengths, scores.shape[1]))
-    place = np.full(2, -1)
-    size = scores[0, 0].numel() if scores.shape[0] and scores.shape[1] else 0
-    full = torch.full(scores.shape[:1], scores.shape[1]) if lengths is None else lengths
-    _scan_rows(as_array(full), as_array(scores).reshape(*scores.shape[:2], size), place)
-    return (int(place[0]), int(place[1])) if place[0] >= 0 else None
+    rows = as_array(scores)
+    found = _scan_rows(as_array(lengths) if lengths is not None else _NO_LENGTHS, rows.reshape(*rows.shape[:2], -1))
+    return divmod(found, rows.shape[1]) if found >= 0 else None
+
+
+_NO_LENGTHS = np.empty(0, dtype=np.int64)
 
 
 def find_bad_arc(lengths: Tensor, arcs: Tensor) -> tuple[int, ...] | None:
     """Place (example, head, dependent) of a NaN or +inf among the possible arcs of ``arcs [B, n+1, n+1]``."""
-    arcs = arcs.detach()
-    if arcs.device.type != "cpu":
-        return _first(~(arcs < math.inf) & possible_arcs(lengths, arcs.shape[1]))
-    place = np.full(3, -1)
-    _scan_arcs(as_array(lengths), as_array(arcs), place)
-    return (int(place[0]), int(place[1]), int(place[2])) if place[0] >= 0 else None
+    if not arcs.is_cpu:
+        return _first(~(arcs.detach() < math.inf) & possible_arcs(lengths, arcs.shape[1]))
+    found = _scan_arcs(as_array(lengths), as_array(arcs))
+    count = arcs.shape[1]
+    return (found // count**2, found // count % count, found % count) if found >= 0 else None
 
 
 def forbids(scores: Tensor) -> bool:
     """Whether any score is -inf (padding included)."""
-    scores = scores.detach()
-    if scores.device.type != "cpu":
-        return bool((scores == -math.inf).any())
+    if not scores.is_cpu:
+        return bool((scores.detach() == -math.inf).any())
     return _scan_forbidden(as_array(scores).reshape(-1))
 
 
@@ -50,19 +50,22 @@ def _first(bad: Tensor) -> tuple[int, ...] | None:
 
 
 @jit
-def _scan_rows(lengths: Any, scores: Any, place: Any) -> None:
+def _scan_rows(lengths: Any, scores: Any) -> int:
+    """Flat index of the first bad row, or -1; no lengths: all rows are real."""
+    size = scores.shape[1]
     for b in range(scores.shape[0]):
-        for t in range(lengths[b]):
+        for t in range(lengths[b] if lengths.shape[0] > 0 else size):
             bad = 0
             for k in range(scores.shape[2]):
                 bad += not scores[b, t, k] < np.inf  # NaN compares false
             if bad > 0:
-                place[0], place[1] = b, t
-                return
+                return b * size + t
+    return -1
 
 
 @jit
-def _scan_arcs(lengths: Any, arcs: Any, place: Any) -> None:
+def _scan_arcs(lengths: Any, arcs: Any) -> int:
+    """Flat index of the first bad arc, or -1."""
     for b in range(arcs.shape[0]):
         n = lengths[b]
         for h in range(n + 1):
@@ -72,8 +75,8 @@ def _scan_arcs(lengths: Any, arcs: Any, place: Any) -> None:
             if bad > 0:
                 for d in range(1, n + 1):
                     if h != d and not arcs[b, h, d] < np.inf:
-                        place[0], place[1], place[2] = b, h, d
-                        return
+                        return (b * arcs.shape[1] + h) * arcs.shape[1] + d
+    return -1
 
 
 @jit

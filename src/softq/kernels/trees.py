@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from softq.kernels.jit import as_array, jit
+from softq.kernels.jit import as_array, fast_exp, jit
 
 
 FLOOR = 1e-100  # a nonzero weight below this is not trusted in probability space
@@ -20,31 +20,32 @@ def load_weights(scores: Any, n: int, growth: float, weight: Any, shift: Any) ->
     Each word has one head, so Z' = Z · exp(-Σ shift). The shift takes off the best score and, where a word
     has many good heads, up to ``growth``: by so much the number of trees grows with each word. That keeps Z' near 1.
     """
-    for d in range(1, n + 1):
-        shift[d] = -np.inf
+    total = np.zeros(n + 1)
+    shift[: n + 1] = -np.inf
     for h in range(n + 1):
         for d in range(1, n + 1):
-            if h != d:
-                shift[d] = max(shift[d], scores[h, d])
-    for d in range(1, n + 1):
-        shift[d] = 0.0 if shift[d] == -np.inf else shift[d]
-        weight[0, d] = 0.0
-    lost = 0
-    for h in range(n, -1, -1):  # the root's row comes last: until then it holds the columns' sums
+            weight[h, d] = scores[h, d]
+        weight[h, h] = -np.inf
         for d in range(1, n + 1):
-            value = np.exp(scores[h, d] - shift[d]) if h != d else 0.0
-            lost += (value < FLOOR) & (h != d) & (scores[h, d] > -np.inf)
+            shift[d] = max(shift[d], weight[h, d])
+    for d in range(n + 1):
+        shift[d] = 0.0 if shift[d] == -np.inf else shift[d]
+    lost = 0
+    for h in range(n + 1):
+        for d in range(1, n + 1):
+            score = weight[h, d] - shift[d]
+            value = fast_exp(score)
             weight[h, d] = value
+            total[d] += value
+            lost += (value < FLOOR) & (score > -np.inf)
     if growth > 0.0:
         for d in range(1, n + 1):
-            total = 0.0
-            for h in range(n + 1):
-                total += weight[h, d]
-            excess = min(max(np.log(total), 0.0), growth) if total > 0.0 else 0.0
+            excess = min(max(np.log(total[d]), 0.0), growth) if total[d] > 0.0 else 0.0
             shift[d] += excess
-            factor = np.exp(-excess)
-            for h in range(n + 1):
-                weight[h, d] *= factor
+            total[d] = np.exp(-excess)
+        for h in range(n + 1):
+            for d in range(1, n + 1):
+                weight[h, d] *= total[d]
     return lost == 0
 
 
