@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def logsumexp(x: Tensor, dim: int) -> Tensor:
+def logsumexp(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
     """Log-sum-exp whose value is -inf and whose gradient is 0 (not NaN) where every term is -inf.
 
     >>> x = torch.full((2,), -torch.inf, requires_grad=True)
@@ -22,7 +22,8 @@ def logsumexp(x: Tensor, dim: int) -> Tensor:
     peak = peak.masked_fill(peak == -math.inf, 0.0)
     total = (x - peak).exp().sum(dim)
     empty = total == 0
-    return (total.masked_fill(empty, 1.0).log() + peak.squeeze(dim)).masked_fill(empty, -math.inf)
+    found = (total.masked_fill(empty, 1.0).log() + peak.squeeze(dim)).masked_fill(empty, -math.inf)
+    return found.unsqueeze(dim) if keepdim else found
 
 
 def inner(weights: Tensor, scores: Tensor, dims: Sequence[int]) -> Tensor:

@@ -60,8 +60,13 @@ def raml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | Non
     """
     tau = check_tau(tau)
     refs, weights = _references(space, refs, ref_weights)
-    rewards, signature = _part_rewards(space, refs, reward)  # r(·, y_i): [*B, R, *parts]
-    return Target(space, space.with_scores(rewards / tau), refs, weights, tau, f"raml:tau={tau:g}:{signature}")
+    reward = _reward_for(space, reward)
+    if isinstance(space, LabelSequence):  # q factorises over positions unless neighbours are forbidden
+        labels = torch.eye(space.scores.shape[-1], dtype=space.dtype, device=space.device)
+        payoff = space.payoff(refs, reward.on_parts(labels / tau))
+    else:
+        payoff = space.with_scores(reward.on_parts(_indicators(space, refs, 1.0 / tau)))  # r(·, y_i) / τ: [*B, R, *parts]
+    return Target(space, payoff, refs, weights, tau, f"raml:tau={tau:g}:{reward.signature}")
 
 
 def sqdml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | None = None, *, ref_weights: Tensor | None = None) -> Target:
@@ -79,11 +84,11 @@ def sqdml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | No
     """
     tau = check_tau(tau)
     refs, weights = _references(space, refs, ref_weights)
-    rewards, signature = _part_rewards(space, refs, reward)
+    reward = _reward_for(space, reward)
+    rewards = reward.on_parts(_indicators(space, refs, 1.0 / tau))  # r(·, y_i) / τ: [*B, R, *parts]
     batch = len(space.batch_shape)
-    per_ref = weights.reshape(*weights.shape, *[1] * (rewards.dim() - weights.dim()))
-    mean = (per_ref * rewards).sum(batch, keepdim=True)  # mean_i r(·, y_i): [*B, 1, *parts]
-    return Target(space, space.with_scores(mean / tau), refs, weights, tau, f"sqdml:tau={tau:g}:{signature}")
+    mean = (weights.reshape(*weights.shape, *[1] * (rewards.dim() - weights.dim())) * rewards).sum(batch, keepdim=True)
+    return Target(space, space.with_scores(mean), refs, weights, tau, f"sqdml:tau={tau:g}:{reward.signature}")
 
 
 class Target:
@@ -223,10 +228,11 @@ def _references(space: Distribution, refs: Tensor, ref_weights: Tensor | None) -
     return space.zero_padding(in_front).movedim(0, batch).long(), weights
 
 
-def _part_rewards(space: Distribution, refs: Tensor, reward: PartReward | None) -> tuple[Tensor, str]:
-    """Reward of each part against each reference, ``[*B, R, *parts]``, and the reward's signature."""
+def _reward_for(space: Distribution, reward: PartReward | None) -> PartReward:
+    """The reward, or the natural one; an error if it does not split over the parts of the space."""
     natural: PartReward = ExactMatch() if isinstance(space, Categorical) else TokenAccuracy() if isinstance(space, LabelSequence) else Attachment()
-    reward = natural if reward is None else reward
+    if reward is None:
+        return natural
     if not isinstance(reward, PartReward):
         raise RewardError(f"reward must be one of softq.rewards, got {type(reward).__name__}")
     if reward.parts != natural.parts:
@@ -234,9 +240,13 @@ def _part_rewards(space: Distribution, refs: Tensor, reward: PartReward | None) 
             f"{type(reward).__name__} is a reward over {reward.parts} and does not split over the {natural.parts} of "
             f"a {type(space).__name__}; exact targets need a reward over {natural.parts}, such as {type(natural).__name__}()"
         )
+    return reward
+
+
+def _indicators(space: Distribution, refs: Tensor, value: float) -> Tensor:
+    """``value`` on the parts of each reference, ``[*B, R, *parts]``."""
     batch = len(space.batch_shape)
-    indicator = space.indicator(refs.movedim(batch, 0)).movedim(0, batch)
-    return reward.on_parts(indicator), reward.signature
+    return space.indicator(refs.movedim(batch, 0), value).movedim(0, batch)
 
 
 def _mean(weights: Tensor, values: Tensor) -> Tensor:

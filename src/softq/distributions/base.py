@@ -68,8 +68,8 @@ class Distribution(ABC):
         """Output with the highest expected natural reward (minimum Bayes risk), ``[*B,*E]``."""
 
     @abstractmethod
-    def indicator(self, outputs: Tensor) -> Tensor:
-        """1 on each local part that ``outputs`` contain and 0 elsewhere, ``[*S, *scores.shape]``.
+    def indicator(self, outputs: Tensor, value: float = 1.0) -> Tensor:
+        """``value`` on each local part that ``outputs`` contain and 0 elsewhere, ``[*S, *scores.shape]``.
 
         The inner product of two outputs' indicators is the natural reward: matches summed over tokens.
         """
@@ -160,6 +160,10 @@ class Distribution(ABC):
         found: T = self._cache[key]
         return found
 
+    def remember(self, name: str, value: Any) -> None:
+        """Give a derived quantity whose value is known already, in place of computing it."""
+        self._cache[name, True] = self._cache[name, False] = value
+
     def _check_feasible(self, wish: str) -> None:
         with torch.no_grad():
             empty = self.log_partition == -torch.inf
@@ -210,6 +214,13 @@ class Distribution(ABC):
         if self._lengths_once is None:
             self._lengths_once = self._lengths().reshape(-1)
         return self._lengths_once
+
+    def _sample_lengths(self, outputs: Tensor) -> Tensor:
+        """Lengths ``[N]`` for outputs ``[*S,*B,n]`` seen as ``[N,n]``."""
+        lengths = self._flat_lengths()
+        if outputs.shape[:-1].numel() == lengths.shape[0]:
+            return lengths
+        return lengths.reshape(self.batch_shape).expand(outputs.shape[:-1]).reshape(-1)
 
     def _lengths_for(self, batch_shape: torch.Size) -> Tensor | None:
         """Lengths for a batch with further dimensions behind this one's."""

@@ -65,8 +65,8 @@ class Categorical(Distribution):
     def mbr(self) -> Tensor:
         return self.mode()
 
-    def indicator(self, outputs: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(outputs.long(), self.scores.shape[-1]).to(self.dtype)
+    def indicator(self, outputs: Tensor, value: float = 1.0) -> Tensor:
+        return torch.nn.functional.one_hot(outputs.long(), self.scores.shape[-1]).to(self.dtype) * value
 
     def with_scores(self, scores: Tensor) -> Categorical:
         return Categorical(self._keep_forbidden(scores), validate=False)

@@ -13,7 +13,8 @@ from softq.distributions.labels import Independent, LabelSequence
 from softq.errors import ShapeError
 from softq.kernels import chain as kernels
 from softq.kernels import cross_entropy, log_partition, marginals
-from softq.kernels.scan import find_bad_row, forbids
+from softq.kernels.counts import pair_counts
+from softq.kernels.scan import find_bad_row
 
 
 class Chain(LabelSequence):
@@ -105,20 +106,13 @@ class Chain(LabelSequence):
         return self.scores, self.transitions.expand(*self.batch_shape, 1, *self.transitions.shape)
 
     def part_counts(self, outputs: Tensor) -> tuple[Tensor, ...]:
-        labels = self.zero_padding(outputs).long()
-        before, after = labels[..., :-1], labels[..., 1:]
-        count = self.scores.shape[-1]
-        ones = torch.ones((), dtype=self.dtype, device=self.device) if self.real is None else self.real[..., 1:].to(self.dtype)
-        steps = max(labels.shape[-1] - 1, 0) if self.transitions.dim() > 2 else 1
-        pairs = torch.zeros(*labels.shape[:-1], steps, count * count, dtype=self.dtype, device=self.device)
-        chosen = before * count + after
-        chosen = chosen.unsqueeze(-1) if self.transitions.dim() > 2 else chosen.unsqueeze(-2)
-        pairs.scatter_add_(-1, chosen, ones.expand(before.shape).reshape(chosen.shape))
-        return self.indicator(outputs), pairs.unflatten(-1, (count, count))
+        flat = outputs.long().reshape(outputs.shape[:-1].numel(), outputs.shape[-1])
+        pairs = pair_counts(flat, self._sample_lengths(outputs), self.scores.shape[-1], self.dtype, each_step=self.transitions.dim() > 2)
+        return self.indicator(outputs), pairs.reshape(*outputs.shape[:-1], *pairs.shape[1:])
 
     def cross_entropy_from(self, expected: tuple[Tensor, ...]) -> Tensor:
         lengths, *scores = self._arguments()
-        flat = tuple(e.detach().reshape(s.shape[0], *e.shape[len(self.batch_shape) :]) for e, s in zip(expected, scores, strict=True))
+        flat = tuple(e.detach().reshape(self.batch_shape.numel(), *e.shape[len(self.batch_shape) :]) for e in expected)
         return cross_entropy(kernels.STRUCTURE, lengths, flat, *scores).reshape(self.batch_shape)
 
     def _expected_pairs(self, *, each_step: bool) -> Tensor:
@@ -140,11 +134,6 @@ class Chain(LabelSequence):
                 return self.zero_padding(self.marginals.argmax(-1))
             # Per-position bests may not fit together: best sequence under the marginals, among the allowed ones.
             return self._allowed(self._keep_forbidden(self.marginals)).mode()
-
-    @property
-    def forbids_transitions(self) -> bool:
-        """Whether some pair of neighbouring labels is forbidden (-inf)."""
-        return self._cached("forbids", lambda: forbids(self.transitions))
 
     def with_scores(self, scores: Tensor) -> Distribution:
         scores = self._keep_forbidden(scores)
@@ -170,14 +159,14 @@ class Chain(LabelSequence):
         return self._cached("statistics", lambda: marginals(kernels.STRUCTURE, *self._arguments()))
 
     def _arguments(self, *, detach: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Lengths ``[B]``, emissions ``[B,n,K]`` and transitions ``[B, 1 or n-1, K, K]`` for the kernels."""
+        """Lengths ``[B]``, emissions ``[B,n,K]`` and transitions ``[1 or B, 1 or n-1, K, K]`` for the kernels."""
         size, labels = self.scores.shape[-2:]
         batch = self.batch_shape.numel()
         emissions, transitions = (self.scores.detach(), self.transitions.detach()) if detach else (self.scores, self.transitions)
         if transitions.dim() == 2:
-            transitions = transitions.expand(batch, 1, labels, labels)
+            transitions = transitions.reshape(1, 1, labels, labels)
         elif transitions.dim() == 3:
-            transitions = transitions.expand(batch, -1, labels, labels)
+            transitions = transitions.unsqueeze(0)
         else:
             transitions = transitions.reshape(batch, max(size - 1, 0), labels, labels)
         return self._flat_lengths(), emissions.reshape(batch, size, labels), transitions

@@ -11,7 +11,8 @@ from torch import Tensor
 from softq.checks import bad_score, check_classes, check_lengths, check_scores_dtype
 from softq.distributions.base import Distribution, draw_classes, softmax
 from softq.errors import ShapeError
-from softq.kernels.scan import find_bad_row
+from softq.kernels.counts import label_rows, pair_products
+from softq.kernels.scan import find_bad_row, forbids
 from softq.numerics import logsumexp
 
 
@@ -54,11 +55,34 @@ class LabelSequence(Distribution):
         transitions = model.transitions if isinstance(model, LabelSequence) else None
         return (self.marginals,) if transitions is None else (self.marginals, self._expected_pairs(each_step=transitions.dim() > 2))
 
-    def indicator(self, outputs: Tensor) -> Tensor:
-        labels = self.zero_padding(outputs).long()
-        found = torch.zeros(*labels.shape, self.scores.shape[-1], dtype=self.dtype, device=self.device)
-        found.scatter_(-1, labels.unsqueeze(-1), 1.0)
-        return found if self.real is None else found * self.real.unsqueeze(-1)
+    def indicator(self, outputs: Tensor, value: float = 1.0) -> Tensor:
+        return self._rows(torch.eye(self.scores.shape[-1], dtype=self.dtype, device=self.device) * value, outputs)
+
+    def _rows(self, table: Tensor, outputs: Tensor) -> Tensor:
+        """The row of ``table [K,K]`` at each label of ``outputs [*S,*B,n]``, ``[*S,*B,n,K]``; 0 on padding."""
+        flat = outputs.long().reshape(outputs.shape[:-1].numel(), outputs.shape[-1])
+        return label_rows(table, flat, self._sample_lengths(outputs)).reshape(*outputs.shape, table.shape[1])
+
+    def payoff(self, refs: Tensor, table: Tensor) -> Distribution:
+        """Distribution over these outputs with row y* of ``table [K,K]`` for the scores where the reference
+        ``refs [*B, R, n]`` has label y*: one per reference.
+        """
+        batch = len(self.batch_shape)
+        in_front = refs.movedim(batch, 0)
+        if self.forbids_transitions or forbids(self.scores):
+            return self.with_scores(self._rows(table, in_front).movedim(0, batch))
+        # Nothing joins the positions, and each is one of K rows: normalise the rows and not the positions.
+        log_z = logsumexp(table, -1, keepdim=True)
+        lengths = self._lengths_for(refs.shape[:-1])
+        log_rows, rows = (self._rows(rows, in_front).movedim(0, batch) for rows in (table - log_z, (table - log_z).exp()))
+        made = Independent(log_rows, lengths, validate=False)
+        made.remember("marginals", rows)
+        return made
+
+    @property
+    def forbids_transitions(self) -> bool:
+        """Whether some pair of neighbouring labels is forbidden (-inf)."""
+        return self.transitions is not None and self._cached("forbids", lambda: forbids(self.transitions))
 
     def check_outputs(self, outputs: Tensor) -> None:
         self._check_output_shape(outputs)
@@ -102,7 +126,10 @@ class Independent(LabelSequence):
         before, after = self.marginals[..., :-1, :], self.marginals[..., 1:, :]
         if each_step:
             return before.unsqueeze(-1) * after.unsqueeze(-2)
-        return (before.transpose(-1, -2) @ after).unsqueeze(-3)
+        if self.marginals.requires_grad:
+            return (before.transpose(-1, -2) @ after).unsqueeze(-3)
+        found = pair_products(self.marginals.reshape(self.batch_shape.numel(), *self.scores.shape[-2:]))
+        return found.reshape(*self.batch_shape, *found.shape[1:])
 
     def mode(self) -> Tensor:
         self._check_feasible("decode")

@@ -13,6 +13,7 @@ from softq.checks import bad_score, check_lengths, check_scores_dtype
 from softq.distributions.base import Distribution
 from softq.errors import OutputError, ShapeError
 from softq.kernels import Structure, arborescence, cross_entropy, log_partition, marginals, projective, spanning
+from softq.kernels.counts import arc_counts
 from softq.kernels.scan import find_bad_arc
 from softq.kernels.trees import CROSSING, CYCLE, HEAD_OUT_OF_RANGE, TWO_ROOTS, find_bad_tree
 
@@ -81,14 +82,10 @@ class DependencyTree(Distribution):
             self._check_feasible("decode")
             return self.with_scores(self.marginals).mode()
 
-    def indicator(self, outputs: Tensor) -> Tensor:
-        heads = self.zero_padding(outputs).long()
-        size = heads.shape[-1]
-        found = torch.zeros(*heads.shape[:-1], size + 1, size + 1, dtype=self.dtype, device=self.device)
-        found[..., 1:].scatter_(-2, heads.unsqueeze(-2), 1.0)
-        if self.real is not None:
-            found[..., 1:] *= self.real.unsqueeze(-2)
-        return found
+    def indicator(self, outputs: Tensor, value: float = 1.0) -> Tensor:
+        flat = outputs.long().reshape(outputs.shape[:-1].numel(), outputs.shape[-1])
+        found = arc_counts(flat, self._sample_lengths(outputs), self.dtype, value)
+        return found.reshape(*outputs.shape[:-1], *found.shape[1:])
 
     def with_scores(self, scores: Tensor) -> Self:
         return type(self)(self._keep_forbidden(scores), self._lengths_for(scores.shape[:-2]), self.multiroot, validate=False)
@@ -100,9 +97,7 @@ class DependencyTree(Distribution):
         self._check_output_shape(outputs)
         size = self.event_shape[0]
         flat = outputs.reshape(outputs.shape[:-1].numel(), size)
-        lengths = self._flat_lengths()
-        if flat.shape[0] != lengths.shape[0]:  # the same lengths for each sample
-            lengths = lengths.reshape(self.batch_shape).expand(outputs.shape[:-1]).reshape(-1)
+        lengths = self._sample_lengths(outputs)
         bad = find_bad_tree(lengths, flat, self.multiroot, self.projective)
         if bad is not None:
             example, word, fault = bad

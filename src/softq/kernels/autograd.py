@@ -20,10 +20,10 @@ Scores = tuple[Tensor, ...]
 
 
 class Structure(NamedTuple):
-    """One family of distributions as the kernels see it. Scores are per example: ``[B, …]`` each.
+    """One family of distributions as the kernels see it. Scores are ``[B, …]`` each, or ``[1, …]`` if the batch shares them.
 
-    ``infer(lengths, scores, want_marginals)`` returns log Z ``[B]`` and marginals shaped like the scores
-    (or an empty tuple); ``reference(lengths, *scores)`` returns log Z in plain differentiable torch.
+    ``infer(lengths, scores, want_marginals)`` returns log Z ``[B]`` and marginals ``[B, …]`` (or an empty tuple);
+    ``reference(lengths, *scores)`` returns log Z in plain differentiable torch.
     """
 
     infer: Callable[[Tensor, Scores, bool], tuple[Tensor, Scores]]
@@ -38,7 +38,7 @@ def log_partition(structure: Structure, lengths: Tensor, *scores: Tensor) -> Ten
 
 
 def marginals(structure: Structure, lengths: Tensor, *scores: Tensor) -> Scores:
-    """Marginals of the parts, each shaped like its scores."""
+    """Marginals of the parts per example, ``[B, …]`` for each kind of score."""
     if current_backend() == "reference":
         return _reference_marginals(structure, lengths, scores, torch.is_grad_enabled())
     return _apply(_Marginals, structure, lengths, *scores)  # type: ignore[no-any-return]
@@ -64,10 +64,11 @@ def _apply(function: type[torch.autograd.Function], *args: Any) -> Any:
 def _reference_marginals(structure: Structure, lengths: Tensor, scores: Scores, create_graph: bool) -> Scores:
     with torch.enable_grad():
         # A leaf stands in for a score without gradient, so that its marginals exist all the same.
-        parts = tuple(s if s.requires_grad else s.detach().requires_grad_() for s in scores)
-        total = structure.reference(lengths, *parts).sum()
-        found = torch.autograd.grad(total, parts, create_graph=create_graph, allow_unused=True)
-    return tuple(torch.zeros_like(s) if m is None else m for m, s in zip(found, scores, strict=True))
+        parts = (s if s.requires_grad else s.detach().requires_grad_() for s in scores)
+        each = tuple(s.expand(lengths.shape[0], *s.shape[1:]) if s.shape[0] == 1 else s for s in parts)
+        total = structure.reference(lengths, *each).sum()
+        found = torch.autograd.grad(total, each, create_graph=create_graph, allow_unused=True)
+    return tuple(torch.zeros_like(s) if m is None else m for m, s in zip(found, each, strict=True))
 
 
 class _LogPartition(torch.autograd.Function):
@@ -85,7 +86,7 @@ class _LogPartition(torch.autograd.Function):
         scores, found = rest[: ctx.arity], rest[ctx.arity :]
         if torch.is_grad_enabled():  # someone may differentiate again
             found = marginals(ctx.structure, lengths, *scores)
-        return None, None, *_weighted(found, grad)
+        return None, None, *_weighted(found, grad, scores)
 
 
 class _CrossEntropy(torch.autograd.Function):
@@ -110,14 +111,15 @@ class _CrossEntropy(torch.autograd.Function):
             # Same value, but a function of the scores: found + (marginals - their own constant value).
             live = marginals(ctx.structure, lengths, *scores)
             found = [f + (m - m.detach()) for f, m in zip(found, live, strict=True)]
-        return None, None, None, *_weighted(found, grad)
+        return None, None, None, *_weighted(found, grad, scores)
 
 
-def _weighted(found: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    """Gradients per example, each weighed by its own `grad`."""
+def _weighted(found: Any, grad: Tensor, scores: Any) -> tuple[Tensor, ...]:
+    """Gradients per example, each weighed by its own `grad`, and summed where the batch shares one score."""
     if grad.requires_grad or any(f.requires_grad for f in found):
-        return tuple(grad.reshape(-1, *[1] * (f.dim() - 1)) * f for f in found)
-    return tuple(weigh(f, grad) for f in found)
+        each = (grad.reshape(-1, *[1] * (f.dim() - 1)) * f for f in found)
+        return tuple(g.sum(0, keepdim=True) if s.shape[0] == 1 else g for g, s in zip(each, scores, strict=True))
+    return tuple(weigh(f, grad, shared=s.shape[0] == 1) for f, s in zip(found, scores, strict=True))
 
 
 class _Marginals(torch.autograd.Function):

@@ -26,20 +26,19 @@ def infer(lengths: Tensor, scores: Scores, want_marginals: bool) -> tuple[Tensor
     if emissions.is_cuda:
         from softq.kernels import chain_gpu  # Triton is only there with a GPU
 
-        return chain_gpu.infer(lengths, (emissions, transitions), want_marginals)
+        return chain_gpu.infer(lengths, (emissions, transitions.expand(emissions.shape[0], -1, -1, -1)), want_marginals)
     batch, size, labels = emissions.shape
     log_z = torch.empty(batch, dtype=emissions.dtype)
-    found: Scores = (torch.empty_like(emissions), torch.zeros_like(transitions, memory_format=torch.contiguous_format)) if want_marginals else ()
-    arrays = [as_array(x) for x in (emissions, one_table(transitions), lengths, log_z, *found)]
+    found: Scores = ()
+    if want_marginals:
+        # numpy's zeros come from the operating system; torch's are written, and by several threads
+        pairs = torch.from_numpy(np.zeros((batch, *transitions.shape[1:]), dtype=as_array(emissions).dtype))
+        found = (torch.empty_like(emissions), pairs)
+    arrays = [as_array(x) for x in (emissions, transitions, lengths, log_z, *found)]
     if not want_marginals:
         arrays += [arrays[0][:0], arrays[1][:0]]  # nothing will be written
     run_batch(_forward_backward, batch, 3 * batch * size * labels * labels, *arrays, want_marginals)
     return log_z, found
-
-
-def one_table(transitions: Tensor) -> Tensor:
-    """``[B, …]`` transitions as ``[1, …]`` where the batch shares one table, expanded without a copy."""
-    return transitions[:1] if transitions.stride(0) == 0 else transitions
 
 
 STRUCTURE = Structure(infer, chain_log_partition)
@@ -255,12 +254,11 @@ def mode(lengths: Tensor, emissions: Tensor, transitions: Tensor) -> tuple[Tenso
     batch, size, labels = emissions.shape
     best = torch.zeros(batch, size, dtype=torch.int64)
     value = torch.empty(batch, dtype=torch.float64)
-    table = one_table(transitions)
     run_batch(
         _viterbi,
         batch,
         batch * size * labels * labels,
-        *(as_array(x) for x in (emissions.double(), table.double(), lengths, best, value)),
+        *(as_array(x) for x in (emissions.double(), transitions.double(), lengths, best, value)),
     )
     return best.to(emissions.device), value.to(emissions)
 
@@ -304,8 +302,7 @@ def sample(lengths: Tensor, emissions: Tensor, transitions: Tensor, count: int, 
     batch, size, labels = emissions.shape
     drawn = torch.zeros(count, batch, size, dtype=torch.int64)
     seeds = draw_seeds(count * batch, generator).reshape(count, batch)
-    table = one_table(transitions)
-    arrays = (as_array(x) for x in (emissions.double(), table.double(), lengths, drawn))
+    arrays = (as_array(x) for x in (emissions.double(), transitions.double(), lengths, drawn))
     run_batch(_backward_sample, batch, 20 * batch * size * labels * labels + count * batch * size * labels, *arrays, seeds)
     return drawn.to(emissions.device)
 

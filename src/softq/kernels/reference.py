@@ -20,7 +20,7 @@ def chain_log_partition(lengths: Tensor, emissions: Tensor, transitions: Tensor)
         return emissions.sum((1, 2))
     real = length_mask(lengths, size)
     emissions = emissions.masked_fill(~real.unsqueeze(-1), 0.0)
-    steps = transitions.expand(-1, max(size - 1, 0), -1, -1).masked_fill(~real[:, 1:, None, None], 0.0)
+    steps = transitions.expand(emissions.shape[0], max(size - 1, 0), -1, -1).masked_fill(~real[:, 1:, None, None], 0.0)
     alpha = emissions[:, 0]
     for t in range(1, size):
         # alpha_t(j) = logsumexp_i( alpha_{t-1}(i) + T_t(i, j) ) + e_t(j)

@@ -1,0 +1,60 @@
+# On a bare machine with Python 3.11+ and make: `make run` and `make test` are all there is to know.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install run test lint format bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(VENV)/installed ## Make the virtual environment and install softq into it
+
+run: install ## Show the paper's theory on its four-class problem (softq theory)
+	$(BIN)/softq theory
+
+# Coverage cannot see compiled code, so the kernels run a second time as plain Python: there numpy warns of what
+# compiled code does in silence and on purpose (log 0 = -inf, 64-bit numbers that wrap around).
+PLAIN_TESTS := $(wildcard tests/test_conformance.py tests/test_kernels.py)
+
+test: install ## Run all tests with branch coverage
+	$(BIN)/python -m coverage erase
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q --cov=softq --cov-report= $(PLAIN_TESTS) \
+		-W "ignore:overflow encountered:RuntimeWarning" \
+		-W "ignore:divide by zero encountered:RuntimeWarning" \
+		-W "ignore:invalid value encountered:RuntimeWarning"
+	$(BIN)/python -m pytest --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95
+
+lint: install ## Check format, style, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install ## Format the code and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/peers ## Measure loss and gradient against other packages (softq bench core)
+	$(BIN)/softq bench core
+
+clean: ## Remove the virtual environment and everything generated
+	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are what a second call looks at: as long as these two files stay as they are, nothing is installed again.
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "softq needs Python 3.11 or later, PYTHON=$(PYTHON) is " + sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt hatchling editables
+	$(PIP) install --no-build-isolation -c constraints.txt -e '.[dev]'
+	touch $@
+
+# The peers ask for much that the benchmarks do not need, and for old versions of it.
+$(VENV)/peers: $(VENV)/installed
+	$(PIP) install --no-deps pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4
+	touch $@

@@ -1,0 +1,151 @@
+"""Loss and gradient of the exact distributions against their peers, in one run: `softq bench core`.
+
+Every loss is the mean negative log-likelihood of one reference, forward and backward, float32, and all losses are
+checked to agree before they are timed. Contenders take turns; the figure is the ratio of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable
+
+import torch
+from peers import Loss, chain_losses, tree_losses
+from rich.console import Console
+from rich.table import Table
+from timing import by_turns
+from torch import Tensor
+
+import softq
+
+CHAINS = {"cpu": [(128, 30, 9, 10.0), (128, 100, 9, 15.0), (32, 100, 50, 12.0)], "cuda": [(256, 100, 9, 5.0)]}
+PROJECTIVE = {"cpu": [(32, 20, 50.0), (32, 40, 50.0), (32, 80, 50.0)], "cuda": [(128, 40, 5.0)]}
+SPANNING = {"cpu": [(32, 20, 3.0), (32, 40, 3.0)], "cuda": [(128, 40, None)]}
+
+
+def step(loss: Loss, *leaves: Tensor) -> Callable[[], Tensor]:
+    """One loss and its gradient."""
+
+    def run() -> Tensor:
+        for leaf in leaves:
+            leaf.grad = None
+        value = loss()
+        value.backward()
+        return value
+
+    return run
+
+
+def compare(name: str, ours: dict[str, Loss], peers: dict[str, Loss], leaves: list[Tensor], bar: float | None, rounds: int, raml_bar: float) -> dict[str, object]:
+    """Time ML and RAML of softq and every peer; ratios to the peer the bar is set against."""
+    values = {label: step(loss, *leaves)().item() for label, loss in {"softq": ours["ml"], **peers}.items()}
+    for label, value in values.items():
+        if abs(value - values["softq"]) > 1e-3 * abs(values["softq"]):
+            raise SystemExit(f"{name}: {label} computes another loss ({value}) than softq ({values['softq']})")
+    calls = {"softq": step(ours["ml"], *leaves), "softq RAML": step(ours["raml"], *leaves)}
+    calls |= {label: step(loss, *leaves) for label, loss in peers.items()}
+    times = by_turns(calls, rounds=rounds, repeats={"softq": 3, "softq RAML": 3})
+    ratios = {label: times[label] / times["softq"] for label in peers}
+    return {
+        "work": name,
+        "ms": {label: round(ms, 4) for label, ms in times.items()},
+        "times_faster": {label: round(ratio, 2) for label, ratio in ratios.items()},
+        "bar": bar,
+        "raml_over_ml": round(times["softq RAML"] / times["softq"], 3),
+        "raml_bar": raml_bar,
+    }
+
+
+def chain_case(batch: int, size: int, labels: int, bar: float, device: str, rounds: int) -> dict[str, object]:
+    """Linear chains; the bar is against pytorch-crf on the CPU and the fastest peer on a GPU."""
+    emissions = torch.randn(batch, size, labels, device=device, requires_grad=True)
+    transitions = torch.randn(labels, labels, device=device, requires_grad=True)
+    gold = torch.randint(labels, (batch, size), device=device)
+
+    def ml() -> Tensor:
+        p = softq.Chain(emissions, transitions)
+        return softq.cross_entropy(softq.ml(p, gold), p).mean()
+
+    def raml() -> Tensor:
+        p = softq.Chain(emissions, transitions)
+        return softq.cross_entropy(softq.raml(p, gold, tau=0.2), p).mean()
+
+    peers = chain_losses(emissions, transitions, gold)
+    return compare(f"Chain {batch}×{size}×{labels}", {"ml": ml, "raml": raml}, peers, [emissions, transitions], bar, rounds, 1.15)
+
+
+def tree_case(kind: type[softq.Distribution], batch: int, size: int, bar: float | None, device: str, rounds: int) -> dict[str, object]:
+    """Dependency trees with one root."""
+    arcs = torch.randn(batch, size + 1, size + 1, device=device, requires_grad=True)
+    gold = kind(arcs.detach()).sample(generator=torch.Generator().manual_seed(0))
+
+    def ml() -> Tensor:
+        p = kind(arcs)
+        return softq.cross_entropy(softq.ml(p, gold), p).mean()
+
+    def raml() -> Tensor:
+        p = kind(arcs)
+        return softq.cross_entropy(softq.raml(p, gold, tau=0.3), p).mean()
+
+    peers = tree_losses(arcs, gold, projective=kind is softq.ProjectiveTree)
+    return compare(f"{kind.__name__} {batch}×{size}", {"ml": ml, "raml": raml}, peers, [arcs], bar, rounds, 2.1)
+
+
+def chain_memory(batch: int = 128, size: int = 1000, labels: int = 50) -> dict[str, object]:
+    """Peak memory of loss and gradient beyond the inputs, as a multiple of them: the allocations torch and numba make."""
+    from memory import peak_bytes
+
+    emissions = torch.randn(batch, size, labels, requires_grad=True)
+    transitions = torch.randn(labels, labels, requires_grad=True)
+    gold = torch.randint(labels, (batch, size))
+    inputs = (emissions.numel() + transitions.numel()) * emissions.element_size()
+
+    def run(target: Callable[[softq.Distribution], softq.Target]) -> None:
+        emissions.grad = transitions.grad = None
+        p = softq.Chain(emissions, transitions)
+        softq.cross_entropy(target(p), p).mean().backward()
+
+    found = {}
+    for name, target in {"ml": lambda p: softq.ml(p, gold), "raml": lambda p: softq.raml(p, gold, 0.2)}.items():
+        run(target)
+        found[name] = round(peak_bytes(lambda target=target: run(target)) / inputs, 2)
+    return {"work": f"memory of Chain {batch}×{size}×{labels}", "times_inputs": found, "bar": 3.0}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", action="store_true", help="print the JSON object alone")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    device, rounds = options.device, options.rounds
+    rows = [chain_case(*case, device, rounds) for case in CHAINS[device]]
+    rows += [tree_case(softq.ProjectiveTree, *case, device, rounds) for case in PROJECTIVE[device]]
+    rows += [tree_case(softq.SpanningTree, *case, device, rounds) for case in SPANNING[device]]
+    memory = chain_memory() if device == "cpu" else None
+    if not options.json:
+        show(rows, memory)
+    machine = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    print(json.dumps({"benchmark": "core", "device": device, "machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__, "rows": rows, "memory": memory}))
+
+
+def show(rows: list[dict[str, object]], memory: dict[str, object] | None) -> None:
+    names = sorted({label for row in rows for label in row["times_faster"]})
+    table = Table(title=f"loss + gradient, {torch.get_num_threads()} threads; times faster than")
+    for column in ("work", "softq ms", *names, "bar", "RAML / ML", "bar"):
+        table.add_column(column, justify="left" if column == "work" else "right")
+    for row in rows:
+        faster = [f"{row['times_faster'][n]:.1f}×" if n in row["times_faster"] else "" for n in names]
+        bar = f"{row['bar']:g}×" if row["bar"] else ""
+        table.add_row(row["work"], f"{row['ms']['softq']:.3f}", *faster, bar, f"{row['raml_over_ml']:.2f}", f"{row['raml_bar']:g}")
+    console = Console()
+    console.print(table)
+    if memory:
+        console.print(f"{memory['work']}: {memory['times_inputs']} times its inputs, bar {memory['bar']:g}")
+
+
+if __name__ == "__main__":
+    main()
