@@ -193,7 +193,7 @@ def sample(lengths: Tensor, arcs: Tensor, multiroot: bool, count: int, generator
     """``count`` exact samples per sentence: heads ``[count,B,n]``.
 
     Wilson's loop-erased random walks. With a single root, the root's word is drawn from its marginal first;
-    given it, the rest is a tree over the words. The walk's length is independent of the tree it ends with
+    given it, the rest is a tree over the words. Given that word, the walk's length is independent of the tree it ends with
     (Propp and Wilson 1998), so giving up on a long walk and drawing the heads one after another from their
     exact conditional distribution (Colbourn's way, O(n⁴)) leaves the sample exact.
     """
@@ -233,12 +233,13 @@ def _wilson(
             steps_left = patience * n * n if exact else 0  # a weight lost to underflow would never be drawn
             done[:] = False
             done[0] = True
+            top = 0  # the word under the root; 0 if there may be several
             if not multiroot:
                 for d in range(n):
                     weight[d] = np.log(roots[b, d + 1])
-                top = choose(weight, n, state)
-                head[top] = 0
-                done[top + 1] = True
+                top = choose(weight, n, state) + 1
+                head[top - 1] = 0
+                done[top] = True
             for start in range(1, n + 1):
                 node = start
                 while not done[node] and steps_left > 0:
@@ -250,7 +251,7 @@ def _wilson(
                     done[node] = True
                     node = head[node - 1]
             if steps_left == 0:
-                _draw_heads_in_turn(scores[b], n, multiroot, head, state)
+                _draw_heads_in_turn(scores[b], n, top, head, state)
 
 
 @jit
@@ -271,8 +272,11 @@ def _draw_head(weights: Any, low: int, n: int, word: int, state: Any) -> int:
 
 
 @jit
-def _draw_heads_in_turn(scores: Any, n: int, multiroot: bool, head: Any, state: Any) -> None:
-    """Draw each head from its marginal given the heads before it."""
+def _draw_heads_in_turn(scores: Any, n: int, top: int, head: Any, state: Any) -> None:
+    """Draw each head from its marginal given the heads before it, and given the word under the root if there is only one.
+
+    That word stays as it was drawn: how soon a walk is given up depends on it.
+    """
     count = n + 1
     given = scores[:count, :count].copy()
     space = np.empty((3, count, count))
@@ -281,7 +285,10 @@ def _draw_heads_in_turn(scores: Any, n: int, multiroot: bool, head: Any, state: 
     marginals = np.empty((count, count))
     weight = np.empty(count)
     for d in range(1, count):
-        _solve(given, n, multiroot, space, vectors, word, True, marginals)
+        if top > 0 and d != top:
+            given[0, d] = -np.inf
+    for d in range(1, count):
+        _solve(given, n, top == 0, space, vectors, word, True, marginals)
         for h in range(count):
             weight[h] = np.log(marginals[h, d])
         h = choose(weight, count, state)
