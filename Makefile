@@ -19,11 +19,13 @@ run: install ## Show the paper's theory on its four-class problem (softq theory)
 
 # Coverage cannot see compiled code, so the kernels run a second time as plain Python: there numpy warns of what
 # compiled code does in silence and on purpose (log 0 = -inf, 64-bit numbers that wrap around).
+# Tests of sheer size add nothing there but time.
 PLAIN_TESTS := $(wildcard tests/test_conformance.py tests/test_kernels.py)
+LARGE := ten_thousand or shared_between_threads or large_inputs
 
 test: install ## Run all tests with branch coverage
 	$(BIN)/python -m coverage erase
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q --cov=softq --cov-report= $(PLAIN_TESTS) \
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q --cov=softq --cov-report= $(PLAIN_TESTS) -k "not ($(LARGE))" \
 		-W "ignore:overflow encountered:RuntimeWarning" \
 		-W "ignore:divide by zero encountered:RuntimeWarning" \
 		-W "ignore:invalid value encountered:RuntimeWarning"

@@ -12,13 +12,13 @@ import platform
 from collections.abc import Callable
 
 import torch
-from peers import Loss, chain_losses, tree_losses
 from rich.console import Console
 from rich.table import Table
-from timing import by_turns
 from torch import Tensor
 
 import softq
+from peers import Loss, chain_losses, tree_losses
+from timing import by_turns
 
 CHAINS = {"cpu": [(128, 30, 9, 10.0), (128, 100, 9, 15.0), (32, 100, 50, 12.0)], "cuda": [(256, 100, 9, 5.0)]}
 PROJECTIVE = {"cpu": [(32, 20, 50.0), (32, 40, 50.0), (32, 80, 50.0)], "cuda": [(128, 40, 5.0)]}
@@ -38,7 +38,9 @@ def step(loss: Loss, *leaves: Tensor) -> Callable[[], Tensor]:
     return run
 
 
-def compare(name: str, ours: dict[str, Loss], peers: dict[str, Loss], leaves: list[Tensor], bar: float | None, rounds: int, raml_bar: float) -> dict[str, object]:
+def compare(
+    name: str, ours: dict[str, Loss], peers: dict[str, Loss], leaves: list[Tensor], bar: float | None, rounds: int, raml_bar: float
+) -> dict[str, object]:
     """Time ML and RAML of softq and every peer; ratios to the peer the bar is set against."""
     values = {label: step(loss, *leaves)().item() for label, loss in {"softq": ours["ml"], **peers}.items()}
     for label, value in values.items():
@@ -129,7 +131,19 @@ def main() -> None:
     if not options.json:
         show(rows, memory)
     machine = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
-    print(json.dumps({"benchmark": "core", "device": device, "machine": machine, "threads": torch.get_num_threads(), "torch": torch.__version__, "rows": rows, "memory": memory}))
+    print(
+        json.dumps(
+            {
+                "benchmark": "core",
+                "device": device,
+                "machine": machine,
+                "threads": torch.get_num_threads(),
+                "torch": torch.__version__,
+                "rows": rows,
+                "memory": memory,
+            }
+        )
+    )
 
 
 def show(rows: list[dict[str, object]], memory: dict[str, object] | None) -> None:

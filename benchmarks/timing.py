@@ -9,10 +9,12 @@ from collections.abc import Callable
 import torch
 
 
-def by_turns(contenders: dict[str, Callable[[], object]], *, rounds: int, warmup: int = 3, repeats: dict[str, int] | None = None) -> dict[str, float]:
+def by_turns(
+    contenders: dict[str, Callable[[], object]], *, rounds: int, warmup: int = 3, repeats: dict[str, int] | None = None
+) -> dict[str, float]:
     """Median milliseconds of one call of each contender; ``repeats`` runs a short one several times per turn."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for name, call in contenders.items():
+    for call in contenders.values():
         for _ in range(warmup):
             call()
     for _ in range(rounds):

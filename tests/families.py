@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import oracle
 import torch
 from torch import Tensor
 
+import oracle
 import softq
 
 
@@ -51,7 +51,10 @@ class Family:
     def example(self, scores: list[Tensor], batch: int, index: int) -> list[Tensor]:
         """Scores of one example of a batch; a tensor shared by the batch is passed on."""
         shapes = self.score_shapes((batch,), self.size)
-        return [s[index] if s.dim() == len(shape) and shape[0] == batch and self._per_example(i) else s for i, (s, shape) in enumerate(zip(scores, shapes, strict=True))]
+        return [
+            s[index] if s.dim() == len(shape) and shape[0] == batch and self._per_example(i) else s
+            for i, (s, shape) in enumerate(zip(scores, shapes, strict=True))
+        ]
 
     def _per_example(self, i: int) -> bool:
         return self.score_shapes((7,), self.size)[i][0] == 7

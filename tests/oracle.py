@@ -14,11 +14,8 @@ def label_sequences(length, labels):
 
 def trees(length, *, multiroot, projective):
     """All head tuples over words 1..length under the root 0."""
-    found = []
-    for heads in itertools.product(range(length + 1), repeat=length):
-        if is_tree(heads, multiroot=multiroot) and (not projective or is_projective(heads)):
-            found.append(heads)
-    return found
+    every = itertools.product(range(length + 1), repeat=length)
+    return [heads for heads in every if is_tree(heads, multiroot=multiroot) and (not projective or is_projective(heads))]
 
 
 def is_tree(heads, *, multiroot):

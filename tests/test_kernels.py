@@ -4,11 +4,11 @@ import math
 import multiprocessing
 
 import numpy as np
-import oracle
 import pytest
 import torch
 from scipy import stats
 
+import oracle
 import softq
 from softq.kernels import jit, spanning
 
@@ -41,7 +41,10 @@ def test_trees_of_up_to_six_words(size, multiroot):
     arcs = torch.randn(size + 1, size + 1, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
     plain = arcs.tolist()
     spanning_trees = oracle.trees(size, multiroot=multiroot, projective=False)
-    for cls, trees in ((softq.SpanningTree, spanning_trees), (softq.ProjectiveTree, [t for t in spanning_trees if oracle.is_projective(t)])):
+    for cls, trees in (
+        (softq.SpanningTree, spanning_trees),
+        (softq.ProjectiveTree, [t for t in spanning_trees if oracle.is_projective(t)]),
+    ):
         values = [oracle.tree_score(plain, heads) for heads in trees]
         probs = oracle.probabilities(values)
         p = cls(arcs, multiroot=multiroot)
@@ -134,7 +137,9 @@ def test_work_is_shared_between_threads_and_gives_the_same_result():
             torch.set_num_threads(count)
             chain, tree = softq.Chain(emissions, transitions), softq.ProjectiveTree(arcs)
             drawn = chain.sample((3,), generator=torch.Generator().manual_seed(0))
-            results.append([chain.log_partition, chain.marginals, drawn, tree.log_partition, tree.marginals, softq.SpanningTree(arcs).marginals])
+            results.append(
+                [chain.log_partition, chain.marginals, drawn, tree.log_partition, tree.marginals, softq.SpanningTree(arcs).marginals]
+            )
     finally:
         torch.set_num_threads(threads)
     for other in results[1:]:
@@ -191,7 +196,7 @@ def test_exponential_is_exact_to_rounding_and_keeps_minus_infinity():
 def test_generator_of_the_kernels_is_uniform():
     state = np.array([12345], dtype=np.uint64)
     drawn = np.array([jit.next_random(state) for _ in range(20_000)])
-    assert 0.0 <= drawn.min()
+    assert drawn.min() >= 0.0
     assert drawn.max() < 1.0
     assert stats.kstest(drawn, "uniform").pvalue > 1e-6
 

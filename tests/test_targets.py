@@ -2,12 +2,12 @@
 
 import math
 
-import oracle
 import pytest
 import torch
-from families import FAMILIES
 
+import oracle
 import softq
+from families import FAMILIES
 from softq import rewards
 from softq.errors import IntractableError, RewardError, SoftqError
 
@@ -157,7 +157,18 @@ def test_entropy_of_mixtures(family):
         together = {y: sum(w for w, other in zip(weights, plain[b], strict=True) if other == y) for y in plain[b]}
         assert ml_entropy[b].item() == pytest.approx(oracle.entropy(list(together.values())), abs=1e-12)
     target = softq.raml(p, refs, 0.5)
-    probs = [made[1] for made in target_by_enumeration(family, "raml", family.random_scores((BATCH,), seed=9), None, plain, torch.full((BATCH, REFS), 1 / REFS, dtype=torch.float64), 0.5)]
+    probs = [
+        made[1]
+        for made in target_by_enumeration(
+            family,
+            "raml",
+            family.random_scores((BATCH,), seed=9),
+            None,
+            plain,
+            torch.full((BATCH, REFS), 1 / REFS, dtype=torch.float64),
+            0.5,
+        )
+    ]
     if family.size == 0:
         for b in range(BATCH):
             assert target.entropy()[b].item() == pytest.approx(oracle.entropy(probs[b]), abs=1e-10)
@@ -277,7 +288,9 @@ def test_constraints_reach_the_target():
     target = softq.raml(p, torch.tensor([[0, 1, 2, 2]]), 0.5)
     assert isinstance(target.components, softq.Chain)
     assert target.log_prob(torch.tensor([[0, 2, 1, 1]])).item() == -math.inf
-    assert isinstance(softq.raml(softq.Chain(p.emissions, torch.ones_like(transitions)), torch.tensor([[0, 1, 2, 2]]), 0.5).components, softq.Independent)
+    assert isinstance(
+        softq.raml(softq.Chain(p.emissions, torch.ones_like(transitions)), torch.tensor([[0, 1, 2, 2]]), 0.5).components, softq.Independent
+    )
 
 
 @pytest.mark.parametrize(

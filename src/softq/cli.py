@@ -25,9 +25,13 @@ from softq.rewards import Matrix
 from softq.theory import Problem, TheoryTable, four_class_problem, theory_table
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 app.add_typer(bench, name="bench")
 
 DEFAULT_TAUS = ("0.5", "1", "1.5", "2", "2.4", "3")
@@ -53,13 +57,12 @@ def main(
 ) -> None:
     """Train structured predictors toward the metric they are judged by.
 
-    [bold]First steps[/bold]
+    **First steps**
 
-    - [cyan]softq theory[/cyan]  what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly
+    - `softq theory`: what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly
+    - `softq bench core`: how fast the losses are on this machine
 
-    - [cyan]softq bench core[/cyan]  how fast the losses are on this machine
-
-    Every command has its own [cyan]--help[/cyan]; with [cyan]--json[/cyan] it prints one JSON object for other programs to read.
+    Every command has its own `--help`; with `--json` it prints one JSON object for other programs to read.
     """
 
 
@@ -69,9 +72,7 @@ def theory(
         list[str] | None,
         typer.Option(help="Temperature: a number, several as 0.5,1,2, or a range FROM:TO:STEP. Repeatable.", metavar="TAU"),
     ] = None,
-    grid: Annotated[
-        int, typer.Option(min=1, max=5000, help="Inputs along each side of the square; the rewards settle to five digits at 1000.")
-    ] = 1000,
+    grid: Annotated[int, typer.Option(min=1, max=5000, help="Inputs along each side of the square.")] = 1000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Show the paper's theory, in exact numbers, on its four-class problem.
@@ -82,17 +83,14 @@ def theory(
     distributions that is easier to estimate.
 
     KL(Q‖Q') is the price of that ease. The table shows it beside four upper bounds, from the sharpest to Theorem 1 of the
-    paper, and what each objective earns: as tau grows, the gap closes and RAML's reward climbs from ML's to the Bayes rule's.
+    paper, and what each objective earns: as tau grows, the gap closes and RAML's reward climbs from ML's towards the Bayes rule's.
 
-    [bold]Examples[/bold]
+    **Examples**
 
-    - [cyan]softq theory[/cyan]  the temperatures of the paper's figure that tell the story
-
-    - [cyan]softq theory --tau 0.1 --tau 10[/cyan]  two temperatures
-
-    - [cyan]softq theory --tau 0.5:3:0.5 --grid 200[/cyan]  0.5, 1, …, 3 on a coarser grid, in a moment
-
-    - [cyan]softq theory --json | jq .rows[0].kl[/cyan]  one number for a program
+    - `softq theory`: six temperatures, from near ML to near the Bayes rule
+    - `softq theory --tau 0.1 --tau 10`: two temperatures
+    - `softq theory --tau 0.5:3:0.5 --grid 200`: 0.5, 1, …, 3 on a coarser grid, in a moment
+    - `softq theory --json | jq .rows[0].kl`: one number for a program
     """
     with _one_line_errors():
         taus = [value for text in tau or DEFAULT_TAUS for value in parse_taus(text)]
@@ -121,14 +119,15 @@ def parse_taus(text: str) -> list[float]:
         if len(numbers) == 1:
             found.append(check_tau(numbers[0]))
         elif len(numbers) == 3:
-            found.extend(_range(*numbers, text))
+            found.extend(_range(numbers[0], numbers[1], numbers[2], text))
         else:
             raise TemperatureError(f"a range of --tau must have three numbers, FROM:TO:STEP, got {len(numbers)} in {text!r}")
     return found
 
 
 def _range(first: float, last: float, step: float, text: str) -> list[float]:
-    check_tau(first), check_tau(last)
+    for end in (first, last):
+        check_tau(end)
     if not 0.0 < step < float("inf") or last < first:
         raise TemperatureError(f"a range of --tau must climb, FROM <= TO by a positive STEP, got {text!r}")
     steps = (last - first) / step + 1e-9  # a hair more, so that rounding does not lose the end
@@ -138,7 +137,7 @@ def _range(first: float, last: float, step: float, text: str) -> list[float]:
 
 
 def _compute(problem: Problem, taus: list[float]) -> TheoryTable:
-    """The table, one temperature at a time behind a progress bar where somebody watches."""
+    """Compute the table, one temperature at a time behind a progress bar where somebody watches."""
     watch = Console(stderr=True)
     pieces = [
         theory_table(problem, [tau]) for tau in track(taus, "temperatures", console=watch, transient=True, disable=not watch.is_terminal)
@@ -160,18 +159,21 @@ def _as_json(table: TheoryTable, problem: Problem, grid: int) -> dict[str, objec
 
 def _show(table: TheoryTable, grid: int) -> None:
     console = Console()
-    grown = Table(title=f"The paper's four-class problem on a {grid} × {grid} grid", box=box.SIMPLE_HEAD, title_justify="left")
-    for column in ("tau", "KL(Q‖Q')", "E KL(Q‖q)", "Hoeffding", "R/τ, R²/2τ²", "Theorem 1", "RAML", "SQDML"):
+    grown = Table(
+        title=f"The paper's four-class problem on a {grid} × {grid} grid", box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left"
+    )
+    for column in ("tau", "KL(Q‖Q')", "mean KL", "Hoeffding", "closed", "Thm 1", "RAML", "SQDML"):
         grown.add_column(column, justify="right")
     for row in table.rows:
         bounds = (f"{value:.4f}" for value in (row.mean_kl, row.hoeffding, row.closed_form, row.theorem1))
         grown.add_row(f"{row.tau:g}", f"{row.kl:.6f}", *bounds, f"{row.reward_raml:.5f}", f"{row.reward_sqdml:.5f}")
     console.print(grown)
     lines = [
-        "KL(Q‖Q') is exact; the four columns after it are upper bounds, the sharpest first. RAML, SQDML: expected reward of the decision.",
-        f"Expected reward of the Bayes rule {table.reward_bayes:.5f}, of ML {table.reward_ml:.5f}; both the same at any tau.",
-        f"As tau → 0, KL(Q‖Q') → {table.theorem2_limit:.5f}. Theorem 2 as printed, 1/(1+e^cb), can never exceed 1/2; "
-        "its last step slips, and the bound is 1/(e^cb-1) (docs/math.md).",
+        "KL(Q‖Q') is exact; then come its upper bounds, the sharpest first: E_Y KL(Q‖q(·|Y)), min(R/τ, R²/8τ²), min(R/τ, R²/2τ²), 2R/τ.",
+        "RAML and SQDML: expected reward of deciding by Q' and by Q.",
+        f"Expected reward of the Bayes rule {table.reward_bayes:.5f}, the best there is, and of ML {table.reward_ml:.5f}, at any tau.",
+        f"As tau → 0, KL(Q‖Q') → {table.theorem2_limit:.5f}. Theorem 2 bounds this limit; printed as 1/(1+e^cb), which never exceeds 1/2, "
+        "it should read 1/(e^cb-1) (docs/math.md).",
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
@@ -191,16 +193,14 @@ def core(
     """Time loss and gradient of chains and trees against pytorch-crf, torch-struct and SuPar.
 
     Contenders take turns in one process, so that a slow spell of the machine hits all of them, and their losses are
-    checked to agree before they are timed. The peers are optional: [cyan]make bench[/cyan] installs them, and one that is
+    checked to agree before they are timed. The peers are optional: `make bench` installs them, and one that is
     missing is left out. The benchmarks come with the source tree, not with the installed package.
 
-    [bold]Examples[/bold]
+    **Examples**
 
-    - [cyan]softq bench core[/cyan]  the whole table, in a few minutes
-
-    - [cyan]softq bench core --rounds 3 --device cpu[/cyan]  a quick look
-
-    - [cyan]softq bench core --json > core.json[/cyan]  for a program
+    - `softq bench core`: the whole table, in a few minutes
+    - `softq bench core --rounds 3 --device cpu`: a quick look
+    - `softq bench core --json > core.json`: for a program
     """
     script = Path(softq.__file__).parents[2] / "benchmarks" / "core.py"
     if not script.is_file():
@@ -217,7 +217,7 @@ def core(
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """A SoftqError becomes one line on stderr and exit code 2."""
+    """Turn a SoftqError into one line on stderr and exit code 2."""
     try:
         yield
     except SoftqError as error:

@@ -31,6 +31,7 @@ def cross_entropy(target: Target | Distribution, model: Distribution, *, tempera
     >>> p = softq.Chain(torch.zeros(1, 3, 2), torch.zeros(2, 2))
     >>> cross_entropy(softq.raml(p, torch.tensor([[0, 1, 1]]), tau=0.5), p).exp()  # a uniform model: 2**3
     tensor([8.0000])
+
     """
     if isinstance(target, Distribution):
         return target.cross_entropy(model)
@@ -50,7 +51,9 @@ def kl(target: Target | Distribution, model: Distribution, *, temperature_scaled
     """
     if isinstance(target, Distribution):
         return target.kl(model)
-    return _tempered(target, model, temperature_scaled, lambda model: model.cross_entropy_from(target.expected_parts(model)) - target.entropy())
+    return _tempered(
+        target, model, temperature_scaled, lambda model: model.cross_entropy_from(target.expected_parts(model)) - target.entropy()
+    )
 
 
 def _tempered(target: Target, model: Distribution, temperature_scaled: bool, loss: Callable[[Distribution], Tensor]) -> Tensor:

@@ -36,6 +36,7 @@ def ml(space: Distribution, refs: Tensor, *, ref_weights: Tensor | None = None) 
     >>> p = softq.Categorical(torch.zeros(1, 4))
     >>> softq.cross_entropy(softq.ml(p, torch.tensor([2])), p).exp().item()
     4.0
+
     """
     refs, weights = _references(space, refs, ref_weights)
     return Target(space, _PointMass(space, refs), refs, weights, tau=None, signature="ml")
@@ -57,6 +58,7 @@ def raml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | Non
     >>> target = softq.raml(p, torch.tensor([[0, 1, 2, 1, 0]]), tau=0.2)
     >>> target.reference_mass().item()  # (e^5 / (e^5 + 2))^5
     0.935...
+
     """
     tau = check_tau(tau)
     refs, weights = _references(space, refs, ref_weights)
@@ -97,7 +99,9 @@ class Target:
     It is detached from the graph. ``tau`` is None for ML; ``signature`` names objective, temperature and reward.
     """
 
-    def __init__(self, space: Distribution, components: Component, refs: Tensor, weights: Tensor, tau: float | None, signature: str) -> None:
+    def __init__(
+        self, space: Distribution, components: Component, refs: Tensor, weights: Tensor, tau: float | None, signature: str
+    ) -> None:
         self.space = space
         self.components = components  # batch [*B, R] or [*B, 1]
         self.references = refs  # [*B, R, *E], padding and missing references filled in
@@ -173,9 +177,17 @@ class Component(Protocol):
 
     batch_shape: torch.Size
 
-    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]: ...
-    def log_prob(self, outputs: Tensor) -> Tensor: ...
-    def entropy(self) -> Tensor: ...
+    def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]:
+        """Expected parts of each component, ``[*B, R, *parts]``."""
+        ...
+
+    def log_prob(self, outputs: Tensor) -> Tensor:
+        """Log-probability under each component, ``[*S, *B, R]``."""
+        ...
+
+    def entropy(self) -> Tensor:
+        """Entropy of each component, ``[*B, R]``."""
+        ...
 
 
 class _PointMass:
@@ -230,7 +242,9 @@ def _references(space: Distribution, refs: Tensor, ref_weights: Tensor | None) -
 
 def _reward_for(space: Distribution, reward: PartReward | None) -> PartReward:
     """The reward, or the natural one; an error if it does not split over the parts of the space."""
-    natural: PartReward = ExactMatch() if isinstance(space, Categorical) else TokenAccuracy() if isinstance(space, LabelSequence) else Attachment()
+    natural: PartReward = (
+        ExactMatch() if isinstance(space, Categorical) else TokenAccuracy() if isinstance(space, LabelSequence) else Attachment()
+    )
     if reward is None:
         return natural
     if not isinstance(reward, PartReward):

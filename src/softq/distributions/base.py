@@ -12,7 +12,7 @@ from torch import Tensor
 from softq.errors import DtypeError, InfeasibleError, ShapeError
 from softq.kernels import sum_of_inner
 from softq.kernels.scan import forbids
-from softq.numerics import length_mask, logsumexp
+from softq.numerics import length_mask
 
 T = TypeVar("T")
 
@@ -194,7 +194,9 @@ class Distribution(ABC):
             raise DtypeError(f"outputs of a {type(self).__name__} must be an int64 tensor, got {got}")
         want = self.batch_shape + self.event_shape
         if outputs.dim() < len(want) or outputs.shape[outputs.dim() - len(want) :] != want:
-            raise ShapeError(f"outputs of a {type(self).__name__} must have shape [..., {', '.join(map(str, want))}], got {list(outputs.shape)}")
+            raise ShapeError(
+                f"outputs of a {type(self).__name__} must have shape [..., {', '.join(map(str, want))}], got {list(outputs.shape)}"
+            )
 
     def _keep_forbidden(self, scores: Tensor) -> Tensor:
         """``scores [*B, *R, *parts]`` with -inf wherever this distribution has it."""

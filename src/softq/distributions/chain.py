@@ -10,7 +10,7 @@ from torch import Tensor
 from softq.checks import bad_score, check_scores_dtype
 from softq.distributions.base import Distribution
 from softq.distributions.labels import Independent, LabelSequence
-from softq.errors import ShapeError
+from softq.errors import DtypeError, ShapeError
 from softq.kernels import chain as kernels
 from softq.kernels import cross_entropy, log_partition, marginals
 from softq.kernels.counts import pair_counts
@@ -45,9 +45,11 @@ class Chain(LabelSequence):
         steps = max(size - 1, 0)
         per_example = (*self.batch_shape, steps, labels, labels)
         if transitions.shape not in ((labels, labels), (steps, labels, labels), per_example):
-            raise ShapeError(f"transitions must have shape {[labels, labels]}, {[steps, labels, labels]} or {list(per_example)}, got {list(transitions.shape)}")
+            wanted = f"{[labels, labels]}, {[steps, labels, labels]} or {list(per_example)}"
+            raise ShapeError(f"transitions must have shape {wanted}, got {list(transitions.shape)}")
         if transitions.dtype != emissions.dtype or transitions.device != emissions.device:
-            raise ShapeError(f"transitions must match the emissions' {emissions.dtype} on {emissions.device}, got {transitions.dtype} on {transitions.device}")
+            wanted, got = (f"{x.dtype} on {x.device}" for x in (emissions, transitions))
+            raise DtypeError(f"transitions must be like the emissions, {wanted}, got {got}")
         if validate and transitions.numel():
             self._check_transitions(transitions, steps)
         self.transitions = transitions

@@ -64,9 +64,7 @@ class LabelSequence(Distribution):
         return label_rows(table, flat, self._sample_lengths(outputs)).reshape(*outputs.shape, table.shape[1])
 
     def payoff(self, refs: Tensor, table: Tensor) -> Distribution:
-        """Distribution over these outputs with row y* of ``table [K,K]`` for the scores where the reference
-        ``refs [*B, R, n]`` has label y*: one per reference.
-        """
+        """Distribution over these outputs, one per reference ``[*B, R, n]``: its labels' rows of ``table [K,K]`` are the scores."""
         batch = len(self.batch_shape)
         in_front = refs.movedim(batch, 0)
         if self.forbids_transitions or forbids(self.scores):
@@ -82,11 +80,13 @@ class LabelSequence(Distribution):
     @property
     def forbids_transitions(self) -> bool:
         """Whether some pair of neighbouring labels is forbidden (-inf)."""
-        return self.transitions is not None and self._cached("forbids", lambda: forbids(self.transitions))
+        table = self.transitions
+        return table is not None and self._cached("forbids", lambda: forbids(table))
 
     def check_outputs(self, outputs: Tensor) -> None:
         self._check_output_shape(outputs)
         check_classes("label", outputs, self.scores.shape[-1], self.real)
+
 
 class Independent(LabelSequence):
     """Label sequences whose positions are independent: a tagger with one softmax per token.

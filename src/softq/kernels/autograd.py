@@ -81,7 +81,7 @@ class _LogPartition(torch.autograd.Function):
         return log_z
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         lengths, *rest = ctx.saved_tensors
         scores, found = rest[: ctx.arity], rest[ctx.arity :]
         if torch.is_grad_enabled():  # someone may differentiate again
@@ -104,7 +104,7 @@ class _CrossEntropy(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         lengths, *rest = ctx.saved_tensors
         scores, found = rest[: ctx.arity], rest[ctx.arity :]
         if torch.is_grad_enabled():

@@ -88,7 +88,21 @@ def _forward_backward(
                 total, _ = _forward(scores, b * size, all_table, turned, tb * steps, steps, length, alpha, scale, LOG)
                 if want_marginals:
                     _backward(
-                        scores, b * size, all_table, tb * steps, steps, length, total, alpha, scale, beta, ahead, over_time, unary[b], found[b], LOG
+                        scores,
+                        b * size,
+                        all_table,
+                        tb * steps,
+                        steps,
+                        length,
+                        total,
+                        alpha,
+                        scale,
+                        beta,
+                        ahead,
+                        over_time,
+                        unary[b],
+                        found[b],
+                        LOG,
                     )
         log_z[b] = total
 
@@ -181,7 +195,7 @@ def _exponentials(scores: Any, first: int, count: int, group: int, values: Any) 
 
 @jit
 def _forward(
-    unary: Any, first_row: int, pairs: Any, turned: Any, first_step: int, steps: int, length: int, alpha: Any, scale: Any, log: bool
+    unary: Any, first_row: int, pairs: Any, turned: Any, first_step: int, steps: int, length: int, alpha: Any, scale: Any, log: bool | None
 ) -> Any:
     """Normalised forward variables and their scales; returns log Z and whether the range held.
 
@@ -321,7 +335,9 @@ def _backward_sample(first: int, stride: int, emissions: Any, table: Any, length
         if length == 0:
             continue
         tb = b if table.shape[0] > 1 else 0
-        _forward(emissions.reshape(-1, labels), b * size, table.reshape(-1, labels), table[0, 0], tb * steps, steps, length, alpha, scale, LOG)
+        _forward(
+            emissions.reshape(-1, labels), b * size, table.reshape(-1, labels), table[0, 0], tb * steps, steps, length, alpha, scale, LOG
+        )
         for s in range(drawn.shape[0]):
             state[0] = seeds[s, b]
             for t in range(length - 1, -1, -1):

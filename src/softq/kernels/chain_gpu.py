@@ -58,7 +58,7 @@ def infer(lengths: Tensor, scores: Scores, want_marginals: bool) -> tuple[Tensor
 
 
 def _infer_plainly(lengths: Tensor, emissions: Tensor, transitions: Tensor, want_marginals: bool) -> tuple[Tensor, Scores]:
-    """The torch reference and its derivatives. A table shared by the batch gets its derivatives per example all the same."""
+    """Differentiate the torch reference. A table shared by the batch gets its derivatives per example all the same."""
     if not want_marginals:
         with torch.no_grad():
             return chain_log_partition(lengths, emissions, transitions), ()
@@ -72,13 +72,13 @@ def _infer_plainly(lengths: Tensor, emissions: Tensor, transitions: Tensor, want
 
 @triton.jit
 def _normaliser(peak):
-    """What to subtract before exp: the largest entry, or 0 where every entry is -inf (the difference would be NaN)."""
+    """Find what to subtract before exp: the largest entry, or 0 where every entry is -inf (the difference would be NaN)."""
     return tl.where(peak == float("-inf"), 0.0, peak)
 
 
 @triton.jit
 def _log(total):
-    """Logarithm with log 0 = -inf, also where log 0 is an error."""
+    """Take the logarithm with log 0 = -inf, also where log 0 is an error."""
     return tl.where(total > 0.0, tl.log(tl.where(total > 0.0, total, 1.0)), float("-inf"))
 
 
@@ -105,7 +105,7 @@ def _forward_backward(
     WANT: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
 ):
-    """Writes `log_z` and, if wanted, label marginals to `unary` and pair marginals to `pairs`.
+    """Write `log_z` and, if wanted, label marginals to `unary` and pair marginals to `pairs`.
 
     Each step asks for the scores of the next one before it computes: a read from memory takes longer than a step.
     """

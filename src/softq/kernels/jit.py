@@ -87,7 +87,7 @@ def draw_seeds(size: int, generator: torch.Generator | None) -> np.ndarray[Any, 
     return cast("np.ndarray[Any, Any]", seeds.cpu().numpy().view(np.uint64))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _float_from_bits(_typing: Any, _bits: Any) -> Any:
     """The float64 whose bits are this int64."""
 
@@ -115,12 +115,13 @@ def _fast_exp(x: float) -> float:
     p = p * rest + 0.5
     p = p * rest + 1.0
     p = p * rest + 1.0
-    value: float = p * _float_from_bits((np.int64(power) + 1023) << 52)
+    value: float = p * _float_from_bits((np.int64(power) + 1023) << 52)  # type: ignore[call-arg]
     return value if x >= -700.0 else 0.0
 
 
 # Reordering the sums of the range reduction would undo it, so this one is compiled without that licence.
-fast_exp = np.exp if numba.config.DISABLE_JIT else numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(_fast_exp)
+_compiled_exp = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(_fast_exp)
+fast_exp: Any = np.exp if _compiled_exp is _fast_exp else _compiled_exp  # NUMBA_DISABLE_JIT: there are no bits to set
 
 
 @jit
@@ -144,7 +145,7 @@ PLAIN, LOG = None, True
 
 
 @jit
-def dot(a: Any, row_a: int, from_a: int, b: Any, row_b: int, from_b: int, size: int, log: bool | None) -> float:
+def dot(a: Any, row_a: int, from_a: int, b: Any, row_b: int, from_b: int, size: int, log: bool | None) -> Any:
     """Sum over k of a[row_a, from_a + k] · b[row_b, from_b + k]; with ``log``, of their exponentials, as a logarithm."""
     ra, fa, rb, fb = np.uint64(row_a), np.uint64(from_a), np.uint64(row_b), np.uint64(from_b)
     if log is not None:
@@ -156,7 +157,7 @@ def dot(a: Any, row_a: int, from_a: int, b: Any, row_b: int, from_b: int, size: 
 
 
 @jit
-def _log_dot(a: Any, ra: int, fa: int, b: Any, rb: int, fb: int, size: int) -> float:
+def _log_dot(a: Any, ra: Any, fa: Any, b: Any, rb: Any, fb: Any, size: Any) -> Any:
     peak = -np.inf
     for k in range(size):
         peak = max(peak, a[ra, fa + k] + b[rb, fb + k])
@@ -180,20 +181,21 @@ def add_scaled(out: Any, row_out: int, from_out: int, factor: float, x: Any, row
 
 
 @jit
-def _log_add_scaled(out: Any, ro: int, fo: int, factor: float, x: Any, rx: int, fx: int, size: int) -> None:
+def _log_add_scaled(out: Any, ro: Any, fo: Any, factor: float, x: Any, rx: Any, fx: Any, size: Any) -> None:
     if factor > -np.inf:
         for k in range(size):
             out[ro, fo + k] = log_add(out[ro, fo + k], factor + x[rx, fx + k])
 
 
 @jit
-def log_add(a: float, b: float) -> float:
+def log_add(a: float, b: float) -> Any:
     """log(e^a + e^b), with log 0 = -inf."""
     if a < b:
         a, b = b, a
     if b == -np.inf:
         return a
     return a + np.log1p(np.exp(b - a))
+
 
 @jit
 def choose(log_weight: Any, size: int, state: Any) -> int:

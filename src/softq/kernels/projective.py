@@ -199,19 +199,19 @@ def _outside(
             # left(i,j) stands in left(i,j') before open_left(j,j'), and in split(i',j) behind right(i',i-1);
             # open_right(i,j) stands in right(i,j') before right(j,j'), open_left(i,j) in left(i',j) behind left(i',i)
             r = dot(d_right_t, j, 0, open_right_t, i, 0, i, log)
-            s = dot(d_split, i, j + 1, left, min(j + 1, n - 1), j + 1, n - 1 - j, log)
+            following = dot(d_split, i, j + 1, left, min(j + 1, n - 1), j + 1, n - 1 - j, log)
             e = dot(d_left, i, j + 1, open_left, j, j + 1, n - 1 - j, log)
-            m = dot(d_split_t, j, 0, right_t, max(i - 1, 0), 0, i, log)
+            before = dot(d_split_t, j, 0, right_t, max(i - 1, 0), 0, i, log)
             to_right = dot(d_right, i, j + 1, right, j, j + 1, n - 1 - j, log)
             to_left = dot(d_left_t, j, 0, left_t, i, 0, i, log)
             if log is not None:
-                rightward = log_add(d_right_t[j, i], log_add(r, s))
-                leftward = log_add(d_left_t[j, i], log_add(e, m))
+                rightward = log_add(d_right_t[j, i], log_add(r, following))
+                leftward = log_add(d_left_t[j, i], log_add(e, before))
                 to_right, to_left = log_add(to_right, rightward), log_add(to_left, leftward)
                 split = log_add(to_right + arc[i + 1, j + 1], to_left + arc[j + 1, i + 1])
             else:
-                rightward = d_right_t[j, i] + r + s
-                leftward = d_left_t[j, i] + e + m
+                rightward = d_right_t[j, i] + r + following
+                leftward = d_left_t[j, i] + e + before
                 to_right, to_left = to_right + rightward, to_left + leftward
                 split = to_right * arc[i + 1, j + 1] + to_left * arc[j + 1, i + 1]
             d_right[i, j], d_right_t[j, i] = rightward, rightward

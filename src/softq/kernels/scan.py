@@ -50,7 +50,7 @@ def _first(bad: Tensor) -> tuple[int, ...] | None:
 
 
 @jit
-def _scan_rows(lengths: Any, scores: Any) -> int:
+def _scan_rows(lengths: Any, scores: Any) -> Any:
     """Flat index of the first bad row, or -1; no lengths: all rows are real."""
     size = scores.shape[1]
     for b in range(scores.shape[0]):
@@ -64,7 +64,7 @@ def _scan_rows(lengths: Any, scores: Any) -> int:
 
 
 @jit
-def _scan_arcs(lengths: Any, arcs: Any) -> int:
+def _scan_arcs(lengths: Any, arcs: Any) -> Any:
     """Flat index of the first bad arc, or -1."""
     for b in range(arcs.shape[0]):
         n = lengths[b]

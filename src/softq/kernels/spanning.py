@@ -212,9 +212,7 @@ _PATIENCE = 50
 
 
 @jit
-def _wilson(
-    first: int, stride: int, scores: Any, roots: Any, lengths: Any, heads: Any, seeds: Any, multiroot: bool, patience: int
-) -> None:
+def _wilson(first: int, stride: int, scores: Any, roots: Any, lengths: Any, heads: Any, seeds: Any, multiroot: bool, patience: int) -> None:
     count = scores.shape[1]
     weights = np.empty((count, count))
     shift = np.empty(count)

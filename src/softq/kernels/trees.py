@@ -9,7 +9,6 @@ from torch import Tensor
 
 from softq.kernels.jit import as_array, fast_exp, jit
 
-
 FLOOR = 1e-100  # a nonzero weight below this is not trusted in probability space
 
 

@@ -1,0 +1,343 @@
+"""GPU kernels against the CPU's: compiled where there is a GPU, else run by Triton's interpreter on CPU tensors."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+import softq
+from softq.kernels import chain, projective, spanning
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if HAS_GPU else "cpu"
+if not HAS_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from triton.runtime import interpreter  # noqa: E402
+
+from softq.kernels import chain_gpu, projective_gpu, spanning_gpu  # noqa: E402
+
+INTERPRETED = isinstance(chain_gpu._forward_backward, interpreter.InterpretedFunction)
+
+# The same tests of the kernels run in both worlds; with a GPU they belong to its tests.
+kernels_run = (
+    pytest.mark.gpu
+    if HAS_GPU
+    else pytest.mark.skipif(not INTERPRETED, reason="no GPU, and Triton was imported before it could be told to interpret")
+)
+on_gpu = pytest.mark.skipif(not HAS_GPU, reason="no NVIDIA GPU")
+
+both_types = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+both_roots = pytest.mark.parametrize("multiroot", [False, True], ids=["single", "multi"])
+both_trees = pytest.mark.parametrize("kind", ["projective", "spanning"])
+scales = pytest.mark.parametrize("scale", [1.0, 1e4])
+
+TREES = {"projective": (projective, projective_gpu, softq.ProjectiveTree), "spanning": (spanning, spanning_gpu, softq.SpanningTree)}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+LENGTHS = torch.tensor([7, 0, 1, 2, 5, 7])
+
+
+@pytest.fixture(autouse=True)
+def _interpreter_takes_loop_bounds_from_tensors(monkeypatch):
+    """Triton 3.6's interpreter turns a one-element array into a number in a way that NumPy 2.4 no longer allows."""
+    original = interpreter._patch_lang_tensor
+
+    def patched(tensor, *scope):
+        original(tensor, *scope)
+        index = lambda self: int(self.handle.data.item())  # noqa: E731
+        if scope:
+            scope[0].set_attr(tensor, "__index__", index)
+        else:
+            tensor.__index__ = index
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+def rand(*shape, dtype, seed, scale=1.0, forbid=0.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(shape, dtype=torch.float64, generator=generator) * scale
+    barred = torch.rand(shape, dtype=torch.float64, generator=generator) < forbid
+    return scores.masked_fill(barred, -math.inf).to(dtype)
+
+
+def chain_scores(shared, dtype, scale=1.0, forbid=0.2, labels=5):
+    """Six sequences with NaN on all padding; the last one is infeasible."""
+    emissions = rand(6, 7, labels, dtype=dtype, scale=scale, forbid=forbid, seed=1)
+    emissions[5, 3] = -math.inf
+    for b, n in enumerate(LENGTHS.tolist()):
+        emissions[b, n:] = math.nan
+    if shared:
+        return emissions, rand(1, 1, labels, labels, dtype=dtype, scale=scale, forbid=forbid / 2, seed=2).expand(6, -1, -1, -1)
+    table = rand(6, 6, labels, labels, dtype=dtype, scale=scale, forbid=forbid / 2, seed=2)
+    for b, n in enumerate(LENGTHS.tolist()):
+        table[b, max(n - 1, 0) :] = math.nan
+    return emissions, table
+
+
+def arc_scores(dtype, scale=1.0, forbid=0.2):
+    """Six sentences with junk wherever no arc can be; the last one is infeasible."""
+    arcs = rand(6, 8, 8, dtype=dtype, scale=scale, forbid=forbid, seed=3)
+    arcs[0, 1:, 4] = -math.inf  # only the root may head word 4
+    arcs[0, 0, 4] = 0.0
+    arcs[5, :, 2] = -math.inf
+    for b, n in enumerate(LENGTHS.tolist()):
+        arcs[b, n + 1 :] = math.nan
+        arcs[b, :, n + 1 :] = math.nan
+    arcs[:, :, 0] = math.nan
+    arcs.diagonal(0, 1, 2).fill_(math.inf)
+    return arcs
+
+
+def agree(found, expected, dtype, rtol=None, atol=None):
+    tolerance = TOLERANCE[dtype]
+    for f, e in zip(found, expected, strict=True):
+        assert f.device.type == DEVICE
+        assert f.dtype == e.dtype == dtype
+        torch.testing.assert_close(f.cpu(), e, rtol=tolerance if rtol is None else rtol, atol=tolerance if atol is None else atol)
+
+
+def rounding(dtype, scale):
+    """Absolute tolerance for long inputs: float32 scores near 1e4 are a thousandth apart, and a tree or sequence adds up many."""
+    return 0.1 if dtype == torch.float32 and scale > 1.0 else None
+
+
+def check_chain(lengths, emissions, table, dtype, atol=None):
+    log_z, found = chain.infer(lengths, (emissions, table), True)
+    there = lengths.to(DEVICE), (emissions.to(DEVICE), table.to(DEVICE) if table.stride(0) else table[:1].to(DEVICE).expand(table.shape))
+    got_z, got = chain_gpu.infer(*there, True)
+    agree([got_z, *got], [log_z, *found], dtype, atol=atol)
+    alone, nothing = chain_gpu.infer(*there, False)
+    assert nothing == ()
+    assert torch.equal(alone, got_z)
+    return log_z
+
+
+def check_tree(kind, lengths, arcs, multiroot, dtype, atol=None):
+    cpu, gpu, _ = TREES[kind]
+    log_z, found = cpu._infer(lengths, (arcs,), True, multiroot)
+    got_z, got = gpu.infer(lengths.to(DEVICE), arcs.to(DEVICE), True, multiroot)
+    agree([got_z, *got], [log_z, *found], dtype, atol=atol)
+    alone, nothing = gpu.infer(lengths.to(DEVICE), arcs.to(DEVICE), False, multiroot)
+    assert nothing == ()
+    assert torch.equal(alone, got_z)
+    return log_z
+
+
+# --- the kernels, in either world -------------------------------------------------------------------------
+
+
+@kernels_run
+@both_types
+@scales
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per-step"])
+def test_chain_kernel(shared, scale, dtype):
+    log_z = check_chain(LENGTHS, *chain_scores(shared, dtype, scale), dtype)
+    assert log_z[1] == 0.0
+    assert log_z[5] == -math.inf
+    assert bool(torch.isfinite(log_z[[0, 2, 3, 4]]).all())
+
+
+@kernels_run
+@both_types
+@scales
+@both_roots
+@both_trees
+def test_tree_kernel(kind, multiroot, scale, dtype):
+    log_z = check_tree(kind, LENGTHS, arc_scores(dtype, scale, forbid=0.15), multiroot, dtype)
+    assert log_z[1] == 0.0
+    assert log_z[5] == -math.inf
+    assert bool(torch.isfinite(log_z[[0, 3, 4]]).all())
+
+
+@kernels_run
+def test_chain_kernel_reads_strides():
+    emissions, table = (x.to(DEVICE) for x in chain_scores(False, torch.float64))
+    straight = chain_gpu.infer(LENGTHS.to(DEVICE), (emissions, table), True)
+    turned = emissions.permute(2, 0, 1).contiguous().permute(1, 2, 0), table.transpose(2, 3).contiguous().transpose(2, 3)
+    strided = chain_gpu.infer(LENGTHS.to(DEVICE), turned, True)
+    assert torch.equal(straight[0], strided[0])
+    assert all(torch.equal(a, b) for a, b in zip(straight[1], strided[1], strict=True))
+
+
+@kernels_run
+@both_trees
+def test_tree_kernel_reads_strides(kind):
+    arcs, lengths = arc_scores(torch.float64)[4:5].to(DEVICE), LENGTHS[4:5].to(DEVICE)
+    straight = TREES[kind][1].infer(lengths, arcs, True, False)
+    strided = TREES[kind][1].infer(lengths, arcs.transpose(1, 2).contiguous().transpose(1, 2), True, False)
+    assert torch.equal(straight[0], strided[0])
+    assert torch.equal(straight[1][0], strided[1][0])
+
+
+@kernels_run
+def test_kernels_of_nothing():
+    none = torch.zeros(0, dtype=torch.int64, device=DEVICE)
+    log_z, found = chain_gpu.infer(none, (torch.zeros(0, 3, 2, device=DEVICE), torch.zeros(0, 2, 2, 2, device=DEVICE)), True)
+    assert [x.shape for x in (log_z, *found)] == [(0,), (0, 3, 2), (0, 2, 2, 2)]
+    empty = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+    log_z, found = chain_gpu.infer(empty, (torch.zeros(2, 0, 3, device=DEVICE), torch.zeros(2, 0, 3, 3, device=DEVICE)), True)
+    assert log_z.tolist() == [0.0, 0.0]
+    for gpu in (projective_gpu, spanning_gpu):
+        assert gpu.infer(none, torch.zeros(0, 4, 4, device=DEVICE), True, False)[1][0].shape == (0, 4, 4)
+        log_z, found = gpu.infer(empty, torch.full((2, 1, 1), math.nan, device=DEVICE), True, False)
+        assert log_z.tolist() == [0.0, 0.0]
+        assert found[0].tolist() == [[[0.0]], [[0.0]]]
+
+
+@kernels_run
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per-step"])
+def test_chain_of_one_position(shared):
+    emissions = rand(3, 1, 4, dtype=torch.float64, seed=4)
+    check_chain(torch.tensor([1, 0, 1]), emissions, torch.zeros(3, 1 if shared else 0, 4, 4, dtype=torch.float64), torch.float64)
+
+
+@kernels_run
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per-step"])
+def test_chain_of_too_many_labels_runs_plainly(shared):
+    log_z = check_chain(LENGTHS, *chain_scores(shared, torch.float64, labels=65), torch.float64)
+    assert log_z[5] == -math.inf
+
+
+@kernels_run
+@both_roots
+def test_spanning_of_too_many_words_runs_plainly(multiroot):
+    arcs = rand(2, 66, 66, dtype=torch.float64, seed=5, forbid=0.2)
+    arcs[1, 4:] = math.nan
+    arcs[1, :, 4:] = math.nan
+    check_tree("spanning", torch.tensor([65, 3]), arcs, multiroot, torch.float64)
+
+
+@kernels_run
+@both_roots
+def test_projective_tiles_meet(multiroot):
+    # More words than a tile is wide, so sums run over several tiles.
+    check_tree("projective", torch.tensor([34]), rand(1, 36, 36, dtype=torch.float64, seed=6, forbid=0.1), multiroot, torch.float64)
+
+
+# --- the compiled kernels at full size, and the public classes on top of them --------------------------------
+
+
+@pytest.mark.gpu
+@on_gpu
+@both_types
+@scales
+@pytest.mark.parametrize(("batch", "size", "labels"), [(256, 100, 9), (16, 30, 1), (16, 30, 20), (8, 40, 64), (4, 2000, 9)])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "per-step"])
+def test_chain_at_full_size(batch, size, labels, shared, scale, dtype):
+    lengths = torch.randint(0, size + 1, (batch,), generator=torch.Generator().manual_seed(7))
+    emissions = rand(batch, size, labels, dtype=dtype, seed=8, scale=scale, forbid=0.05 if labels > 1 else 0.0)
+    steps = (1, 1) if shared else (batch, size - 1)
+    table = rand(*steps, labels, labels, dtype=dtype, seed=9, scale=scale).expand(batch, *[-1] * 3)
+    check_chain(lengths, emissions, table, dtype, rounding(dtype, scale))
+
+
+@pytest.mark.gpu
+@on_gpu
+@both_types
+@both_roots
+@both_trees
+@scales
+@pytest.mark.parametrize(("batch", "size"), [(64, 40), (128, 16), (8, 63), (4, 100)])
+def test_trees_at_full_size(batch, size, kind, multiroot, scale, dtype):
+    lengths = torch.randint(0, size + 1, (batch,), generator=torch.Generator().manual_seed(10))
+    arcs = rand(batch, size + 1, size + 1, dtype=dtype, seed=11, scale=scale, forbid=0.05)
+    check_tree(kind, lengths, arcs, multiroot, dtype, rounding(dtype, scale))
+
+
+def make(kind, scores, lengths):
+    if kind.startswith("chain"):
+        return softq.Chain(*scores, lengths)
+    return TREES[kind.split("-")[0]][2](*scores, lengths, kind.endswith("multi"))
+
+
+def public_scores(kind, dtype):
+    if kind == "chain-shared":
+        return [rand(256, 100, 9, dtype=dtype, seed=12), rand(9, 9, dtype=dtype, seed=13)]
+    if kind == "chain-steps":
+        return [rand(32, 20, 5, dtype=dtype, seed=12), rand(32, 19, 5, 5, dtype=dtype, seed=13)]
+    return [rand(64, 41, 41, dtype=dtype, seed=14)]
+
+
+public = pytest.mark.parametrize(
+    "kind", ["chain-shared", "chain-steps", "projective-single", "projective-multi", "spanning-single", "spanning-multi"]
+)
+
+
+def pair(kind, dtype):
+    """The same distribution on the CPU and on the GPU, with leaves for scores."""
+    scores = public_scores(kind, dtype)
+    size = scores[0].shape[1] - (0 if kind.startswith("chain") else 1)
+    lengths = torch.randint(1, size + 1, scores[0].shape[:1], generator=torch.Generator().manual_seed(15))
+    leaves = [[s.to(device).requires_grad_() for s in scores] for device in ("cpu", "cuda")]
+    return [(x, make(kind, x, lengths.to(x[0].device))) for x in leaves]
+
+
+@pytest.mark.gpu
+@on_gpu
+@both_types
+@public
+def test_public_values_and_gradients(kind, dtype):
+    (here, p), (there, q) = pair(kind, dtype)
+    agree([q.log_partition, q.marginals, q.entropy()], [p.log_partition, p.marginals, p.entropy()], dtype)
+    weights = rand(p.batch_shape[0], dtype=dtype, seed=16)
+    agree(
+        torch.autograd.grad((q.log_partition * weights.cuda()).sum(), there),
+        torch.autograd.grad((p.log_partition * weights).sum(), here),
+        dtype,
+        rtol=1e-3 if dtype == torch.float32 else None,
+    )
+
+
+@pytest.mark.gpu
+@on_gpu
+@public
+def test_public_decoding_and_samples(kind):
+    (_, p), (_, q) = pair(kind, torch.float64)
+    for here, there in ((p.mode(), q.mode()), (p.mbr(), q.mbr())):
+        assert there.is_cuda
+        assert torch.equal(there.cpu(), here)
+    here, there = (d.sample((3,), generator=torch.Generator().manual_seed(17)) for d in (p, q))
+    assert there.is_cuda
+    assert there.shape == here.shape
+    assert (there.cpu() == here).double().mean() > 0.99  # rounding may tip a rare draw
+    agree([q.log_prob(here.cuda())], [p.log_prob(here)], torch.float64)
+
+
+@pytest.mark.gpu
+@on_gpu
+@both_types
+@pytest.mark.parametrize("objective", ["ml", "raml", "sqdml"])
+@public
+def test_public_cross_entropy(kind, objective, dtype):
+    (here, p), (there, q) = pair(kind, dtype)
+    refs = p.sample((2,), generator=torch.Generator().manual_seed(18)).movedim(0, 1)
+
+    def loss(d):
+        given = refs.to(d.device)
+        target = softq.ml(d, given) if objective == "ml" else getattr(softq, objective)(d, given, tau=0.4)
+        return softq.cross_entropy(target, d)
+
+    a, b = loss(p), loss(q)
+    agree([b], [a], dtype)
+    agree(torch.autograd.grad(b.sum(), there), torch.autograd.grad(a.sum(), here), dtype, rtol=1e-3 if dtype == torch.float32 else None)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("kind", ["chain", "projective-single", "spanning-multi"])
+def test_second_derivatives_on_gpu(kind):
+    lengths = torch.tensor([4, 2])
+    shapes = [(2, 4, 3), (3, 3)] if kind == "chain" else [(2, 5, 5)]
+    scores = [rand(*shape, dtype=torch.float64, seed=19 + i) for i, shape in enumerate(shapes)]
+    found = []
+    for device in ("cpu", "cuda"):
+        leaves = [s.to(device).requires_grad_() for s in scores]
+        p = make(kind, leaves, lengths.to(device))
+        found.append(torch.autograd.grad((p.marginals**2).sum(), leaves))
+    agree(found[1], found[0], torch.float64)
