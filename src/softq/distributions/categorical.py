@@ -25,9 +25,9 @@ class Categorical(Distribution):
     paper        §4.1.1 (cost-sensitive classification)
     ===========  ==========================================================
 
-    >>> p = Categorical(torch.tensor([0.0, math.log(3.0)]))
-    >>> p.log_prob(torch.tensor(1)).exp().item()
-    0.75
+    >>> p = Categorical(torch.tensor([1.0, 3.0]).log())
+    >>> p.log_prob(torch.tensor(1)).exp()
+    tensor(0.7500)
     """
 
     def __init__(self, scores: Tensor, *, validate: bool = True) -> None:

@@ -32,8 +32,8 @@ class Chain(LabelSequence):
     Scores at the borders go into the emissions: add them to ``emissions[..., 0, :]`` or at each last position.
 
     >>> p = Chain(torch.zeros(2, 3, 2), torch.zeros(2, 2), lengths=torch.tensor([3, 1]))
-    >>> p.log_partition.exp()  # eight sequences of length 3, two of length 1
-    tensor([8.0000, 2.0000])
+    >>> p.log_partition.exp().round()  # eight sequences of length 3, two of length 1
+    tensor([8., 2.])
     """
 
     transitions: Tensor
