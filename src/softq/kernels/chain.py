@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from softq.kernels.autograd import Scores, Structure
-from softq.kernels.jit import LOG, PLAIN, add_scaled, as_array, choose, dot, draw_seeds, fast_exp, jit, run_batch
+from softq.kernels.jit import LOG, PLAIN, add_scaled, as_array, choose, dot, draw_seeds, fast_exp, jit, run_batch, zeros
 from softq.kernels.reference import chain_log_partition
 
 _FLOOR = 1e-100
@@ -31,9 +31,7 @@ def infer(lengths: Tensor, scores: Scores, want_marginals: bool) -> tuple[Tensor
     log_z = torch.empty(batch, dtype=emissions.dtype)
     found: Scores = ()
     if want_marginals:
-        # numpy's zeros come from the operating system; torch's are written, and by several threads
-        pairs = torch.from_numpy(np.zeros((batch, *transitions.shape[1:]), dtype=as_array(emissions).dtype))
-        found = (torch.empty_like(emissions), pairs)
+        found = (torch.empty_like(emissions), zeros((batch, *transitions.shape[1:]), emissions))
     arrays = [as_array(x) for x in (emissions, transitions, lengths, log_z, *found)]
     if not want_marginals:
         arrays += [arrays[0][:0], arrays[1][:0]]  # nothing will be written

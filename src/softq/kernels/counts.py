@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softq.kernels.jit import as_array, dot, jit, run_batch
+from softq.kernels.jit import as_array, dot, jit, run_batch, zeros
 
 
 def label_rows(table: Tensor, labels: Tensor, lengths: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def pair_counts(labels: Tensor, lengths: Tensor, count: int, dtype: torch.dtype,
     """Pairs of neighbouring ``labels [N,n]``: ``[N,n-1,K,K]``, or their sum over steps ``[N,1,K,K]``."""
     batch, size = labels.shape
     steps = max(size - 1, 0) if each_step else 1
-    found = torch.zeros(batch, steps, count, count, dtype=dtype, device=labels.device)
+    found = zeros((batch, steps, count, count), labels, dtype)
     if labels.is_cpu:
         run_batch(_pair_counts, batch, labels.numel(), *(as_array(x) for x in (labels, lengths, found)))
         return found
@@ -82,7 +82,7 @@ def _pair_products(first: int, stride: int, marginals: Any, found: Any) -> None:
 def arc_counts(heads: Tensor, lengths: Tensor, dtype: torch.dtype, value: float) -> Tensor:
     """``heads [N,n]`` -> ``[N,n+1,n+1]`` with ``value`` at [head, dependent] and 0 elsewhere."""
     batch, size = heads.shape
-    found = torch.zeros(batch, size + 1, size + 1, dtype=dtype, device=heads.device)
+    found = zeros((batch, size + 1, size + 1), heads, dtype)
     if heads.is_cpu:
         run_batch(_arc_counts, batch, heads.numel(), *(as_array(x) for x in (heads, lengths, found)), value)
         return found

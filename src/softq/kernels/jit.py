@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
@@ -78,6 +78,14 @@ def as_array(x: Tensor) -> np.ndarray[Any, Any]:
     if not x.is_cpu:
         x = x.cpu()
     return cast("np.ndarray[Any, Any]", x.contiguous().numpy())
+
+
+def zeros(shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Zeros on the device of ``like``. On the CPU they come from numpy: torch would wake its threads to write them."""
+    dtype = like.dtype if dtype is None else dtype
+    if not like.is_cpu:
+        return torch.zeros(tuple(shape), dtype=dtype, device=like.device)
+    return torch.from_numpy(np.zeros(tuple(shape), dtype=np.float32 if dtype == torch.float32 else np.float64))
 
 
 def draw_seeds(size: int, generator: torch.Generator | None) -> np.ndarray[Any, Any]:

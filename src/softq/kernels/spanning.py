@@ -165,6 +165,18 @@ def _column_sum(w: Any, first: int, stop: int, column: int, log: bool | None) ->
 
 
 @jit
+def _dot_and_add(w: Any, a: Any, row: int, other: int, factor: float) -> Any:
+    """Product of w[row] and a[other] over columns 1..row-1, adding factor · a[other] to a[row] on the same pass."""
+    r, o = np.uint64(row), np.uint64(other)
+    total = 0.0
+    for d in range(np.uint64(1), r):
+        value = a[o, d]
+        total += w[r, d] * value
+        a[r, d] += factor * value
+    return total
+
+
+@jit
 def _restore(w: Any, n: int, sums: Any, share: Any, multiroot: bool, log: bool | None, a: Any) -> None:
     """Walk the elimination backwards: a(h,d) = ∂ log Z / ∂ w(h,d), or its logarithm, by place."""
     zero = -np.inf if log is not None else 0.0
@@ -176,10 +188,12 @@ def _restore(w: Any, n: int, sums: Any, share: Any, multiroot: bool, log: bool |
         for h in range(k):
             share[h] = w[h, k] - sums[k] if log is not None else w[h, k] / sums[k]
             # Expected number of arcs k → d on detours h → k → d; kept in a(h,k) until their sum is known.
-            g = dot(w, k, 1, a, h, 1, k - 1, log)
-            a[h, k] = np.exp(share[h] + g) if log is not None else share[h] * g
+            if log is not None:
+                a[h, k] = np.exp(share[h] + dot(w, k, 1, a, h, 1, k - 1, log))
+                add_scaled(a, k, 1, share[h], a, h, 1, k - 1, log)
+            else:
+                a[h, k] = share[h] * _dot_and_add(w, a, k, h, share[h])
             mean += a[h, k]
-            add_scaled(a, k, 1, share[h], a, h, 1, k - 1, log)
         for h in range(k):
             if w[h, k] == zero:  # neither an arc nor a detour runs here: nothing will ask for its derivative
                 a[h, k] = zero
