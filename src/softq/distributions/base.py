@@ -30,7 +30,7 @@ class Distribution(ABC):
     """
 
     def __init__(self, scores: Tensor, batch_shape: torch.Size, event_shape: torch.Size, lengths: Tensor | None, validate: bool) -> None:
-        self.scores = scores  # of the local parts (classes, labels, arcs), as given: [*B, *parts]
+        self._scores = scores
         self.batch_shape = batch_shape
         self.event_shape = event_shape
         self.lengths = lengths  # [*B], or None where all examples are full
@@ -40,6 +40,11 @@ class Distribution(ABC):
         self._lengths_once: Tensor | None = None
 
     # --- primitives -----------------------------------------------------------------------------------
+
+    @property
+    def scores(self) -> Tensor:
+        """Scores of the local parts (classes, labels, arcs), as given, ``[*B, *parts]``."""
+        return self._scores
 
     @property
     @abstractmethod
@@ -159,10 +164,6 @@ class Distribution(ABC):
             self._cache[key] = compute()
         found: T = self._cache[key]
         return found
-
-    def remember(self, name: str, value: Any) -> None:
-        """Give a derived quantity whose value is known already, in place of computing it."""
-        self._cache[name, True] = self._cache[name, False] = value
 
     def _check_feasible(self, wish: str) -> None:
         with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import Tensor
 from softq.checks import bad_score, check_classes, check_lengths, check_scores_dtype
 from softq.distributions.base import Distribution, draw_classes, softmax
 from softq.errors import ShapeError
-from softq.kernels.counts import label_rows, pair_products
+from softq.kernels.counts import flat_off_diagonal, flat_pair_products, label_rows, pair_products, softmax_rows
 from softq.kernels.scan import find_bad_row, forbids
 from softq.numerics import logsumexp
 
@@ -65,17 +65,10 @@ class LabelSequence(Distribution):
 
     def payoff(self, refs: Tensor, table: Tensor) -> Distribution:
         """Distribution over these outputs, one per reference ``[*B, R, n]``: its labels' rows of ``table [K,K]`` are the scores."""
-        batch = len(self.batch_shape)
-        in_front = refs.movedim(batch, 0)
         if self.forbids_transitions or forbids(self.scores):
-            return self.with_scores(self._rows(table, in_front).movedim(0, batch))
-        # Nothing joins the positions, and each is one of K rows: normalise the rows and not the positions.
-        log_z = logsumexp(table, -1, keepdim=True)
-        lengths = self._lengths_for(refs.shape[:-1])
-        log_rows, rows = (self._rows(rows, in_front).movedim(0, batch) for rows in (table - log_z, (table - log_z).exp()))
-        made = Independent(log_rows, lengths, validate=False)
-        made.remember("marginals", rows)
-        return made
+            batch = len(self.batch_shape)
+            return self.with_scores(self._rows(table, refs.movedim(batch, 0)).movedim(0, batch))
+        return _RowLabels(table, refs, self._lengths_for(refs.shape[:-1]))
 
     @property
     def forbids_transitions(self) -> bool:
@@ -128,7 +121,7 @@ class Independent(LabelSequence):
             return before.unsqueeze(-1) * after.unsqueeze(-2)
         if self.marginals.requires_grad:
             return (before.transpose(-1, -2) @ after).unsqueeze(-3)
-        found = pair_products(self.marginals.reshape(self.batch_shape.numel(), *self.scores.shape[-2:]))
+        found = pair_products(self.marginals.reshape(self.batch_shape.numel(), *self.marginals.shape[-2:]))
         return found.reshape(*self.batch_shape, *found.shape[1:])
 
     def mode(self) -> Tensor:
@@ -157,3 +150,39 @@ class Independent(LabelSequence):
         only = torch.full_like(self.scores[..., :1, :], -torch.inf)
         only[..., 0] = 0.0
         return torch.where(self.real.unsqueeze(-1), self.scores, only)
+
+
+class _RowLabels(Independent):
+    """Independent labels whose scores are rows of one table: the payoff of a token reward, a row per reference label.
+
+    There are only K different positions, so the rows are normalised and not the positions; and the scores themselves
+    are not made unless someone asks for them.
+    """
+
+    def __init__(self, table: Tensor, refs: Tensor, lengths: Tensor | None) -> None:
+        Distribution.__init__(self, table, refs.shape[:-1], refs.shape[-1:], lengths, False)
+        self._table = table  # [K, K]
+        self._normalised = softmax_rows(table)
+        self._refs = refs
+
+    @property
+    def scores(self) -> Tensor:
+        return self._cached("scores", lambda: self._rows(self._table, self._refs))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._table.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._table.device
+
+    def _marginals(self) -> Tensor:
+        return self._rows(self._normalised, self._refs)
+
+    def _expected_pairs(self, *, each_step: bool) -> Tensor:
+        if each_step or not flat_off_diagonal(self._table):
+            return super()._expected_pairs(each_step=each_step)
+        flat = self._refs.reshape(self.batch_shape.numel(), self._refs.shape[-1])
+        found = flat_pair_products(self._normalised, flat, self._flat_lengths())
+        return found.reshape(*self.batch_shape, *found.shape[1:])

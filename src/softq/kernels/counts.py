@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,10 +29,11 @@ def label_rows(table: Tensor, labels: Tensor, lengths: Tensor) -> Tensor:
 def _label_rows(first: int, stride: int, table: Any, labels: Any, lengths: Any, found: Any) -> None:
     width = table.shape[1]
     for b in range(first, labels.shape[0], stride):
-        for t in range(labels.shape[1]):
-            row = labels[b, t]
+        found[b, lengths[b] :] = 0.0
+        for t in range(lengths[b]):
+            row = np.uint64(labels[b, t])
             for k in range(width):
-                found[b, t, k] = table[row, k] if t < lengths[b] else 0.0
+                found[b, t, k] = table[row, k]
 
 
 def pair_counts(labels: Tensor, lengths: Tensor, count: int, dtype: torch.dtype, *, each_step: bool) -> Tensor:
@@ -69,7 +71,7 @@ def pair_products(marginals: Tensor) -> Tensor:
 @jit
 def _pair_products(first: int, stride: int, marginals: Any, found: Any) -> None:
     _, size, count = marginals.shape
-    over_time = marginals[0].T.copy()  # [K, n] of one example, for contiguous sums over time
+    over_time = np.empty((count, size))  # one example by label, for contiguous sums over time
     for b in range(first, marginals.shape[0], stride):
         for t in range(size):
             for k in range(count):
@@ -77,6 +79,67 @@ def _pair_products(first: int, stride: int, marginals: Any, found: Any) -> None:
         for i in range(count):
             for j in range(count):
                 found[b, 0, i, j] = dot(over_time, i, 0, over_time, j, 1, max(size - 1, 0), None)
+
+
+def flat_off_diagonal(table: Tensor) -> bool:
+    """Whether each row of ``[K,K]`` is one number but for its diagonal entry, as when a reward only tells right from wrong."""
+    return table.is_cpu and table.shape[0] > 1 and bool(_flat_off_diagonal(as_array(table)))
+
+
+@jit
+def _flat_off_diagonal(table: Any) -> bool:
+    count = table.shape[0]
+    for i in range(count):
+        for j in range(count):
+            if j != i and table[i, j] != table[i, 1 if i == 0 else 0]:
+                return False
+    return True
+
+
+def flat_pair_products(table: Tensor, labels: Tensor, lengths: Tensor) -> Tensor:
+    """`pair_products` of the rows of a `flat_off_diagonal` table at ``labels [N,n]``, in O(n + K²) and not O(n K²) each.
+
+    Row y is low(y) everywhere plus δ(y) at y, so a pair (a, b) adds low(a) low(b) everywhere, low(a) δ(b) to column b,
+    δ(a) low(b) to row a, and δ(a) δ(b) at (a, b).
+    """
+    batch, count = labels.shape[0], table.shape[0]
+    found = torch.empty(batch, 1, count, count, dtype=table.dtype)
+    run_batch(_flat_pair_products, batch, found.numel() + labels.numel(), *(as_array(x) for x in (table, labels, lengths, found)))
+    return found
+
+
+@jit
+def _flat_pair_products(first: int, stride: int, table: Any, labels: Any, lengths: Any, found: Any) -> None:
+    count = table.shape[0]
+    low, gap = np.empty(count), np.empty(count)
+    for y in range(count):
+        low[y] = table[y, 1 if y == 0 else 0]
+        gap[y] = table[y, y] - low[y]
+    row, column = np.empty(count), np.empty(count)
+    for b in range(first, labels.shape[0], stride):
+        everywhere = 0.0
+        row[:] = 0.0
+        column[:] = 0.0
+        for t in range(lengths[b] - 1):
+            here, following = labels[b, t], labels[b, t + 1]
+            everywhere += low[here] * low[following]
+            row[here] += gap[here] * low[following]
+            column[following] += low[here] * gap[following]
+        for i in range(count):
+            for j in range(count):
+                found[b, 0, i, j] = everywhere + row[i] + column[j]
+        for t in range(lengths[b] - 1):
+            here, following = labels[b, t], labels[b, t + 1]
+            found[b, 0, here, following] += gap[here] * gap[following]
+
+
+def softmax_rows(table: Tensor) -> Tensor:
+    """Softmax of each row of a small table, without waking torch's threads for it."""
+    if not table.is_cpu:
+        return torch.softmax(table, -1)
+    rows = as_array(table).astype(np.float64)
+    weights = np.exp(rows - rows.max(-1, keepdims=True))
+    return torch.from_numpy(weights / weights.sum(-1, keepdims=True)).to(table.dtype)
 
 
 def arc_counts(heads: Tensor, lengths: Tensor, dtype: torch.dtype, value: float) -> Tensor:
