@@ -8,19 +8,25 @@ from collections.abc import Callable
 
 import torch
 
+SLOW_MS = 300.0  # a contender this slow takes part in the first rounds only: its spread is small beside its time
+
 
 def by_turns(
-    contenders: dict[str, Callable[[], object]], *, rounds: int, warmup: int = 3, repeats: dict[str, int] | None = None
+    contenders: dict[str, Callable[[], object]], *, rounds: int, warmup: int = 2, repeats: dict[str, int] | None = None
 ) -> dict[str, float]:
     """Median milliseconds of one call of each contender; ``repeats`` runs a short one several times per turn."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for call in contenders.values():
         for _ in range(warmup):
             call()
-    for _ in range(rounds):
+    for turn in range(rounds):
         for name, call in contenders.items():
+            slow = bool(times[name]) and times[name][-1] > SLOW_MS
+            if slow and turn >= 3:
+                continue
+            if not slow:
+                call()  # find the caches as one's own last call left them
             count = (repeats or {}).get(name, 1)
-            call()  # find the caches as one's own last call left them
             synchronize()
             start = time.perf_counter()
             for _ in range(count):

@@ -127,7 +127,10 @@ def test_samples_of_two_words_that_insist_on_each_other(cls):
     assert (drawn == torch.tensor([0, 1])).all()
 
 
-def test_work_is_shared_between_threads_and_gives_the_same_result():
+@pytest.mark.parametrize("openmp", [True, False])
+def test_work_is_shared_between_threads_and_gives_the_same_result(openmp, monkeypatch):
+    if not openmp:
+        monkeypatch.setattr(jit, "_OPENMP", None)
     threads = torch.get_num_threads()
     emissions, transitions = torch.randn(300, 40, 12), torch.randn(12, 12)
     arcs = torch.randn(40, 31, 31)
@@ -146,7 +149,11 @@ def test_work_is_shared_between_threads_and_gives_the_same_result():
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-def test_an_error_in_a_share_reaches_the_caller():
+@pytest.mark.parametrize("openmp", [True, False])
+def test_an_error_in_a_share_reaches_the_caller(openmp, monkeypatch):
+    if not openmp:
+        monkeypatch.setattr(jit, "_OPENMP", None)
+
     def kernel(first, stride):
         if first == 1:
             raise ArithmeticError("share 1")

@@ -1,15 +1,19 @@
 """How kernels are compiled and run: numba without the GIL, split over threads by the batch.
 
-Threads are Python's own rather than numba's ``prange``: numba's default threading layer aborts the process
-when two Python threads enter it at once, and a training loop that prepares batches beside itself does that.
+The threads are torch's own where its OpenMP library can be reached (the Linux builds): after each parallel operation
+they spin for a while in wait of the next, so that other threads would find their cores taken. Elsewhere they are
+Python's. Numba's ``prange`` is not used, because its default threads abort the process when two Python threads enter
+at once, and a training loop that prepares batches beside itself does that.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -28,9 +32,7 @@ _FASTMATH = {"reassoc", "contract", "nsz"}
 # Waking a thread costs some tens of microseconds: a share smaller than this is not worth one.
 _OPERATIONS_PER_THREAD = 100_000
 
-# Shares are small and taken as threads come free: torch's own threads go on spinning for a while after each
-# parallel operation, so a thread here may find its core half taken.
-_SHARES_PER_THREAD = 4
+_SHARES_PER_THREAD = 4  # taken as threads come free, so that a core that is half taken holds nobody up
 
 _lock = threading.Lock()
 _pool: tuple[int, int, ThreadPoolExecutor] | None = None  # process id (a fork has no threads), size, pool
@@ -52,15 +54,44 @@ def run_batch(kernel: Callable[..., None], size: int, operations: int, *args: An
         return
     shares = min(size, threads * _SHARES_PER_THREAD)
     waiting = iter(range(shares))  # taking the next share is atomic
+    errors: list[BaseException] = []
 
-    def work() -> None:
-        for share in waiting:
-            kernel(share, shares, *args)
+    def work(_data: Any = None) -> None:
+        try:
+            for share in waiting:
+                kernel(share, shares, *args)
+        except BaseException as error:  # it may be in a thread that cannot raise: the caller does, below
+            errors.append(error)
 
-    others = [_executor(threads - 1).submit(work) for _ in range(1, threads)]
-    work()
-    for other in others:
-        other.result()
+    if _OPENMP is not None and os.getpid() == _PROCESS:
+        _OPENMP.GOMP_parallel(_OPENMP_FUNCTION(work), None, threads, 0)
+    else:
+        others = [_executor(threads - 1).submit(work) for _ in range(1, threads)]
+        work()
+        for other in others:
+            other.result()
+    if errors:
+        raise errors[0]
+
+
+_OPENMP_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_PROCESS = os.getpid()  # OpenMP's threads do not survive a fork
+
+
+def _torch_openmp() -> ctypes.CDLL | None:
+    """The GNU OpenMP library that torch has loaded, or None."""
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
+        try:
+            library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD)
+            library.GOMP_parallel.argtypes = [_OPENMP_FUNCTION, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+            library.GOMP_parallel.restype = None
+        except (OSError, AttributeError):  # a copy that is not in use, or not GNU's
+            continue
+        return library
+    return None
+
+
+_OPENMP = _torch_openmp()
 
 
 def _executor(size: int) -> ThreadPoolExecutor:
