@@ -12,6 +12,7 @@ import platform
 from collections.abc import Callable
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -148,14 +149,14 @@ def main() -> None:
 
 def show(rows: list[dict[str, object]], memory: dict[str, object] | None) -> None:
     names = sorted({label for row in rows for label in row["times_faster"]})
-    table = Table(title=f"loss + gradient, {torch.get_num_threads()} threads; times faster than")
+    table = Table(title=f"loss + gradient, {torch.get_num_threads()} threads; times faster than", box=box.SIMPLE)
     for column in ("work", "softq ms", *names, "bar", "RAML / ML", "bar"):
         table.add_column(column, justify="left" if column == "work" else "right")
     for row in rows:
         faster = [f"{row['times_faster'][n]:.1f}×" if n in row["times_faster"] else "" for n in names]
         bar = f"{row['bar']:g}×" if row["bar"] else ""
         table.add_row(row["work"], f"{row['ms']['softq']:.3f}", *faster, bar, f"{row['raml_over_ml']:.2f}", f"{row['raml_bar']:g}")
-    console = Console()
+    console = Console(width=120)
     console.print(table)
     if memory:
         console.print(f"{memory['work']}: {memory['times_inputs']} times its inputs, bar {memory['bar']:g}")

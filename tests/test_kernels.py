@@ -186,7 +186,7 @@ def test_a_forked_process_starts_its_own_threads():
         child.start()
         child.join(timeout=60)
         assert child.exitcode == 0
-        assert queue.get() == 8
+        assert queue.get() == 2 * jit._SHARES_PER_THREAD
     finally:
         child.kill()
         torch.set_num_threads(threads)

@@ -96,7 +96,8 @@ def theorem2_bounds(c: float, gamma: float) -> Theorem2Bounds:
     """Theorem 2 (eq. 20-21) as printed and as it should be, for tail constant c and reward gap γ; b = γ²/(1-γ)².
 
     The paper's last step turns e^{-cb}/(1 - e^{-cb}) into 1/(1 + e^{cb}); it is 1/(e^{cb} - 1). ``printed`` is the
-    former (false in general), ``corrected`` the latter, ``sharp`` the line before it, -log(1 - e^{-cb}).
+    former (false in general), ``corrected`` the latter, ``sharp`` the line before it, -log(1 - e^{-cb}). The proof
+    also needs e^{-cb} < γ/(1+γ), which the theorem does not say: without it the Bayes rule may prefer another output.
 
     >>> bounds = theorem2_bounds(c=math.log(10), gamma=0.5)  # P(y*|x) = 0.9
     >>> [round(bound, 4) for bound in bounds]  # the true limit is -log 0.9 = 0.1054

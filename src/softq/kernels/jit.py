@@ -32,7 +32,7 @@ _FASTMATH = {"reassoc", "contract", "nsz"}
 # Waking a thread costs some tens of microseconds: a share smaller than this is not worth one.
 _OPERATIONS_PER_THREAD = 100_000
 
-_SHARES_PER_THREAD = 4  # taken as threads come free, so that a core that is half taken holds nobody up
+_SHARES_PER_THREAD = 2  # taken as threads come free, so that a core that is half taken holds nobody up
 
 _lock = threading.Lock()
 _pool: tuple[int, int, ThreadPoolExecutor] | None = None  # process id (a fork has no threads), size, pool
