@@ -267,6 +267,8 @@ def test_temperature_scaling():
     torch.testing.assert_close(softq.cross_entropy(target, off, temperature_scaled=False), plain)
     with pytest.raises(SoftqError, match="temperature"):
         softq.cross_entropy(softq.ml(off, torch.tensor([0])), off, temperature_scaled=True)
+    with pytest.raises(SoftqError, match="temperature"):
+        softq.kl(off, off, temperature_scaled=True)
 
 
 def test_a_forbidden_reference_gives_infinite_ml_loss_and_finite_raml_loss():

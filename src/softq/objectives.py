@@ -33,8 +33,9 @@ def cross_entropy(target: Target | Distribution, model: Distribution, *, tempera
     tensor([8.])
 
     """
-    if isinstance(target, Distribution):
+    if isinstance(target, Distribution) and not temperature_scaled:
         return target.cross_entropy(model)
+    target = _checked(target, model, temperature_scaled)
     return _tempered(target, model, temperature_scaled, lambda model: model.cross_entropy_from(target.expected_parts(model)))
 
 
@@ -49,20 +50,26 @@ def kl(target: Target | Distribution, model: Distribution, *, temperature_scaled
     >>> kl(softq.ml(p, torch.tensor([2])), p).exp().round()
     tensor([4.])
     """
-    if isinstance(target, Distribution):
+    if isinstance(target, Distribution) and not temperature_scaled:
         return target.kl(model)
+    target = _checked(target, model, temperature_scaled)
     return _tempered(
         target, model, temperature_scaled, lambda model: model.cross_entropy_from(target.expected_parts(model)) - target.entropy()
     )
 
 
-def _tempered(target: Target, model: Distribution, temperature_scaled: bool, loss: Callable[[Distribution], Tensor]) -> Tensor:
-    """The loss on one output space, with the temperature in the target alone or in the model as well."""
-    if not isinstance(target, Target) or not isinstance(model, Distribution):
+def _checked(target: Target | Distribution, model: Distribution, temperature_scaled: bool) -> Target:
+    """The target, if it and the model fit together."""
+    if not isinstance(target, (Target, Distribution)) or not isinstance(model, Distribution):
         raise DtypeError(f"expected a target and a distribution, got {type(target).__name__} and {type(model).__name__}")
-    target.space.check_same_space(model)
-    if not temperature_scaled:
-        return loss(model)
-    if target.tau is None:
+    if isinstance(target, Distribution) or (temperature_scaled and target.tau is None):
         raise TemperatureError("temperature_scaled needs a target with a temperature (softq.raml or softq.sqdml)")
+    target.space.check_same_space(model)
+    return target
+
+
+def _tempered(target: Target, model: Distribution, temperature_scaled: bool, loss: Callable[[Distribution], Tensor]) -> Tensor:
+    """The loss with the temperature in the target alone, or in the model as well."""
+    if not temperature_scaled or target.tau is None:
+        return loss(model)
     return target.tau**2 * loss(model.scaled(1.0 / target.tau))

@@ -56,7 +56,7 @@ def load_log_weights(scores: Any, n: int, weight: Any, shift: Any) -> None:
             weight[h, d] = scores[h, d] - shift[d] if h != d else -np.inf
 
 
-TREE_OK, HEAD_OUT_OF_RANGE, CYCLE, NO_ROOT, TWO_ROOTS, CROSSING = range(6)
+TREE_OK, HEAD_OUT_OF_RANGE, CYCLE, TWO_ROOTS, CROSSING = range(5)
 
 
 def find_bad_tree(lengths: Tensor, heads: Tensor, multiroot: bool, projective: bool) -> tuple[int, int, int] | None:

@@ -7,7 +7,7 @@ into the reward of every part, r(y, y*) = Σ over the parts of y of ``on_parts(i
 from __future__ import annotations
 
 import hashlib
-import math
+from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
 import torch
@@ -18,24 +18,24 @@ from softq.errors import DtypeError, RewardError, ShapeError
 Parts = Literal["classes", "labels", "arcs"]
 
 
-class PartReward:
+class PartReward(ABC):
     """A reward that splits over parts of the named kind."""
 
     parts: ClassVar[Parts]
 
     @property
+    @abstractmethod
     def signature(self) -> str:
         """Short text that identifies the reward beside every number it gave."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def bound(self) -> float:
         """Largest difference between two rewards of one part: R of Theorem 1 for a single class or token."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_parts(self, reference: Tensor) -> Tensor:
         """Reward of each part, shaped like ``reference``, the 0/1 indicator of the reference's parts."""
-        raise NotImplementedError
 
 
 class _Match(PartReward):
@@ -145,8 +145,3 @@ class TokenReward(_Table):
         if weights.dim() != 1:
             raise ShapeError(f"weights must have shape [K], got {list(weights.shape)}")
         return cls(torch.diag(weights))
-
-
-def natural_bound(tokens: int) -> float:
-    """Largest natural reward of an output of so many tokens (a class counts as one)."""
-    return float(tokens) if tokens else math.nan
