@@ -10,7 +10,7 @@ from scipy import stats
 
 import oracle
 import softq
-from softq.kernels import jit, spanning
+from softq.kernels import contrast, jit, spanning
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
@@ -118,6 +118,17 @@ def test_samplers_agree_when_the_walk_is_given_up(monkeypatch):
 
 
 @pytest.mark.parametrize("cls", [softq.ProjectiveTree, softq.SpanningTree])
+def test_arcs_whose_weights_underflow_still_count(cls):
+    """Every tree needs an arc that is e^-9900 times weaker than its rival: in probability space there would be none."""
+    arcs = torch.zeros(3, 3, dtype=torch.float64)
+    arcs[1, 2] = arcs[2, 1] = 1e4
+    arcs[0, 1] = 100.0
+    p = cls(arcs)
+    assert p.log_partition.item() == pytest.approx(10_100.0)
+    assert p.marginals[0, 1].item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("cls", [softq.ProjectiveTree, softq.SpanningTree])
 def test_samples_of_two_words_that_insist_on_each_other(cls):
     """Weights that underflow and walks that would never end: still a tree, and the better of the two."""
     arcs = torch.zeros(1, 3, 3, dtype=torch.float64)
@@ -174,8 +185,11 @@ def _count_shares(queue):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_process_starts_its_own_threads():
-    """The parent's pool has no threads in a child; work handed to it would wait for ever."""
+@pytest.mark.parametrize("openmp", [True, False])
+def test_a_forked_process_starts_its_own_threads(openmp, monkeypatch):
+    """The parent's threads are not there in a child; work handed to them would wait for ever."""
+    if not openmp:
+        monkeypatch.setattr(jit, "_OPENMP", None)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -235,11 +249,12 @@ def test_transitions_shared_by_the_batch_per_step(steps):
 
 
 def test_large_inputs_take_the_same_path_to_the_same_gradient():
-    """Above a size, gradients are weighed by kernels and not by torch."""
-    emissions = torch.randn(64, 60, 20, dtype=torch.float64, requires_grad=True)
-    transitions = torch.randn(20, 20, dtype=torch.float64, requires_grad=True)
+    """Above a size, gradients are weighed by kernels and not by torch: those of the emissions and of the shared table."""
+    emissions = torch.randn(64, 30, 24, dtype=torch.float64, requires_grad=True)
+    transitions = torch.randn(24, 24, dtype=torch.float64, requires_grad=True)
+    assert min(emissions.numel(), 64 * transitions.numel()) > contrast._SMALL
     weights = torch.randn(64, dtype=torch.float64)
-    refs = torch.randint(20, (64, 60))
+    refs = torch.randint(24, (64, 30))
     found, want = [], []
     for result, name in ((found, "fast"), (want, "reference")):
         with softq.backend(name):
