@@ -164,14 +164,33 @@ fast_exp: Any = np.exp if _compiled_exp is _fast_exp else _compiled_exp  # NUMBA
 
 
 @jit
-def next_random(state: np.ndarray[Any, Any]) -> float:
-    """Uniform in [0, 1) from a one-word splitmix64 state, which is advanced."""
+def next_word(state: np.ndarray[Any, Any]) -> Any:
+    """64 random bits from a one-word splitmix64 state, which is advanced."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return float(z >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+    return z ^ (z >> np.uint64(31))
+
+
+@jit
+def next_random(state: np.ndarray[Any, Any]) -> float:
+    """Uniform in [0, 1)."""
+    return float(next_word(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
+
+
+@jit
+def next_below(state: np.ndarray[Any, Any], bound: int) -> Any:
+    """Uniform in 0..bound-1 for a bound below 2^32, without bias (Lemire 2019)."""
+    if bound == 1:
+        return 0
+    limit = np.uint64(bound)
+    product = (next_word(state) >> np.uint64(32)) * limit
+    if (product & np.uint64(0xFFFFFFFF)) < limit:
+        uneven = (np.uint64(1 << 32) - limit) % limit
+        while (product & np.uint64(0xFFFFFFFF)) < uneven:
+            product = (next_word(state) >> np.uint64(32)) * limit
+    return np.int64(product >> np.uint64(32))
 
 
 # Kernels run on numbers or on their logarithms. The choice is an argument that is None or True, because numba leaves

@@ -1,5 +1,25 @@
-"""Rewards r(y, y*). Those here split over the parts of an output, so that targets built from them are exact."""
+"""Rewards r(y, y*). Those that split over the parts of an output give exact targets, the others weigh sampled candidates."""
 
-from softq.rewards.parts import Attachment, ExactMatch, Matrix, PartReward, TokenAccuracy, TokenReward
+from softq.rewards.base import Reward
+from softq.rewards.bleu import BLEUStatistics, MultiReferenceBLEU, SentenceBLEU
+from softq.rewards.function import Callable
+from softq.rewards.overlap import ChrF, NegativeEditDistance, RougeL
+from softq.rewards.parts import Attachment, ExactMatch, Matrix, NegativeHamming, PartReward, TokenAccuracy, TokenReward
 
-__all__ = ["Attachment", "ExactMatch", "Matrix", "PartReward", "TokenAccuracy", "TokenReward"]
+__all__ = [
+    "Attachment",
+    "BLEUStatistics",
+    "Callable",
+    "ChrF",
+    "ExactMatch",
+    "Matrix",
+    "MultiReferenceBLEU",
+    "NegativeEditDistance",
+    "NegativeHamming",
+    "PartReward",
+    "Reward",
+    "RougeL",
+    "SentenceBLEU",
+    "TokenAccuracy",
+    "TokenReward",
+]

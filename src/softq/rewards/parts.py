@@ -7,35 +7,29 @@ into the reward of every part, r(y, y*) = Σ over the parts of y of ``on_parts(i
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from softq.errors import DtypeError, RewardError, ShapeError
+from softq.errors import DtypeError, OutputError, RewardError, ShapeError
+from softq.kernels.edits import equal, equal_positions
+from softq.rewards.base import Reward, as_float, both_present
+from softq.sentences import Sentences
 
 Parts = Literal["classes", "labels", "arcs"]
 
 
-class PartReward(ABC):
+class PartReward(Reward):
     """A reward that splits over parts of the named kind."""
 
     parts: ClassVar[Parts]
-
-    @property
-    @abstractmethod
-    def signature(self) -> str:
-        """Short text that identifies the reward beside every number it gave."""
-
-    @property
-    @abstractmethod
-    def bound(self) -> float:
-        """Largest difference between two rewards of one part: R of Theorem 1 for a single class or token."""
+    decomposes = True
 
     @abstractmethod
     def on_parts(self, reference: Tensor) -> Tensor:
-        """Reward of each part, shaped like ``reference``, the 0/1 indicator of the reference's parts."""
+        """Reward of each part, shaped like ``reference``, the indicator of the reference's parts; linear in it."""
 
 
 class _Match(PartReward):
@@ -54,15 +48,21 @@ class _Match(PartReward):
     def on_parts(self, reference: Tensor) -> Tensor:
         return reference
 
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        return as_float(equal_positions(*candidates, *references))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class ExactMatch(_Match):
-    """1 for the right class, 0 for any other: the natural reward of ``Categorical``."""
+    """1 for the right class, 0 for any other: the natural reward of ``Categorical``. On sequences, 1 if all of it is right."""
 
     parts = "classes"
     name = "exact-match"
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        return as_float(equal(*candidates, *references) & both_present(candidates, references))
 
 
 class TokenAccuracy(_Match):
@@ -70,6 +70,30 @@ class TokenAccuracy(_Match):
 
     parts = "labels"
     name = "token-accuracy"
+
+
+class NegativeHamming(_Match):
+    """Minus the number of wrong labels or words (paper, Appendix D.2.4; Norouzi et al. 2016).
+
+    Over outputs of one length it is `TokenAccuracy` less a constant, so its targets are the same. Between sentences of
+    different lengths, each word too many or too few is one wrong word.
+
+    >>> candidates, lengths = Sentences.pack([[[1, 2, 3], [1, 9], [7, 8, 9]]])
+    >>> refs, ref_lengths = Sentences.pack([[[1, 2, 3]]])
+    >>> NegativeHamming()(candidates, lengths, refs, ref_lengths).squeeze()
+    tensor([ 0., -2., -3.], dtype=torch.float64)
+    """
+
+    parts = "labels"
+    name = "negative-hamming"
+
+    def on_parts(self, reference: Tensor) -> Tensor:
+        return reference - reference.sum(-1, keepdim=True)  # padding has no reference part and stays 0
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        longer = torch.maximum(candidates.lengths.unsqueeze(2), references.lengths.unsqueeze(1))
+        wrong = longer - equal_positions(*candidates, *references)
+        return 0.0 - as_float(wrong.masked_fill(~both_present(candidates, references), 0))
 
 
 class Attachment(_Match):
@@ -112,6 +136,24 @@ class _Table(PartReward):
             raise ShapeError(f"the reward table is for {size} {self.parts}, the output space has {reference.shape[-1]}")
         # Padding has no reference part and so no reward: an all-zero row stays zero.
         return reference @ self.table.to(reference).T
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        width = min(candidates.tokens.shape[2], references.tokens.shape[2])
+        shared = torch.minimum(candidates.lengths.unsqueeze(2), references.lengths.unsqueeze(1)).unsqueeze(3)
+        real = torch.arange(width, device=shared.device) < shared  # [B, S, R, width]
+        predicted = candidates.tokens[..., :width].unsqueeze(2).expand(real.shape)
+        right = references.tokens[..., :width].unsqueeze(1).expand(real.shape)
+        size = self.table.shape[0]
+        bad = real & ((predicted < 0) | (predicted >= size) | (right < 0) | (right >= size))
+        if bool(bad.any()):
+            b, s, r, t = bad.nonzero()[0].tolist()
+            raise OutputError(
+                f"the reward table is for {self.parts} 0..{size - 1}, got {int(predicted[b, s, r, t])} predicted and "
+                f"{int(right[b, s, r, t])} right at example {b}, candidate {s}, reference {r}, position {t}"
+            )
+        cells = (predicted * size + right).masked_fill(~real, 0).long()
+        table = self.table.to(device=cells.device, dtype=torch.float64).reshape(-1)
+        return table[cells].masked_fill(~real, 0.0).sum(-1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.table.tolist()})"

@@ -1,0 +1,180 @@
+"""Edit distance, longest common subsequence, equal positions and equality of candidates with references.
+
+The first two walk over the candidate and treat 64 positions of the reference at a time (Myers 1999, Hyyrö 2003, 2004).
+Candidates are ``[B, S, L]``, references ``[B, R, M]``; a length of -1 marks one that is missing, and its values are 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softq.kernels.jit import jit, run_batch
+from softq.kernels.words import EMPTY, FULL, ONE, ZERO, count_bits, find, note_positions, pair_arrays, table_bits, words_needed
+
+_PER_SHARE = 256  # candidates: an example with many is split among threads
+
+
+def edit_distance(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
+    """Levenshtein distance of each candidate to each reference, int32 ``[B, S, R]``."""
+    return _walk(_edit_kernel, candidates, lengths, references, ref_lengths)
+
+
+def common_subsequence(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
+    """Length of the longest common subsequence, int32 ``[B, S, R]``."""
+    return _walk(_subsequence_kernel, candidates, lengths, references, ref_lengths)
+
+
+def equal_positions(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
+    """Number of positions at which both have the same token, int32 ``[B, S, R]``."""
+    return _walk(_equal_kernel, candidates, lengths, references, ref_lengths)
+
+
+def equal(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
+    """Whether candidate and reference are the same, bool ``[B, S, R]``."""
+    same_length = lengths.unsqueeze(2) == ref_lengths.unsqueeze(1)
+    positions = equal_positions(candidates, lengths, references, ref_lengths)
+    return same_length & (positions == lengths.unsqueeze(2))
+
+
+def _walk(kernel: Any, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
+    batch, size, _ = candidates.shape
+    count, longest = references.shape[1:]
+    out = np.zeros((batch, size, count), dtype=np.int32)
+    shares = -(-size // _PER_SHARE)
+    operations = 2 * candidates.numel() * count * words_needed(longest)
+    arrays = pair_arrays(candidates, lengths, references, ref_lengths)
+    run_batch(kernel, batch * shares, operations, shares, table_bits(longest), words_needed(longest), *arrays, out)
+    return torch.from_numpy(out).to(candidates.device)
+
+
+@jit
+def _edit_kernel(first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, out: Any) -> None:
+    size, count = lengths.shape[1], ref_lengths.shape[1]
+    keys = np.empty(1 << bits, np.int64)
+    masks = np.empty((1 << bits, words), np.uint64)
+    rises, falls = np.empty(words, np.uint64), np.empty(words, np.uint64)
+    for share in range(first, lengths.shape[0] * shares, stride):
+        b = share // shares
+        start = (share % shares) * _PER_SHARE
+        for r in range(count):
+            if ref_lengths[b, r] < 0:
+                continue
+            note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
+            for s in range(start, min(start + _PER_SHARE, size)):
+                if lengths[b, s] < 0:
+                    continue
+                row = b * size + s
+                if words == 1:
+                    out[b, s, r] = _edits_short(cands, row, lengths[b, s], keys, masks, bits, ref_lengths[b, r])
+                else:
+                    out[b, s, r] = _edits(cands, row, lengths[b, s], keys, masks, bits, ref_lengths[b, r], rises, falls)
+
+
+@jit
+def _edits_short(tokens: Any, row: int, length: int, keys: Any, masks: Any, bits: int, ref_length: int) -> Any:
+    """Distance to a reference of up to 64 words. Bit i of ``rise`` (``fall``): the column of distances grows (shrinks) by one at row i."""
+    if ref_length == 0:
+        return length
+    line = np.uint64(row)
+    top = np.uint64(ref_length - 1)
+    rise, fall = FULL, ZERO
+    distance = ref_length
+    for i in range(np.uint64(length)):
+        slot = find(keys, tokens[line, i], bits)
+        same = masks[slot, 0] if keys[slot] != EMPTY else ZERO
+        diagonal = (((same & rise) + rise) ^ rise) | same | fall
+        up = fall | ~(diagonal | rise)  # where the row of distances grows
+        down = rise & diagonal
+        distance += np.int64((up >> top) & ONE) - np.int64((down >> top) & ONE)
+        up = (up << ONE) | ONE
+        down <<= ONE
+        fall = up & diagonal
+        rise = down | ~(diagonal | up)
+    return distance
+
+
+@jit
+def _edits(tokens: Any, row: int, length: int, keys: Any, masks: Any, bits: int, ref_length: int, rises: Any, falls: Any) -> Any:
+    """The same in blocks of 64 words, with the change of a block's last row carried into the next block."""
+    words = (ref_length + 63) >> 6
+    for w in range(words):
+        rises[w], falls[w] = FULL, ZERO
+    distance = ref_length if words > 0 else length
+    for i in range(length if words > 0 else 0):
+        slot = find(keys, tokens[row, i], bits)
+        up_in, down_in = ONE, ZERO
+        for w in range(words):
+            same = masks[slot, w] if keys[slot] != EMPTY else ZERO
+            rise, fall = rises[w], falls[w]
+            stays = same | fall
+            same |= down_in
+            diagonal = (((same & rise) + rise) ^ rise) | same
+            up = fall | ~(diagonal | rise)
+            down = rise & diagonal
+            top = np.uint64((ref_length - 1) & 63) if w == words - 1 else np.uint64(63)
+            up_out, down_out = (up >> top) & ONE, (down >> top) & ONE
+            up = (up << ONE) | up_in
+            down = (down << ONE) | down_in
+            rises[w] = down | ~(stays | up)
+            falls[w] = up & stays
+            up_in, down_in = up_out, down_out
+        distance += np.int64(up_in) - np.int64(down_in)
+    return distance
+
+
+@jit
+def _subsequence_kernel(
+    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, out: Any
+) -> None:
+    size, count = lengths.shape[1], ref_lengths.shape[1]
+    keys = np.empty(1 << bits, np.int64)
+    masks = np.empty((1 << bits, words), np.uint64)
+    steps = np.empty(words, np.uint64)
+    for share in range(first, lengths.shape[0] * shares, stride):
+        b = share // shares
+        start = (share % shares) * _PER_SHARE
+        for r in range(count):
+            if ref_lengths[b, r] < 0:
+                continue
+            note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
+            for s in range(start, min(start + _PER_SHARE, size)):
+                # A zero bit marks a row at which the length of the common subsequence grows.
+                for w in range(words):
+                    steps[w] = FULL
+                for i in range(lengths[b, s]):
+                    slot = find(keys, cands[b * size + s, i], bits)
+                    if keys[slot] == EMPTY:
+                        continue
+                    carry = ZERO
+                    for w in range(words):
+                        step = steps[w]
+                        hit = step & masks[slot, w]
+                        total = step + hit
+                        over = total < step
+                        total += carry
+                        carry = ONE if over or total < carry else ZERO
+                        steps[w] = total | (step - hit)
+                total_bits = 0
+                for w in range(words):
+                    total_bits += count_bits(~steps[w])
+                out[b, s, r] = total_bits
+
+
+@jit
+def _equal_kernel(first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, out: Any) -> None:
+    size, count = lengths.shape[1], ref_lengths.shape[1]
+    for share in range(first, lengths.shape[0] * shares, stride):
+        b = share // shares
+        start = (share % shares) * _PER_SHARE
+        for s in range(start, min(start + _PER_SHARE, size)):
+            row = np.uint64(b * size + s)
+            for r in range(count):
+                ref = np.uint64(b * count + r)
+                total = 0
+                for i in range(np.uint64(max(0, min(lengths[b, s], ref_lengths[b, r])))):
+                    total += cands[row, i] == refs[ref, i]
+                out[b, s, r] = total

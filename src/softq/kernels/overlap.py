@@ -1,0 +1,249 @@
+"""Clipped n-gram matches of candidates with references, and sentence BLEU from them.
+
+For candidate position i and order n let E_n be the set of positions at which a reference n-gram ends that equals the
+candidate's n-gram ending at i. Then E_1 = positions of the word, E_n = (previous E_{n-1} shifted by one) ∩ E_1. Reference
+positions of different n-grams are disjoint, so letting each candidate n-gram claim the first free position of its E_n
+counts matches clipped at the reference's count: Σ over distinct n-grams of min(count in candidate, count in reference).
+
+Candidates are ``[B, S, L]``, references ``[B, R, M]``; a length of -1 marks one that is missing, and its values are 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softq.kernels.jit import as_array, fast_exp, jit, run_batch
+from softq.kernels.words import EMPTY, ONE, ZERO, Array, count_bits, find, note_positions, pair_arrays, table_bits, words_needed
+
+# Rules for orders without matches; see SentenceBLEU.
+SMOOTHING = {"none": 0, "nltk3": 1, "mteval": 2, "sacrebleu": 3}
+_NONE, _NLTK3, _MTEVAL = 0, 1, 2
+
+_PER_SHARE = 256  # candidates: an example with many is split among threads
+
+
+def ngram_matches(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor, order: int, *, union: bool) -> Tensor:
+    """Clipped matches of orders 1..order, int32 ``[B, S, R, order]``; with ``union``, clipped over all references, ``[B, S, 1, order]``."""
+    batch, size, _ = candidates.shape
+    out = np.zeros((batch, size, 1 if union else references.shape[1], order), dtype=np.int32)
+    _run(_match_kernel, candidates, references, order, *pair_arrays(candidates, lengths, references, ref_lengths), order, union, out)
+    return torch.from_numpy(out).to(candidates.device)
+
+
+def sentence_bleu(
+    candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor, order: int, rule: str, brevity: bool, effective: bool
+) -> Tensor:
+    """BLEU of each candidate against each reference, float64 ``[B, S, R]``."""
+    batch, size, width = candidates.shape
+    out = np.zeros((batch, size, references.shape[1]))
+    arrays = pair_arrays(candidates, lengths, references, ref_lengths)
+    kernel = _bleu_kernel_short if order == 4 and references.shape[2] <= 64 else _bleu_kernel
+    _run(kernel, candidates, references, order, *arrays, order, SMOOTHING[rule], brevity, effective, log_table(width), out)
+    return torch.from_numpy(out).to(candidates.device)
+
+
+def bleu_from_matches(matches: Array, lengths: Array, ref_lengths: Array, rule: str, brevity: bool, effective: bool) -> Array:
+    """BLEU from clipped matches ``[N, order]`` and lengths ``[N]``, float64 ``[N]``."""
+    out = np.zeros(len(lengths))
+    logs = log_table(int(lengths.max(initial=0)))
+    _value_kernel(matches, lengths, ref_lengths, SMOOTHING[rule], brevity, effective, logs, out)
+    return out
+
+
+def log_table(largest: int) -> Array:
+    """Logarithms of 0..largest; the first is not used."""
+    return np.log(np.maximum(np.arange(largest + 1), 1))
+
+
+def _run(kernel: Any, candidates: Tensor, references: Tensor, order: int, *args: Any) -> None:
+    longest = references.shape[2]
+    shares = -(-candidates.shape[1] // _PER_SHARE)
+    operations = candidates.numel() * references.shape[1] * order * words_needed(longest)
+    run_batch(kernel, len(candidates) * shares, operations, shares, table_bits(longest), words_needed(longest), *args)
+
+
+@jit
+def _bleu_value(counts: Any, row: int, order: int, length: int, ref_length: int, rule: int, brevity: bool, effective: bool, logs: Any) -> Any:
+    """BLEU from the clipped matches ``counts[row]`` under one of the smoothing rules."""
+    if length == 0:
+        return 0.0
+    present = min(order, length)  # orders of which the candidate has any n-gram
+    if rule != _MTEVAL and (counts[row, 0] == 0 or (rule != _NLTK3 and present < order and not effective)):
+        return 0.0
+    total = 0.0
+    halvings = 0
+    for n in range(present):
+        if counts[row, n] > 0:
+            total += logs[counts[row, n]] - logs[length - n]
+        elif rule == _NONE:
+            return 0.0
+        else:
+            halvings += 1
+            total -= halvings * 0.6931471805599453 + logs[length - n]
+    if rule == _NLTK3 and not effective:  # an order without n-grams counts as one n-gram that fails
+        for _ in range(present, order):
+            halvings += 1
+            total -= halvings * 0.6931471805599453
+    exponent = total / (present if effective else order)
+    if brevity and length < ref_length:
+        exponent += 1.0 - ref_length / length
+    return fast_exp(min(exponent, 0.0))
+
+
+@jit
+def _value_kernel(matches: Any, lengths: Any, ref_lengths: Any, rule: int, brevity: bool, effective: bool, logs: Any, out: Any) -> None:
+    for i in range(len(out)):
+        if lengths[i] >= 0 and ref_lengths[i] >= 0:
+            out[i] = _bleu_value(matches, i, matches.shape[1], lengths[i], ref_lengths[i], rule, brevity, effective, logs)
+
+
+@jit
+def _claim(
+    tokens: Any, row: int, length: int, keys: Any, masks: Any, bits: int, order: int, ends: Any, used: Any, counts: Any, hits: Any
+) -> None:
+    """Clipped matches of one candidate into ``counts[0]``; ``hits[n-1, i]`` is set where the n-gram that ends at i found a place."""
+    words = masks.shape[1]
+    for n in range(order + 1):
+        for w in range(words):
+            used[n, w] = ZERO
+    for n in range(order):
+        counts[0, n] = 0
+    depth = 0  # longest n-gram that ends at the previous position and is in the reference
+    for i in range(length):
+        slot = find(keys, tokens[row, i], bits)
+        reach = min(depth + 1, order)
+        depth = 0
+        if keys[slot] == EMPTY:
+            continue
+        for n in range(reach, 0, -1):
+            found, claimed = False, False
+            carry = ZERO
+            for w in range(words):
+                here = masks[slot, w]
+                if n > 1:  # n falls, so ends[n - 1] still belongs to the previous position
+                    before = ends[n - 1, w]
+                    here &= (before << ONE) | carry
+                    carry = before >> np.uint64(63)
+                ends[n, w] = here
+                if here != ZERO:
+                    found = True
+                    free = here & ~used[n, w]
+                    if free != ZERO and not claimed:
+                        used[n, w] |= free & (ZERO - free)
+                        claimed = True
+            if found:
+                depth = max(depth, n)
+            if claimed:
+                counts[0, n - 1] += 1
+                if hits is not None:
+                    hits[n - 1, i] = True
+
+
+@jit
+def _match_kernel(
+    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, order: int, union: bool, out: Any
+) -> None:
+    size, count = lengths.shape[1], ref_lengths.shape[1]
+    keys = np.empty((count, 1 << bits), np.int64)
+    masks = np.empty((count, 1 << bits, words), np.uint64)
+    ends, used = np.empty((order + 1, words), np.uint64), np.empty((order + 1, words), np.uint64)
+    counts = np.empty((1, order), np.int32)
+    hits = np.zeros((order, max(cands.shape[1], 1)), np.bool_)
+    for share in range(first, lengths.shape[0] * shares, stride):
+        b = share // shares
+        start = (share % shares) * _PER_SHARE
+        for r in range(count):
+            if ref_lengths[b, r] >= 0:
+                note_positions(refs, b * count + r, ref_lengths[b, r], keys[r], masks[r], bits)
+        for s in range(start, min(start + _PER_SHARE, size)):
+            length = lengths[b, s]
+            hits[:, :] = False
+            for r in range(count):
+                if length < 0 or ref_lengths[b, r] < 0:
+                    continue
+                _claim(cands, b * size + s, length, keys[r], masks[r], bits, order, ends, used, counts, hits)
+                if not union:
+                    for n in range(order):
+                        out[b, s, r, n] = counts[0, n]
+            if union:  # the k-th occurrence finds a place where a reference has k of them: clipped at the largest count
+                for n in range(order):
+                    for i in range(length):
+                        out[b, s, 0, n] += hits[n, i]
+
+
+@jit
+def _bleu_kernel(
+    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any,
+    order: int, rule: int, brevity: bool, effective: bool, logs: Any, out: Any,
+) -> None:  # fmt: skip
+    size, count = lengths.shape[1], ref_lengths.shape[1]
+    keys = np.empty(1 << bits, np.int64)
+    masks = np.empty((1 << bits, words), np.uint64)
+    ends, used = np.empty((order + 1, words), np.uint64), np.empty((order + 1, words), np.uint64)
+    counts = np.empty((1, order), np.int32)
+    for share in range(first, lengths.shape[0] * shares, stride):
+        b = share // shares
+        start = (share % shares) * _PER_SHARE
+        for r in range(count):
+            if ref_lengths[b, r] < 0:
+                continue
+            note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
+            for s in range(start, min(start + _PER_SHARE, size)):
+                if lengths[b, s] >= 0:
+                    _claim(cands, b * size + s, lengths[b, s], keys, masks, bits, order, ends, used, counts, None)
+                    out[b, s, r] = _bleu_value(counts, 0, order, lengths[b, s], ref_lengths[b, r], rule, brevity, effective, logs)
+
+
+@jit
+def _bleu_kernel_short(
+    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any,
+    order: int, rule: int, brevity: bool, effective: bool, logs: Any, out: Any,
+) -> None:  # fmt: skip
+    """The common case, four orders and references of up to 64 words: all sets live in registers, and the places claimed are the counts."""
+    size, count = lengths.shape[1], ref_lengths.shape[1]
+    keys = np.empty(1 << bits, np.int64)
+    masks = np.empty((1 << bits, words), np.uint64)
+    counts = np.empty((1, order), np.int32)
+    for share in range(first, lengths.shape[0] * shares, stride):
+        b = share // shares
+        start = (share % shares) * _PER_SHARE
+        for r in range(count):
+            if ref_lengths[b, r] < 0:
+                continue
+            note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
+            for s in range(start, min(start + _PER_SHARE, size)):
+                length = lengths[b, s]
+                if length < 0:
+                    continue
+                row = np.uint64(b * size + s)
+                e1 = e2 = e3 = e4 = ZERO
+                u1 = u2 = u3 = u4 = ZERO
+                for i in range(np.uint64(length)):
+                    slot = find(keys, cands[row, i], bits)
+                    if keys[slot] == EMPTY:
+                        e1 = e2 = e3 = ZERO
+                        continue
+                    e4 = e3 << ONE
+                    e3 = e2 << ONE
+                    e2 = e1 << ONE
+                    e1 = masks[slot, 0]
+                    e2 &= e1
+                    e3 &= e1
+                    e4 &= e1
+                    free = e1 & ~u1
+                    u1 |= free & (ZERO - free)
+                    free = e2 & ~u2
+                    u2 |= free & (ZERO - free)
+                    free = e3 & ~u3
+                    u3 |= free & (ZERO - free)
+                    free = e4 & ~u4
+                    u4 |= free & (ZERO - free)
+                counts[0, 0] = count_bits(u1)
+                counts[0, 1] = count_bits(u2)
+                counts[0, 2] = count_bits(u3)
+                counts[0, 3] = count_bits(u4)
+                out[b, s, r] = _bleu_value(counts, 0, order, length, ref_lengths[b, r], rule, brevity, effective, logs)

@@ -1,0 +1,73 @@
+"""Where the words of a reference stand, as bits: the ground of BLEU, chrF, edit distance and longest common subsequence.
+
+A reference becomes a small hash table from word to the set of its positions, in 64-bit words. The kernels of
+`softq.kernels.overlap` and `softq.kernels.edits` then walk over a candidate and treat all positions of the reference at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from softq.kernels.jit import as_array, jit
+
+Array = np.ndarray[Any, Any]
+
+EMPTY = np.int64(-1)  # no word has a negative number
+ZERO, ONE = np.uint64(0), np.uint64(1)
+FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_M1, _M2, _M4 = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333), np.uint64(0x0F0F0F0F0F0F0F0F)
+_H01 = np.uint64(0x0101010101010101)
+
+
+def table_bits(max_length: int) -> int:
+    """Logarithm of the size of a table that stays at most half full."""
+    return max(4, (2 * max_length - 1).bit_length())
+
+
+def words_needed(max_length: int) -> int:
+    """64-bit words that hold one bit per position."""
+    return max(1, (max_length + 63) // 64)
+
+
+def pair_arrays(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> tuple[Array, Array, Array, Array]:
+    """Candidates ``[B·S, L]``, lengths ``[B, S]``, references ``[B·R, M]`` and their lengths ``[B, R]`` for a kernel."""
+    rows, ref_rows = candidates.reshape(-1, candidates.shape[2]), references.reshape(-1, references.shape[2])
+    return as_array(rows), as_array(lengths), as_array(ref_rows), as_array(ref_lengths)
+
+
+@jit
+def find(keys: Any, token: int, bits: int) -> Any:
+    """Slot that holds the token, or the empty one where it belongs."""
+    last = (ONE << np.uint64(bits)) - ONE
+    slot = (np.uint64(token) * _SPREAD) >> np.uint64(64 - bits)
+    while keys[slot] != token and keys[slot] != EMPTY:
+        slot = (slot + ONE) & last
+    return slot
+
+
+@jit
+def note_positions(tokens: Any, row: int, length: int, keys: Any, masks: Any, bits: int) -> None:
+    """Fill the table with the positions of ``tokens[row, :length]``; ``masks`` has one row of 64-bit words per slot."""
+    for slot in range(keys.shape[0]):
+        keys[slot] = EMPTY
+    for t in range(length):
+        slot = find(keys, tokens[row, t], bits)
+        if keys[slot] == EMPTY:
+            keys[slot] = tokens[row, t]
+            for w in range(masks.shape[1]):
+                masks[slot, w] = ZERO
+        masks[slot, t >> 6] |= ONE << np.uint64(t & 63)
+
+
+@jit
+def count_bits(x: Any) -> int:
+    """Number of ones in a 64-bit word."""
+    x = x - ((x >> ONE) & _M1)
+    x = (x & _M2) + ((x >> np.uint64(2)) & _M2)
+    x = (x + (x >> np.uint64(4))) & _M4
+    return np.int64((x * _H01) >> np.uint64(56))

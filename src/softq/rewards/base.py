@@ -1,0 +1,83 @@
+"""What every reward offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from softq.errors import ShapeError
+from softq.sentences import Sentences, check_sentences, check_tokens
+
+
+class Reward(ABC):
+    """r(y, y*): how good output y is where y* is right. Higher is better.
+
+    Called on token sequences, it scores every candidate of an example against every reference of that example.
+    """
+
+    decomposes: ClassVar[bool] = False
+    """Whether it is a sum over the parts of an output, so that targets over all outputs are exact."""
+
+    pairwise: ClassVar[bool] = True
+    """Whether there is one value per reference, or one for all references together."""
+
+    @property
+    @abstractmethod
+    def signature(self) -> str:
+        """Short text that identifies the reward beside every number it gave."""
+
+    @property
+    @abstractmethod
+    def bound(self) -> float:
+        """R of Theorem 1, the largest difference between two rewards; ``math.inf`` if there is none.
+
+        Of a reward that decomposes it is that of one part: n tokens have n times as much.
+        """
+
+    @abstractmethod
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        """Rewards of checked candidates ``[B, S, L]`` against references ``[B, R, M]``: float64 ``[B, S, R]``."""
+
+    def __call__(self, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
+        """Reward of every candidate against every reference of its example.
+
+        Args:
+            candidates: integer tokens ``[B, S, L]``.
+            lengths: ``[B, S]``; -1 marks a candidate that is missing.
+            references: integer tokens ``[B, R, M]``.
+            ref_lengths: ``[B, R]``; -1 marks a reference that is missing.
+
+        Returns:
+            float64 ``[B, S, R]`` (``[B, S, 1]`` if not ``pairwise``) in natural units, 0 where either is missing.
+
+        """
+        return self.score(*check_pair(candidates, lengths, references, ref_lengths))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.signature})"
+
+
+def check_pair(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> tuple[Sentences, Sentences]:
+    """Candidates and references that fit together, of one type and on one device."""
+    cands = check_sentences("candidates", Sentences(candidates, lengths))
+    refs = check_sentences("references", Sentences(references, ref_lengths))
+    if candidates.dim() != 3 or references.dim() != 3 or len(candidates) != len(references):
+        raise ShapeError(
+            "candidates and references must have shapes [B, S, L] and [B, R, M] with one B, "
+            f"got {list(candidates.shape)} and {list(references.shape)}"
+        )
+    check_tokens("references", refs)
+    return cands, Sentences(refs.tokens.to(cands.tokens), refs.lengths.to(cands.lengths))
+
+
+def both_present(candidates: Sentences, references: Sentences) -> Tensor:
+    """bool ``[B, S, R]``: neither the candidate nor the reference is missing."""
+    return candidates.present.unsqueeze(2) & references.present.unsqueeze(1)
+
+
+def as_float(counts: Tensor) -> Tensor:
+    """Counts as float64 rewards."""
+    return counts.to(torch.float64)

@@ -1,0 +1,156 @@
+"""Any Python function of two sentences as a reward."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import pickle
+from collections.abc import Callable as Function
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softq.errors import RewardError
+from softq.rewards.base import Reward, both_present
+from softq.sentences import Sentences
+
+_PAIRS_PER_CALL = 1024  # of a worker process
+
+
+class Callable(Reward):
+    """A Python function of a candidate and a reference: a metric from another package, a learned one, a rule of your own.
+
+    Args:
+        function: takes two token lists and returns a number; with ``decode`` two strings; with ``batched`` two lists of
+            those, pair by pair, and returns as many numbers. NaN and infinities are errors.
+        decode: turns a token list into a string (such as a tokenizer's ``decode``), or the text of each token number, to be joined by spaces.
+        batched: whether the function takes many pairs at once.
+        workers: processes that share the work; 0 calls the function here. They are started by spawning, so the function must be one
+            that can be imported by name. Close them with `close` or a ``with`` block; else they end with the reward.
+        name: goes into the signature; the function's own name if not given.
+        bound: largest difference between two rewards, if you know it.
+
+    >>> def same_first_word(candidate, reference):
+    ...     return float(candidate[:1] == reference[:1])
+    >>> reward = Callable(same_first_word, bound=1.0)
+    >>> reward(*Sentences.pack([[[1, 2], [3]]]), *Sentences.pack([[[1, 9]]])).squeeze()
+    tensor([1., 0.], dtype=torch.float64)
+
+    """
+
+    def __init__(
+        self,
+        function: Function[..., Any],
+        *,
+        decode: Function[[list[int]], str] | Sequence[str] | None = None,
+        batched: bool = False,
+        workers: int = 0,
+        name: str | None = None,
+        bound: float = math.inf,
+    ) -> None:
+        if not callable(function):
+            raise RewardError(f"a reward must be a function of a candidate and a reference, got {type(function).__name__}")
+        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+            raise RewardError(f"workers must be a whole number from 0, got {workers!r}")
+        if not bound > 0:
+            raise RewardError(f"bound must be positive, got {bound}")
+        self.function = function
+        self.batched = batched
+        self.workers = workers
+        self.name = name or getattr(function, "__qualname__", type(function).__name__)
+        self._decode = decode if decode is None or callable(decode) else _Joiner(decode)
+        self._bound = float(bound)
+        self._pool: ProcessPoolExecutor | None = None
+        if workers:
+            try:
+                pickle.dumps((function, self._decode))
+            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                raise RewardError(
+                    f"with workers the function {self.name!r} goes to other processes, and {error}; "
+                    "define it at the top of a module, or use workers=0"
+                ) from error
+
+    @property
+    def signature(self) -> str:
+        return f"callable:{self.name}"
+
+    @property
+    def bound(self) -> float:
+        return self._bound
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        there = both_present(candidates, references)
+        pairs = there.nonzero().tolist()
+        cands, refs = candidates.tokens.tolist(), references.tokens.tolist()
+        lengths, ref_lengths = candidates.lengths.tolist(), references.lengths.tolist()
+        left = [cands[b][s][: lengths[b][s]] for b, s, _ in pairs]
+        right = [refs[b][r][: ref_lengths[b][r]] for b, _, r in pairs]
+        values = np.array(self._values(left, right), dtype=np.float64)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            b, s, r = pairs[bad[0]]
+            raise RewardError(
+                f"the reward {self.name!r} must return finite numbers, got {values[bad[0]]} for example {b}, candidate {s}, reference {r}"
+            )
+        out = torch.zeros(there.shape, dtype=torch.float64)
+        out[there.cpu()] = torch.from_numpy(values)
+        return out.to(there.device)
+
+    def _values(self, left: list[list[int]], right: list[list[int]]) -> list[float]:
+        task = self.function, self._decode, self.batched, self.name
+        if not self.workers:
+            return _call((*task, left, right))
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn"))
+        size = max(1, min(_PAIRS_PER_CALL, -(-len(left) // self.workers)))
+        jobs = [(*task, left[i : i + size], right[i : i + size]) for i in range(0, len(left), size)]
+        return [value for part in self._pool.map(_call, jobs) for value in part]
+
+    def close(self) -> None:
+        """End the worker processes; a later call starts new ones."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class _Joiner:
+    """Token numbers to words with spaces between them."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = list(words)
+
+    def __call__(self, tokens: list[int]) -> str:
+        return " ".join(self.words[token] for token in tokens)
+
+
+def _call(job: tuple[Any, ...]) -> list[float]:
+    """Values of the pairs of one job; at the top of the module, so that worker processes can import it."""
+    function, decode, batched, name, left, right = job
+    if decode is not None:
+        seen: dict[tuple[int, ...], str] = {}  # the same reference comes with every candidate
+
+        def text(tokens: list[int]) -> str:
+            key = tuple(tokens)
+            if key not in seen:
+                seen[key] = decode(tokens)
+            return seen[key]
+
+        left, right = [text(tokens) for tokens in left], [text(tokens) for tokens in right]
+    values = list(function(left, right)) if batched else [function(a, b) for a, b in zip(left, right, strict=True)]
+    if len(values) != len(left):
+        raise RewardError(f"the batched reward {name!r} must return one number per pair, got {len(values)} for {len(left)} pairs")
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError) as error:
+        raise RewardError(f"the reward {name!r} must return numbers: {error}") from error

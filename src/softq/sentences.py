@@ -1,0 +1,156 @@
+"""Sentences of different lengths as one tensor: the form in which rewards and samplers take references and candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softq.errors import DtypeError, LengthError, OutputError, ShapeError
+
+MISSING = -1  # the length of a sentence that is not there
+
+_INTEGERS = (torch.int32, torch.int64)
+
+
+class Sentences(NamedTuple):
+    """Integer tokens ``[..., L]`` and lengths ``[...]``.
+
+    A length of -1 marks a sentence that is not there, such as the third reference of an example that has two.
+    What stands behind a length may be anything and never matters.
+
+    >>> refs = Sentences.pack([[[5, 6, 7], [5, 8]], [[9]]])  # two references, then one
+    >>> refs.lengths
+    tensor([[ 3,  2],
+            [ 1, -1]])
+    >>> refs.unpack()
+    [[[5, 6, 7], [5, 8]], [[9]]]
+    """
+
+    tokens: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def pack(cls, sentences: Sequence[Any], *, pad: int = 0) -> Sentences:
+        """Sentences ``[B]`` from a list of lists of numbers, or ``[B, R]`` from a list of such lists, which may differ in size."""
+        nested = bool(len(sentences)) and all(_is_list_of_lists(item) for item in sentences)
+        rows = [row for item in sentences for row in item] if nested else list(sentences)
+        for i, row in enumerate(rows):
+            if not _is_sentence(row):
+                raise DtypeError(f"a sentence must be a list of whole numbers, got {row!r} as number {i}")
+        width = max((len(row) for row in rows), default=0)
+        count = max((len(item) for item in sentences), default=0) if nested else 1
+        tokens = np.full((len(sentences) * count, width), pad, dtype=np.int64)
+        lengths = np.full(len(sentences) * count, MISSING, dtype=np.int64)
+        for b, item in enumerate(sentences):
+            for r, row in enumerate(item if nested else [item]):
+                tokens[b * count + r, : len(row)] = row
+                lengths[b * count + r] = len(row)
+        shape = (len(sentences), count) if nested else (len(sentences),)
+        return cls(torch.from_numpy(tokens).reshape(*shape, width), torch.from_numpy(lengths).reshape(shape))
+
+    def unpack(self) -> list[Any]:
+        """Plain lists, without those that are missing."""
+        rows, lengths = self.tokens.tolist(), self.lengths.tolist()
+        return _unpack(rows, lengths)
+
+    @property
+    def present(self) -> Tensor:
+        """Which sentences are there, bool ``[...]``."""
+        return self.lengths >= 0
+
+
+References: TypeAlias = Sentences | Tensor | Sequence[Any]
+
+
+def as_references(refs: References, *, vocab: int | None = None) -> Sentences:
+    """References ``[B, R, M]`` with lengths ``[B, R]``, checked, from any of the forms users have them in.
+
+    Args:
+        refs: `Sentences`; or an integer tensor ``[B, M]`` or ``[B, R, M]``, padded at the end with any negative number (a
+            row of nothing else is a missing reference); or nested lists, one or several sentences per example.
+        vocab: numbers must lie below it, if given.
+
+    >>> as_references(torch.tensor([[3, 4, 5], [6, -1, -1]])).lengths
+    tensor([[3],
+            [1]])
+    """
+    if isinstance(refs, Sentences):
+        found = check_sentences("references", refs)
+    elif isinstance(refs, Tensor):
+        found = _from_padded(refs)
+    elif isinstance(refs, Iterable):
+        found = Sentences.pack(list(refs))
+    else:
+        raise DtypeError(f"references must be Sentences, an integer tensor or nested lists, got {type(refs).__name__}")
+    if found.tokens.dim() == 2:
+        found = Sentences(found.tokens.unsqueeze(1), found.lengths.unsqueeze(1))
+    if found.tokens.dim() != 3:
+        raise ShapeError(f"references must have shape [B, M] or [B, R, M], got {list(found.tokens.shape)}")
+    nobody = ~found.present.any(1)
+    if bool(nobody.any()):
+        raise OutputError(f"every example needs a reference, example {int(nobody.nonzero()[0])} has none")
+    check_tokens("references", found, vocab)
+    return found
+
+
+def check_sentences(name: str, sentences: Sentences) -> Sentences:
+    """Sentences whose types, shapes and lengths fit together; lengths come back as int64 on the tokens' device."""
+    tokens, lengths = sentences
+    for what, tensor in (("tokens", tokens), ("lengths", lengths)):
+        if not isinstance(tensor, Tensor) or tensor.dtype not in _INTEGERS:
+            got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise DtypeError(f"{what} of {name} must be an int64 or int32 tensor, got {got}")
+    if lengths.shape != tokens.shape[:-1]:
+        raise ShapeError(f"lengths of {name} must have shape {list(tokens.shape[:-1])}, got {list(lengths.shape)}")
+    if lengths.numel():
+        low, high = lengths.aminmax()
+        if low < MISSING or high > tokens.shape[-1]:
+            place = tuple(((lengths < MISSING) | (lengths > tokens.shape[-1])).nonzero()[0].tolist())
+            raise LengthError(f"lengths of {name} must lie in 0..{tokens.shape[-1]} or be -1, got {int(lengths[place])} at index {place}")
+    return Sentences(tokens, lengths.to(device=tokens.device, dtype=torch.int64))
+
+
+def check_tokens(name: str, sentences: Sentences, vocab: int | None = None) -> None:
+    """Numbers within the lengths are not negative, and below ``vocab`` if given."""
+    real = torch.arange(sentences.tokens.shape[-1], device=sentences.tokens.device) < sentences.lengths.unsqueeze(-1)
+    bad = real & ((sentences.tokens < 0) if vocab is None else (sentences.tokens < 0) | (sentences.tokens >= vocab))
+    if bool(bad.any()):
+        place = tuple(bad.nonzero()[0].tolist())
+        wanted = "not be negative" if vocab is None else f"lie in 0..{vocab - 1}"
+        where = ", ".join(f"{part} {i}" for part, i in zip(_parts(len(place)), place, strict=True))
+        raise OutputError(f"numbers of {name} must {wanted}, got {int(sentences.tokens[place])} at {where}")
+
+
+def _parts(dims: int) -> list[str]:
+    return ["example", "sentence", "position"] if dims == 3 else ["example", *["index"] * (dims - 2), "position"]
+
+
+def _from_padded(tokens: Tensor) -> Sentences:
+    if tokens.dtype not in _INTEGERS:
+        raise DtypeError(f"references must hold int64 or int32 numbers, got {tokens.dtype}")
+    if tokens.dim() not in (2, 3):
+        raise ShapeError(f"references must have shape [B, M] or [B, R, M], got {list(tokens.shape)}")
+    lengths = (tokens >= 0).long().sum(-1)
+    if tokens.shape[-1]:
+        lengths = lengths.masked_fill(lengths == 0, MISSING)
+    return Sentences(tokens, lengths)
+
+
+def _is_sentence(item: Any) -> bool:
+    if isinstance(item, Tensor):
+        return item.dim() == 1 and item.dtype in _INTEGERS
+    return isinstance(item, Sequence) and all(isinstance(word, (int, np.integer)) and not isinstance(word, bool) for word in item)
+
+
+def _is_list_of_lists(item: Any) -> bool:
+    return isinstance(item, Sequence) and bool(len(item)) and all(isinstance(part, (Sequence, Tensor)) for part in item)
+
+
+def _unpack(rows: Any, lengths: Any) -> list[Any]:
+    if lengths and isinstance(lengths[0], list):
+        return [_unpack(row, length) for row, length in zip(rows, lengths, strict=True)]
+    return [row[:length] for row, length in zip(rows, lengths, strict=True) if length >= 0]
