@@ -88,3 +88,93 @@ def matches(output, reference):
     if isinstance(output, int):
         return float(output == reference)
     return float(sum(a == b for a, b in zip(output, reference, strict=True)))
+
+
+def sentences(words, max_length):
+    """Every sentence over the words of length 0..max_length."""
+    return [y for length in range(max_length + 1) for y in itertools.product(words, repeat=length)]
+
+
+def hamming(a, b):
+    return sum(x != y for x, y in zip(a, b, strict=True))
+
+
+def edit_distance(a, b):
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, start=1):
+        above, row[0] = row[0], i
+        for j, y in enumerate(b, start=1):
+            above, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, above + (x != y))
+    return row[-1]
+
+
+def mixture(laws):
+    """Equal mixture of dictionaries output -> probability."""
+    out = {}
+    for law in laws:
+        for y, p in law.items():
+            out[y] = out.get(y, 0.0) + p / len(laws)
+    return out
+
+
+def normalised(weights):
+    total = math.fsum(weights.values())
+    return {y: w / total for y, w in weights.items() if w > 0}
+
+
+def ngram_replacement(refs, max_n, law, *, keep_last=False):
+    """law(n) -> {n-gram: probability}; the law of one draw given that it is not a reference."""
+    drawn = {}
+    usable = [ref for ref in refs if len(ref) > keep_last]
+    for ref in usable:
+        room = len(ref) - keep_last
+        for n in range(1, min(max_n, room) + 1):
+            for p in range(room - n + 1):
+                others = {g: f for g, f in law(n).items() if g != ref[p : p + n]}
+                share = 1.0 / (len(usable) * min(max_n, room) * (room - n + 1))
+                for gram, f in normalised(others).items() if others else ():
+                    y = ref[:p] + gram + ref[p + n :]
+                    drawn[y] = drawn.get(y, 0.0) + share * f
+    return normalised({y: w for y, w in drawn.items() if y not in refs})
+
+
+def edit_ways(ref, words, edits):
+    """Every way to make e edits: s words each replaced by another or left out, e - s inserted before words that stay or at the end."""
+    made = []
+    for edited in range(min(len(ref), edits) + 1):
+        for places in itertools.combinations(range(len(ref)), edited):
+            options = [[(w,) for w in words if w != ref[t]] + ([()] if ref[t] in words else []) for t in places]
+            kept, inserted = len(ref) - edited, edits - edited
+            for marks in itertools.combinations(range(kept + inserted), inserted):  # which of the kept and new words are new
+                before = [0] * (kept + 1)  # new words before each kept one, and at the end
+                seen = 0
+                for slot in range(kept + inserted):
+                    if slot in marks:
+                        before[seen] += 1
+                    else:
+                        seen += 1
+                for change in itertools.product(*options):
+                    for new in itertools.product(words, repeat=inserted):
+                        made.append(_apply(ref, dict(zip(places, change, strict=True)), before, list(new)))
+    return made
+
+
+def _apply(ref, changes, before, new):
+    out, kept = [], 0
+    for t, word in enumerate(ref):
+        if t in changes:
+            out.extend(changes[t])
+        else:
+            for _ in range(before[kept]):
+                out.append(new.pop(0))
+            out.append(word)
+            kept += 1
+    return (*out, *new)
+
+
+def edit_law(ref, words, tau, max_edits):
+    weights = {}
+    for edits in range(min(len(ref), max_edits) + 1):
+        for y in edit_ways(ref, words, edits):
+            weights[y] = weights.get(y, 0.0) + math.exp(-edits / tau)
+    return normalised(weights)

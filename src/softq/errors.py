@@ -41,5 +41,13 @@ class RewardError(SoftqError, ValueError):
     """The reward does not split over the parts of this output space."""
 
 
+class SamplerError(SoftqError, ValueError):
+    """A sampler's options do not fit together, or leave nothing to draw from."""
+
+
+class EstimatorError(SoftqError, ValueError):
+    """Candidates lack what the estimator needs, or its options do not fit them."""
+
+
 class IntractableError(SoftqError, NotImplementedError):
     """The exact value has no closed form here; the message names what can be computed instead."""

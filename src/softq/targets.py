@@ -6,30 +6,37 @@ Every objective is one cross-entropy H(target, model) (see `softq.objectives`); 
     RAML    mean over i of q(·|y_i; τ) ∝ exp( r(·, y_i) / τ )        eq. 4-5, 16-18
     SQDML   Q~(·|x; τ) ∝ exp( mean_i r(·, y_i) / τ )                 eq. 15
 
-The reward splits over the parts of an output, so q and Q~ are distributions of the same kind as the model, with
-rewards for scores, and nothing is sampled.
+Where the reward splits over the parts of an output, q and Q~ are distributions of the same kind as the model, with
+rewards for scores, and nothing is sampled. Where it does not (BLEU), they live on a set of candidates (`softq.sampled`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from softq.checks import check_tau, check_weights
-from softq.distributions import Categorical, Distribution, LabelSequence
-from softq.errors import DtypeError, IntractableError, RewardError, ShapeError
+from softq.distributions import Candidates, Categorical, Distribution, LabelSequence
+from softq.errors import DtypeError, EstimatorError, IntractableError, RewardError, ShapeError
+from softq.importance import Estimator
 from softq.numerics import logsumexp
-from softq.rewards import Attachment, ExactMatch, PartReward, TokenAccuracy
+from softq.rewards import Attachment, ExactMatch, PartReward, Reward, TokenAccuracy
+from softq.sampled import SampledTarget, ScoredCandidates, point_masses
+from softq.sentences import References
 
 
-def ml(space: Distribution, refs: Tensor, *, ref_weights: Tensor | None = None) -> Target:
+@overload
+def ml(space: Distribution, refs: Tensor, *, ref_weights: Tensor | None = None) -> Target: ...
+@overload
+def ml(space: Candidates, refs: References, *, ref_weights: Tensor | None = None) -> SampledTarget: ...
+def ml(space: Distribution | Candidates, refs: Any, *, ref_weights: Tensor | None = None) -> Target | SampledTarget:
     """Maximum likelihood: all mass on the references (eq. 2).
 
     Args:
-        space: a distribution, used only for its output space.
-        refs: outputs ``[*B, *E]``, or several per input ``[*B, R, *E]``.
+        space: a distribution, used only for its output space; or candidates that hold the references.
+        refs: outputs ``[*B, *E]``, or several per input ``[*B, R, *E]``; for candidates also `Sentences` or nested lists.
         ref_weights: ``[*B, R]``, 0 for a missing reference; equal if not given.
 
     >>> import softq
@@ -38,20 +45,50 @@ def ml(space: Distribution, refs: Tensor, *, ref_weights: Tensor | None = None) 
     tensor([4.])
 
     """
+    if isinstance(space, Candidates):
+        return point_masses(space, refs, ref_weights)
     refs, weights = _references(space, refs, ref_weights)
     return Target(space, _PointMass(space, refs), refs, weights, tau=None, signature="ml")
 
 
-def raml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | None = None, *, ref_weights: Tensor | None = None) -> Target:
+@overload
+def raml(space: Distribution, refs: Tensor, tau: float, reward: Reward | None = None, *, ref_weights: Tensor | None = None) -> Target: ...
+@overload
+def raml(
+    space: Candidates,
+    refs: References,
+    tau: float,
+    reward: Any = None,
+    *,
+    ref_weights: Tensor | None = None,
+    estimator: Estimator = "set",
+    k: int | None = None,
+    generator: torch.Generator | None = None,
+) -> SampledTarget: ...
+def raml(
+    space: Distribution | Candidates,
+    refs: Any,
+    tau: float,
+    reward: Any = None,
+    *,
+    ref_weights: Tensor | None = None,
+    estimator: Estimator | None = None,
+    k: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Target | SampledTarget:
     """Reward augmented maximum likelihood: the mean over references of the exponentiated payoff q (eq. 4-5, 16-18).
 
     Args:
-        space: a distribution, used only for its output space; what it forbids (-inf) stays forbidden.
-        refs: outputs ``[*B, *E]``, or several per input ``[*B, R, *E]``.
+        space: a distribution, used only for its output space (what it forbids by -inf stays forbidden); or a set of candidates.
+        refs: outputs ``[*B, *E]``, or several per input ``[*B, R, *E]``; for candidates also `Sentences` or nested lists.
         tau: temperature τ > 0; towards 0 the target becomes that of `ml`.
         reward: a reward over the parts of the space; the natural one if None (exact match for classes, token
-            accuracy for label sequences, attachment for trees, each summed over tokens).
+            accuracy for label sequences, attachment for trees, each summed over tokens). For candidates any of `softq.rewards`,
+            or a function of two token lists.
         ref_weights: ``[*B, R]``, 0 for a missing reference; equal if not given.
+        estimator: for candidates, how they stand for all sentences: ``"set"`` (default), ``"paper"`` or ``"importance"``, see `softq.importance`.
+        k: for candidates, use the references and a random choice of the rest, up to k in all.
+        generator: randomness of that choice.
 
     >>> import softq
     >>> p = softq.Chain(torch.zeros(1, 5, 3), torch.zeros(3, 3))
@@ -59,8 +96,20 @@ def raml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | Non
     >>> target.reference_mass().item()  # (e^5 / (e^5 + 2))^5
     0.935...
 
+    >>> cands = softq.samplers.NgramReplacement(1000, size=50)([[11, 12, 13, 14, 15, 16]], generator=torch.Generator().manual_seed(0))
+    >>> target = softq.raml(cands, [[11, 12, 13, 14, 15, 16]], tau=0.2, reward=softq.rewards.SentenceBLEU())
+    >>> target.weights.shape, target.reference_mass().item() > 0.2
+    (torch.Size([1, 50]), True)
+
     """
     tau = check_tau(tau)
+    if isinstance(space, Candidates):
+        scored = ScoredCandidates(space, refs, reward, ref_weights, estimator or "set", k)
+        if not scored.reward.pairwise:
+            raise RewardError(f"RAML needs the reward against each reference, {type(scored.reward).__name__} has one for all; use softq.sqdml")
+        payoffs = scored.softmax(scored.rewards / tau)  # q(y_s|y_i; τ): [B, S, R]
+        return scored.target(torch.einsum("br,bsr->bs", scored.ref_weights, payoffs), tau, "raml", generator)
+    _check_exact(estimator, k)
     refs, weights = _references(space, refs, ref_weights)
     reward = _reward_for(space, reward)
     if isinstance(space, LabelSequence):  # q factorises over positions unless neighbours are forbidden
@@ -71,7 +120,31 @@ def raml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | Non
     return Target(space, payoff, refs, weights, tau, f"raml:tau={tau:g}:{reward.signature}")
 
 
-def sqdml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | None = None, *, ref_weights: Tensor | None = None) -> Target:
+@overload
+def sqdml(space: Distribution, refs: Tensor, tau: float, reward: Reward | None = None, *, ref_weights: Tensor | None = None) -> Target: ...
+@overload
+def sqdml(
+    space: Candidates,
+    refs: References,
+    tau: float,
+    reward: Any = None,
+    *,
+    ref_weights: Tensor | None = None,
+    estimator: Estimator = "set",
+    k: int | None = None,
+    generator: torch.Generator | None = None,
+) -> SampledTarget: ...
+def sqdml(
+    space: Distribution | Candidates,
+    refs: Any,
+    tau: float,
+    reward: Any = None,
+    *,
+    ref_weights: Tensor | None = None,
+    estimator: Estimator | None = None,
+    k: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Target | SampledTarget:
     """Softmax Q-distribution maximum likelihood: the softmax of the mean reward over references (eq. 15).
 
     Arguments as for `raml`. With one reference the two are the same; with several, the most probable output
@@ -85,6 +158,12 @@ def sqdml(space: Distribution, refs: Tensor, tau: float, reward: PartReward | No
     [[2]]
     """
     tau = check_tau(tau)
+    if isinstance(space, Candidates):
+        scored = ScoredCandidates(space, refs, reward, ref_weights, estimator or "set", k)
+        ref_weight = scored.ref_weights if scored.reward.pairwise else torch.ones_like(scored.ref_weights[:, :1])
+        mean_reward = torch.einsum("br,bsr->bs", ref_weight, scored.rewards)
+        return scored.target(scored.softmax(mean_reward.unsqueeze(2) / tau).squeeze(2), tau, "sqdml", generator)
+    _check_exact(estimator, k)
     refs, weights = _references(space, refs, ref_weights)
     reward = _reward_for(space, reward)
     rewards = reward.on_parts(_indicators(space, refs, 1.0 / tau))  # r(·, y_i) / τ: [*B, R, *parts]
@@ -240,7 +319,12 @@ def _references(space: Distribution, refs: Tensor, ref_weights: Tensor | None) -
     return space.zero_padding(in_front).movedim(0, batch).long(), weights
 
 
-def _reward_for(space: Distribution, reward: PartReward | None) -> PartReward:
+def _check_exact(estimator: str | None, k: int | None) -> None:
+    if estimator is not None or k is not None:
+        raise EstimatorError("estimator and k are for candidate sets; on a distribution the target is exact, and nothing is estimated")
+
+
+def _reward_for(space: Distribution, reward: Reward | None) -> PartReward:
     """The reward, or the natural one; an error if it does not split over the parts of the space."""
     natural: PartReward = (
         ExactMatch() if isinstance(space, Categorical) else TokenAccuracy() if isinstance(space, LabelSequence) else Attachment()
@@ -248,7 +332,10 @@ def _reward_for(space: Distribution, reward: PartReward | None) -> PartReward:
     if reward is None:
         return natural
     if not isinstance(reward, PartReward):
-        raise RewardError(f"reward must be one of softq.rewards, got {type(reward).__name__}")
+        raise RewardError(
+            f"exact targets need a reward that splits over the {natural.parts} of a {type(space).__name__}, got {type(reward).__name__}; "
+            "other rewards need candidates from softq.samplers"
+        )
     if reward.parts != natural.parts:
         raise RewardError(
             f"{type(reward).__name__} is a reward over {reward.parts} and does not split over the {natural.parts} of "

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from softq.kernels.jit import jit, next_below, next_random, next_word, run_batch
+from softq.kernels.hashing import enter, place_keys, sentence_hash, table_size
+from softq.kernels.jit import jit, next_below, next_random, run_batch
 from softq.kernels.words import ONE, ZERO, Array
 
 UNIFORM, FREQUENCIES, CORPUS = 0, 1, 2
@@ -64,21 +65,21 @@ def replace_ngrams(
     return fixed, found
 
 
-def place_keys(size: int) -> Array:
-    """One odd random number per position: a sentence's hash is Σ (token + 1) · key, so an edit changes it by a few terms."""
-    state = np.array([0x243F6A8885A308D3], dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        return np.array([next_word(state) | ONE for _ in range(size)], dtype=np.uint64)
-
-
 @jit
 def ngram_hash(tokens: Any, row: int, start: int, size: int) -> Any:
     """Hash of one n-gram, for the counts of a corpus."""
-    value = np.uint64(size)
+    value = np.uint64(size) * np.uint64(0x9E3779B97F4A7C15)
     for t in range(start, start + size):
-        value = (value ^ np.uint64(tokens[row, t])) * np.uint64(0xFF51AFD7ED558CCD)
+        value = (value + np.uint64(tokens[row, t])) * np.uint64(0xFF51AFD7ED558CCD)
         value ^= value >> np.uint64(32)
     return value
+
+
+@jit
+def ngram_hashes(tokens: Any, places: Any, size: int, out: Any) -> None:
+    """Hashes of the n-grams that begin at ``places`` of ``tokens [1, T]``."""
+    for k in range(len(places)):
+        out[k] = ngram_hash(tokens, 0, places[k], size)
 
 
 @jit
@@ -115,30 +116,9 @@ def _draw_ngram(
 
 
 @jit
-def _sentence_hash(tokens: Any, row: int, length: int, keys: Any) -> Any:
-    value = np.uint64(length) * keys[len(keys) - 1]
-    for t in range(length):
-        value += (np.uint64(tokens[row, t]) + ONE) * keys[t]
-    return value if value != ZERO else ONE
-
-
-@jit
-def _enter(table: Any, value: Any) -> bool:
-    """Put a hash into the table; False if it was there."""
-    last = np.uint64(len(table) - 1)
-    slot = (value * np.uint64(0x9E3779B97F4A7C15)) & last
-    while table[slot] != ZERO:
-        if table[slot] == value:
-            return False
-        slot = (slot + ONE) & last
-    table[slot] = value
-    return True
-
-
-@jit
 def _draw_probability(
     tokens: Any, row: int, length: int, refs: Any, first_ref: int, usable: Any, count: int, open_lengths: Any, max_n: int, factors: Any,
-    kind: int, word_log_prob: Any, hashes: Any, log_counts: Any, flat: Any,
+    kind: int, word_log_prob: Any, hashes: Any, log_counts: Any,
 ) -> Any:  # fmt: skip
     """P(y) before the references are taken out. ``factors[i, n-1, p]`` holds what depends on the reference alone."""
     total = 0.0
@@ -160,10 +140,7 @@ def _draw_probability(
             continue
         for n in range(high - low + 1, min(max_n, room) + 1):
             for p in range(max(0, high - n + 1), min(low, room - n) + 1):
-                if kind == UNIFORM:  # what is written lies in the vocabulary
-                    total += factors[i, n - 1, p] * flat[n]
-                else:
-                    total += factors[i, n - 1, p] * np.exp(ngram_log_prob(tokens, row, p, n, kind, word_log_prob, hashes, log_counts))
+                total += factors[i, n - 1, p] * np.exp(ngram_log_prob(tokens, row, p, n, kind, word_log_prob, hashes, log_counts))
     return total
 
 
@@ -182,6 +159,53 @@ def _is_alone(refs: Any, first_ref: int, i: int, usable: Any, count: int, open_l
 
 
 @jit
+def _weigh_windows(
+    refs: Any, first_ref: int, usable: Any, count: int, open_lengths: Any, max_n: int, flat: Any, kind: int, word_log_prob: Any, hashes: Any,
+    log_counts: Any, unknown: Any, factors: Any,
+) -> Any:  # fmt: skip
+    """Fill ``factors[i, n-1, p]`` and ``unknown[i, t]``, the words among the first t that the law does not write; returns the mass of possible draws."""
+    mass = 0.0
+    for k in range(count):
+        i = usable[k]
+        ref, room = first_ref + i, open_lengths[i, 0]
+        unknown[i, 0] = 0
+        for t in range(room):
+            token = refs[ref, t]
+            strange = kind != CORPUS and (token >= len(word_log_prob) or word_log_prob[token] == -np.inf)
+            unknown[i, t + 1] = unknown[i, t] + strange
+        orders = min(max_n, room)
+        for n in range(1, orders + 1):
+            places = room - n + 1
+            weight = 1.0 / (count * orders * places)
+            for p in range(places):
+                if unknown[i, p + n] > unknown[i, p]:
+                    same = 0.0
+                elif kind == UNIFORM:
+                    same = flat[n]
+                else:
+                    same = np.exp(ngram_log_prob(refs, ref, p, n, kind, word_log_prob, hashes, log_counts))
+                possible = same < 1.0 - 1e-12  # there is another n-gram
+                factors[i, n - 1, p] = weight / (1.0 - same) if possible else 0.0
+                mass += weight if possible else 0.0
+    return mass
+
+
+@jit
+def _tabulate(i: int, room: int, max_n: int, flat: Any, unknown: Any, factors: Any, mass: float, own: Any) -> None:
+    """Fill ``own[i, span-1, low]``: log P(y) of a candidate that differs from reference i in ``span`` places from ``low`` on, words uniform."""
+    orders = min(max_n, room)
+    for span in range(1, orders + 1):
+        for low in range(room - span + 1):
+            total = 0.0
+            for n in range(span, orders + 1):
+                for p in range(max(0, low + span - n), min(low, room - n) + 1):
+                    # What the window holds beside the difference is written too, so the law must know it.
+                    if unknown[i, low] == unknown[i, p] and unknown[i, p + n] == unknown[i, low + span]:
+                        total += factors[i, n - 1, p] * flat[n]
+            own[i, span - 1, low] = np.log(total / mass)
+
+
+@jit
 def _replace_kernel(
     first: int, stride: int, refs: Any, ref_lengths: Any, seeds: Any, max_n: int, keep_last: bool, pad: int,
     kind: int, words: Any, word_log_prob: Any, share: Any, alias: Any, corpus: Any, starts: Any, first_start: Any, hashes: Any, log_counts: Any,
@@ -189,17 +213,14 @@ def _replace_kernel(
 ) -> None:  # fmt: skip
     batch, size = lengths.shape
     count, width = ref_lengths.shape[1], tokens.shape[1]
-    bits = 4
-    while (1 << bits) < 2 * size:
-        bits += 1
-    table = np.empty(1 << bits, np.uint64)
+    table = np.empty(table_size(size), np.uint64)
     state = np.empty(1, np.uint64)
-    written = np.empty(max_n, np.int64)
+    written = np.zeros(max_n, np.int64)
     usable = np.empty(count, np.int64)
     open_lengths = np.empty((count, 2), np.int64)  # up to where words may change, and the length
-    factors = np.empty((count, max_n, max(width, 1)))
-    own = np.empty((count, max_n, max(width, 1)))  # log-probability by what differs: its width and first place
-    known, unknown = np.empty(width + 1), np.empty(width + 1, np.int64)  # sums over a reference: log f of words, words f lacks
+    factors = np.empty((count, max_n, width + 1))
+    own = np.empty((count, max_n, width + 1))
+    unknown = np.empty((count, width + 1), np.int64)
     ref_hash = np.empty(count, np.uint64)
     flat = np.empty(max_n + 1)
     for n in range(max_n + 1):
@@ -215,57 +236,30 @@ def _replace_kernel(
                 continue
             ref = b * count + i
             open_lengths[i, 0], open_lengths[i, 1] = length - keep_last, length
-            ref_hash[i] = _sentence_hash(refs, ref, length, keys)
+            ref_hash[i] = sentence_hash(refs, ref, length, keys)
             if open_lengths[i, 0] > 0:
                 usable[usable_count] = i
                 usable_count += 1
-            if _enter(table, ref_hash[i]) and filled < size:
-                row = b * size + filled
+            if enter(table, ref_hash[i]):
                 for t in range(width):
-                    tokens[row, t] = refs[ref, t]
+                    tokens[b * size + filled, t] = refs[ref, t]
                 lengths[b, filled] = length
                 log_prob[b, filled] = 0.0  # certain to be there
                 filled += 1
         fixed[b] = filled
-        mass = 0.0  # of draws that are possible at all
-        for k in range(usable_count):
-            i = usable[k]
-            orders = min(max_n, open_lengths[i, 0])
-            known[0], unknown[0] = 0.0, 0
-            for t in range(open_lengths[i, 0]):
-                token = refs[b * count + i, t]
-                value = word_log_prob[token] if token < len(word_log_prob) else -np.inf
-                known[t + 1] = known[t] + (value if value > -np.inf else 0.0)
-                unknown[t + 1] = unknown[t] + (value == -np.inf)
-            for n in range(1, orders + 1):
-                places = open_lengths[i, 0] - n + 1
-                weight = 1.0 / (usable_count * orders * places)
-                for p in range(places):
-                    if kind == CORPUS:
-                        same = np.exp(ngram_log_prob(refs, b * count + i, p, n, kind, word_log_prob, hashes, log_counts))
-                    elif unknown[p + n] > unknown[p]:
-                        same = 0.0
-                    else:
-                        same = flat[n] if kind == UNIFORM else np.exp(known[p + n] - known[p])
-                    factors[i, n - 1, p] = weight / (1.0 - same) if same < 1.0 - 1e-12 else 0.0
-                    mass += weight if factors[i, n - 1, p] > 0.0 else 0.0
+        mass = _weigh_windows(
+            refs, b * count, usable, usable_count, open_lengths, max_n, flat, kind, word_log_prob, hashes, log_counts, unknown, factors
+        )
         for k in range(filled):
             mass -= _draw_probability(
                 tokens, b * size + k, lengths[b, k], refs, b * count, usable, usable_count, open_lengths, max_n, factors,
-                kind, word_log_prob, hashes, log_counts, flat,
+                kind, word_log_prob, hashes, log_counts,
             )  # fmt: skip
         for k in range(usable_count):
             i = usable[k]
-            own[i, 0, 0] = np.inf
+            own[i, 0, 0] = np.inf  # to be worked out for each candidate
             if kind == UNIFORM and mass > 1e-12 and _is_alone(refs, b * count, i, usable, usable_count, open_lengths, max_n):
-                room = open_lengths[i, 0]
-                for span in range(1, min(max_n, room) + 1):
-                    for low in range(room - span + 1):
-                        total = 0.0
-                        for n in range(span, min(max_n, room) + 1):
-                            for p in range(max(0, low + span - n), min(low, room - n) + 1):
-                                total += factors[i, n - 1, p] * flat[n]
-                        own[i, span - 1, low] = np.log(total / mass)
+                _tabulate(i, open_lengths[i, 0], max_n, flat, unknown, factors, mass, own)
         failures = 0
         while filled < size and usable_count > 0 and mass > 1e-12 and failures < _PATIENCE:
             i = usable[next_below(state, usable_count)]
@@ -291,7 +285,7 @@ def _replace_kernel(
                     key += np.uint64(new - old) * keys[min(p + t, width - 1)]
                     low = t if new != old else low
                 failures += low < 0
-            if low < 0 or not _enter(table, key if key != ZERO else ONE):
+            if low < 0 or not enter(table, key if key != ZERO else ONE):
                 failures += 1
                 continue
             failures = 0
@@ -300,9 +294,9 @@ def _replace_kernel(
             for t in range(np.uint64(width)):
                 tokens[out, t] = refs[source, t]
             high = 0
-            for t in range(max_n):
+            for t in range(max_n - 1, -1, -1):  # backwards: what lies behind the window may fall on its last place
                 place = min(p + t, width - 1)
-                high = t if written[t] != refs[ref, place] else high
+                high = max(high, t if written[t] != refs[ref, place] else 0)
                 tokens[row, place] = written[t]
             lengths[b, filled] = length
             if own[i, 0, 0] < np.inf:  # no other reference is near, so that what differs says it all
@@ -311,7 +305,7 @@ def _replace_kernel(
                 log_prob[b, filled] = np.log(
                     _draw_probability(
                         tokens, row, length, refs, b * count, usable, usable_count, open_lengths, max_n, factors,
-                        kind, word_log_prob, hashes, log_counts, flat,
+                        kind, word_log_prob, hashes, log_counts,
                     ) / mass
                 )  # fmt: skip
             filled += 1
