@@ -6,7 +6,7 @@ Maximum likelihood, reward augmented maximum likelihood (RAML) and softmax Q-dis
 
 from importlib.metadata import PackageNotFoundError, version
 
-from softq import importance, rewards, samplers, theory
+from softq import importance, rewards, samplers, temperature, theory
 from softq.distributions import Candidates, Categorical, Chain, Distribution, Independent, ProjectiveTree, SpanningTree
 from softq.errors import SoftqError
 from softq.kernels import backend
@@ -41,5 +41,6 @@ __all__ = [
     "rewards",
     "samplers",
     "sqdml",
+    "temperature",
     "theory",
 ]

@@ -49,5 +49,9 @@ class EstimatorError(SoftqError, ValueError):
     """Candidates lack what the estimator needs, or its options do not fit them."""
 
 
+class DataError(SoftqError, ValueError):
+    """A file cannot be read or does not hold what it should; the message names file and line."""
+
+
 class IntractableError(SoftqError, NotImplementedError):
     """The exact value has no closed form here; the message names what can be computed instead."""

@@ -84,6 +84,10 @@ class ScoredCandidates:
         """exp(log_payoff) over the candidates, ``[B, S, …]``, normalised as the estimator has it."""
         return torch.softmax(log_payoff + self._base.unsqueeze(2), 1)
 
+    def log_normaliser(self, log_payoff: Tensor) -> Tensor:
+        """Log of Σ exp(log_payoff) over the set, or its estimate over all sentences, ``[B, …]``."""
+        return torch.logsumexp(log_payoff + self._base.unsqueeze(2), 1)
+
     def target(self, weights: Tensor, tau: float, objective: str, generator: torch.Generator | None) -> SampledTarget:
         """The target with these weights ``[B, S]``, or k of them."""
         signature = f"{objective}:tau={tau:g}:{self.reward.signature}:estimator={self.estimator}"

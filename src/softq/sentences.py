@@ -57,6 +57,10 @@ class Sentences(NamedTuple):
         rows, lengths = self.tokens.tolist(), self.lengths.tolist()
         return _unpack(rows, lengths)
 
+    def like(self, tokens: Tensor) -> Sentences:
+        """The same with the type and on the device of other tokens."""
+        return Sentences(self.tokens.to(tokens), self.lengths.to(tokens.device))
+
     @property
     def present(self) -> Tensor:
         """Which sentences are there, bool ``[...]``."""

@@ -88,7 +88,7 @@ class Candidates:
 
     def equals(self, sentences: Sentences) -> Tensor:
         """Whether candidate s is sentence r of its example, bool ``[B, S, R]``; what is missing equals nothing."""
-        other = Sentences(sentences.tokens.to(self.tokens), sentences.lengths.to(self.lengths))
+        other = sentences.like(self.tokens)
         there = self.present.unsqueeze(2) & other.present.unsqueeze(1)
         return equal(*self.sentences, *other) & there
 

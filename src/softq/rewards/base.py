@@ -70,7 +70,7 @@ def check_pair(candidates: Tensor, lengths: Tensor, references: Tensor, ref_leng
             f"got {list(candidates.shape)} and {list(references.shape)}"
         )
     check_tokens("references", refs)
-    return cands, Sentences(refs.tokens.to(cands.tokens), refs.lengths.to(cands.lengths))
+    return cands, refs.like(cands.tokens)
 
 
 def both_present(candidates: Sentences, references: Sentences) -> Tensor:

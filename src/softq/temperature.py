@@ -1,0 +1,176 @@
+"""What a temperature means: expected reward, mass on the references, entropy and edits of a target, as functions of τ.
+
+A temperature says little by itself: at one τ a reward may leave nearly all mass on the reference or nearly none, by the reward's scale and
+the number of sentences. Look before you sweep, and choose the range by the mass you want to leave on the references (`suggest`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from softq.checks import check_tau
+from softq.distributions import Candidates
+from softq.errors import DtypeError, LengthError, RewardError, TemperatureError
+from softq.importance import Estimator, effective_sample_size
+from softq.kernels.edits import edit_distance
+from softq.sampled import ScoredCandidates
+from softq.sentences import References
+
+_COLDEST, _HOTTEST = 1e-4, 1e4
+
+
+class TemperaturePoint(NamedTuple):
+    """A target at one temperature, as means over examples."""
+
+    tau: float
+    expected_reward: float
+    """E[r], r the mean reward over the example's references."""
+    reference_mass: float
+    """q(references)."""
+    entropy: float
+    """In nats; for RAML the mean over references of the entropy of q(·|y_i)."""
+    expected_edits: float
+    """E[edits to the nearest reference]."""
+    effective_sample_size: float
+    """Of the weights; infinite where nothing is sampled."""
+
+
+class TemperatureCurve(ABC):
+    """A target as a function of its temperature."""
+
+    @abstractmethod
+    def at(self, tau: float) -> TemperaturePoint:
+        """The target at one temperature."""
+
+    def curve(self, taus: Iterable[float]) -> list[TemperaturePoint]:
+        """The target at each of several temperatures."""
+        return [self.at(tau) for tau in taus]
+
+    def suggest(self, mass: float) -> float:
+        """The temperature that leaves this mass on the references, on average over examples.
+
+        Raises TemperatureError if no temperature between 1e-4 and 1e4 does.
+        """
+        if not 0.0 < mass < 1.0:
+            raise TemperatureError(f"mass must lie between 0 and 1, got {mass}")
+        cold, hot = math.log(_COLDEST), math.log(_HOTTEST)
+        most, least = self.at(_COLDEST).reference_mass, self.at(_HOTTEST).reference_mass
+        if not least <= mass <= most:
+            raise TemperatureError(
+                f"no temperature leaves a mass of {mass:g} on the references: it goes from {most:.4g} (cold) to {least:.4g} (hot)"
+            )
+        while hot - cold > 1e-12:
+            middle = (cold + hot) / 2
+            if self.at(math.exp(middle)).reference_mass > mass:
+                cold = middle
+            else:
+                hot = middle
+        return math.exp((cold + hot) / 2)
+
+
+class CandidateCurve(TemperatureCurve):
+    """RAML or SQDML on candidates, for any reward; rewards are computed once for all temperatures.
+
+    Args:
+        cands: candidates, such as `softq.samplers.NgramReplacement` makes.
+        refs: references of each example.
+        reward: any of `softq.rewards`, or a function of two token lists.
+        objective: ``"raml"`` or ``"sqdml"``.
+        estimator: ``"set"``: the values of the target on the set; ``"importance"``: estimates for all sentences.
+        ref_weights: ``[B, R]``; equal if not given.
+
+    >>> import softq
+    >>> refs = [[4, 5, 6, 7, 8]]
+    >>> cands = softq.samplers.NgramReplacement(1000, size=100)(refs, generator=torch.Generator().manual_seed(0))
+    >>> curve = CandidateCurve(cands, refs, softq.rewards.SentenceBLEU())
+    >>> tau = curve.suggest(mass=0.5)
+    >>> round(curve.at(tau).reference_mass, 6)
+    0.5
+
+    """
+
+    def __init__(
+        self,
+        cands: Candidates,
+        refs: References,
+        reward: Any,
+        *,
+        objective: Literal["raml", "sqdml"] = "raml",
+        estimator: Estimator = "set",
+        ref_weights: Tensor | None = None,
+    ) -> None:
+        if objective not in ("raml", "sqdml"):
+            raise TemperatureError(f'objective must be "raml" or "sqdml", got {objective!r}')
+        self.scored = ScoredCandidates(cands, refs, reward, ref_weights, estimator, None)
+        if objective == "raml" and not self.scored.reward.pairwise:
+            raise RewardError(f"RAML needs the reward against each reference, {type(self.scored.reward).__name__} has one for all")
+        weights = self.scored.ref_weights if self.scored.reward.pairwise else torch.ones_like(self.scored.ref_weights[:, :1])
+        self.objective = objective
+        self._mean_reward = torch.einsum("br,bsr->bs", weights, self.scored.rewards)
+        self._payoff = self._mean_reward.unsqueeze(2) if objective == "sqdml" else self.scored.rewards  # before division by τ
+        self._mixture = torch.ones_like(weights[:, :1]) if objective == "sqdml" else weights
+        distance = edit_distance(*cands.sentences, *self.scored.references.like(cands.tokens)).double()
+        missing = ~self.scored.references.present.unsqueeze(1)
+        self._edits = distance.masked_fill(missing, math.inf).amin(2)
+        self._is_reference = self.scored.equals.any(2)
+
+    def at(self, tau: float) -> TemperaturePoint:
+        """The target at one temperature."""
+        tau = check_tau(tau)
+        log_payoff = self._payoff / tau
+        parts = self.scored.softmax(log_payoff)  # [B, S, R]
+        weights = torch.einsum("br,bsr->bs", self._mixture, parts)
+        log_z = self.scored.log_normaliser(log_payoff)  # [B, R]
+        entropy = log_z - (parts * log_payoff).sum(1)
+        return TemperaturePoint(
+            tau,
+            float((weights * self._mean_reward).sum(1).mean()),
+            float((weights * self._is_reference).sum(1).mean()),
+            float((self._mixture * entropy).sum(1).mean()),
+            float((weights * self._edits).sum(1).mean()),
+            float(effective_sample_size(weights).mean()),
+        )
+
+
+class HammingCurve(TemperatureCurve):
+    """RAML with minus the Hamming distance over all V^L sentences of the reference's length, in closed form (paper, Appendix D.2.4).
+
+    Each word changes by itself with odds (V-1) e^{-1/τ}.
+
+    Args:
+        vocab: number of words V.
+        lengths: lengths of the references.
+        rescale: use τ / (1 + log(V-1)), the paper's footnote.
+
+    >>> round(HammingCurve(22821, [20]).at(0.85).expected_edits, 3)  # nearly all noise
+    19.997
+    >>> round(HammingCurve(22821, [20], rescale=True).at(0.85).expected_edits, 3)
+    0.997
+
+    """
+
+    def __init__(self, vocab: int, lengths: Sequence[int] | Tensor, *, rescale: bool = False) -> None:
+        if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < 2:
+            raise DtypeError(f"vocab must be a whole number from 2, got {vocab!r}")
+        self.vocab = vocab
+        self.lengths = torch.as_tensor(lengths, dtype=torch.float64).reshape(-1)
+        if not len(self.lengths) or bool((self.lengths < 0).any()):
+            raise LengthError("lengths must hold at least one length, none of them negative")
+        self.rescale = rescale
+
+    def at(self, tau: float) -> TemperaturePoint:
+        """The target at one temperature."""
+        used = check_tau(tau) / (1.0 + math.log(self.vocab - 1)) if self.rescale else check_tau(tau)
+        log_odds = math.log(self.vocab - 1) - 1.0 / used
+        log_z = math.log1p(math.exp(log_odds)) if log_odds < 0 else log_odds + math.log1p(math.exp(-log_odds))  # per word
+        changed = math.exp(log_odds - log_z)
+        edits = float((self.lengths * changed).mean())
+        entropy = float(self.lengths.mean()) * log_z + edits / used
+        mass = float((-self.lengths * log_z).exp().mean())
+        return TemperaturePoint(tau, -edits, mass, entropy, edits, math.inf)
