@@ -41,8 +41,9 @@ format: install ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/peers ## Measure loss and gradient against other packages (softq bench core)
+bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, softq bench rewards)
 	$(BIN)/softq bench core
+	$(BIN)/softq bench rewards
 
 clean: ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
@@ -58,5 +59,5 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 # The peers ask for much that the benchmarks do not need, and for old versions of it.
 $(VENV)/peers: $(VENV)/installed
-	$(PIP) install --no-deps pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4
+	$(PIP) install --no-deps fast-bleu==0.0.90 pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4
 	touch $@

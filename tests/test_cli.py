@@ -98,6 +98,7 @@ def test_bad_temperatures(text, message):
         ["theory", "--grid", "x"],
         ["bench", "core", "--rounds", "0"],
         ["bench", "core", "--device", "tpu"],
+        ["bench", "rewards", "--rounds", "0"],
         ["train"],
     ],
 )
@@ -113,8 +114,9 @@ def test_bad_options(args):
     [
         ([], ["softq theory", "softq bench core"]),
         (["theory"], ["Bayes rule", "--tau 0.5:3:0.5", "--json"]),
-        (["bench"], ["core"]),
+        (["bench"], ["core", "rewards"]),
         (["bench", "core"], ["make bench", "--rounds 3"]),
+        (["bench", "rewards"], ["make bench", "--rounds 3", "sacreBLEU"]),
     ],
 )
 def test_help_teaches(args, lesson):
@@ -146,7 +148,8 @@ def source_tree(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_bench_runs_the_script_of_the_source_tree(source_tree):
+@pytest.mark.parametrize(("name", "options"), [("core", ["--device", "cpu"]), ("rewards", [])])
+def test_bench_runs_the_script_of_the_source_tree(source_tree, name, options):
     folder = source_tree / "benchmarks"
     folder.mkdir()
     (folder / "neighbour.py").write_text("GREETING = 'hello'\n")
@@ -156,18 +159,19 @@ import json, neighbour, pathlib, sys
 pathlib.Path({str(told)!r}).write_text(json.dumps([neighbour.GREETING, *sys.argv[1:]]))
 sys.exit(3)
 """
-    (folder / "core.py").write_text(script)
-    assert run("bench", "core", "--rounds", "4", "--device", "cpu", "--json").exit_code == 3
-    assert json.loads(told.read_text()) == ["hello", "--rounds", "4", "--device", "cpu", "--json"]
-    assert run("bench", "core").exit_code == 3
+    (folder / f"{name}.py").write_text(script)
+    assert run("bench", name, "--rounds", "4", *options, "--json").exit_code == 3
+    assert json.loads(told.read_text()) == ["hello", "--rounds", "4", *options, "--json"]
+    assert run("bench", name).exit_code == 3
     assert json.loads(told.read_text()) == ["hello", "--rounds", "15"]
 
 
-def test_bench_without_a_source_tree(source_tree):
-    result = run("bench", "core")
+@pytest.mark.parametrize("name", ["core", "rewards"])
+def test_bench_without_a_source_tree(source_tree, name):
+    result = run("bench", name)
     assert result.exit_code == 2
     assert "come with the source tree" in result.stderr
-    assert str(source_tree / "benchmarks" / "core.py") in result.stderr
+    assert str(source_tree / "benchmarks" / f"{name}.py") in result.stderr
 
 
 def test_module_runs_as_a_command():

@@ -66,12 +66,14 @@ def test_what_stands_behind_the_lengths_does_not_matter(reward):
 @every_reward
 def test_wider_tensors_change_nothing(reward):
     """References of more than 64 places go another way through the kernels."""
-    cands, lengths, refs, ref_lengths = random_batch(5)
-    want = reward(cands, lengths, refs, ref_lengths)
-    for width in (55, 56, 57, 120, 200):
-        wide = torch.nn.functional.pad(refs, (0, width), value=3)
-        assert torch.equal(reward(cands, lengths, wide, ref_lengths), want)
-    assert torch.equal(reward(torch.nn.functional.pad(cands, (0, 100), value=3), lengths, refs, ref_lengths), want)
+    pad = torch.nn.functional.pad
+    for width in (8, 63, 64, 65, 128, 129):
+        cands, lengths, refs, ref_lengths = random_batch(5, longest=width + 1, ref_longest=width)
+        lengths[:, 1:] = lengths[:, 1:].clamp(min=width - 3)
+        want = reward(cands, lengths, refs, ref_lengths)
+        for more in (1, 64, 200):
+            torch.testing.assert_close(reward(cands, lengths, pad(refs, (0, more), value=3), ref_lengths), want, atol=1e-12, rtol=0)
+            torch.testing.assert_close(reward(pad(cands, (0, more), value=3), lengths, refs, ref_lengths), want, atol=1e-12, rtol=0)
 
 
 @every_reward

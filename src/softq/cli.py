@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich import box
@@ -202,15 +202,40 @@ def core(
     - `softq bench core --rounds 3 --device cpu`: a quick look
     - `softq bench core --json > core.json`: for a program
     """
-    script = Path(softq.__file__).parents[2] / "benchmarks" / "core.py"
+    _run_benchmark("core", rounds, as_json, *(["--device", device.value] if device else []))
+
+
+@bench.command()
+def rewards(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 15,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time rewards and samplers against sacreBLEU, fast-bleu, rapidfuzz and a copy of memory, on two CPU threads.
+
+    Contenders take turns in one process, and what they compute is checked to agree before it is timed. The table says
+    which bars are reached; they are meant for a machine that does nothing else.
+
+    The peers are optional: `make bench` installs them, and one that is missing is left out. The benchmarks come with the
+    source tree, not with the installed package.
+
+    **Examples**
+
+    - `softq bench rewards`: the whole table, in a minute or two
+    - `softq bench rewards --rounds 3`: a quick look
+    - `softq bench rewards --json > rewards.json`: for a program
+    """
+    _run_benchmark("rewards", rounds, as_json)
+
+
+def _run_benchmark(name: str, rounds: int, as_json: bool, *options: str) -> NoReturn:
+    """Run a script of the source tree in a process of its own, and exit as it does."""
+    script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"
     if not script.is_file():
         typer.echo(
             f"softq: the benchmarks come with the source tree, expected {script}; install with `pip install -e .` from a checkout", err=True
         )
         raise typer.Exit(2)
-    command = [sys.executable, str(script), "--rounds", str(rounds)]
-    command += ["--device", device.value] if device else []
-    command += ["--json"] if as_json else []
+    command = [sys.executable, str(script), "--rounds", str(rounds), *options, *(["--json"] if as_json else [])]
     # The script's own folder leads its import path, which is where its neighbours are.
     raise typer.Exit(subprocess.run(command, check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"}).returncode)  # noqa: S603
 

@@ -13,13 +13,30 @@ import torch
 from torch import Tensor
 
 from softq.kernels.jit import jit, run_batch
-from softq.kernels.words import EMPTY, FULL, ONE, ZERO, count_bits, find, note_positions, pair_arrays, table_bits, words_needed
+from softq.kernels.words import (
+    EMPTY,
+    FULL,
+    ONE,
+    ZERO,
+    count_bits,
+    direct_size,
+    find,
+    forget_directly,
+    note_directly,
+    note_positions,
+    pair_arrays,
+    table_bits,
+    words_needed,
+)
 
 _PER_SHARE = 256  # candidates: an example with many is split among threads
 
 
 def edit_distance(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
     """Levenshtein distance of each candidate to each reference, int32 ``[B, S, R]``."""
+    direct = direct_size(references)
+    if direct:
+        return _walk(_edit_kernel_short, candidates, lengths, references, ref_lengths, direct)
     return _walk(_edit_kernel, candidates, lengths, references, ref_lengths)
 
 
@@ -40,15 +57,56 @@ def equal(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: 
     return same_length & (positions == lengths.unsqueeze(2))
 
 
-def _walk(kernel: Any, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
+def _walk(kernel: Any, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor, *options: Any) -> Tensor:
     batch, size, _ = candidates.shape
     count, longest = references.shape[1:]
     out = np.zeros((batch, size, count), dtype=np.int32)
     shares = -(-size // _PER_SHARE)
     operations = 2 * candidates.numel() * count * words_needed(longest)
     arrays = pair_arrays(candidates, lengths, references, ref_lengths)
-    run_batch(kernel, batch * shares, operations, shares, table_bits(longest), words_needed(longest), *arrays, out)
+    run_batch(kernel, batch * shares, operations, shares, table_bits(longest), words_needed(longest), *arrays, *options, out)
     return torch.from_numpy(out).to(candidates.device)
+
+
+@jit
+def _edit_kernel_short(
+    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, direct: int, out: Any
+) -> None:
+    """References of up to 64 words. Bit i of ``rise`` (``fall``): the column of distances grows (shrinks) by one at row i."""
+    size, count = lengths.shape[1], ref_lengths.shape[1]
+    table = np.zeros(direct, np.uint64)
+    last = np.uint64(direct - 1)  # stands for every word beyond the references'
+    for share in range(first, lengths.shape[0] * shares, stride):
+        b = share // shares
+        start = (share % shares) * _PER_SHARE
+        for r in range(count):
+            ref_length = ref_lengths[b, r]
+            if ref_length < 0:
+                continue
+            note_directly(refs, b * count + r, ref_length, table)
+            top = np.uint64(max(ref_length - 1, 0))
+            for s in range(start, min(start + _PER_SHARE, size)):
+                length = lengths[b, s]
+                if length < 0:
+                    continue
+                if ref_length == 0:
+                    out[b, s, r] = length
+                    continue
+                row = np.uint64(b * size + s)
+                rise, fall = FULL, ZERO
+                distance = ref_length
+                for i in range(np.uint64(length)):
+                    same = table[min(np.uint64(cands[row, i]), last)]
+                    diagonal = (((same & rise) + rise) ^ rise) | same | fall
+                    up = fall | ~(diagonal | rise)  # where the row of distances grows
+                    down = rise & diagonal
+                    distance += np.int64((up >> top) & ONE) - np.int64((down >> top) & ONE)
+                    up = (up << ONE) | ONE
+                    down <<= ONE
+                    fall = up & diagonal
+                    rise = down | ~(diagonal | up)
+                out[b, s, r] = distance
+            forget_directly(refs, b * count + r, ref_length, table)
 
 
 @jit
@@ -65,36 +123,8 @@ def _edit_kernel(first: int, stride: int, shares: int, bits: int, words: int, ca
                 continue
             note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
             for s in range(start, min(start + _PER_SHARE, size)):
-                if lengths[b, s] < 0:
-                    continue
-                row = b * size + s
-                if words == 1:
-                    out[b, s, r] = _edits_short(cands, row, lengths[b, s], keys, masks, bits, ref_lengths[b, r])
-                else:
-                    out[b, s, r] = _edits(cands, row, lengths[b, s], keys, masks, bits, ref_lengths[b, r], rises, falls)
-
-
-@jit
-def _edits_short(tokens: Any, row: int, length: int, keys: Any, masks: Any, bits: int, ref_length: int) -> Any:
-    """Distance to a reference of up to 64 words. Bit i of ``rise`` (``fall``): the column of distances grows (shrinks) by one at row i."""
-    if ref_length == 0:
-        return length
-    line = np.uint64(row)
-    top = np.uint64(ref_length - 1)
-    rise, fall = FULL, ZERO
-    distance = ref_length
-    for i in range(np.uint64(length)):
-        slot = find(keys, tokens[line, i], bits)
-        same = masks[slot, 0] if keys[slot] != EMPTY else ZERO
-        diagonal = (((same & rise) + rise) ^ rise) | same | fall
-        up = fall | ~(diagonal | rise)  # where the row of distances grows
-        down = rise & diagonal
-        distance += np.int64((up >> top) & ONE) - np.int64((down >> top) & ONE)
-        up = (up << ONE) | ONE
-        down <<= ONE
-        fall = up & diagonal
-        rise = down | ~(diagonal | up)
-    return distance
+                if lengths[b, s] >= 0:
+                    out[b, s, r] = _edits(cands, b * size + s, lengths[b, s], keys, masks, bits, ref_lengths[b, r], rises, falls)
 
 
 @jit

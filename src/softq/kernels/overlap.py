@@ -16,8 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softq.kernels.jit import as_array, fast_exp, jit, run_batch
-from softq.kernels.words import EMPTY, ONE, ZERO, Array, count_bits, find, note_positions, pair_arrays, table_bits, words_needed
+from softq.kernels.jit import fast_exp, jit, run_batch
+from softq.kernels.words import (
+    EMPTY,
+    ONE,
+    ZERO,
+    Array,
+    count_bits,
+    direct_size,
+    find,
+    forget_directly,
+    note_directly,
+    note_positions,
+    pair_arrays,
+    table_bits,
+    words_needed,
+)
 
 # Rules for orders without matches; see SentenceBLEU.
 SMOOTHING = {"none": 0, "nltk3": 1, "mteval": 2, "sacrebleu": 3}
@@ -41,8 +55,12 @@ def sentence_bleu(
     batch, size, width = candidates.shape
     out = np.zeros((batch, size, references.shape[1]))
     arrays = pair_arrays(candidates, lengths, references, ref_lengths)
-    kernel = _bleu_kernel_short if order == 4 and references.shape[2] <= 64 else _bleu_kernel
-    _run(kernel, candidates, references, order, *arrays, order, SMOOTHING[rule], brevity, effective, log_table(width), out)
+    options = SMOOTHING[rule], brevity, effective, log_table(width), out
+    direct = direct_size(references) if order == 4 else 0
+    if direct:
+        _run(_bleu_kernel_short, candidates, references, order, *arrays, direct, *options)
+    else:
+        _run(_bleu_kernel, candidates, references, order, *arrays, order, *options)
     return torch.from_numpy(out).to(candidates.device)
 
 
@@ -67,20 +85,20 @@ def _run(kernel: Any, candidates: Tensor, references: Tensor, order: int, *args:
 
 
 @jit
-def _bleu_value(counts: Any, row: int, order: int, length: int, ref_length: int, rule: int, brevity: bool, effective: bool, logs: Any) -> Any:
-    """BLEU from the clipped matches ``counts[row]`` under one of the smoothing rules."""
+def _log_bleu(counts: Any, row: int, order: int, length: int, ref_length: int, rule: int, brevity: bool, effective: bool, logs: Any) -> Any:
+    """Log of BLEU from the clipped matches ``counts[row]`` under one of the smoothing rules."""
     if length == 0:
-        return 0.0
+        return -np.inf
     present = min(order, length)  # orders of which the candidate has any n-gram
     if rule != _MTEVAL and (counts[row, 0] == 0 or (rule != _NLTK3 and present < order and not effective)):
-        return 0.0
+        return -np.inf
     total = 0.0
     halvings = 0
     for n in range(present):
         if counts[row, n] > 0:
             total += logs[counts[row, n]] - logs[length - n]
         elif rule == _NONE:
-            return 0.0
+            return -np.inf
         else:
             halvings += 1
             total -= halvings * 0.6931471805599453 + logs[length - n]
@@ -91,14 +109,14 @@ def _bleu_value(counts: Any, row: int, order: int, length: int, ref_length: int,
     exponent = total / (present if effective else order)
     if brevity and length < ref_length:
         exponent += 1.0 - ref_length / length
-    return fast_exp(min(exponent, 0.0))
+    return min(exponent, 0.0)
 
 
 @jit
 def _value_kernel(matches: Any, lengths: Any, ref_lengths: Any, rule: int, brevity: bool, effective: bool, logs: Any, out: Any) -> None:
     for i in range(len(out)):
         if lengths[i] >= 0 and ref_lengths[i] >= 0:
-            out[i] = _bleu_value(matches, i, matches.shape[1], lengths[i], ref_lengths[i], rule, brevity, effective, logs)
+            out[i] = fast_exp(_log_bleu(matches, i, matches.shape[1], lengths[i], ref_lengths[i], rule, brevity, effective, logs))
 
 
 @jit
@@ -195,42 +213,49 @@ def _bleu_kernel(
             for s in range(start, min(start + _PER_SHARE, size)):
                 if lengths[b, s] >= 0:
                     _claim(cands, b * size + s, lengths[b, s], keys, masks, bits, order, ends, used, counts, None)
-                    out[b, s, r] = _bleu_value(counts, 0, order, lengths[b, s], ref_lengths[b, r], rule, brevity, effective, logs)
+                    out[b, s, r] = fast_exp(_log_bleu(counts, 0, order, lengths[b, s], ref_lengths[b, r], rule, brevity, effective, logs))
+
+
+@jit
+def _exponentiate(values: Any, size: int) -> None:
+    """Apart from the rest, so that it vectorises."""
+    for k in range(np.uint64(size)):
+        values[k] = fast_exp(values[k])
 
 
 @jit
 def _bleu_kernel_short(
     first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any,
-    order: int, rule: int, brevity: bool, effective: bool, logs: Any, out: Any,
+    direct: int, rule: int, brevity: bool, effective: bool, logs: Any, out: Any,
 ) -> None:  # fmt: skip
-    """The common case, four orders and references of up to 64 words: all sets live in registers, and the places claimed are the counts."""
+    """The common case, four orders and references of up to 64 words: all sets live in registers, and the places claimed are the counts.
+
+    There is no branch on what matches: words are looked up in a table of all of them, in which most have no position.
+    """
     size, count = lengths.shape[1], ref_lengths.shape[1]
-    keys = np.empty(1 << bits, np.int64)
-    masks = np.empty((1 << bits, words), np.uint64)
-    counts = np.empty((1, order), np.int32)
+    table = np.zeros(direct, np.uint64)
+    last = np.uint64(direct - 1)  # stands for every word beyond the references'
+    counts = np.empty((1, 4), np.int32)
+    log_value = np.empty(_PER_SHARE)
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
         start = (share % shares) * _PER_SHARE
+        end = min(start + _PER_SHARE, size)
         for r in range(count):
-            if ref_lengths[b, r] < 0:
+            ref_length = ref_lengths[b, r]
+            if ref_length < 0:
                 continue
-            note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
-            for s in range(start, min(start + _PER_SHARE, size)):
+            note_directly(refs, b * count + r, ref_length, table)
+            for s in range(start, end):
                 length = lengths[b, s]
-                if length < 0:
-                    continue
                 row = np.uint64(b * size + s)
                 e1 = e2 = e3 = e4 = ZERO
                 u1 = u2 = u3 = u4 = ZERO
-                for i in range(np.uint64(length)):
-                    slot = find(keys, cands[row, i], bits)
-                    if keys[slot] == EMPTY:
-                        e1 = e2 = e3 = ZERO
-                        continue
+                for i in range(np.uint64(max(length, 0))):
                     e4 = e3 << ONE
                     e3 = e2 << ONE
                     e2 = e1 << ONE
-                    e1 = masks[slot, 0]
+                    e1 = table[min(np.uint64(cands[row, i]), last)]
                     e2 &= e1
                     e3 &= e1
                     e4 &= e1
@@ -246,4 +271,8 @@ def _bleu_kernel_short(
                 counts[0, 1] = count_bits(u2)
                 counts[0, 2] = count_bits(u3)
                 counts[0, 3] = count_bits(u4)
-                out[b, s, r] = _bleu_value(counts, 0, order, length, ref_lengths[b, r], rule, brevity, effective, logs)
+                log_value[s - start] = _log_bleu(counts, 0, 4, max(length, 0), ref_length, rule, brevity, effective, logs)
+            _exponentiate(log_value, end - start)
+            for s in range(start, end):
+                out[b, s, r] = log_value[s - start]
+            forget_directly(refs, b * count + r, ref_length, table)

@@ -34,6 +34,20 @@ def words_needed(max_length: int) -> int:
     return max(1, (max_length + 63) // 64)
 
 
+_LARGEST_DIRECT = 1 << 20
+
+
+def direct_size(references: Tensor) -> int:
+    """Size of a table with one entry per word number and one for all larger ones, or 0 if that would be too large.
+
+    With up to 64 positions per reference, looking a word up there takes no comparison; see `note_directly`.
+    """
+    if references.shape[2] > 64:
+        return 0
+    largest = int(references.max()) if references.numel() else 0
+    return largest + 2 if largest + 2 <= _LARGEST_DIRECT else 0
+
+
 def pair_arrays(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> tuple[Array, Array, Array, Array]:
     """Candidates ``[B·S, L]``, lengths ``[B, S]``, references ``[B·R, M]`` and their lengths ``[B, R]`` for a kernel."""
     rows, ref_rows = candidates.reshape(-1, candidates.shape[2]), references.reshape(-1, references.shape[2])
@@ -62,6 +76,20 @@ def note_positions(tokens: Any, row: int, length: int, keys: Any, masks: Any, bi
             for w in range(masks.shape[1]):
                 masks[slot, w] = ZERO
         masks[slot, t >> 6] |= ONE << np.uint64(t & 63)
+
+
+@jit
+def note_directly(tokens: Any, row: int, length: int, table: Any) -> None:
+    """Fill a table that is all zeros with the positions of ``tokens[row, :length]``, as one word each."""
+    for t in range(length):
+        table[np.uint64(tokens[row, t])] |= ONE << np.uint64(t)
+
+
+@jit
+def forget_directly(tokens: Any, row: int, length: int, table: Any) -> None:
+    """Make the table all zeros again."""
+    for t in range(length):
+        table[np.uint64(tokens[row, t])] = ZERO
 
 
 @jit
