@@ -115,7 +115,7 @@ def main() -> None:
     logits += 1.5 * torch.nn.functional.one_hot(torch.tensor(REFERENCE), WORDS)  # a model that has learnt something
     log_probs = logits.log_softmax(1).gather(1, SPACE.T).sum(0)
     everything = torch.ones(len(SPACE), dtype=torch.bool)
-    different = SPACE != torch.tensor(REFERENCE)
+    different = torch.tensor(REFERENCE) != SPACE
     span = torch.where(different, torch.arange(LENGTH), -1).amax(1) - torch.where(different, torch.arange(LENGTH), LENGTH).amin(1) + 1
     truth, mass = exact(log_probs, everything)
     within, within_mass = exact(log_probs, span <= 4)

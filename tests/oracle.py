@@ -154,8 +154,8 @@ def edit_ways(ref, words, edits):
                     else:
                         seen += 1
                 for change in itertools.product(*options):
-                    for new in itertools.product(words, repeat=inserted):
-                        made.append(_apply(ref, dict(zip(places, change, strict=True)), before, list(new)))
+                    changes = dict(zip(places, change, strict=True))
+                    made += [_apply(ref, changes, before, list(new)) for new in itertools.product(words, repeat=inserted)]
     return made
 
 
@@ -165,8 +165,7 @@ def _apply(ref, changes, before, new):
         if t in changes:
             out.extend(changes[t])
         else:
-            for _ in range(before[kept]):
-                out.append(new.pop(0))
+            out += [new.pop(0) for _ in range(before[kept])]
             out.append(word)
             kept += 1
     return (*out, *new)

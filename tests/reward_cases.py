@@ -29,6 +29,7 @@ REWARDS = [
     SentenceBLEU(2, "sacrebleu", effective_order=True),
     MultiReferenceBLEU(),
     MultiReferenceBLEU(3, "none", brevity_penalty=False),
+    MultiReferenceBLEU(smoothing="mteval"),
     ChrF(),
     ChrF(PIECES, order=4, beta=1.5),
     RougeL(),
@@ -49,7 +50,10 @@ def label(reward):
 
 
 def random_batch(seed, batch=4, size=5, count=3, longest=9, ref_longest=8, vocab=VOCAB):
-    """Candidates and references near one another, of lengths from 0, some of both missing; zeros behind the lengths."""
+    """Candidates and references near one another, of lengths from 0, some of both missing; zeros behind the lengths.
+
+    Of more than two examples, the last has no reference at all.
+    """
     generator = torch.Generator().manual_seed(seed)
     base = torch.randint(vocab, (batch, 1, max(longest, ref_longest)), generator=generator)
     sides = []
@@ -58,6 +62,8 @@ def random_batch(seed, batch=4, size=5, count=3, longest=9, ref_longest=8, vocab
         tokens = torch.where(kept, base[..., :width], torch.randint(vocab, (batch, number, width), generator=generator))
         lengths = torch.randint(-1, width + 1, (batch, number), generator=generator)
         lengths[0, 0] = width
+        if batch > 2 and len(sides) > 0:
+            lengths[-1] = -1
         sides += [fill(tokens, lengths, 0), lengths]
     return tuple(sides)
 

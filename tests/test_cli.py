@@ -1,6 +1,8 @@
 """The command line: what it prints, what it returns, how it refuses."""
 
+import gzip
 import json
+import lzma
 import subprocess
 import sys
 
@@ -9,6 +11,9 @@ from typer.testing import CliRunner
 
 import softq
 from softq import cli
+from softq.cli import theory_command
+from softq.cli.shared import parse_taus
+from softq.cli.theory_command import DEFAULT_TAUS
 
 GRID = ["--grid", "40"]
 
@@ -23,7 +28,7 @@ def test_theory_prints_table_and_summary():
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert "40 × 40" in lines[0]
-    assert [line.split()[0] for line in lines if line[:5].strip() and line.split()[0].replace(".", "").isdigit()] == list(cli.DEFAULT_TAUS)
+    assert [line.split()[0] for line in lines if line[:5].strip() and line.split()[0].replace(".", "").isdigit()] == list(DEFAULT_TAUS)
     table = softq.theory.theory_table(softq.theory.four_class_problem(40), [2.4])
     row = next(line.split() for line in lines if line.split()[:1] == ["2.4"])
     (exact,) = table.rows
@@ -60,7 +65,7 @@ def test_theory_json_is_all_of_stdout():
     ],
 )
 def test_temperatures(text, taus):
-    assert cli.parse_taus(text) == taus
+    assert parse_taus(text) == taus
 
 
 @pytest.mark.parametrize(
@@ -133,8 +138,8 @@ def test_version():
 
 
 def test_progress_bar_where_somebody_watches(monkeypatch):
-    watch = cli.Console
-    monkeypatch.setattr(cli, "Console", lambda **options: watch(**options, force_terminal=bool(options.get("stderr"))))
+    watch = theory_command.Console
+    monkeypatch.setattr(theory_command, "Console", lambda **options: watch(**options, force_terminal=bool(options.get("stderr"))))
     result = run("theory", *GRID, "--tau", "1", "--json", env={"TERM": "xterm"})
     assert "temperatures" in result.stderr
     json.loads(result.stdout)
@@ -148,8 +153,15 @@ def source_tree(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "options"), [("core", ["--device", "cpu"]), ("rewards", [])])
-def test_bench_runs_the_script_of_the_source_tree(source_tree, name, options):
+@pytest.mark.parametrize(
+    ("name", "count", "usual", "options"),
+    [
+        ("core", "--rounds", "15", ["--device", "cpu"]),
+        ("rewards", "--rounds", "15", []),
+        ("estimators", "--repeats", "2000", ["--plot", "x.svg"]),
+    ],
+)
+def test_bench_runs_the_script_of_the_source_tree(source_tree, name, count, usual, options):
     folder = source_tree / "benchmarks"
     folder.mkdir()
     (folder / "neighbour.py").write_text("GREETING = 'hello'\n")
@@ -160,18 +172,103 @@ pathlib.Path({str(told)!r}).write_text(json.dumps([neighbour.GREETING, *sys.argv
 sys.exit(3)
 """
     (folder / f"{name}.py").write_text(script)
-    assert run("bench", name, "--rounds", "4", *options, "--json").exit_code == 3
-    assert json.loads(told.read_text()) == ["hello", "--rounds", "4", *options, "--json"]
+    assert run("bench", name, count, "4", *options, "--json").exit_code == 3
+    assert json.loads(told.read_text()) == ["hello", count, "4", *options, "--json"]
     assert run("bench", name).exit_code == 3
-    assert json.loads(told.read_text()) == ["hello", "--rounds", "15"]
+    assert json.loads(told.read_text()) == ["hello", count, usual]
 
 
-@pytest.mark.parametrize("name", ["core", "rewards"])
+@pytest.mark.parametrize("name", ["core", "rewards", "estimators"])
 def test_bench_without_a_source_tree(source_tree, name):
     result = run("bench", name)
     assert result.exit_code == 2
     assert "come with the source tree" in result.stderr
     assert str(source_tree / "benchmarks" / f"{name}.py") in result.stderr
+
+
+@pytest.fixture
+def references(tmp_path):
+    path = tmp_path / "refs.tsv.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write("a man rides a horse\ta person on a horse\nthe dog sleeps\tа собака спит\n")
+    return path
+
+
+@pytest.mark.parametrize("reward", ["bleu", "rouge-l", "chrf", "edit", "exact"])
+@pytest.mark.parametrize("objective", ["raml", "sqdml"])
+def test_curve_of_references(references, reward, objective):
+    options = ["--references", str(references), "--reward", reward, "--objective", objective, "--size", "30"]
+    result = run("theory", *options, "--tau", "0.1,1,10", "--mass", "0.5", "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["examples"], told["words"], told["size"], told["objective"]) == (2, 12, 30, objective)
+    assert [row["tau"] for row in told["rows"]] == [0.1, 1.0, 10.0]
+    masses = [row["reference_mass"] for row in told["rows"]]
+    assert masses == sorted(masses, reverse=True)
+    if objective == "sqdml":  # its references need not be its best sentences, and no temperature may leave them half of it
+        return
+    tau = told["suggestions"][0]["tau"]
+    again = json.loads(run("theory", *options, "--tau", str(tau), "--json").stdout)
+    assert again["rows"][0]["reference_mass"] == pytest.approx(0.5, abs=1e-6)
+
+
+def test_curve_of_references_as_a_table_and_a_picture(references, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "curve.svg"
+    result = run("theory", "--references", str(references), "--plot", str(picture), "--mass", "0.5", "--mass", "0.0001")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert sum(line.strip().startswith(("0.", "1", "2")) for line in lines) == len(theory_command.CURVE_TAUS)
+    assert "█" in result.stdout
+    assert any(line.startswith("tau = ") and line.endswith("leaves 0.5 of the mass on the references") for line in lines)
+    assert "no temperature leaves a mass of 0.0001" in result.stdout
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_exact_curve_of_the_hamming_distance(references):
+    result = run("theory", "--references", str(references), "--reward", "hamming", "--tau", "0.8", "--json")
+    told = json.loads(result.stdout)
+    assert told["estimator"] == "exact"
+    point = softq.temperature.HammingCurve(12, [5, 5, 3, 3], rescale=True).at(0.8)
+    assert told["rows"][0]["expected_edits"] == pytest.approx(point.expected_edits)
+    assert told["rows"][0]["effective_sample_size"] is None
+    assert "exact" in run("theory", "--references", str(references), "--reward", "hamming").stdout
+    assert "another reward" in run("theory", "--references", str(references), "--reward", "hamming", "--objective", "sqdml").stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "is empty"),
+        (b"a b\n\nc\n", "line 2: expected one or more sentences"),
+        (b"a b\tc\t\n", "line 1: expected"),
+        (b"\xff\xfe", "is not UTF-8"),
+        (None, "cannot read"),
+    ],
+)
+def test_references_that_cannot_be_read(tmp_path, content, text):
+    path = tmp_path / "refs.txt"
+    if content is not None:
+        path.write_bytes(content)
+    result = run("theory", "--references", str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("softq: ")
+    assert text in result.stderr
+    assert str(path) in result.stderr
+
+
+def test_broken_archives_and_pictures(tmp_path, references):
+    broken = tmp_path / "refs.xz"
+    broken.write_bytes(b"not an archive")
+    assert "cannot read" in run("theory", "--references", str(broken)).stderr
+    packed = tmp_path / "good.xz"
+    with lzma.open(packed, "wt", encoding="utf-8") as file:
+        file.write("a b c\n")
+    assert run("theory", "--references", str(packed), "--tau", "1").exit_code == 0
+    assert "cannot draw" in run("theory", "--references", str(references), "--plot", str(tmp_path / "curve.nope")).stderr
+    only = tmp_path / "one.txt"
+    only.write_text("a a\n")
+    assert "two different words" in run("theory", "--references", str(only), "--reward", "hamming").stderr
 
 
 def test_module_runs_as_a_command():

@@ -35,6 +35,9 @@ EDGES = [
     (list(range(64)), list(range(64))),  # all 64 bits of a word
     ([5] * 64, [5] * 64),
     (list(range(1, 64)), list(range(64))),
+    *[
+        (list(range(100, 100 + n)), list(range(n))) for n in (15, 16, 31, 32, 63, 64)
+    ],  # many different words, and all of them looked for in vain
 ]
 IDS = np.unique(np.random.default_rng(1).integers(2**62, size=1_000)).tolist()  # word numbers need not be small
 

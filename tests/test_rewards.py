@@ -199,10 +199,11 @@ def clipped(cand, refs, n):
     return sum(min(count, max(w[gram] for w in want)) for gram, count in have.items())
 
 
-@pytest.mark.parametrize(
-    "reward", [SentenceBLEU(), SentenceBLEU(3, "none"), MultiReferenceBLEU(), MultiReferenceBLEU(3, "none")], ids=label
-)
-def test_statistics_are_counts_and_give_the_reward(reward):
+@pytest.mark.parametrize("order", [3, 4])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("cls", [SentenceBLEU, MultiReferenceBLEU])
+def test_statistics_are_counts_and_give_the_reward(cls, rule, order):
+    reward = cls(order, rule)
     batch = cands, lengths, refs, ref_lengths = random_batch(11, longest=12, vocab=3)
     found = reward.statistics(*batch)
     assert found.matches.dtype == torch.int32
@@ -210,7 +211,7 @@ def test_statistics_are_counts_and_give_the_reward(reward):
     groups = [[[r] for r in range(3)]] * 4 if reward.pairwise else [[[r for r in range(3) if n[r] >= 0]] for n in ref_lengths]
     for b, s in itertools.product(range(4), range(5)):
         for i, group in enumerate(groups[b]):
-            there = lengths[b, s] >= 0 and bool((ref_lengths[b, group] >= 0).all())
+            there = bool(group) and lengths[b, s] >= 0 and bool((ref_lengths[b, group] >= 0).all())
             cand, plain = cands[b, s, : lengths[b, s]].tolist(), [refs[b, r, : ref_lengths[b, r]].tolist() for r in group]
             want = [clipped(cand, plain, n) if there else 0 for n in range(1, reward.max_order + 1)]
             assert found.matches[b, s, i].tolist() == want

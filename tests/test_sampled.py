@@ -49,7 +49,9 @@ def model_log_probs(seed=0):
 def estimate(target, values):
     """Σ_s w_s f(y_s) for each example."""
     out = []
-    for rows, lengths, weights in zip(target.outputs.tokens.tolist(), target.outputs.lengths.tolist(), target.weights.tolist(), strict=True):
+    for rows, lengths, weights in zip(
+        target.outputs.tokens.tolist(), target.outputs.lengths.tolist(), target.weights.tolist(), strict=True
+    ):
         out.append(math.fsum(w * values[tuple(row[:n])] for row, n, w in zip(rows, lengths, weights, strict=True) if n >= 0 and w))
     return np.array(out)
 
@@ -185,7 +187,7 @@ def test_importance_on_ngram_sets_joins_certain_and_drawn():
 
 
 def test_model_samples_with_references_estimate_the_target():
-    law = {y: p for y, p in zip(SPACE, torch.randn(81, generator=gen(5), dtype=torch.float64).softmax(0).tolist(), strict=True)}
+    law = dict(zip(SPACE, torch.randn(81, generator=gen(5), dtype=torch.float64).softmax(0).tolist(), strict=True))
     refs, tau, f = REFS[0], 0.3, model_log_probs()
     truth = math.fsum(p * f[y] for y, p in zip(SPACE, oracle.raml(reward_table(BLEU, refs), [0.5, 0.5], tau), strict=True))
     index = torch.multinomial(torch.tensor(list(law.values())).expand(200, -1), 400, replacement=True, generator=gen(6))
@@ -266,7 +268,7 @@ def test_multi_reference_bleu_serves_sqdml_only():
     target = softq.sqdml(whole_space(), nested(REFS), 0.4, reward)
     values = reward(*whole_space().sentences, *Sentences.pack(nested(REFS)))[..., 0]
     assert torch.allclose(target.weights, (values / 0.4).softmax(1))
-    with pytest.raises(RewardError, match="use softq.sqdml"):
+    with pytest.raises(RewardError, match="use softq"):
         softq.raml(whole_space(), nested(REFS), 0.4, reward)
 
 
@@ -323,7 +325,9 @@ EMPTY = Candidates(torch.zeros(1, 2, 2, dtype=torch.int64), torch.tensor([[-1, -
         bad(lambda: softq.raml(SMALL, [[0, 1], [1, 1]], 0.5, BLEU), EstimatorError, "references must be those of the 1 examples"),
         bad(lambda: softq.ml(SMALL, [[0, 0]]), EstimatorError, "reference 0 of example 0 is not among"),
         bad(
-            lambda: softq.raml(SMALL, Sentences.pack([[[0, 1], [1, 1]]])._replace(lengths=torch.tensor([[2, -1]])), 0.5, BLEU, ref_weights=torch.ones(1, 2)),
+            lambda: softq.raml(
+                SMALL, Sentences.pack([[[0, 1], [1, 1]]])._replace(lengths=torch.tensor([[2, -1]])), 0.5, BLEU, ref_weights=torch.ones(1, 2)
+            ),
             WeightError,
             "must be 0 for a missing reference",
         ),
@@ -336,9 +340,15 @@ EMPTY = Candidates(torch.zeros(1, 2, 2, dtype=torch.int64), torch.tensor([[-1, -
             "normalised already",
         ),
         bad(lambda: softq.raml(softq.Categorical(torch.zeros(1, 2)), torch.tensor([0]), 0.5, k=1), EstimatorError, "the target is exact"),
-        bad(lambda: softq.raml(softq.Chain(torch.zeros(1, 2, 2), torch.zeros(2, 2)), torch.tensor([[0, 1]]), 0.5, BLEU), RewardError, "candidates from"),
+        bad(
+            lambda: softq.raml(softq.Chain(torch.zeros(1, 2, 2), torch.zeros(2, 2)), torch.tensor([[0, 1]]), 0.5, BLEU),
+            RewardError,
+            "candidates from",
+        ),
         bad(lambda: Candidates(torch.zeros(2, 2), torch.zeros(2)), ShapeError, r"\[B, S, L\]"),
-        bad(lambda: Candidates(torch.zeros(1, 2, 2).long(), torch.zeros(1, 2).long(), torch.zeros(2)), ShapeError, "log_proposal must have"),
+        bad(
+            lambda: Candidates(torch.zeros(1, 2, 2).long(), torch.zeros(1, 2).long(), torch.zeros(2)), ShapeError, "log_proposal must have"
+        ),
         bad(lambda: Candidates(torch.zeros(1, 2, 2).long(), torch.zeros(1, 2).long(), torch.zeros(1, 2).long()), DtypeError, "floating"),
     ],
 )

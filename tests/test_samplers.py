@@ -111,7 +111,7 @@ def test_ngram_replacement_draws_without_replacement():
 @pytest.mark.parametrize("size", [30, 500])
 def test_small_spaces_are_exhausted(size):
     refs = [(0, 1, 2), (1, 1)]
-    space = oracle.ngram_replacement(refs, 2, lambda n: {g: 3.0**-n for g in itertools.product(range(3), repeat=n)})
+    space = oracle.ngram_replacement(refs, 2, lambda n: dict.fromkeys(itertools.product(range(3), repeat=n), 3.0 ** (-n)))
     cands = NgramReplacement(3, max_n=2, size=size)([[list(y) for y in refs]] * 3, generator=gen())
     for b in range(3):
         found = [y for y, _ in drawn(Candidates(cands.tokens[b : b + 1], cands.lengths[b : b + 1], cands.log_proposal[b : b + 1]), 2)]

@@ -90,8 +90,16 @@ def test_suggestions_leave_the_mass(mass):
     ("call", "error", "text"),
     [
         (lambda: HammingCurve(10, [3]).suggest(0.0), TemperatureError, "between 0 and 1"),
-        (lambda: CandidateCurve(whole_space(), [list(REFS[0])], rewards.ExactMatch()).suggest(0.001), TemperatureError, "no temperature leaves"),
-        (lambda: CandidateCurve(whole_space(), [list(REFS[0])], rewards.ExactMatch(), objective="ml"), TemperatureError, "objective must be"),
+        (
+            lambda: CandidateCurve(whole_space(), [list(REFS[0])], rewards.ExactMatch()).suggest(0.001),
+            TemperatureError,
+            "no temperature leaves",
+        ),
+        (
+            lambda: CandidateCurve(whole_space(), [list(REFS[0])], rewards.ExactMatch(), objective="ml"),
+            TemperatureError,
+            "objective must be",
+        ),
         (lambda: CandidateCurve(whole_space(), [list(REFS[0])], rewards.MultiReferenceBLEU()), RewardError, "against each reference"),
         (lambda: HammingCurve(1, [3]), DtypeError, "from 2"),
         (lambda: HammingCurve(5, []), LengthError, "at least one"),

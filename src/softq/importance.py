@@ -29,7 +29,9 @@ def check_estimator(estimator: str, k: int | None, cands: Candidates) -> None:
     if estimator not in get_args(Estimator):
         raise EstimatorError(f"estimator must be one of {', '.join(get_args(Estimator))}, got {estimator!r}")
     if estimator == "paper" and k is None:
-        raise EstimatorError('estimator="paper" needs k, how many candidates a step uses (the paper: 10 of 100 for RAML, 50 of 500 for SQDML)')
+        raise EstimatorError(
+            'estimator="paper" needs k, how many candidates a step uses (the paper: 10 of 100 for RAML, 50 of 500 for SQDML)'
+        )
     if estimator == "importance" and k is not None:
         raise EstimatorError('estimator="importance" uses every draw; ask the sampler for fewer instead of giving k')
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
@@ -37,7 +39,9 @@ def check_estimator(estimator: str, k: int | None, cands: Candidates) -> None:
     if k is not None and k > size:
         raise EstimatorError(f"k must not exceed the number of candidates, got k={k} for a size of {size}")
     if estimator == "importance" and cands.log_proposal is None:
-        raise EstimatorError('estimator="importance" needs candidates with log_proposal, which lists and beams do not have; use estimator="set"')
+        raise EstimatorError(
+            'estimator="importance" needs candidates with log_proposal, which lists and beams do not have; use estimator="set"'
+        )
 
 
 def log_base_measure(cands: Candidates, estimator: Estimator) -> Tensor:

@@ -76,7 +76,9 @@ def _on_candidates(target: SampledTarget, model: Distribution | Tensor, temperat
         got = model.dtype if isinstance(model, Tensor) else type(model).__name__
         raise DtypeError(f"a target on candidates needs the model's log-probabilities of target.outputs as a tensor, got {got}")
     if model.shape != target.weights.shape:
-        raise ShapeError(f"log-probabilities must have shape {list(target.weights.shape)}, one per candidate of target.outputs, got {list(model.shape)}")
+        raise ShapeError(
+            f"log-probabilities must have shape {list(target.weights.shape)}, one per candidate of target.outputs, got {list(model.shape)}"
+        )
     if temperature_scaled:
         raise TemperatureError("temperature_scaled divides scores by tau, and log-probabilities of candidates are normalised already")
     return -inner(target.weights.to(model), model, (1,))

@@ -123,7 +123,9 @@ def candidate_references(cands: Candidates, refs: References, ref_weights: Tenso
     """References ``[B, R, M]`` on the candidates' device, and their weights ``[B, R]``, which sum to one."""
     references = as_references(refs)
     if len(references.tokens) != len(cands.tokens):
-        raise EstimatorError(f"references must be those of the {len(cands.tokens)} examples of the candidates, got {len(references.tokens)}")
+        raise EstimatorError(
+            f"references must be those of the {len(cands.tokens)} examples of the candidates, got {len(references.tokens)}"
+        )
     references = Sentences(references.tokens.to(cands.tokens.device), references.lengths.to(cands.tokens.device))
     if ref_weights is None:
         return references, references.present.double() / references.present.sum(1, keepdim=True)

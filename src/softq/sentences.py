@@ -81,6 +81,7 @@ def as_references(refs: References, *, vocab: int | None = None) -> Sentences:
     >>> as_references(torch.tensor([[3, 4, 5], [6, -1, -1]])).lengths
     tensor([[3],
             [1]])
+
     """
     if isinstance(refs, Sentences):
         found = check_sentences("references", refs)

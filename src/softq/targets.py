@@ -86,7 +86,8 @@ def raml(
             accuracy for label sequences, attachment for trees, each summed over tokens). For candidates any of `softq.rewards`,
             or a function of two token lists.
         ref_weights: ``[*B, R]``, 0 for a missing reference; equal if not given.
-        estimator: for candidates, how they stand for all sentences: ``"set"`` (default), ``"paper"`` or ``"importance"``, see `softq.importance`.
+        estimator: for candidates, how they stand for all sentences: ``"set"`` (default), ``"paper"`` or ``"importance"``; see
+            `softq.importance`.
         k: for candidates, use the references and a random choice of the rest, up to k in all.
         generator: randomness of that choice.
 
@@ -106,7 +107,9 @@ def raml(
     if isinstance(space, Candidates):
         scored = ScoredCandidates(space, refs, reward, ref_weights, estimator or "set", k)
         if not scored.reward.pairwise:
-            raise RewardError(f"RAML needs the reward against each reference, {type(scored.reward).__name__} has one for all; use softq.sqdml")
+            raise RewardError(
+                f"RAML needs the reward against each reference, {type(scored.reward).__name__} has one for all; use softq.sqdml"
+            )
         payoffs = scored.softmax(scored.rewards / tau)  # q(y_s|y_i; τ): [B, S, R]
         return scored.target(torch.einsum("br,bsr->bs", scored.ref_weights, payoffs), tau, "raml", generator)
     _check_exact(estimator, k)

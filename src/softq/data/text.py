@@ -6,21 +6,29 @@ import gzip
 import lzma
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from softq.errors import DataError
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """Lines of a UTF-8 text file without their ends, whatever it is packed with."""
-    openers = {".gz": gzip.open, ".xz": lzma.open}
     try:
-        with openers.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+        with _open(path) as file:
             for line in file:
                 yield line.rstrip("\r\n")
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: {error}") from error
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")
 
 
 def read_references(path: Path, limit: int | None = None) -> list[list[list[str]]]:

@@ -25,11 +25,10 @@ from softq.kernels.words import (
     note_directly,
     note_positions,
     pair_arrays,
+    split_candidates,
     table_bits,
     words_needed,
 )
-
-_PER_SHARE = 256  # candidates: an example with many is split among threads
 
 
 def edit_distance(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
@@ -61,68 +60,113 @@ def _walk(kernel: Any, candidates: Tensor, lengths: Tensor, references: Tensor, 
     batch, size, _ = candidates.shape
     count, longest = references.shape[1:]
     out = np.zeros((batch, size, count), dtype=np.int32)
-    shares = -(-size // _PER_SHARE)
+    shares, per_share = split_candidates(batch, size)
     operations = 2 * candidates.numel() * count * words_needed(longest)
     arrays = pair_arrays(candidates, lengths, references, ref_lengths)
-    run_batch(kernel, batch * shares, operations, shares, table_bits(longest), words_needed(longest), *arrays, *options, out)
+    run_batch(kernel, batch * shares, operations, shares, per_share, table_bits(longest), words_needed(longest), *arrays, *options, out)
     return torch.from_numpy(out).to(candidates.device)
+
+
+# Where eight candidates stand side by side in the state of the short kernel. Bit i of a rise (fall): the column of distances grows
+# (shrinks) by one at row i. One array and fixed distances, so that a loop over the eight vectorises.
+_RISE, _FALL, _NEXT, _DISTANCE, _ACTIVE = 0, 8, 16, 24, 32
+
+
+@jit
+def _take_word(state: Any, top: Any) -> None:
+    """One more word of eight candidates; ``top`` is the last row of the table."""
+    for k in range(8):
+        rise, fall, same = state[k], state[k + 8], state[k + 16]
+        diagonal = (((same & rise) + rise) ^ rise) | same | fall
+        up = fall | ~(diagonal | rise)  # where the row of distances grows
+        down = rise & diagonal
+        state[k + 24] += (((up >> top) & ONE) - ((down >> top) & ONE)) & state[k + 32]
+        up = (up << ONE) | ONE
+        down = down << ONE
+        state[k + 8] = up & diagonal
+        state[k] = down | ~(diagonal | up)
 
 
 @jit
 def _edit_kernel_short(
-    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, direct: int, out: Any
+    first: int,
+    stride: int,
+    shares: int,
+    per_share: int,
+    bits: int,
+    words: int,
+    cands: Any,
+    lengths: Any,
+    refs: Any,
+    ref_lengths: Any,
+    direct: int,
+    out: Any,
 ) -> None:
-    """References of up to 64 words. Bit i of ``rise`` (``fall``): the column of distances grows (shrinks) by one at row i."""
+    """References of up to 64 words, eight candidates at a time."""
     size, count = lengths.shape[1], ref_lengths.shape[1]
     table = np.zeros(direct, np.uint64)
     last = np.uint64(direct - 1)  # stands for every word beyond the references'
+    state = np.empty(40, np.uint64)
+    rows = np.empty(8, np.uint64)
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
-        start = (share % shares) * _PER_SHARE
+        start = (share % shares) * per_share
+        end = min(start + per_share, size)
         for r in range(count):
             ref_length = ref_lengths[b, r]
             if ref_length < 0:
                 continue
             note_directly(refs, b * count + r, ref_length, table)
             top = np.uint64(max(ref_length - 1, 0))
-            for s in range(start, min(start + _PER_SHARE, size)):
-                length = lengths[b, s]
-                if length < 0:
-                    continue
-                if ref_length == 0:
-                    out[b, s, r] = length
-                    continue
-                row = np.uint64(b * size + s)
-                rise, fall = FULL, ZERO
-                distance = ref_length
-                for i in range(np.uint64(length)):
-                    same = table[min(np.uint64(cands[row, i]), last)]
-                    diagonal = (((same & rise) + rise) ^ rise) | same | fall
-                    up = fall | ~(diagonal | rise)  # where the row of distances grows
-                    down = rise & diagonal
-                    distance += np.int64((up >> top) & ONE) - np.int64((down >> top) & ONE)
-                    up = (up << ONE) | ONE
-                    down <<= ONE
-                    fall = up & diagonal
-                    rise = down | ~(diagonal | up)
-                out[b, s, r] = distance
+            for block in range(start, end, 8):
+                shortest, longest = lengths[b, block], 0
+                for k in range(8):  # the last candidate stands in where there are fewer than eight
+                    s = min(block + k, end - 1)
+                    rows[k] = b * size + s
+                    shortest, longest = min(shortest, lengths[b, s]), max(longest, lengths[b, s])
+                    state[_RISE + k], state[_FALL + k] = FULL, ZERO
+                    state[_DISTANCE + k], state[_ACTIVE + k] = np.uint64(ref_length), FULL
+                for i in range(np.uint64(max(shortest, 0))):
+                    for k in range(np.uint64(8)):
+                        state[np.uint64(_NEXT) + k] = table[min(np.uint64(cands[rows[k], i]), last)]
+                    _take_word(state, top)
+                for i in range(max(shortest, 0), longest):
+                    for k in range(8):
+                        state[_NEXT + k] = table[min(np.uint64(cands[rows[k], i]), last)]
+                        state[_ACTIVE + k] = FULL if i < lengths[b, min(block + k, end - 1)] else ZERO
+                    _take_word(state, top)
+                for s in range(block, min(block + 8, end)):
+                    if lengths[b, s] >= 0:
+                        out[b, s, r] = np.int64(state[_DISTANCE + s - block]) if ref_length > 0 else lengths[b, s]
             forget_directly(refs, b * count + r, ref_length, table)
 
 
 @jit
-def _edit_kernel(first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, out: Any) -> None:
+def _edit_kernel(
+    first: int,
+    stride: int,
+    shares: int,
+    per_share: int,
+    bits: int,
+    words: int,
+    cands: Any,
+    lengths: Any,
+    refs: Any,
+    ref_lengths: Any,
+    out: Any,
+) -> None:
     size, count = lengths.shape[1], ref_lengths.shape[1]
     keys = np.empty(1 << bits, np.int64)
     masks = np.empty((1 << bits, words), np.uint64)
     rises, falls = np.empty(words, np.uint64), np.empty(words, np.uint64)
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
-        start = (share % shares) * _PER_SHARE
+        start = (share % shares) * per_share
         for r in range(count):
             if ref_lengths[b, r] < 0:
                 continue
             note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
-            for s in range(start, min(start + _PER_SHARE, size)):
+            for s in range(start, min(start + per_share, size)):
                 if lengths[b, s] >= 0:
                     out[b, s, r] = _edits(cands, b * size + s, lengths[b, s], keys, masks, bits, ref_lengths[b, r], rises, falls)
 
@@ -152,13 +196,23 @@ def _edits(tokens: Any, row: int, length: int, keys: Any, masks: Any, bits: int,
             rises[w] = down | ~(stays | up)
             falls[w] = up & stays
             up_in, down_in = up_out, down_out
-        distance += np.int64(up_in) - np.int64(down_in)
+        distance = distance + np.int64(up_in) - np.int64(down_in)  # type: ignore[assignment]
     return distance
 
 
 @jit
 def _subsequence_kernel(
-    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, out: Any
+    first: int,
+    stride: int,
+    shares: int,
+    per_share: int,
+    bits: int,
+    words: int,
+    cands: Any,
+    lengths: Any,
+    refs: Any,
+    ref_lengths: Any,
+    out: Any,
 ) -> None:
     size, count = lengths.shape[1], ref_lengths.shape[1]
     keys = np.empty(1 << bits, np.int64)
@@ -166,12 +220,12 @@ def _subsequence_kernel(
     steps = np.empty(words, np.uint64)
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
-        start = (share % shares) * _PER_SHARE
+        start = (share % shares) * per_share
         for r in range(count):
             if ref_lengths[b, r] < 0:
                 continue
             note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
-            for s in range(start, min(start + _PER_SHARE, size)):
+            for s in range(start, min(start + per_share, size)):
                 # A zero bit marks a row at which the length of the common subsequence grows.
                 for w in range(words):
                     steps[w] = FULL
@@ -195,12 +249,24 @@ def _subsequence_kernel(
 
 
 @jit
-def _equal_kernel(first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, out: Any) -> None:
+def _equal_kernel(
+    first: int,
+    stride: int,
+    shares: int,
+    per_share: int,
+    bits: int,
+    words: int,
+    cands: Any,
+    lengths: Any,
+    refs: Any,
+    ref_lengths: Any,
+    out: Any,
+) -> None:
     size, count = lengths.shape[1], ref_lengths.shape[1]
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
-        start = (share % shares) * _PER_SHARE
-        for s in range(start, min(start + _PER_SHARE, size)):
+        start = (share % shares) * per_share
+        for s in range(start, min(start + per_share, size)):
             row = np.uint64(b * size + s)
             for r in range(count):
                 ref = np.uint64(b * count + r)

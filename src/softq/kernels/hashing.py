@@ -33,6 +33,7 @@ def place_keys(size: int) -> Array:
 
 @jit
 def sentence_hash(tokens: Any, row: int, length: int, keys: Any) -> Any:
+    """Σ (token + 1) · key plus a term for the length; never 0."""
     value = np.uint64(length) * keys[len(keys) - 1]
     for t in range(length):
         value += (np.uint64(tokens[row, t]) + ONE) * keys[t]

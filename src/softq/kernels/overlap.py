@@ -29,6 +29,7 @@ from softq.kernels.words import (
     note_directly,
     note_positions,
     pair_arrays,
+    split_candidates,
     table_bits,
     words_needed,
 )
@@ -36,8 +37,6 @@ from softq.kernels.words import (
 # Rules for orders without matches; see SentenceBLEU.
 SMOOTHING = {"none": 0, "nltk3": 1, "mteval": 2, "sacrebleu": 3}
 _NONE, _NLTK3, _MTEVAL = 0, 1, 2
-
-_PER_SHARE = 256  # candidates: an example with many is split among threads
 
 
 def ngram_matches(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor, order: int, *, union: bool) -> Tensor:
@@ -79,9 +78,9 @@ def log_table(largest: int) -> Array:
 
 def _run(kernel: Any, candidates: Tensor, references: Tensor, order: int, *args: Any) -> None:
     longest = references.shape[2]
-    shares = -(-candidates.shape[1] // _PER_SHARE)
+    shares, per_share = split_candidates(len(candidates), candidates.shape[1])
     operations = candidates.numel() * references.shape[1] * order * words_needed(longest)
-    run_batch(kernel, len(candidates) * shares, operations, shares, table_bits(longest), words_needed(longest), *args)
+    run_batch(kernel, len(candidates) * shares, operations, shares, per_share, table_bits(longest), words_needed(longest), *args)
 
 
 @jit
@@ -163,7 +162,19 @@ def _claim(
 
 @jit
 def _match_kernel(
-    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any, order: int, union: bool, out: Any
+    first: int,
+    stride: int,
+    shares: int,
+    per_share: int,
+    bits: int,
+    words: int,
+    cands: Any,
+    lengths: Any,
+    refs: Any,
+    ref_lengths: Any,
+    order: int,
+    union: bool,
+    out: Any,
 ) -> None:
     size, count = lengths.shape[1], ref_lengths.shape[1]
     keys = np.empty((count, 1 << bits), np.int64)
@@ -173,11 +184,11 @@ def _match_kernel(
     hits = np.zeros((order, max(cands.shape[1], 1)), np.bool_)
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
-        start = (share % shares) * _PER_SHARE
+        start = (share % shares) * per_share
         for r in range(count):
             if ref_lengths[b, r] >= 0:
                 note_positions(refs, b * count + r, ref_lengths[b, r], keys[r], masks[r], bits)
-        for s in range(start, min(start + _PER_SHARE, size)):
+        for s in range(start, min(start + per_share, size)):
             length = lengths[b, s]
             hits[:, :] = False
             for r in range(count):
@@ -195,7 +206,7 @@ def _match_kernel(
 
 @jit
 def _bleu_kernel(
-    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any,
+    first: int, stride: int, shares: int, per_share: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any,
     order: int, rule: int, brevity: bool, effective: bool, logs: Any, out: Any,
 ) -> None:  # fmt: skip
     size, count = lengths.shape[1], ref_lengths.shape[1]
@@ -205,15 +216,45 @@ def _bleu_kernel(
     counts = np.empty((1, order), np.int32)
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
-        start = (share % shares) * _PER_SHARE
+        start = (share % shares) * per_share
         for r in range(count):
             if ref_lengths[b, r] < 0:
                 continue
             note_positions(refs, b * count + r, ref_lengths[b, r], keys, masks, bits)
-            for s in range(start, min(start + _PER_SHARE, size)):
+            for s in range(start, min(start + per_share, size)):
                 if lengths[b, s] >= 0:
                     _claim(cands, b * size + s, lengths[b, s], keys, masks, bits, order, ends, used, counts, None)
                     out[b, s, r] = fast_exp(_log_bleu(counts, 0, order, lengths[b, s], ref_lengths[b, r], rule, brevity, effective, logs))
+
+
+# Where the sets of eight candidates stand side by side in the state of the short kernel: E_1, E_2, E_3, the places claimed
+# of each order, and the positions of the word that comes next. One array and fixed distances, so that a loop over the eight vectorises.
+_E1, _E2, _E3, _CLAIMED, _NEXT = 0, 8, 16, 24, 56
+
+
+@jit
+def _take_word(state: Any) -> None:
+    """One more word of eight candidates."""
+    for k in range(8):
+        e1 = state[k + 56]
+        e2 = (state[k] << ONE) & e1
+        e3 = (state[k + 8] << ONE) & e1
+        e4 = (state[k + 16] << ONE) & e1
+        state[k] = e1
+        state[k + 8] = e2
+        state[k + 16] = e3
+        claimed = state[k + 24]
+        free = e1 & ~claimed
+        state[k + 24] = claimed | (free & (ZERO - free))
+        claimed = state[k + 32]
+        free = e2 & ~claimed
+        state[k + 32] = claimed | (free & (ZERO - free))
+        claimed = state[k + 40]
+        free = e3 & ~claimed
+        state[k + 40] = claimed | (free & (ZERO - free))
+        claimed = state[k + 48]
+        free = e4 & ~claimed
+        state[k + 48] = claimed | (free & (ZERO - free))
 
 
 @jit
@@ -225,53 +266,58 @@ def _exponentiate(values: Any, size: int) -> None:
 
 @jit
 def _bleu_kernel_short(
-    first: int, stride: int, shares: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any,
+    first: int, stride: int, shares: int, per_share: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any,
     direct: int, rule: int, brevity: bool, effective: bool, logs: Any, out: Any,
 ) -> None:  # fmt: skip
-    """The common case, four orders and references of up to 64 words: all sets live in registers, and the places claimed are the counts.
+    """The common case, four orders and references of up to 64 words: eight candidates at a time, and the places claimed are the counts.
 
     There is no branch on what matches: words are looked up in a table of all of them, in which most have no position.
     """
     size, count = lengths.shape[1], ref_lengths.shape[1]
     table = np.zeros(direct, np.uint64)
     last = np.uint64(direct - 1)  # stands for every word beyond the references'
+    state = np.empty(64, np.uint64)
+    rows = np.empty(8, np.uint64)
     counts = np.empty((1, 4), np.int32)
-    log_value = np.empty(_PER_SHARE)
+    log_value = np.empty(per_share)
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
-        start = (share % shares) * _PER_SHARE
-        end = min(start + _PER_SHARE, size)
+        start = (share % shares) * per_share
+        end = min(start + per_share, size)
         for r in range(count):
             ref_length = ref_lengths[b, r]
             if ref_length < 0:
                 continue
             note_directly(refs, b * count + r, ref_length, table)
-            for s in range(start, end):
-                length = lengths[b, s]
-                row = np.uint64(b * size + s)
-                e1 = e2 = e3 = e4 = ZERO
-                u1 = u2 = u3 = u4 = ZERO
-                for i in range(np.uint64(max(length, 0))):
-                    e4 = e3 << ONE
-                    e3 = e2 << ONE
-                    e2 = e1 << ONE
-                    e1 = table[min(np.uint64(cands[row, i]), last)]
-                    e2 &= e1
-                    e3 &= e1
-                    e4 &= e1
-                    free = e1 & ~u1
-                    u1 |= free & (ZERO - free)
-                    free = e2 & ~u2
-                    u2 |= free & (ZERO - free)
-                    free = e3 & ~u3
-                    u3 |= free & (ZERO - free)
-                    free = e4 & ~u4
-                    u4 |= free & (ZERO - free)
-                counts[0, 0] = count_bits(u1)
-                counts[0, 1] = count_bits(u2)
-                counts[0, 2] = count_bits(u3)
-                counts[0, 3] = count_bits(u4)
-                log_value[s - start] = _log_bleu(counts, 0, 4, max(length, 0), ref_length, rule, brevity, effective, logs)
+            for block in range(start, end, 8):
+                state[:] = ZERO
+                shortest, longest = lengths[b, block], 0
+                for k in range(8):  # the last candidate stands in where there are fewer than eight
+                    s = min(block + k, end - 1)
+                    rows[k] = b * size + s
+                    shortest, longest = min(shortest, lengths[b, s]), max(longest, lengths[b, s])
+                for i in range(np.uint64(max(shortest, 0))):
+                    for k in range(np.uint64(8)):
+                        state[np.uint64(_NEXT) + k] = table[min(np.uint64(cands[rows[k], i]), last)]
+                    _take_word(state)
+                for i in range(max(shortest, 0), longest):
+                    for k in range(8):
+                        word = np.uint64(cands[rows[k], i])
+                        state[_NEXT + k] = table[min(word, last)] if i < lengths[b, min(block + k, end - 1)] else ZERO
+                    _take_word(state)
+                for k in range(32):
+                    state[_CLAIMED + k] = np.uint64(count_bits(state[_CLAIMED + k]))
+                for s in range(block, min(block + 8, end)):
+                    length = max(lengths[b, s], 0)
+                    for n in range(4):
+                        counts[0, n] = state[_CLAIMED + 8 * n + s - block]
+                    if counts[0, 3] > 0:  # and so are the others: every rule is the plain formula
+                        total = logs[counts[0, 0]] + logs[counts[0, 1]] + logs[counts[0, 2]] + logs[counts[0, 3]]
+                        total -= logs[length] + logs[length - 1] + logs[length - 2] + logs[length - 3]
+                        short = brevity and length < ref_length
+                        log_value[s - start] = min(0.25 * total + (1.0 - ref_length / length if short else 0.0), 0.0)
+                    else:
+                        log_value[s - start] = _log_bleu(counts, 0, 4, length, ref_length, rule, brevity, effective, logs)
             _exponentiate(log_value, end - start)
             for s in range(start, end):
                 out[b, s, r] = log_value[s - start]

@@ -47,7 +47,16 @@ class NgramLaw:
 
 
 def replace_ngrams(
-    refs: Array, ref_lengths: Array, seeds: Array, max_n: int, keep_last: bool, pad: int, law: NgramLaw, tokens: Array, lengths: Array, log_prob: Array
+    refs: Array,
+    ref_lengths: Array,
+    seeds: Array,
+    max_n: int,
+    keep_last: bool,
+    pad: int,
+    law: NgramLaw,
+    tokens: Array,
+    lengths: Array,
+    log_prob: Array,
 ) -> tuple[Array, Array]:
     """Fill ``tokens [B, S, M]``, ``lengths [B, S]`` and ``log_prob [B, S]``; references come first.
 
@@ -84,7 +93,7 @@ def ngram_hashes(tokens: Any, places: Any, size: int, out: Any) -> None:
 
 @jit
 def ngram_log_prob(tokens: Any, row: int, start: int, size: int, kind: int, word_log_prob: Any, hashes: Any, log_counts: Any) -> Any:
-    """log f of one n-gram."""
+    """Log f of one n-gram."""
     if kind == CORPUS:
         key = ngram_hash(tokens, row, start, size)
         place = np.searchsorted(hashes, key)
@@ -160,10 +169,13 @@ def _is_alone(refs: Any, first_ref: int, i: int, usable: Any, count: int, open_l
 
 @jit
 def _weigh_windows(
-    refs: Any, first_ref: int, usable: Any, count: int, open_lengths: Any, max_n: int, flat: Any, kind: int, word_log_prob: Any, hashes: Any,
-    log_counts: Any, unknown: Any, factors: Any,
+    refs: Any, first_ref: int, usable: Any, count: int, open_lengths: Any, max_n: int, flat: Any, kind: int, word_log_prob: Any,
+    hashes: Any, log_counts: Any, unknown: Any, factors: Any,
 ) -> Any:  # fmt: skip
-    """Fill ``factors[i, n-1, p]`` and ``unknown[i, t]``, the words among the first t that the law does not write; returns the mass of possible draws."""
+    """Fill ``factors[i, n-1, p]`` and ``unknown[i, t]``, the words among the first t that the law does not write.
+
+    Returns the mass of draws that are possible: those for which there is another n-gram.
+    """
     mass = 0.0
     for k in range(count):
         i = usable[k]
@@ -177,6 +189,12 @@ def _weigh_windows(
         for n in range(1, orders + 1):
             places = room - n + 1
             weight = 1.0 / (count * orders * places)
+            if kind == UNIFORM and unknown[i, room] == 0 and flat[n] < 1.0:  # the same at all places
+                common = weight / (1.0 - flat[n])
+                for p in range(places):
+                    factors[i, n - 1, p] = common
+                mass += weight * places
+                continue
             for p in range(places):
                 if unknown[i, p + n] > unknown[i, p]:
                     same = 0.0
@@ -192,10 +210,13 @@ def _weigh_windows(
 
 @jit
 def _tabulate(i: int, room: int, max_n: int, flat: Any, unknown: Any, factors: Any, mass: float, own: Any) -> None:
-    """Fill ``own[i, span-1, low]``: log P(y) of a candidate that differs from reference i in ``span`` places from ``low`` on, words uniform."""
+    """Fill ``own[i, span-1, low]``: log P(y) where y differs from reference i in ``span`` places from ``low`` on and words are uniform."""
     orders = min(max_n, room)
     for span in range(1, orders + 1):
         for low in range(room - span + 1):
+            if unknown[i, room] == 0 and orders - span < low <= room - orders:  # away from the ends it is the same all along
+                own[i, span - 1, low] = own[i, span - 1, low - 1]
+                continue
             total = 0.0
             for n in range(span, orders + 1):
                 for p in range(max(0, low + span - n), min(low, room - n) + 1):
@@ -208,8 +229,8 @@ def _tabulate(i: int, room: int, max_n: int, flat: Any, unknown: Any, factors: A
 @jit
 def _replace_kernel(
     first: int, stride: int, refs: Any, ref_lengths: Any, seeds: Any, max_n: int, keep_last: bool, pad: int,
-    kind: int, words: Any, word_log_prob: Any, share: Any, alias: Any, corpus: Any, starts: Any, first_start: Any, hashes: Any, log_counts: Any,
-    keys: Any, tokens: Any, lengths: Any, log_prob: Any, fixed: Any, found: Any,
+    kind: int, words: Any, word_log_prob: Any, share: Any, alias: Any, corpus: Any, starts: Any, first_start: Any, hashes: Any,
+    log_counts: Any, keys: Any, tokens: Any, lengths: Any, log_prob: Any, fixed: Any, found: Any,
 ) -> None:  # fmt: skip
     batch, size = lengths.shape
     count, width = ref_lengths.shape[1], tokens.shape[1]

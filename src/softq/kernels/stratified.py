@@ -16,7 +16,16 @@ from softq.kernels.words import Array
 
 
 def hamming_samples(
-    refs: Array, ref_lengths: Array, seeds: Array, words: Array, place: Array, log_change: float, keep_last: bool, tokens: Array, lengths: Array, log_prob: Array
+    refs: Array,
+    ref_lengths: Array,
+    seeds: Array,
+    words: Array,
+    place: Array,
+    log_change: float,
+    keep_last: bool,
+    tokens: Array,
+    lengths: Array,
+    log_prob: Array,
 ) -> None:
     """Fill ``tokens [B·S, M]``, ``lengths [B, S]`` and ``log_prob [B, S]`` with independent draws from q ∝ e^{-Hamming distance / τ}.
 
@@ -32,7 +41,21 @@ def hamming_samples(
     batch = len(ref_lengths)
     operations = 3 * tokens.size
     run_batch(
-        _hamming_kernel, batch, operations, refs, ref_lengths, seeds, words, place, log_change, keep_last, cumulative, log_z, tokens, lengths, log_prob
+        _hamming_kernel,
+        batch,
+        operations,
+        refs,
+        ref_lengths,
+        seeds,
+        words,
+        place,
+        log_change,
+        keep_last,
+        cumulative,
+        log_z,
+        tokens,
+        lengths,
+        log_prob,
     )
 
 
@@ -61,11 +84,23 @@ def edit_law(longest: int, words: int, log_change: float, max_edits: int) -> Edi
 
 
 def edit_samples(
-    refs: Array, ref_lengths: Array, seeds: Array, words: Array, place: Array, law: EditLaw, keep_last: bool, pad: int, tokens: Array, lengths: Array, log_prob: Array
+    refs: Array,
+    ref_lengths: Array,
+    seeds: Array,
+    words: Array,
+    place: Array,
+    law: EditLaw,
+    keep_last: bool,
+    pad: int,
+    tokens: Array,
+    lengths: Array,
+    log_prob: Array,
 ) -> None:
     """The same with insertions, deletions and substitutions. Several ways may lead to one sentence: ``log_prob`` adds them up."""
     operations = 20 * tokens.size
-    run_batch(_edit_kernel, len(ref_lengths), operations, refs, ref_lengths, seeds, words, place, keep_last, pad, *law, tokens, lengths, log_prob)
+    run_batch(
+        _edit_kernel, len(ref_lengths), operations, refs, ref_lengths, seeds, words, place, keep_last, pad, *law, tokens, lengths, log_prob
+    )
 
 
 def _binomial_tables(longest: int, log_ratio: float) -> Array:
@@ -271,7 +306,18 @@ def _edit_kernel(
 
 @jit
 def _log_edit_probability(
-    tokens: Any, row: int, length: int, refs: Any, ref: int, ref_length: int, keep_last: bool, place: Any, law: Any, ways: Any, free: Any, held: Any
+    tokens: Any,
+    row: int,
+    length: int,
+    refs: Any,
+    ref: int,
+    ref_length: int,
+    keep_last: bool,
+    place: Any,
+    law: Any,
+    ways: Any,
+    free: Any,
+    held: Any,
 ) -> Any:
     """Log of Σ over the ways to make the sentence from this reference of P(e) / c(e, L).
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from softq.kernels.jit import as_array, jit
@@ -35,6 +36,15 @@ def words_needed(max_length: int) -> int:
 
 
 _LARGEST_DIRECT = 1 << 20
+_PER_SHARE = 256
+
+
+def split_candidates(batch: int, size: int) -> tuple[int, int]:
+    """Into how many shares the candidates of each example are split among threads, and how many of them are in one."""
+    wanted = -(-batch * size // (4 * torch.get_num_threads()))  # a few shares per thread even where there are few examples
+    per_share = max(8, min(_PER_SHARE, wanted, max(size, 1)))
+    per_share += -per_share % 8
+    return -(-size // per_share), per_share
 
 
 def direct_size(references: Tensor) -> int:
@@ -98,4 +108,5 @@ def count_bits(x: Any) -> int:
     x = x - ((x >> ONE) & _M1)
     x = (x & _M2) + ((x >> np.uint64(2)) & _M2)
     x = (x + (x >> np.uint64(4))) & _M4
-    return np.int64((x * _H01) >> np.uint64(56))
+    count: int = np.int64((x * _H01) >> np.uint64(56))  # type: ignore[assignment]
+    return count

@@ -74,7 +74,7 @@ def check_pair(candidates: Tensor, lengths: Tensor, references: Tensor, ref_leng
 
 
 def both_present(candidates: Sentences, references: Sentences) -> Tensor:
-    """bool ``[B, S, R]``: neither the candidate nor the reference is missing."""
+    """Bool ``[B, S, R]``: neither the candidate nor the reference is missing."""
     return candidates.present.unsqueeze(2) & references.present.unsqueeze(1)
 
 

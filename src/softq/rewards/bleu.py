@@ -89,13 +89,14 @@ class SentenceBLEU(_BLEU):
     >>> refs, ref_lengths = Sentences.pack([[[1, 2, 3, 4, 5]]])
     >>> SentenceBLEU()(candidates, lengths, refs, ref_lengths).squeeze()
     tensor([1.0000, 0.3021], dtype=torch.float64)
+
     """
 
     _name = "sentence-bleu"
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
-        options = self.max_order, self.smoothing, self.brevity_penalty, self.effective_order
-        return sentence_bleu(*candidates, *references, *options)
+        pair = *candidates, *references
+        return sentence_bleu(*pair, self.max_order, self.smoothing, self.brevity_penalty, self.effective_order)
 
     def statistics(self, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> BLEUStatistics:
         """Sufficient statistics of each candidate with each reference; arguments as for calling the reward."""

@@ -28,7 +28,8 @@ class Callable(Reward):
     Args:
         function: takes two token lists and returns a number; with ``decode`` two strings; with ``batched`` two lists of
             those, pair by pair, and returns as many numbers. NaN and infinities are errors.
-        decode: turns a token list into a string (such as a tokenizer's ``decode``), or the text of each token number, to be joined by spaces.
+        decode: turns a token list into a string (such as a tokenizer's ``decode``), or the text of each token number, to be joined
+            by spaces.
         batched: whether the function takes many pairs at once.
         workers: processes that share the work; 0 calls the function here. They are started by spawning, so the function must be one
             that can be imported by name. Close them with `close` or a ``with`` block; else they end with the reward.

@@ -29,8 +29,8 @@ class FromModel:
         max_length: sentences are cut there.
         start: number put before every prefix; without it, the first prefixes have no word at all.
         method: ``"ancestral"``: independent draws from the model; ``"top-p"``: from the smallest set of words that holds ``top_p`` of the
-            probability, renormalised; ``"beam"``: the best that a beam of ``size`` finds, best first. A beam is not drawn: it has no proposal, so
-            importance weights cannot be had, and where it finds fewer sentences the rest is missing.
+            probability, renormalised; ``"beam"``: the best that a beam of ``size`` finds, best first. A beam is not drawn: it has no
+            proposal, so importance weights cannot be had, and where it finds fewer sentences the rest is missing.
         top_p: for ``"top-p"``.
         temperature: divides the scores before drawing; for draws.
         references: whether to put the references of the example in front (`Candidates.with_references`).

@@ -145,9 +145,13 @@ class EditStratified(_Stratified):
         references = ready_references(refs, self.vocab, self.pad, allow_empty=True)
         seeds = draw_seeds(len(references.tokens), generator)
         if self.exact and self.max_edits is not None:
-            made = exact_edit_samples(references.unpack(), seeds, self.words, -1.0 / self.temperature, self.max_edits, self.size, self.keep_last)
+            made = exact_edit_samples(
+                references.unpack(), seeds, self.words, -1.0 / self.temperature, self.max_edits, self.size, self.keep_last
+            )
             packed = Sentences.pack([rows for rows, _ in made], pad=self.pad)
-            return Candidates(packed.tokens.to(references.tokens.dtype), packed.lengths, torch.tensor([values for _, values in made], dtype=torch.float64))
+            return Candidates(
+                packed.tokens.to(references.tokens.dtype), packed.lengths, torch.tensor([values for _, values in made], dtype=torch.float64)
+            )
         return self._draw(references, seeds)
 
     def _draw(self, references: Sentences, seeds: Array) -> Candidates:

@@ -87,7 +87,7 @@ class CandidateStream(Generic[Batch, Made]):
                 batch = next(self._batches)
             except StopIteration:
                 return
-            except Exception as error:  # noqa: BLE001 - raised in its turn, behind the batches that came before
+            except Exception as error:
                 self._failure = error
                 return
             generator = torch.Generator().manual_seed(batch_seed(self._seed, self._next))

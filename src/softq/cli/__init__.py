@@ -1,0 +1,44 @@
+"""The command line: `softq theory` and `softq bench`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import softq
+from softq.cli.bench_command import bench
+from softq.cli.theory_command import theory
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(theory)
+app.add_typer(bench, name="bench")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"softq {softq.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)] = False,
+) -> None:
+    """Train structured predictors toward the metric they are judged by.
+
+    **First steps**
+
+    - `softq theory`: what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly
+    - `softq theory --references FILE --reward bleu`: what a temperature means for your own references
+    - `softq bench core`, `softq bench rewards`: how fast losses and rewards are on this machine
+    - `softq bench estimators`: what sampled candidates cost in accuracy
+
+    Every command has its own `--help`; with `--json` it prints one JSON object for other programs to read.
+    """

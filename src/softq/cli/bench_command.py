@@ -1,0 +1,102 @@
+"""`softq bench`: the benchmarks of the source tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+import softq
+
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+
+
+class Device(StrEnum):
+    """Where a benchmark runs."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+@bench.callback()
+def _bench() -> None:
+    """Measure softq on this machine, beside other packages where they are installed."""
+
+
+@bench.command()
+def core(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 15,
+    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time loss and gradient of chains and trees against pytorch-crf, torch-struct and SuPar.
+
+    Contenders take turns in one process, so that a slow spell of the machine hits all of them, and their losses are
+    checked to agree before they are timed. The peers are optional: `make bench` installs them, and one that is
+    missing is left out. The benchmarks come with the source tree, not with the installed package.
+
+    **Examples**
+
+    - `softq bench core`: the whole table, in a few minutes
+    - `softq bench core --rounds 3 --device cpu`: a quick look
+    - `softq bench core --json > core.json`: for a program
+    """
+    _run_benchmark("core", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
+
+
+@bench.command()
+def rewards(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 15,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time rewards and samplers against sacreBLEU, fast-bleu, rapidfuzz and a copy of memory, on two CPU threads.
+
+    Contenders take turns in one process, and what they compute is checked to agree before it is timed. The table says
+    which bars are reached; they are meant for a machine that does nothing else.
+
+    The peers are optional: `make bench` installs them, and one that is missing is left out. The benchmarks come with the
+    source tree, not with the installed package.
+
+    **Examples**
+
+    - `softq bench rewards`: the whole table, in a minute or two
+    - `softq bench rewards --rounds 3`: a quick look
+    - `softq bench rewards --json > rewards.json`: for a program
+    """
+    _run_benchmark("rewards", as_json, "--rounds", str(rounds))
+
+
+@bench.command()
+def estimators(
+    repeats: Annotated[int, typer.Option(min=2, help="Candidate sets per line of the table.")] = 2000,
+    plot: Annotated[Path | None, typer.Option(help="Draw bias and error there (.svg or .png; needs matplotlib).", dir_okay=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Measure bias and error of the estimators of a target on candidates, on a space small enough to sum over.
+
+    It is the source of the figures in docs/estimators.md. The benchmarks come with the source tree, not with the installed package.
+
+    **Examples**
+
+    - `softq bench estimators`: the whole table, in half a minute
+    - `softq bench estimators --plot estimators.svg`: with a picture
+    """
+    _run_benchmark("estimators", as_json, "--repeats", str(repeats), *(["--plot", str(plot)] if plot else []))
+
+
+def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
+    """Run a script of the source tree in a process of its own, and exit as it does."""
+    script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"
+    if not script.is_file():
+        typer.echo(
+            f"softq: the benchmarks come with the source tree, expected {script}; install with `pip install -e .` from a checkout", err=True
+        )
+        raise typer.Exit(2)
+    command = [sys.executable, str(script), *options, *(["--json"] if as_json else [])]
+    # The script's own folder leads its import path, which is where its neighbours are.
+    raise typer.Exit(subprocess.run(command, check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"}).returncode)  # noqa: S603
