@@ -339,3 +339,61 @@ def test_second_derivatives_on_gpu(kind):
         p = make(kind, leaves, lengths.to(device))
         found.append(torch.autograd.grad((p.marginals**2).sum(), leaves))
     agree(found[1], found[0], torch.float64)
+
+
+# --- candidates: rewards and weights come from the CPU, everything else stays where it is -----------------------------
+
+
+@on_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("estimator", ["set", "paper", "importance"])
+@pytest.mark.parametrize("objective", [softq.raml, softq.sqdml])
+def test_targets_on_candidates(estimator, objective):
+    refs = [[[3, 4, 5, 6, 7], [3, 4, 8, 7]], [[9, 10, 11]]]
+    cands = softq.samplers.NgramReplacement(50, size=20)(refs, generator=torch.Generator().manual_seed(0))
+    options = {"estimator": estimator, "k": 6 if estimator == "paper" else None}
+    reward = softq.rewards.SentenceBLEU()
+    plain = objective(cands, refs, 0.3, reward, **options, generator=torch.Generator().manual_seed(1))
+    there = objective(cands.to("cuda"), refs, 0.3, reward, **options, generator=torch.Generator().manual_seed(1))
+    assert there.weights.device.type == there.outputs.tokens.device.type == "cuda"
+    assert torch.allclose(there.weights.cpu(), plain.weights)
+    assert torch.equal(there.outputs.tokens.cpu(), plain.outputs.tokens)
+    log_probs = torch.randn(plain.weights.shape, requires_grad=True)
+    moved = log_probs.detach().cuda().requires_grad_()
+    softq.cross_entropy(plain, log_probs).sum().backward()
+    softq.cross_entropy(there, moved).sum().backward()
+    assert torch.allclose(moved.grad.cpu(), log_probs.grad)
+
+
+@on_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", ["ancestral", "top-p", "beam"])
+def test_candidates_from_a_model(method):
+    table = torch.randn(30, 30, generator=torch.Generator().manual_seed(0))
+
+    def next_word(inputs, examples, prefixes):
+        return inputs[prefixes[:, -1]]
+
+    options = {"size": 5, "end": 0, "max_length": 7, "start": 1, "method": method, "top_p": 0.8 if method == "top-p" else None}
+    sampler = softq.samplers.FromModel(next_word, **options, references=True)
+    refs = torch.tensor([[4, 5, 6], [7, 8, 9]])
+    plain = sampler(refs, table, generator=torch.Generator().manual_seed(2))
+    there = sampler(refs.cuda(), table.cuda(), generator=torch.Generator().manual_seed(2))
+    assert there.tokens.device.type == "cuda"
+    assert torch.equal(there.tokens.cpu(), plain.tokens)
+    assert torch.allclose(there.log_model.cpu(), plain.log_model, atol=1e-5, equal_nan=True)
+
+
+@on_gpu
+@pytest.mark.gpu
+def test_streams_hand_over_page_locked_batches():
+    sampler = softq.samplers.NgramReplacement(50, size=10)
+    batches = [torch.randint(1, 50, (4, 6), generator=torch.Generator().manual_seed(i)) for i in range(6)]
+
+    def prepare(refs, generator):
+        return sampler(refs, generator=generator).pin_memory()
+
+    with softq.samplers.CandidateStream(batches, prepare, seed=0, workers=2) as stream:
+        for cands in stream:
+            assert cands.tokens.is_pinned()
+            assert torch.equal(cands.to("cuda", non_blocking=True).tokens.cpu(), cands.tokens)

@@ -107,10 +107,10 @@ def quiet_sacrebleu():
     logger.setLevel(level)
 
 
-def scored(reward, pairs, names=IDS):
-    """All pairs in one call, each an example of its own, under scattered word numbers."""
-    name = (lambda word: word) if names is None else names.__getitem__
-    packed = [Sentences.pack([[list(map(name, side))] for side in sides]) for sides in zip(*pairs, strict=True)]
+def scored(reward, pairs, ids=None):
+    """All pairs in one call, each an example of its own; ``ids`` are other numbers for the words."""
+    sides = zip(*pairs, strict=True)
+    packed = [Sentences.pack([[words if ids is None else [ids[word] for word in words]] for words in side]) for side in sides]
     return reward(*packed[0], *packed[1]).reshape(-1)
 
 
@@ -118,13 +118,19 @@ def text(words, pieces=None):
     return " ".join(f"w{word}" if pieces is None else pieces[word] for word in words)
 
 
-def assert_same(found, want, pairs):
+def assert_equal(found, want, pairs):
     want = torch.tensor(want, dtype=torch.float64)
     assert found.dtype == torch.float64
     assert found.shape == want.shape
     gap = (found - want).abs()
     worst = int(gap.argmax())
     assert gap[worst] <= 1e-12, f"{float(found[worst])} and not {float(want[worst])} for number {worst}: {pairs[worst]}"
+
+
+def assert_values(reward, pairs, want):
+    """Words of small numbers and of any numbers are looked up in different ways."""
+    assert_equal(scored(reward, pairs), want, pairs)
+    assert_equal(scored(reward, pairs, IDS), want, pairs)
 
 
 def by_nltk(pairs, orders=ORDERS):
@@ -167,12 +173,12 @@ def by_mteval(cand, ref, order, brevity=True, effective=False):
 
 def test_bleu_against_nltk_at_all_orders(pairs):
     for order, want in zip(ORDERS, by_nltk(single(pairs)), strict=True):
-        assert_same(scored(SentenceBLEU(order), pairs), want, pairs)
+        assert_values(SentenceBLEU(order), pairs, want)
 
 
 def test_bleu_against_nltk_with_long_references(long_pairs):
     for order, want in zip(ORDERS, by_nltk(single(long_pairs)), strict=True):
-        assert_same(scored(SentenceBLEU(order), long_pairs), want, long_pairs)
+        assert_values(SentenceBLEU(order), long_pairs, want)
 
 
 def test_effective_order_against_nltk_reweighing(pairs):
@@ -181,14 +187,14 @@ def test_effective_order_against_nltk_reweighing(pairs):
     assert len(short) > 2_000
     rule = SmoothingFunction().method3
     want = [sentence_bleu([ref], cand, smoothing_function=rule, auto_reweigh=True) for cand, ref in short]
-    assert_same(scored(SentenceBLEU(effective_order=True), short), want, short)
+    assert_values(SentenceBLEU(effective_order=True), short, want)
 
 
 @pytest.mark.parametrize("effective", [False, True])
 @pytest.mark.parametrize(("smoothing", "method"), [("sacrebleu", "exp"), ("none", "none")])
 def test_bleu_against_sacrebleu(pairs, smoothing, method, effective):
     want = by_sacrebleu(single(pairs), 4, method, effective)
-    assert_same(scored(SentenceBLEU(4, smoothing, effective_order=effective), pairs), want, pairs)
+    assert_values(SentenceBLEU(4, smoothing, effective_order=effective), pairs, want)
 
 
 @pytest.mark.parametrize("effective", [False, True])
@@ -197,7 +203,7 @@ def test_bleu_against_sacrebleu_at_other_orders_and_with_long_references(pairs, 
     for order in ORDERS:
         some = pairs[: len(EDGES) + 500] if order != 4 else long_pairs
         want = by_sacrebleu(single(some), order, method, effective)
-        assert_same(scored(SentenceBLEU(order, smoothing, effective_order=effective), some), want, some)
+        assert_values(SentenceBLEU(order, smoothing, effective_order=effective), some, want)
 
 
 @pytest.mark.parametrize("brevity", [True, False])
@@ -206,7 +212,7 @@ def test_mteval_rule_against_its_definition(pairs, long_pairs, brevity, effectiv
     for order, some in [(4, pairs[:6_000]), (4, long_pairs), *((n, pairs[:1_000]) for n in ORDERS)]:
         want = [by_mteval(cand, ref, order, brevity, effective) for cand, ref in some]
         reward = SentenceBLEU(order, "mteval", brevity_penalty=brevity, effective_order=effective)
-        assert_same(scored(reward, some), want, some)
+        assert_values(reward, some, want)
 
 
 @pytest.fixture(scope="module")
@@ -236,34 +242,34 @@ def scored_together(reward, groups):
 
 def test_several_references_against_nltk(groups):
     for order, want in zip(ORDERS, by_nltk(groups), strict=True):
-        assert_same(scored_together(MultiReferenceBLEU(order), groups), want, groups)
+        assert_equal(scored_together(MultiReferenceBLEU(order), groups), want, groups)
 
 
 @pytest.mark.parametrize("effective", [False, True])
 @pytest.mark.parametrize(("smoothing", "method"), [("sacrebleu", "exp"), ("none", "none")])
 def test_several_references_against_sacrebleu(groups, smoothing, method, effective):
     want = by_sacrebleu(groups, 4, method, effective)
-    assert_same(scored_together(MultiReferenceBLEU(4, smoothing, effective_order=effective), groups), want, groups)
+    assert_equal(scored_together(MultiReferenceBLEU(4, smoothing, effective_order=effective), groups), want, groups)
 
 
 def test_edit_distance_against_rapidfuzz(pairs, long_pairs):
     for some in (pairs, long_pairs):
         want = [-Levenshtein.distance(cand, ref) for cand, ref in some]
-        assert torch.equal(scored(NegativeEditDistance(), some), torch.tensor(want, dtype=torch.float64))
+        assert_values(NegativeEditDistance(), some, want)
 
 
 def test_rouge_against_rouge_score(pairs, long_pairs):
     scorer = RougeScorer(["rougeL"], tokenizer=SimpleNamespace(tokenize=str.split))
     for some in (pairs, long_pairs[:200] + long_pairs[500:]):
         found = [scorer.score(text(ref), text(cand))["rougeL"] for cand, ref in some]
-        assert_same(scored(RougeL(), some), [value.fmeasure for value in found], some)
+        assert_values(RougeL(), some, [value.fmeasure for value in found])
         # Other weights from its precision and recall, as Lin (2004) defines them.
         for beta in (0.5, 1.2):
             want = [
                 (1 + beta**2) * value.precision * value.recall / (value.recall + beta**2 * value.precision) if value.recall else 0.0
                 for value in found
             ]
-            assert_same(scored(RougeL(beta), some), want, some)
+            assert_values(RougeL(beta), some, want)
 
 
 def spelling():
@@ -280,7 +286,7 @@ def test_chrf_against_sacrebleu(pairs, long_pairs, order, beta):
     metric = CHRF(char_order=order, word_order=0, beta=beta)
     for some in (pairs if order == 6 else pairs[:3_000], long_pairs):
         want = [metric.sentence_score(text(cand, pieces), [text(ref, pieces)]).score / 100 for cand, ref in some]
-        assert_same(scored(ChrF(pieces, order=order, beta=beta), some, names=None), want, some)
+        assert_equal(scored(ChrF(pieces, order=order, beta=beta), some), want, some)
 
 
 @pytest.mark.parametrize(("order", "beta"), [(6, 2.0), (3, 1.0)])
@@ -290,18 +296,17 @@ def test_chrf_of_tokens_that_are_characters(pairs, long_pairs, order, beta):
     assert not any(letter.isspace() for letter in letters)
     for some in (pairs if order == 6 else pairs[:3_000], long_pairs):
         want = [metric.sentence_score(text(cand, letters), [text(ref, letters)]).score / 100 for cand, ref in some]
-        assert_same(scored(ChrF(order=order, beta=beta), some), want, some)
+        assert_values(ChrF(order=order, beta=beta), some, want)
 
 
-def test_many_candidates_and_references_at_once_against_the_peers():
-    """One call with [B, S, R] values, among them S above the 256 at which an example is split between threads."""
+def test_many_candidates_and_references_at_once():
+    """[B, S, R] values of candidates of all lengths side by side."""
     rng = np.random.default_rng(6)
     refs = [[random_sentence(rng, 5, 1, 20) for _ in range(2)] for _ in range(3)]
     cands = [[edited(rng, row[s % 2], 5, 20) for s in range(600)] for row in refs]
     packed = *Sentences.pack(cands), *Sentences.pack(refs)
-    bleu, edits = SentenceBLEU()(*packed), NegativeEditDistance()(*packed)
-    rule = SmoothingFunction().method3
-    for b, s, r in itertools.product(range(3), range(600), range(2)):
-        cand, ref = cands[b][s], refs[b][r]
-        assert bleu[b, s, r].item() == pytest.approx(sentence_bleu([ref], cand, smoothing_function=rule), abs=1e-12)
-        assert edits[b, s, r].item() == -Levenshtein.distance(cand, ref)
+    pairs = [(cands[b][s], refs[b][r]) for b, s, r in itertools.product(range(3), range(600), range(2))]
+    assert_equal(SentenceBLEU()(*packed).flatten(), by_nltk(single(pairs))[3], pairs)
+    assert_equal(SentenceBLEU(4, "sacrebleu")(*packed).flatten(), by_sacrebleu(single(pairs), 4, "exp", False), pairs)
+    assert_equal(SentenceBLEU(4, "mteval")(*packed).flatten(), [by_mteval(*pair, 4) for pair in pairs], pairs)
+    assert_equal(NegativeEditDistance()(*packed).flatten(), [-Levenshtein.distance(*pair) for pair in pairs], pairs)

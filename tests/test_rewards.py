@@ -60,7 +60,34 @@ def test_what_stands_behind_the_lengths_does_not_matter(reward):
     junk = torch.tensor([-1, -7, 5, 10**6, 2**62, torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max])
     for _ in range(5):
         cands, refs = (fill(x, n, junk[torch.randint(7, x.shape, generator=generator)]) for x, n in (batch[:2], batch[2:]))
-        assert torch.equal(reward(cands, batch[1], refs, batch[3]), want)
+        torch.testing.assert_close(reward(cands, batch[1], refs, batch[3]), want, atol=1e-14, rtol=0)
+
+
+@every_reward
+@pytest.mark.parametrize("behind", [-1, -2, -3, -9, 2**20, 2**62, torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max])
+def test_references_without_a_word_and_anything_behind_it(reward, behind):
+    cands, lengths, refs, ref_lengths = random_batch(3)
+    ref_lengths = ref_lengths.clamp(max=0)
+    want = reward(cands, lengths, torch.zeros_like(refs), ref_lengths)
+    assert torch.equal(reward(cands, lengths, torch.full_like(refs, behind), ref_lengths), want)
+
+
+@pytest.mark.parametrize("reward", of_any_number, ids=label)
+def test_how_words_are_numbered_does_not_matter(reward):
+    """A table with one entry per number serves up to 2^20 of them, a hash table beyond."""
+    for seed, options in enumerate([{}, {"longest": 70, "ref_longest": 64}, {"longest": 70, "ref_longest": 65}]):
+        cands, lengths, refs, ref_lengths = random_batch(seed, size=11, **options)
+        want = reward(cands, lengths, refs, ref_lengths)
+        for largest in (VOCAB, 2**20 - 3, 2**20 - 2, 2**20 - 1, 2**20, 2**31 - 1, 2**32, 2**62, 2**63 - 1):
+            shift = largest - VOCAB + 1
+            found = reward(cands + shift, lengths, refs + shift, ref_lengths)
+            torch.testing.assert_close(found, want, atol=1e-14, rtol=0)
+        scattered = torch.tensor([2**40, 0, 7, 2**20 - 1, 2**63 - 1, 1])
+        torch.testing.assert_close(reward(scattered[cands], lengths, scattered[refs], ref_lengths), want, atol=1e-14, rtol=0)
+        foreign = torch.where(cands == 1, 10**9, cands)  # larger than any word of a reference
+        other = torch.where(cands == 1, VOCAB, cands)
+        found, want = (reward(c, lengths, refs, ref_lengths) for c in (foreign, other))
+        torch.testing.assert_close(found, want, atol=1e-14, rtol=0)
 
 
 @every_reward
@@ -91,12 +118,14 @@ def test_types_and_memory_layout_change_nothing_and_inputs_stay(reward):
 
 @every_reward
 def test_more_than_256_candidates_equal_a_loop(reward):
-    """An example with many candidates is split in shares of 256."""
+    """An example with many candidates is split in shares, and some candidates go together."""
     generator = torch.Generator().manual_seed(7)
     cands, lengths = torch.randint(VOCAB, (2, 600, 5), generator=generator), torch.randint(-1, 6, (2, 600), generator=generator)
     refs, ref_lengths = torch.randint(VOCAB, (2, 2, 5), generator=generator), torch.tensor([[5, 4], [3, -1]])
     one_by_one = [reward(cands[:, s : s + 1], lengths[:, s : s + 1], refs, ref_lengths) for s in range(600)]
     assert torch.equal(reward(cands, lengths, refs, ref_lengths), torch.cat(one_by_one, 1))
+    for few in (1, 2, 7, 8, 9, 17, 257):
+        assert torch.equal(reward(cands[:, :few], lengths[:, :few], refs, ref_lengths), torch.cat(one_by_one[:few], 1))
 
 
 @pytest.mark.parametrize("reward", REWARDS[:-1], ids=label)
@@ -207,7 +236,7 @@ def test_statistics_are_counts_and_give_the_reward(cls, rule, order):
     batch = cands, lengths, refs, ref_lengths = random_batch(11, longest=12, vocab=3)
     found = reward.statistics(*batch)
     assert found.matches.dtype == torch.int32
-    assert torch.equal(reward.from_statistics(found), reward(*batch))
+    torch.testing.assert_close(reward.from_statistics(found), reward(*batch), atol=1e-14, rtol=0)
     groups = [[[r] for r in range(3)]] * 4 if reward.pairwise else [[[r for r in range(3) if n[r] >= 0]] for n in ref_lengths]
     for b, s in itertools.product(range(4), range(5)):
         for i, group in enumerate(groups[b]):

@@ -6,7 +6,7 @@ import json
 import math
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import typer
@@ -150,8 +150,9 @@ def draw(points: list[TemperaturePoint], title: str, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise DataError("--plot needs matplotlib: pip install softq[plot]") from error
-    grey = dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#808080")
-    with mpl.rc_context({**grey, "font.size": 9, "svg.hashsalt": "softq"}):
+    colours = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    settings: dict[Any, Any] = {"font.size": 9, "svg.hashsalt": "softq", **dict.fromkeys(colours, "#808080")}
+    with mpl.rc_context(settings):
         figure = Figure(figsize=(9, 5.5), layout="constrained")
         panels = figure.subplots(2, 2, sharex=True).flat
         taus = [point.tau for point in points]

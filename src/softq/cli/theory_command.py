@@ -62,7 +62,8 @@ def theory(
     With `--references FILE` it shows the target itself at each temperature, on candidates made by n-gram replacement: expected
     reward, mass on the references, entropy, edits to the nearest reference, and how many candidates the weights are worth. A temperature
     means nothing by itself; choose it by the mass it leaves on the references (`--mass`). The reward `hamming` needs no
-    candidates: its values are exact over all sentences of the reference's length, at the temperature of the paper's footnote, τ/(1 + log(V-1)).
+    candidates: its values are exact over all sentences of the reference's length, at the temperature of the paper's footnote,
+    τ/(1 + log(V-1)).
 
     **Examples**
 
