@@ -64,12 +64,12 @@ def test_what_stands_behind_the_lengths_does_not_matter(reward):
 
 
 @every_reward
-@pytest.mark.parametrize("behind", [-1, -2, -3, -9, 2**20, 2**62, torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max])
-def test_references_without_a_word_and_anything_behind_it(reward, behind):
+def test_references_without_a_word_and_anything_behind_it(reward):
     cands, lengths, refs, ref_lengths = random_batch(3)
     ref_lengths = ref_lengths.clamp(max=0)
     want = reward(cands, lengths, torch.zeros_like(refs), ref_lengths)
-    assert torch.equal(reward(cands, lengths, torch.full_like(refs, behind), ref_lengths), want)
+    for behind in (-1, -2, -3, -9, 2**20, 2**62, torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max):
+        assert torch.equal(reward(cands, lengths, torch.full_like(refs, behind), ref_lengths), want)
 
 
 @pytest.mark.parametrize("reward", of_any_number, ids=label)

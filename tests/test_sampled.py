@@ -9,6 +9,7 @@ import torch
 
 import oracle
 import softq
+from scale import draws
 from softq import Candidates, Sentences, rewards
 from softq.errors import DtypeError, EstimatorError, IntractableError, RewardError, ShapeError, TemperatureError, WeightError
 from softq.importance import effective_sample_size
@@ -213,16 +214,16 @@ def test_the_paper_estimator_is_the_subset_it_says(objective, refs):
     make, f = OBJECTIVES[objective][0], model_log_probs()
     cands = NgramReplacement(WORDS, max_n=2, size=16)(nested([refs]), generator=gen(7))
     full = make(cands, nested([refs]), 0.3, BLEU)
-    many = make(repeated(cands, 4000), nested([refs]) * 4000, 0.3, BLEU, estimator="paper", k=5, generator=gen(1))
+    many = make(repeated(cands, draws(4000)), nested([refs]) * draws(4000), 0.3, BLEU, estimator="paper", k=5, generator=gen(1))
     found = estimate(many, f)
     values = [f[tuple(y)] for y in cands.tokens[0].tolist()]
     share = [1.0, 1.0, *[3 / 14] * 14]
     expected = math.fsum(w * v * s for w, v, s in zip(full.weights[0].tolist(), values, share, strict=True))
-    assert abs(found.mean() - expected) < 5 * found.std() / math.sqrt(4000)
+    assert abs(found.mean() - expected) < 5 * found.std() / math.sqrt(draws(4000))
     assert many.is_reference[:, :2].all()
     assert not many.is_reference[:, 2:].any()
     assert not many.outputs.repeats().any()
-    assert many.outputs.tokens.shape[:2] == (4000, 5)
+    assert many.outputs.tokens.shape[:2] == (draws(4000), 5)
 
 
 @objectives
@@ -231,8 +232,8 @@ def test_a_subset_of_the_set_is_unbiased(objective, refs):
     make, f = OBJECTIVES[objective][0], model_log_probs()
     cands = NgramReplacement(WORDS, max_n=2, size=16)(nested([refs]), generator=gen(8))
     truth = estimate(make(cands, nested([refs]), 0.3, BLEU), f)
-    many = estimate(make(repeated(cands, 4000), nested([refs]) * 4000, 0.3, BLEU, k=5, generator=gen(1)), f)
-    assert abs(many.mean() - truth[0]) < 5 * many.std() / math.sqrt(4000)
+    many = estimate(make(repeated(cands, draws(4000)), nested([refs]) * draws(4000), 0.3, BLEU, k=5, generator=gen(1)), f)
+    assert abs(many.mean() - truth[0]) < 5 * many.std() / math.sqrt(draws(4000))
     everything = make(cands, nested([refs]), 0.3, BLEU, k=16, generator=gen())
     assert estimate(everything, f) == pytest.approx(truth)
     assert float(everything.entropy()[0]) > 0

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import chisquare
 
 import oracle
+from scale import draws
 from softq import Candidates, Sentences
 from softq.errors import IntractableError, OutputError, SamplerError, ScoreError, ShapeError
 from softq.samplers import EditStratified, FromModel, HammingStratified, NgramReplacement
@@ -50,7 +51,8 @@ UNIFORM_REFS = {
     "three_of_two_lengths": [(0, 1, 2), (0, 2, 2), (1, 0)],
     "the_same_twice": [(0, 1, 2), (0, 1, 2), (0, 1, 1)],
     "one_word": [(1,)],
-    "a_special": [(3, 0, 1), (0, 3, 1)],
+    "specials": [(3, 0, 1), (0, 3, 1)],
+    "one_with_a_special": [(0, 3, 1, 2)],
 }
 
 
@@ -82,7 +84,7 @@ def test_ngram_replacement_follows_its_law(refs, keep_last, kind):
         return
     if len(expected) == 1:
         pytest.skip("one possible candidate has no distribution to test")
-    cands = sampler([[list(y) for y in refs]] * 20_000, generator=gen(1))
+    cands = sampler([[list(y) for y in refs]] * draws(20_000), generator=gen(1))
     # One draw per set follows the law; a second one, where references repeat, is without replacement.
     assert bool((cands.fixed == distinct).all())
     first = Candidates(cands.tokens[:, : distinct + 1], cands.lengths[:, : distinct + 1], cands.log_proposal[:, : distinct + 1])
@@ -100,11 +102,12 @@ def test_ngram_replacement_draws_without_replacement():
 
     one = oracle.ngram_replacement(refs, 2, law)
     pairs = {(a, b): one[a] * one[b] / (1 - one[a]) for a in one for b in one if a != b}
-    cands = NgramReplacement(3, max_n=2, size=3, frequencies=weights)([[0, 1]] * 20_000, generator=gen(2))
+    count = draws(20_000)
+    cands = NgramReplacement(3, max_n=2, size=3, frequencies=weights)([[0, 1]] * count, generator=gen(2))
     seen = Counter((tuple(rows[1]), tuple(rows[2])) for rows in cands.tokens.tolist())
-    big = [pair for pair in pairs if pairs[pair] * 20_000 >= 5]
-    observed = [*(seen[pair] for pair in big), 20_000 - sum(seen[pair] for pair in big)]
-    expected = [*(pairs[pair] * 20_000 for pair in big), 20_000 * (1 - sum(pairs[pair] for pair in big))]
+    big = [pair for pair in pairs if pairs[pair] * count >= 5]
+    observed = [*(seen[pair] for pair in big), count - sum(seen[pair] for pair in big)]
+    expected = [*(pairs[pair] * count for pair in big), count * (1 - sum(pairs[pair] for pair in big))]
     assert chisquare(observed, np.array(expected) * (sum(observed) / sum(expected))).pvalue > CHANCE
 
 
@@ -129,6 +132,15 @@ def test_a_vocabulary_of_one_word():
     assert cands.log_proposal[1, 1] == 0.0
 
 
+def test_a_space_that_chance_does_not_find_is_listed_by_its_law():
+    """Where another word comes up once in millions of draws, the whole space is listed and drawn from by its probabilities."""
+    weights = torch.tensor([1.0, 3e-7, 1e-7], dtype=torch.float64)
+    law = oracle.ngram_replacement([(0, 0)], 1, lambda n: {(w,): float(weights[w]) for w in range(3)})
+    assert sorted(law.values())[-1] > 2 * sorted(law.values())[0]
+    cands = NgramReplacement(3, max_n=1, size=2, frequencies=weights / weights.sum())([[0, 0]] * draws(2000), generator=gen(3))
+    assert_follows(drawn(cands, 1), law)
+
+
 def test_very_uneven_frequencies_still_fill_the_set():
     weights = torch.tensor([1.0, 1e-9, 1e-9, 1e-9], dtype=torch.float64)
     cands = NgramReplacement(4, max_n=1, size=7, frequencies=weights)([[0, 0]], generator=gen())
@@ -139,9 +151,9 @@ def test_very_uneven_frequencies_still_fill_the_set():
 def test_ngram_candidates_at_scale():
     """References in front, one window changed, nothing twice, same for any number of threads, either integer type."""
     g = gen(3)
-    lengths = torch.randint(1, 12, (300, 3), generator=g)
+    lengths = torch.randint(1, 12, (draws(300), 3), generator=g)
     lengths[::4, 2] = -1
-    tokens = torch.randint(10, 500, (300, 3, 11), generator=g)
+    tokens = torch.randint(10, 500, (draws(300), 3, 11), generator=g)
     refs = Sentences(tokens, lengths)
     sampler = NgramReplacement(500, max_n=4, size=40, specials=range(10), pad=7)
     cands = sampler(refs, generator=gen(4))
@@ -181,7 +193,7 @@ def test_hamming_follows_its_law(refs, keep_last):
         laws.append(oracle.normalised({y: math.exp(-oracle.hamming(y, ref) / tau) for y in space}))
     expected = oracle.mixture(laws)
     sampler = HammingStratified(4, tau, size=100, specials=[3], keep_last=keep_last)
-    cands = sampler([[list(y) for y in refs]] * 200, generator=gen(5))
+    cands = sampler([[list(y) for y in refs]] * draws(200), generator=gen(5))
     if len(expected) == 1:
         assert {y for y, _ in drawn(cands)} == set(expected)
     else:
@@ -192,11 +204,11 @@ def test_hamming_counts_and_rescaling():
     """DESIGN: V = 22,821, L = 20, τ = 0.85 changes 19.997 words of 20; the footnote's rescaling about one."""
     ref = torch.arange(20).unsqueeze(0)
     for rescale, expected in ((False, 19.997), (True, None)):
-        sampler = HammingStratified(22821, tau=0.85, size=40_000, rescale=rescale)
+        sampler = HammingStratified(22821, tau=0.85, size=draws(40_000), rescale=rescale)
         p = 1.0 / (1.0 + math.exp(1.0 / sampler.temperature) / 22820)
         cands = sampler(ref, generator=gen(6))
         changed = (cands.tokens != ref).sum(-1).double().mean()
-        assert float(changed) == pytest.approx(20 * p, abs=5 * math.sqrt(20 * p * (1 - p) / 40_000))
+        assert float(changed) == pytest.approx(20 * p, abs=5 * math.sqrt(20 * p * (1 - p) / draws(40_000)))
         if expected is not None:
             assert 20 * p == pytest.approx(expected, abs=5e-4)
         else:
@@ -214,7 +226,7 @@ def test_edits_follow_their_law(refs, keep_last):
         laws.append({(*y, *ref[free:]): p for y, p in made.items()})
     expected = oracle.mixture(laws)
     sampler = EditStratified(4, tau, size=100, specials=[3], keep_last=keep_last, max_edits=2)
-    assert_follows(drawn(sampler([[list(y) for y in refs]] * 300, generator=gen(7))), expected) if len(expected) > 1 else None
+    assert_follows(drawn(sampler([[list(y) for y in refs]] * draws(300), generator=gen(7))), expected) if len(expected) > 1 else None
 
 
 def test_number_of_edit_ways():
@@ -241,7 +253,7 @@ def test_exact_edits_follow_the_payoff(refs, keep_last):
         law = oracle.normalised({y: math.exp(-oracle.edit_distance(y, ref[:free]) / tau) for y in space})
         laws.append({(*y, *ref[free:]): p for y, p in law.items()})
     sampler = EditStratified(3, tau, size=50, exact=True, max_edits=most, keep_last=keep_last)
-    assert_follows(drawn(sampler([[list(y) for y in refs]] * 100, generator=gen(8))), oracle.mixture(laws))
+    assert_follows(drawn(sampler([[list(y) for y in refs]] * draws(100), generator=gen(8))), oracle.mixture(laws))
 
 
 def test_exact_edits_give_up_in_time():
@@ -268,14 +280,14 @@ def chain_law(table, max_length):
 
 
 def test_model_samples_follow_the_model():
-    cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3)([[1]] * 200, generator=gen(9))
+    cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3)([[1]] * draws(200), generator=gen(9))
     assert_follows(drawn(cands), chain_law(TABLE, 3))
     assert torch.allclose(cands.log_model, cands.log_proposal)
 
 
 def test_model_samples_at_a_temperature():
     cool = TABLE**2 / (TABLE**2).sum(1, keepdim=True)
-    cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3, temperature=0.5)([[1]] * 200, generator=gen(10))
+    cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3, temperature=0.5)([[1]] * draws(200), generator=gen(10))
     assert_follows(drawn(cands), chain_law(cool, 3))
     model = chain_law(TABLE, 3)
     for row, length, value in zip(cands.tokens[0].tolist(), cands.lengths[0].tolist(), cands.log_model[0].tolist(), strict=True):
@@ -290,7 +302,9 @@ def test_top_p_cuts_the_tail():
         row[order[1:][mass[:-1] >= 0.7]] = 0.0
     kept /= kept.sum(1, keepdim=True)
     assert bool((kept == 0).any())
-    cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3, method="top-p", top_p=0.7)([[1]] * 200, generator=gen(11))
+    cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3, method="top-p", top_p=0.7)(
+        [[1]] * draws(200), generator=gen(11)
+    )
     law = {y: p for y, p in chain_law(kept, 3).items() if p > 0}
     assert_follows(drawn(cands), law)
 

@@ -89,8 +89,8 @@ def test_rows_of_a_tensor_are_sentences():
         ([[1, 2], 3], "got 3 as number 1"),
         ([[1, 2.5]], r"got \[1, 2\.5\] as number 0"),
         ([[1], [True]], r"got \[True\] as number 1"),
-        ([["a"]], "got 'a' as number 0"),
-        (["words"], "got 'w' as number 0"),
+        ([["a"]], r"got \['a'\] as number 0"),
+        (["words"], "got 'words' as number 0"),
         ([[""]], "as number 0"),
         ([None], "got None as number 0"),
         ([[1, 2], [[3], [4]]], r"got \[\[3\], \[4\]\] as number 1"),  # one per example, then several

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from softq.errors import DtypeError, LengthError, OutputError, ShapeError
+from softq.numerics import length_mask
 
 MISSING = -1  # the length of a sentence that is not there
 
@@ -36,7 +37,9 @@ class Sentences(NamedTuple):
     @classmethod
     def pack(cls, sentences: Sequence[Any], *, pad: int = 0) -> Sentences:
         """Sentences ``[B]`` from a list of lists of numbers, or ``[B, R]`` from a list of such lists, which may differ in size."""
-        nested = bool(len(sentences)) and all(_is_list_of_lists(item) for item in sentences)
+        nested = any(_is_list_of_lists(item) for item in sentences) and all(
+            _is_list_of_lists(item) or _is_empty(item) for item in sentences
+        )
         rows = [row for item in sentences for row in item] if nested else list(sentences)
         for i, row in enumerate(rows):
             if not _is_sentence(row):
@@ -57,14 +60,22 @@ class Sentences(NamedTuple):
         rows, lengths = self.tokens.tolist(), self.lengths.tolist()
         return _unpack(rows, lengths)
 
-    def like(self, tokens: Tensor) -> Sentences:
-        """The same with the type and on the device of other tokens."""
-        return Sentences(self.tokens.to(tokens), self.lengths.to(tokens.device))
-
     @property
     def present(self) -> Tensor:
         """Which sentences are there, bool ``[...]``."""
         return self.lengths >= 0
+
+
+def aligned(candidates: Sentences, references: Sentences) -> tuple[Sentences, Sentences]:
+    """Both with tokens of one type, on the device of the candidates; numbers are never cut to fit."""
+    device, dtype = candidates.tokens.device, candidates.tokens.dtype
+    references = Sentences(references.tokens.to(device), references.lengths.to(device))
+    if references.tokens.dtype != dtype:
+        real = length_mask(references.lengths, references.tokens.shape[-1])
+        if dtype == torch.int32 and bool((real & (references.tokens > torch.iinfo(torch.int32).max)).any()):
+            candidates = candidates._replace(tokens=candidates.tokens.long())
+        references = references._replace(tokens=references.tokens.to(candidates.tokens.dtype))
+    return candidates, references
 
 
 References: TypeAlias = Sentences | Tensor | Sequence[Any]
@@ -109,7 +120,7 @@ def check_sentences(name: str, sentences: Sentences) -> Sentences:
         if not isinstance(tensor, Tensor) or tensor.dtype not in _INTEGERS:
             got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise DtypeError(f"{what} of {name} must be an int64 or int32 tensor, got {got}")
-    if lengths.shape != tokens.shape[:-1]:
+    if tokens.dim() == 0 or lengths.shape != tokens.shape[:-1]:
         raise ShapeError(f"lengths of {name} must have shape {list(tokens.shape[:-1])}, got {list(lengths.shape)}")
     if lengths.numel():
         low, high = lengths.aminmax()
@@ -121,7 +132,7 @@ def check_sentences(name: str, sentences: Sentences) -> Sentences:
 
 def check_tokens(name: str, sentences: Sentences, vocab: int | None = None) -> None:
     """Numbers within the lengths are not negative, and below ``vocab`` if given."""
-    real = torch.arange(sentences.tokens.shape[-1], device=sentences.tokens.device) < sentences.lengths.unsqueeze(-1)
+    real = length_mask(sentences.lengths, sentences.tokens.shape[-1])
     bad = real & ((sentences.tokens < 0) if vocab is None else (sentences.tokens < 0) | (sentences.tokens >= vocab))
     if bool(bad.any()):
         place = tuple(bad.nonzero()[0].tolist())
@@ -148,11 +159,21 @@ def _from_padded(tokens: Tensor) -> Sentences:
 def _is_sentence(item: Any) -> bool:
     if isinstance(item, Tensor):
         return item.dim() == 1 and item.dtype in _INTEGERS
-    return isinstance(item, Sequence) and all(isinstance(word, (int, np.integer)) and not isinstance(word, bool) for word in item)
+    return (
+        isinstance(item, Sequence)
+        and not isinstance(item, str)
+        and all(isinstance(word, (int, np.integer)) and not isinstance(word, bool) for word in item)
+    )
 
 
 def _is_list_of_lists(item: Any) -> bool:
-    return isinstance(item, Sequence) and bool(len(item)) and all(isinstance(part, (Sequence, Tensor)) for part in item)
+    if not isinstance(item, Sequence) or isinstance(item, str):
+        return False
+    return bool(len(item)) and all(isinstance(part, (Sequence, Tensor)) and not isinstance(part, str) for part in item)
+
+
+def _is_empty(item: Any) -> bool:
+    return isinstance(item, Sequence) and not isinstance(item, str) and not len(item)
 
 
 def _unpack(rows: Any, lengths: Any) -> list[Any]:

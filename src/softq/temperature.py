@@ -20,7 +20,7 @@ from softq.errors import DtypeError, LengthError, RewardError, TemperatureError
 from softq.importance import Estimator, effective_sample_size
 from softq.kernels.edits import edit_distance
 from softq.sampled import ScoredCandidates
-from softq.sentences import References
+from softq.sentences import References, aligned
 
 _COLDEST, _HOTTEST = 1e-4, 1e4
 
@@ -115,7 +115,8 @@ class CandidateCurve(TemperatureCurve):
         self._mean_reward = torch.einsum("br,bsr->bs", weights, self.scored.rewards)
         self._payoff = self._mean_reward.unsqueeze(2) if objective == "sqdml" else self.scored.rewards  # before division by τ
         self._mixture = torch.ones_like(weights[:, :1]) if objective == "sqdml" else weights
-        distance = edit_distance(*cands.sentences, *self.scored.references.like(cands.tokens)).double()
+        mine, other = aligned(cands.sentences, self.scored.references)
+        distance = edit_distance(*mine, *other).double()
         missing = ~self.scored.references.present.unsqueeze(1)
         self._edits = distance.masked_fill(missing, math.inf).amin(2)
         self._is_reference = self.scored.equals.any(2)

@@ -12,7 +12,7 @@ from softq.errors import DtypeError, ShapeError
 from softq.kernels.edits import equal
 from softq.kernels.hashing import repeats
 from softq.numerics import length_mask
-from softq.sentences import MISSING, Sentences, check_sentences
+from softq.sentences import MISSING, Sentences, aligned, check_sentences
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,9 +88,8 @@ class Candidates:
 
     def equals(self, sentences: Sentences) -> Tensor:
         """Whether candidate s is sentence r of its example, bool ``[B, S, R]``; what is missing equals nothing."""
-        other = sentences.like(self.tokens)
-        there = self.present.unsqueeze(2) & other.present.unsqueeze(1)
-        return equal(*self.sentences, *other) & there
+        mine, other = aligned(self.sentences, sentences)
+        return equal(*mine, *other) & mine.present.unsqueeze(2) & other.present.unsqueeze(1)
 
     def select(self, index: Tensor) -> Candidates:
         """Candidates ``index [B, K]`` of each example, -1 for none, with as few columns as they need.
@@ -111,7 +110,8 @@ class Candidates:
         both = torch.cat([references.lengths.masked_fill(~keep, MISSING), self.lengths.masked_fill(~drawn, MISSING)], 1)
         order = (both < 0).long().argsort(dim=1, stable=True)
         width = max(self.tokens.shape[2], references.tokens.shape[2])
-        padded = [torch.nn.functional.pad(part, (0, width - part.shape[2])) for part in (references.tokens.to(self.tokens), self.tokens)]
+        mine, other = aligned(self.sentences, references)
+        padded = [torch.nn.functional.pad(part.tokens, (0, width - part.tokens.shape[2])) for part in (other, mine)]
         tokens = torch.cat(padded, 1).gather(1, order.unsqueeze(2).expand(-1, -1, width))
 
         def beside(values: Tensor | None, front: float) -> Tensor | None:

@@ -33,7 +33,7 @@ from softq.kernels.words import (
 
 def edit_distance(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
     """Levenshtein distance of each candidate to each reference, int32 ``[B, S, R]``."""
-    direct = direct_size(references)
+    direct = direct_size(references, ref_lengths)
     if direct:
         return _walk(_edit_kernel_short, candidates, lengths, references, ref_lengths, direct)
     return _walk(_edit_kernel, candidates, lengths, references, ref_lengths)

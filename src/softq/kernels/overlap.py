@@ -55,7 +55,7 @@ def sentence_bleu(
     out = np.zeros((batch, size, references.shape[1]))
     arrays = pair_arrays(candidates, lengths, references, ref_lengths)
     options = SMOOTHING[rule], brevity, effective, log_table(width), out
-    direct = direct_size(references) if order == 4 else 0
+    direct = direct_size(references, ref_lengths) if order == 4 else 0
     if direct:
         _run(_bleu_kernel_short, candidates, references, order, *arrays, direct, *options)
     else:

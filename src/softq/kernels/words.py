@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softq.kernels.jit import as_array, jit
+from softq.numerics import length_mask
 
 Array = np.ndarray[Any, Any]
 
@@ -47,21 +48,21 @@ def split_candidates(batch: int, size: int) -> tuple[int, int]:
     return -(-size // per_share), per_share
 
 
-def direct_size(references: Tensor) -> int:
+def direct_size(references: Tensor, ref_lengths: Tensor) -> int:
     """Size of a table with one entry per word number and one for all larger ones, or 0 if that would be too large.
 
     With up to 64 positions per reference, looking a word up there takes no comparison; see `note_directly`.
     """
     if references.shape[2] > 64:
         return 0
-    largest = int(references.max()) if references.numel() else 0
+    real = references.masked_fill(~length_mask(ref_lengths, references.shape[2]), 0)
+    largest = int(real.max()) if real.numel() else 0
     return largest + 2 if largest + 2 <= _LARGEST_DIRECT else 0
 
 
 def pair_arrays(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> tuple[Array, Array, Array, Array]:
     """Candidates ``[B·S, L]``, lengths ``[B, S]``, references ``[B·R, M]`` and their lengths ``[B, R]`` for a kernel."""
-    rows, ref_rows = candidates.reshape(-1, candidates.shape[2]), references.reshape(-1, references.shape[2])
-    return as_array(rows), as_array(lengths), as_array(ref_rows), as_array(ref_lengths)
+    return as_array(candidates.flatten(0, 1)), as_array(lengths), as_array(references.flatten(0, 1)), as_array(ref_lengths)
 
 
 @jit

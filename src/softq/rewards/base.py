@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from softq.errors import ShapeError
-from softq.sentences import Sentences, check_sentences, check_tokens
+from softq.sentences import Sentences, aligned, check_sentences, check_tokens
 
 
 class Reward(ABC):
@@ -70,7 +70,7 @@ def check_pair(candidates: Tensor, lengths: Tensor, references: Tensor, ref_leng
             f"got {list(candidates.shape)} and {list(references.shape)}"
         )
     check_tokens("references", refs)
-    return cands, refs.like(cands.tokens)
+    return aligned(cands, refs)
 
 
 def both_present(candidates: Sentences, references: Sentences) -> Tensor:

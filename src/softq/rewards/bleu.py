@@ -7,17 +7,17 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from softq.errors import RewardError
+from softq.errors import RewardError, ShapeError
 from softq.kernels.jit import as_array
 from softq.kernels.overlap import bleu_from_matches, ngram_matches, sentence_bleu
 from softq.rewards.base import Reward, check_pair
-from softq.sentences import Sentences
+from softq.sentences import MISSING, Sentences
 
 Smoothing = Literal["nltk3", "mteval", "sacrebleu", "none"]
 
 
 class BLEUStatistics(NamedTuple):
-    """All that BLEU asks of a candidate and a reference. Matches and lengths may be summed over a corpus."""
+    """All that BLEU asks of a candidate and a reference."""
 
     matches: Tensor
     """Clipped n-gram matches of orders 1..max_order, int32 ``[B, S, R, max_order]``."""
@@ -55,6 +55,9 @@ class _BLEU(Reward):
 
     def from_statistics(self, statistics: BLEUStatistics) -> Tensor:
         """BLEU from its sufficient statistics, float64 ``[B, S, R]``."""
+        if statistics.matches.shape != (*statistics.lengths.shape, self.max_order):
+            expected = [*statistics.lengths.shape, self.max_order]
+            raise ShapeError(f"matches of orders 1..{self.max_order} must have shape {expected}, got {list(statistics.matches.shape)}")
         matches, lengths, ref_lengths = (as_array(part) for part in statistics)
         flat = matches.reshape(-1, self.max_order), lengths.reshape(-1), ref_lengths.reshape(-1)
         values = bleu_from_matches(*flat, self.smoothing, self.brevity_penalty, self.effective_order)
@@ -128,6 +131,8 @@ class MultiReferenceBLEU(_BLEU):
     def statistics(self, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> BLEUStatistics:
         """Sufficient statistics with all references together; arguments as for calling the reward."""
         cands, refs = check_pair(candidates, lengths, references, ref_lengths)
+        if not refs.tokens.shape[1]:  # no reference is one that is missing
+            refs = Sentences(refs.tokens.new_zeros(len(refs.tokens), 1, 0), refs.lengths.new_full((len(refs.tokens), 1), MISSING))
         matches = ngram_matches(*cands, *refs, self.max_order, union=True)
         # Distance first, then length: one number that sorts as the pair does.
         rank = (refs.lengths.unsqueeze(1) - cands.lengths.unsqueeze(2)).abs() * (refs.tokens.shape[2] + 1) + refs.lengths.unsqueeze(1)

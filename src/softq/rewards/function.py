@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softq.errors import RewardError
+from softq.errors import OutputError, RewardError
 from softq.rewards.base import Reward, both_present
 from softq.sentences import Sentences
 
@@ -103,6 +103,8 @@ class Callable(Reward):
         return out.to(there.device)
 
     def _values(self, left: list[list[int]], right: list[list[int]]) -> list[float]:
+        if not left:
+            return []
         task = self.function, self._decode, self.batched, self.name
         if not self.workers:
             return _call((*task, left, right))
@@ -132,6 +134,9 @@ class _Joiner:
         self.words = list(words)
 
     def __call__(self, tokens: list[int]) -> str:
+        bad = [token for token in tokens if not 0 <= token < len(self.words)]
+        if bad:
+            raise OutputError(f"token numbers must lie in 0..{len(self.words) - 1} to have a word, got {bad[0]}")
         return " ".join(self.words[token] for token in tokens)
 
 
@@ -148,7 +153,14 @@ def _call(job: tuple[Any, ...]) -> list[float]:
             return seen[key]
 
         left, right = [text(tokens) for tokens in left], [text(tokens) for tokens in right]
-    values = list(function(left, right)) if batched else [function(a, b) for a, b in zip(left, right, strict=True)]
+    if batched:
+        found = function(left, right)
+        try:
+            values = list(found)
+        except TypeError as error:
+            raise RewardError(f"the batched reward {name!r} must return one number per pair, got {type(found).__name__}") from error
+    else:
+        values = [function(a, b) for a, b in zip(left, right, strict=True)]
     if len(values) != len(left):
         raise RewardError(f"the batched reward {name!r} must return one number per pair, got {len(values)} for {len(left)} pairs")
     try:

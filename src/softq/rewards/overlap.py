@@ -57,7 +57,7 @@ class RougeL(Reward):
 
     @property
     def signature(self) -> str:
-        return f"rouge-l:beta={self.beta:g}"
+        return f"rouge-l:beta={self.beta}"
 
     @property
     def bound(self) -> float:
@@ -103,7 +103,7 @@ class ChrF(Reward):
     @property
     def signature(self) -> str:
         text = "tokens" if self.vocab_size is None else f"vocab:{self.vocab_size}:{self._digest}"
-        return f"chrf:order={self.order}:beta={self.beta:g}:{text}"
+        return f"chrf:order={self.order}:beta={self.beta}:{text}"
 
     @property
     def bound(self) -> float:

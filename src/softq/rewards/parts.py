@@ -114,7 +114,7 @@ class _Table(PartReward):
             if table.dtype == torch.bool or table.dtype.is_complex:
                 raise DtypeError(f"the reward table must hold real numbers, got {table.dtype}")
             table = table.to(torch.get_default_dtype())
-        if table.dim() != 2 or table.shape[0] != table.shape[1]:
+        if table.dim() != 2 or table.shape[0] != table.shape[1] or not table.numel():
             raise ShapeError(f"the reward table must have shape [K, K] (predicted, right), got {list(table.shape)}")
         if not bool(torch.isfinite(table).all()):
             raise RewardError("the reward table must be finite; forbid outputs by -inf scores instead")

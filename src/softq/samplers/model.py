@@ -108,7 +108,7 @@ class FromModel:
             return tempered
         ranked, order = tempered.sort(dim=1, descending=True)
         before = ranked.exp().cumsum(1) - ranked.exp()
-        dropped = (before >= self.top_p).scatter(1, order, before >= self.top_p)
+        dropped = torch.zeros_like(order, dtype=torch.bool).scatter(1, order, before >= self.top_p)
         return tempered.masked_fill(dropped, -math.inf).log_softmax(1)
 
     def _draw(self, batch: int, inputs: Any, device: torch.device, generator: torch.Generator | None) -> Candidates:
