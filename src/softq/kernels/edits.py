@@ -33,6 +33,9 @@ from softq.kernels.words import (
 
 def edit_distance(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
     """Levenshtein distance of each candidate to each reference, int32 ``[B, S, R]``."""
+    if references.shape[1] > candidates.shape[1] and not bool((candidates < 0).any()):
+        # It is symmetric, and a table of one side pays the more often it is used.
+        return edit_distance(references, ref_lengths, candidates, lengths).transpose(1, 2)
     direct = direct_size(references, ref_lengths)
     if direct:
         return _walk(_edit_kernel_short, candidates, lengths, references, ref_lengths, direct)
