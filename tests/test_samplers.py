@@ -13,6 +13,7 @@ import oracle
 from scale import draws
 from softq import Candidates, Sentences
 from softq.errors import IntractableError, OutputError, SamplerError, ScoreError, ShapeError
+from softq.kernels.stratified import edit_law
 from softq.samplers import EditStratified, FromModel, HammingStratified, NgramReplacement
 
 CHANCE = 1e-6  # of each chi-square test failing although all is well; some thirty of them: one run in 30,000
@@ -229,10 +230,24 @@ def test_edits_follow_their_law(refs, keep_last):
     assert_follows(drawn(sampler([[list(y) for y in refs]] * draws(300), generator=gen(7))), expected) if len(expected) > 1 else None
 
 
+def test_edits_of_which_more_never_come():
+    """Where the law is cut because no draw would reach further, log-proposals come from a recursion that does not count edits."""
+    g = gen(12)
+    refs = Sentences(torch.randint(50, (draws(200), 2, 20), generator=g), torch.randint(14, 21, (draws(200), 2), generator=g))
+    refs.tokens[:, 1, :13] = refs.tokens[:, 0, :13]
+    usual = EditStratified(50, 0.4, size=20, rescale=True, specials=[3])
+    law = edit_law(20, 49, -1.0 / usual.temperature, 20)
+    reach = law.log_prob.shape[1] - 1
+    assert reach < 14  # shorter than every reference
+    counting = EditStratified(50, 0.4, size=20, rescale=True, specials=[3], max_edits=reach)  # the same draws, by the other recursion
+    ours, theirs = usual(refs, generator=gen(13)), counting(refs, generator=gen(13))
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert torch.allclose(ours.log_proposal, theirs.log_proposal, rtol=0, atol=1e-9)
+    assert int((ours.lengths != theirs.lengths.mode(1).values[:, None]).sum()) > 0  # words were inserted and left out
+
+
 def test_number_of_edit_ways():
     """c(e, L) = Σ_s C(L, s) C(L + e - 2s, e - s) V^e, which is what the enumeration of ways has."""
-    from softq.kernels.stratified import edit_law
-
     words = [0, 1, 2]
     law = edit_law(3, len(words), -1.0, 3)
     for length in range(4):

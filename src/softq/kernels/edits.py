@@ -16,6 +16,7 @@ from softq.kernels.jit import jit, run_batch
 from softq.kernels.words import (
     EMPTY,
     FULL,
+    LANES,
     ONE,
     ZERO,
     count_bits,
@@ -70,23 +71,23 @@ def _walk(kernel: Any, candidates: Tensor, lengths: Tensor, references: Tensor, 
     return torch.from_numpy(out).to(candidates.device)
 
 
-# Where eight candidates stand side by side in the state of the short kernel. Bit i of a rise (fall): the column of distances grows
-# (shrinks) by one at row i. One array and fixed distances, so that a loop over the eight vectorises.
-_RISE, _FALL, _NEXT, _DISTANCE, _ACTIVE = 0, 8, 16, 24, 32
+# Sixteen candidates stand side by side in the state of the short kernel. Bit i of a rise (fall): the column of distances grows
+# (shrinks) by one at row i. One array, fixed distances and unsigned indices, so that a loop over the sixteen vectorises.
+_RISE, _FALL, _NEXT, _DISTANCE, _ACTIVE = (np.uint64(LANES * part) for part in range(5))
 
 
 @jit
 def _take_word(state: Any, top: Any) -> None:
-    """One more word of eight candidates; ``top`` is the last row of the table."""
-    for k in range(8):
-        rise, fall, same = state[k], state[k + 8], state[k + 16]
+    """One more word of each candidate; ``top`` is the last row of the table."""
+    for k in range(np.uint64(LANES)):
+        rise, fall, same = state[k], state[k + _FALL], state[k + _NEXT]
         diagonal = (((same & rise) + rise) ^ rise) | same | fall
         up = fall | ~(diagonal | rise)  # where the row of distances grows
         down = rise & diagonal
-        state[k + 24] += (((up >> top) & ONE) - ((down >> top) & ONE)) & state[k + 32]
+        state[k + _DISTANCE] += (((up >> top) & ONE) - ((down >> top) & ONE)) & state[k + _ACTIVE]
         up = (up << ONE) | ONE
         down = down << ONE
-        state[k + 8] = up & diagonal
+        state[k + _FALL] = up & diagonal
         state[k] = down | ~(diagonal | up)
 
 
@@ -105,12 +106,12 @@ def _edit_kernel_short(
     direct: int,
     out: Any,
 ) -> None:
-    """References of up to 64 words, eight candidates at a time."""
+    """References of up to 64 words, sixteen candidates at a time."""
     size, count = lengths.shape[1], ref_lengths.shape[1]
     table = np.zeros(direct, np.uint64)
     last = np.uint64(direct - 1)  # stands for every word beyond the references'
-    state = np.empty(40, np.uint64)
-    rows = np.empty(8, np.uint64)
+    state = np.empty(5 * LANES, np.uint64)
+    flat, width = cands.reshape(cands.size), np.uint64(cands.shape[1])
     for share in range(first, lengths.shape[0] * shares, stride):
         b = share // shares
         start = (share % shares) * per_share
@@ -121,26 +122,27 @@ def _edit_kernel_short(
                 continue
             note_directly(refs, b * count + r, ref_length, table)
             top = np.uint64(max(ref_length - 1, 0))
-            for block in range(start, end, 8):
+            for block in range(start, end, LANES):
+                first_word = np.uint64(b * size + block) * width
+                last_lane: Any = np.uint64(min(LANES, end - block) - 1)  # stands in for those that are not there
                 shortest, longest = lengths[b, block], 0
-                for k in range(8):  # the last candidate stands in where there are fewer than eight
-                    s = min(block + k, end - 1)
-                    rows[k] = b * size + s
-                    shortest, longest = min(shortest, lengths[b, s]), max(longest, lengths[b, s])
-                    state[_RISE + k], state[_FALL + k] = FULL, ZERO
-                    state[_DISTANCE + k], state[_ACTIVE + k] = np.uint64(ref_length), FULL
-                for i in range(np.uint64(max(shortest, 0))):
-                    for k in range(np.uint64(8)):
-                        state[np.uint64(_NEXT) + k] = table[min(np.uint64(cands[rows[k], i]), last)]
+                for k in range(np.uint64(LANES)):
+                    length = lengths[b, block + np.int64(min(k, last_lane))]
+                    shortest, longest = min(shortest, length), max(longest, length)
+                    state[k], state[k + _FALL] = FULL, ZERO
+                    state[k + _DISTANCE], state[k + _ACTIVE] = np.uint64(ref_length), FULL
+                for i in range(np.uint64(longest)):
+                    for k in range(np.uint64(LANES)):
+                        word = np.uint64(flat[first_word + min(k, last_lane) * width + i])
+                        state[k + _NEXT] = table[min(word, last)]
+                    if np.int64(i) >= shortest:
+                        for k in range(np.uint64(LANES)):
+                            going = np.int64(i) < lengths[b, block + np.int64(min(k, last_lane))]
+                            state[k + _ACTIVE] = FULL if going else ZERO
                     _take_word(state, top)
-                for i in range(max(shortest, 0), longest):
-                    for k in range(8):
-                        state[_NEXT + k] = table[min(np.uint64(cands[rows[k], i]), last)]
-                        state[_ACTIVE + k] = FULL if i < lengths[b, min(block + k, end - 1)] else ZERO
-                    _take_word(state, top)
-                for s in range(block, min(block + 8, end)):
+                for s in range(block, min(block + LANES, end)):
                     if lengths[b, s] >= 0:
-                        out[b, s, r] = np.int64(state[_DISTANCE + s - block]) if ref_length > 0 else lengths[b, s]
+                        out[b, s, r] = np.int64(state[_DISTANCE + np.uint64(s - block)]) if ref_length > 0 else lengths[b, s]
             forget_directly(refs, b * count + r, ref_length, table)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from softq.kernels.jit import fast_exp, jit, run_batch
 from softq.kernels.words import (
     EMPTY,
+    LANES,
     ONE,
     ZERO,
     Array,
@@ -227,34 +228,35 @@ def _bleu_kernel(
                     out[b, s, r] = fast_exp(_log_bleu(counts, 0, order, lengths[b, s], ref_lengths[b, r], rule, brevity, effective, logs))
 
 
-# Where the sets of eight candidates stand side by side in the state of the short kernel: E_1, E_2, E_3, the places claimed
-# of each order, and the positions of the word that comes next. One array and fixed distances, so that a loop over the eight vectorises.
-_E1, _E2, _E3, _CLAIMED, _NEXT = 0, 8, 16, 24, 56
+# The sets of sixteen candidates stand side by side in the state of the short kernel: E_1, E_2, E_3, the places claimed of each
+# order, and the positions of the word that comes next. One array, fixed distances and unsigned indices, so that a loop over the
+# sixteen vectorises.
+_E1, _E2, _E3, _U1, _U2, _U3, _U4, _NEXT = (np.uint64(LANES * part) for part in range(8))
 
 
 @jit
 def _take_word(state: Any) -> None:
-    """One more word of eight candidates."""
-    for k in range(8):
-        e1 = state[k + 56]
+    """One more word of each candidate."""
+    for k in range(np.uint64(LANES)):
+        e1 = state[k + _NEXT]
         e2 = (state[k] << ONE) & e1
-        e3 = (state[k + 8] << ONE) & e1
-        e4 = (state[k + 16] << ONE) & e1
+        e3 = (state[k + _E2] << ONE) & e1
+        e4 = (state[k + _E3] << ONE) & e1
         state[k] = e1
-        state[k + 8] = e2
-        state[k + 16] = e3
-        claimed = state[k + 24]
+        state[k + _E2] = e2
+        state[k + _E3] = e3
+        claimed = state[k + _U1]
         free = e1 & ~claimed
-        state[k + 24] = claimed | (free & (ZERO - free))
-        claimed = state[k + 32]
+        state[k + _U1] = claimed | (free & (ZERO - free))
+        claimed = state[k + _U2]
         free = e2 & ~claimed
-        state[k + 32] = claimed | (free & (ZERO - free))
-        claimed = state[k + 40]
+        state[k + _U2] = claimed | (free & (ZERO - free))
+        claimed = state[k + _U3]
         free = e3 & ~claimed
-        state[k + 40] = claimed | (free & (ZERO - free))
-        claimed = state[k + 48]
+        state[k + _U3] = claimed | (free & (ZERO - free))
+        claimed = state[k + _U4]
         free = e4 & ~claimed
-        state[k + 48] = claimed | (free & (ZERO - free))
+        state[k + _U4] = claimed | (free & (ZERO - free))
 
 
 @jit
@@ -269,15 +271,15 @@ def _bleu_kernel_short(
     first: int, stride: int, shares: int, per_share: int, bits: int, words: int, cands: Any, lengths: Any, refs: Any, ref_lengths: Any,
     direct: int, rule: int, brevity: bool, effective: bool, logs: Any, out: Any,
 ) -> None:  # fmt: skip
-    """The common case, four orders and references of up to 64 words: eight candidates at a time, and the places claimed are the counts.
+    """The common case, four orders and references of up to 64 words: sixteen candidates at a time; the places claimed are the counts.
 
     There is no branch on what matches: words are looked up in a table of all of them, in which most have no position.
     """
     size, count = lengths.shape[1], ref_lengths.shape[1]
     table = np.zeros(direct, np.uint64)
     last = np.uint64(direct - 1)  # stands for every word beyond the references'
-    state = np.empty(64, np.uint64)
-    rows = np.empty(8, np.uint64)
+    state = np.empty(8 * LANES, np.uint64)
+    flat, width = cands.reshape(cands.size), np.uint64(cands.shape[1])
     counts = np.empty((1, 4), np.int32)
     log_value = np.empty(per_share)
     for share in range(first, lengths.shape[0] * shares, stride):
@@ -289,28 +291,29 @@ def _bleu_kernel_short(
             if ref_length < 0:
                 continue
             note_directly(refs, b * count + r, ref_length, table)
-            for block in range(start, end, 8):
+            for block in range(start, end, LANES):
+                first_word = np.uint64(b * size + block) * width
+                last_lane: Any = np.uint64(min(LANES, end - block) - 1)  # stands in for those that are not there
                 state[:] = ZERO
                 shortest, longest = lengths[b, block], 0
-                for k in range(8):  # the last candidate stands in where there are fewer than eight
-                    s = min(block + k, end - 1)
-                    rows[k] = b * size + s
+                for s in range(block, min(block + LANES, end)):
                     shortest, longest = min(shortest, lengths[b, s]), max(longest, lengths[b, s])
-                for i in range(np.uint64(max(shortest, 0))):
-                    for k in range(np.uint64(8)):
-                        state[np.uint64(_NEXT) + k] = table[min(np.uint64(cands[rows[k], i]), last)]
+                for i in range(np.uint64(longest)):
+                    for k in range(np.uint64(LANES)):
+                        word = np.uint64(flat[first_word + min(k, last_lane) * width + i])
+                        state[k + _NEXT] = table[min(word, last)]
+                    if np.int64(i) >= shortest:
+                        for k in range(np.uint64(LANES)):
+                            if np.int64(i) >= lengths[b, block + np.int64(min(k, last_lane))]:
+                                state[k + _NEXT] = ZERO
                     _take_word(state)
-                for i in range(max(shortest, 0), longest):
-                    for k in range(8):
-                        word = np.uint64(cands[rows[k], i])
-                        state[_NEXT + k] = table[min(word, last)] if i < lengths[b, min(block + k, end - 1)] else ZERO
-                    _take_word(state)
-                for k in range(32):
-                    state[_CLAIMED + k] = np.uint64(count_bits(state[_CLAIMED + k]))
-                for s in range(block, min(block + 8, end)):
+                for k in range(np.uint64(4 * LANES)):
+                    state[k + _U1] = np.uint64(count_bits(state[k + _U1]))
+                for s in range(block, min(block + LANES, end)):
                     length = max(lengths[b, s], 0)
-                    for n in range(4):
-                        counts[0, n] = state[_CLAIMED + 8 * n + s - block]
+                    lane = np.uint64(s - block)
+                    counts[0, 0], counts[0, 1] = state[lane + _U1], state[lane + _U2]
+                    counts[0, 2], counts[0, 3] = state[lane + _U3], state[lane + _U4]
                     if counts[0, 3] > 0:  # and so are the others: every rule is the plain formula
                         total = logs[counts[0, 0]] + logs[counts[0, 1]] + logs[counts[0, 2]] + logs[counts[0, 3]]
                         total -= logs[length] + logs[length - 1] + logs[length - 2] + logs[length - 3]

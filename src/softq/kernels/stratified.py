@@ -7,6 +7,7 @@ or -1. Arrays of references are ``[B·R, M]``, filled up with the padding.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,8 +70,10 @@ class EditLaw(NamedTuple):
     log_prob: Array  # float64 [L + 1, E + 1]
     log_ways: Array  # log c(e, L), float64 [L + 1, E + 1]
     log_factorial: Array
+    most: int  # edits allowed; the arrays may hold fewer, where more never come
 
 
+@lru_cache(maxsize=64)
 def edit_law(longest: int, words: int, log_change: float, max_edits: int) -> EditLaw:
     """The law for lengths 0..longest with weight e^{log_change} per edit, cut where no draw would ever come."""
     log_factorial = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, 2 * (longest + max_edits) + 2)))])
@@ -80,7 +83,7 @@ def edit_law(longest: int, words: int, log_change: float, max_edits: int) -> Edi
     log_prob = weight - np.logaddexp.reduce(weight, axis=1, keepdims=True)
     tail = np.exp(log_prob)[:, ::-1].cumsum(1)[:, ::-1].max(0)  # that there are e edits or more, at the length that has most
     edits = int((tail > 1e-17).sum())
-    return EditLaw(np.ascontiguousarray(log_prob[:, :edits]), np.ascontiguousarray(ways[:, :edits]), log_factorial)
+    return EditLaw(np.ascontiguousarray(log_prob[:, :edits]), np.ascontiguousarray(ways[:, :edits]), log_factorial, max_edits)
 
 
 def edit_samples(
@@ -103,6 +106,7 @@ def edit_samples(
     )
 
 
+@lru_cache(maxsize=64)
 def _binomial_tables(longest: int, log_ratio: float) -> Array:
     """Cumulative binomial probabilities ``[L + 1, L + 1]`` for every length up to ``longest`` at odds e^log_ratio."""
     table = np.ones((longest + 1, longest + 1))
@@ -231,7 +235,7 @@ def _reach(tokens: Any, row: int, refs: Any, ref: int, length: int, keep_last: b
 @jit
 def _edit_kernel(
     first: int, stride: int, refs: Any, ref_lengths: Any, seeds: Any, words: Any, place: Any, keep_last: bool, pad: int,
-    law: Any, ways: Any, log_factorial: Any, tokens: Any, lengths: Any, log_prob: Any,
+    law: Any, ways: Any, log_factorial: Any, most: int, tokens: Any, lengths: Any, log_prob: Any,
 ) -> None:  # fmt: skip
     batch, size = lengths.shape
     count, width = ref_lengths.shape[1], tokens.shape[1]
@@ -298,10 +302,40 @@ def _edit_kernel(
             for k in range(present):
                 other = usable[k]
                 value = _log_edit_probability(
-                    tokens, row, length, refs, b * count + other, ref_lengths[b, other], keep_last, place, law, ways, free, held
+                    tokens, row, length, refs, b * count + other, ref_lengths[b, other], keep_last, place, law, ways, most, free, held
                 )
                 total_log = log_add(total_log, value)
             log_prob[b, s] = total_log - np.log(present)
+
+
+@jit
+def _weigh_ways(
+    tokens: Any, row: int, length: int, refs: Any, ref: int, ref_length: int, place: Any, edits: int, change: float, free: Any, held: Any
+) -> Any:
+    """Σ over the ways to make the sentence of change^e; the recursion of `_log_edit_probability` with e summed out."""
+    for j in range(length + 1):
+        free[0, j, 0] = 0.0
+    free[0, 0, 0] = 1.0
+    for i in range(ref_length + 1):
+        now, then = i & 1, (i + 1) & 1
+        low, high = max(0, i - edits), min(length, i + edits)
+        held[now, low, 0] = 0.0
+        for j in range(low + 1, high + 1):
+            inserted = _known(tokens[row, j - 1], place)
+            held[now, j, 0] = change * (free[now, j - 1, 0] + held[now, j - 1, 0]) if inserted else 0.0
+        if i == ref_length:
+            break
+        left_out = change if _known(refs[ref, i], place) else 0.0
+        for j in range(max(0, i + 1 - edits), min(length, i + 1 + edits) + 1):
+            total = left_out * free[now, j, 0] if j <= high else 0.0
+            if j > low:
+                if tokens[row, j - 1] == refs[ref, i]:
+                    total += free[now, j - 1, 0] + held[now, j - 1, 0]
+                elif _known(tokens[row, j - 1], place):
+                    total += change * free[now, j - 1, 0]
+            free[then, j, 0] = total
+    last = ref_length & 1
+    return free[last, length, 0] + held[last, length, 0]
 
 
 @jit
@@ -316,6 +350,7 @@ def _log_edit_probability(
     place: Any,
     law: Any,
     ways: Any,
+    most: int,
     free: Any,
     held: Any,
 ) -> Any:
@@ -332,6 +367,13 @@ def _log_edit_probability(
     edits = min(law.shape[1] - 1, ref_length)
     if abs(length - ref_length) > edits:
         return -np.inf
+    # P(e) / c(e, L) falls by one factor per edit. Where the law was cut because more edits never come, ways with more of them
+    # add nothing, and a sum of weights will do instead of counts for each e.
+    log_one = law[ref_length, 0] - ways[ref_length, 0]
+    if 0 < edits < min(ref_length, most):
+        log_change = law[ref_length, 1] - ways[ref_length, 1] - log_one
+        if -log_change * edits < 600.0:
+            return log_one + np.log(_weigh_ways(tokens, row, length, refs, ref, ref_length, place, edits, np.exp(log_change), free, held))
     for j in range(length + 1):
         for e in range(edits + 1):
             free[0, j, e] = 0.0

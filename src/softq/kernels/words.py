@@ -39,12 +39,14 @@ def words_needed(max_length: int) -> int:
 _LARGEST_DIRECT = 1 << 20
 _PER_SHARE = 256
 
+LANES = 16  # candidates that go side by side through a short kernel; eight leave the processor waiting for each other's results
+
 
 def split_candidates(batch: int, size: int) -> tuple[int, int]:
     """Into how many shares the candidates of each example are split among threads, and how many of them are in one."""
     wanted = -(-batch * size // (4 * torch.get_num_threads()))  # a few shares per thread even where there are few examples
-    per_share = max(8, min(_PER_SHARE, wanted, max(size, 1)))
-    per_share += -per_share % 8
+    per_share = max(LANES, min(_PER_SHARE, wanted, max(size, 1)))
+    per_share += -per_share % LANES
     return -(-size // per_share), per_share
 
 
