@@ -232,7 +232,7 @@ def test_exact_curve_of_the_hamming_distance(references):
     point = softq.temperature.HammingCurve(12, [5, 5, 3, 3], rescale=True).at(0.8)
     assert told["rows"][0]["expected_edits"] == pytest.approx(point.expected_edits)
     assert told["rows"][0]["effective_sample_size"] is None
-    assert "exact" in run("theory", "--references", str(references), "--reward", "hamming").stdout
+    assert "tau / (1 + log(words - 1))" in run("theory", "--references", str(references), "--reward", "hamming").stdout
     assert "another reward" in run("theory", "--references", str(references), "--reward", "hamming", "--objective", "sqdml").stderr
 
 
@@ -257,9 +257,31 @@ def test_references_that_cannot_be_read(tmp_path, content, text):
     assert str(path) in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--plot", "x.svg"], "--plot needs --references FILE"),
+        (["--reward", "chrf"], "--reward needs --references FILE"),
+        (["--max-n", "3"], "--max-n needs --references FILE"),
+        (["--references", "FILE", "--grid", "10"], "--grid is for the four-class problem"),
+        (["--references", "FILE", "--mass", "2"], "--mass must lie between 0 and 1, got 2"),
+    ],
+)
+def test_options_that_would_be_ignored(references, options, text):
+    result = run("theory", *(str(references) if option == "FILE" else option for option in options))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert text in result.stderr
+
+
 def test_broken_archives_and_pictures(tmp_path, references):
     broken = tmp_path / "refs.xz"
     broken.write_bytes(b"not an archive")
+    damaged = tmp_path / "damaged.gz"
+    damaged.write_bytes(gzip.compress(b"a b c")[:10] + b"\xff" * 20)
+    assert "cannot read" in run("theory", "--references", str(damaged)).stderr
+    marked = tmp_path / "marked.txt"
+    marked.write_bytes("\ufeffa b\na c\n".encode())
+    assert json.loads(run("theory", "--references", str(marked), "--json").stdout)["words"] == 3
     assert "cannot read" in run("theory", "--references", str(broken)).stderr
     packed = tmp_path / "good.xz"
     with lzma.open(packed, "wt", encoding="utf-8") as file:

@@ -69,7 +69,8 @@ def test_the_set_of_all_sentences_gives_the_exact_target(objective, tau, reward)
         expected = theirs(reward_table(reward, REFS[b]), weights[b].tolist(), tau)
         assert target.weights[b].tolist() == pytest.approx(expected, abs=1e-12)
         assert float(target.entropy()[b]) == pytest.approx(oracle.entropy(expected))
-        mass = sum(p for y, p in zip(SPACE, expected, strict=True) if y in REFS[b])
+        used = [ref for ref, weight in zip(REFS[b], weights[b].tolist(), strict=True) if weight > 0]
+        mass = sum(p for y, p in zip(SPACE, expected, strict=True) if y in used)
         assert float(target.reference_mass()[b]) == pytest.approx(mass)
         assert float(softq.cross_entropy(target, model)[b]) == pytest.approx(oracle.cross_entropy(expected, model[b].exp().tolist()))
         divergence = oracle.cross_entropy(expected, model[b].exp().tolist()) - oracle.entropy(expected)
@@ -282,6 +283,52 @@ def test_any_function_is_a_reward():
     assert torch.allclose(target.weights[0, :27] / target.weights[0, 27:54], torch.tensor(math.exp(2.0)).double())
 
 
+@objectives
+def test_a_reference_without_weight_is_missing(objective):
+    make = OBJECTIVES[objective][0]
+    refs, weights = [[[0, 1, 2, 0], [2, 2, 2, 2]]], torch.tensor([[1.0, 0.0]])
+    both, alone = make(whole_space(1), refs, 0.5, BLEU, ref_weights=weights), make(whole_space(1), [refs[0][:1]], 0.5, BLEU)
+    assert torch.equal(both.weights, alone.weights)
+    assert torch.equal(both.reference_mass(), alone.reference_mass())
+    together = rewards.MultiReferenceBLEU(max_order=2, smoothing="mteval")
+    both = softq.sqdml(whole_space(1), refs, 0.5, together, ref_weights=weights)
+    assert torch.allclose(both.weights, softq.sqdml(whole_space(1), [refs[0][:1]], 0.5, together).weights)
+    with pytest.raises(WeightError, match="cannot weigh them"):
+        softq.sqdml(whole_space(1), refs, 0.5, together, ref_weights=torch.tensor([[0.7, 0.3]]))
+
+
+@objectives
+def test_the_set_alone_is_biased_toward_its_references(objective):
+    """Against the whole space: a small set leaves the references too much, and its bias shrinks only as it fills the space."""
+    make, f = OBJECTIVES[objective][0], model_log_probs()
+    truth = estimate(make(whole_space(1), nested(REFS[:1]), 0.3, BLEU), f)[0]
+    mass = float(make(whole_space(1), nested(REFS[:1]), 0.3, BLEU).reference_mass())
+    biases, masses = [], []
+    for size in (6, 20, 60):
+        cands = NgramReplacement(WORDS, max_n=4, size=size)(nested(REFS[:1]) * draws(2000), generator=gen(size))
+        target = make(cands, nested(REFS[:1]) * draws(2000), 0.3, BLEU)
+        biases.append(abs(estimate(target, f).mean() - truth))
+        masses.append(float(target.reference_mass().mean()))
+    assert biases[0] > biases[1] > biases[2]
+    assert masses[0] > masses[1] > masses[2] > mass
+
+
+def test_k_may_equal_the_references_where_there_is_nothing_else():
+    refs = [[[0, 0], [0, 1]], [[1, 2]]]
+    cands = NgramReplacement(3, max_n=1, size=4, specials=[1, 2])(refs, generator=gen())
+    target = softq.raml(cands, refs, 0.5, BLEU, k=2, generator=gen())
+    assert torch.allclose(target.weights.sum(1), torch.ones(2, dtype=torch.float64))
+
+
+def test_references_are_added_once():
+    cands = NgramReplacement(50, size=5)([[1, 2, 3]], generator=gen())
+    again = cands.with_references(Sentences.pack([[[1, 2, 3]]]))
+    assert again.fixed.tolist() == [1]
+    assert int(again.present.sum()) == 5
+    with pytest.raises(EstimatorError, match="add references once"):
+        cands.with_references(Sentences.pack([[[4, 5, 6]]]))
+
+
 def test_ragged_references_are_weighted_among_those_there():
     refs = [[[0, 1, 2, 0]], [[2, 2, 2, 2], [1, 0, 2, 1]]]
     target = softq.raml(whole_space(), refs, 0.5, BLEU)
@@ -322,6 +369,13 @@ EMPTY = Candidates(torch.zeros(1, 2, 2, dtype=torch.int64), torch.tensor([[-1, -
         bad(lambda: softq.raml(SMALL, [[[0, 1], [1, 1]]], 0.5, BLEU, estimator="paper", k=1), EstimatorError, "2 references of example 0"),
         bad(lambda: softq.raml(SMALL, [[0, 1]], 0.5, BLEU, estimator="importance"), EstimatorError, "needs candidates with log_proposal"),
         bad(lambda: softq.raml(SMALL, [[0, 1]], 0.5, BLEU, estimator="importance", k=1), EstimatorError, "uses every draw"),
+        bad(
+            lambda: softq.raml(
+                Candidates(SMALL.tokens, SMALL.lengths, torch.tensor([[0.0, -math.inf]])), [[0, 1]], 0.5, BLEU, estimator="importance"
+            ),
+            EstimatorError,
+            "must be finite, got -inf for candidate 1 of example 0",
+        ),
         bad(lambda: softq.raml(EMPTY, [[0, 1]], 0.5, BLEU), EstimatorError, "example 0 has none"),
         bad(lambda: softq.raml(SMALL, [[0, 1], [1, 1]], 0.5, BLEU), EstimatorError, "references must be those of the 1 examples"),
         bad(lambda: softq.ml(SMALL, [[0, 0]]), EstimatorError, "reference 0 of example 0 is not among"),

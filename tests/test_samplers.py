@@ -94,7 +94,7 @@ def test_ngram_replacement_follows_its_law(refs, keep_last, kind):
 
 
 def test_ngram_replacement_draws_without_replacement():
-    """Two draws in a row have the law P(a) P(b) / (1 - P(a)), also where the second comes from the list of the whole space."""
+    """Two draws in a row have the law P(a) P(b) / (1 - P(a))."""
     refs = [(0, 1)]
     weights = torch.tensor([0.9, 0.09, 0.01], dtype=torch.float64)
 
@@ -140,6 +140,28 @@ def test_a_space_that_chance_does_not_find_is_listed_by_its_law():
     assert sorted(law.values())[-1] > 2 * sorted(law.values())[0]
     cands = NgramReplacement(3, max_n=1, size=2, frequencies=weights / weights.sum())([[0, 0]] * draws(2000), generator=gen(3))
     assert_follows(drawn(cands, 1), law)
+
+
+def test_the_rest_of_a_set_comes_from_the_list():
+    """A likely candidate is found by chance, the unlikely ones behind it by their law."""
+    weights = torch.tensor([0.5, 0.5, 3e-7, 1e-7], dtype=torch.float64)
+    cands = NgramReplacement(4, max_n=1, size=3, frequencies=weights)([[0]] * draws(2000), generator=gen(4))
+    assert cands.tokens[:, 1].eq(1).all()
+    last = Counter(cands.tokens[:, 2, 0].tolist())
+    count = draws(2000)
+    assert chisquare([last[2], last[3]], [0.75 * count, 0.25 * count]).pvalue > CHANCE
+
+
+def test_a_large_space_of_very_uneven_words_is_refused():
+    weights = torch.full((20_000,), 1e-9, dtype=torch.float64)
+    weights[0] = 1.0
+    with pytest.raises(SamplerError, match=r"found only 1 of 100 candidates for example 0.*too uneven"):
+        NgramReplacement(20_000, frequencies=weights)([[0] * 10], generator=gen())
+
+
+def test_every_candidate_of_a_short_reference_in_a_large_vocabulary():
+    cands = NgramReplacement(500, max_n=4, size=500)([[7]] * 3, generator=gen())
+    assert cands.present.all()
 
 
 def test_very_uneven_frequencies_still_fill_the_set():
@@ -243,7 +265,8 @@ def test_edits_of_which_more_never_come():
     ours, theirs = usual(refs, generator=gen(13)), counting(refs, generator=gen(13))
     assert torch.equal(ours.tokens, theirs.tokens)
     assert torch.allclose(ours.log_proposal, theirs.log_proposal, rtol=0, atol=1e-9)
-    assert int((ours.lengths != theirs.lengths.mode(1).values[:, None]).sum()) > 0  # words were inserted and left out
+    others = (ours.lengths.unsqueeze(2) != refs.lengths.unsqueeze(1)).all(2)
+    assert int(others.sum()) > 0  # words were inserted and left out
 
 
 def test_number_of_edit_ways():
@@ -257,7 +280,7 @@ def test_number_of_edit_ways():
             assert math.exp(law.log_ways[length, edits]) == pytest.approx(ways)
 
 
-@pytest.mark.parametrize("refs", [[(0, 1, 0)], [(0, 1), (1, 1, 0)], [(2,)], [()]])
+@pytest.mark.parametrize("refs", [[(0, 1, 0)], [(0, 1), (1, 1, 0)], [(2,)], [()], [(), (1,)]])
 @pytest.mark.parametrize("keep_last", [False, True])
 def test_exact_edits_follow_the_payoff(refs, keep_last):
     words, tau, most = [0, 1, 2], 0.7, 2
@@ -269,6 +292,11 @@ def test_exact_edits_follow_the_payoff(refs, keep_last):
         laws.append({(*y, *ref[free:]): p for y, p in law.items()})
     sampler = EditStratified(3, tau, size=50, exact=True, max_edits=most, keep_last=keep_last)
     assert_follows(drawn(sampler([[list(y) for y in refs]] * draws(100), generator=gen(8))), oracle.mixture(laws))
+
+
+def test_exact_edits_of_very_long_references():
+    with pytest.raises(IntractableError, match="2000 words are too many"):
+        EditStratified(10, 0.5, size=1, exact=True, max_edits=1)([[1] * 2000], generator=gen())
 
 
 def test_exact_edits_give_up_in_time():
@@ -367,7 +395,7 @@ OPTIONS = [
     (lambda: NgramReplacement(2, frequencies=torch.ones(2), corpus=[[0]]), SamplerError, "not both"),
     (lambda: NgramReplacement(2, max_n=2, corpus=[[0], [1]]), SamplerError, "no 2-gram without specials.*max_n=1"),
     (lambda: NgramReplacement(2, corpus=[[0, 2]]), OutputError, "lie in 0..1, got 2"),
-    (lambda: NgramReplacement(100_000, max_n=4).enumerate([[1]]), SamplerError, "too many to list"),
+    (lambda: NgramReplacement(100_000, max_n=4).enumerate([[1, 2]]), SamplerError, "too many to list"),
     (lambda: NgramReplacement(10)([[1], []]), OutputError, "reference 0 of example 1 is empty"),
     (lambda: NgramReplacement(10)([[1], [2, 10]]), OutputError, "lie in 0..9, got 10 at example 1"),
     (lambda: NgramReplacement(10, size=1)([[[1], [2]]]), SamplerError, "size 1 for the 2 references of example 0"),
@@ -382,6 +410,12 @@ OPTIONS = [
     (lambda: FromModel(lambda i, e, p: torch.zeros(1, 3), size=2, end=0, max_length=2)([[1]]), ShapeError, r"\[2, V\]"),
     (lambda: FromModel(lambda i, e, p: torch.zeros(2, 3), size=2, end=3, max_length=2)([[1]]), ShapeError, "end mark 3"),
     (lambda: FromModel(lambda i, e, p: torch.full((2, 3), math.nan), size=2, end=0, max_length=2)([[1]]), ScoreError, "example 0"),
+    (lambda: FromModel(lambda i, e, p: torch.full((2, 3), -math.inf), size=2, end=0, max_length=2)([[1]]), ScoreError, "example 0"),
+    (
+        lambda: FromModel(lambda i, e, p: torch.full((len(p), 3), math.inf), size=2, end=0, max_length=2, method="beam")([[1]]),
+        ScoreError,
+        "none is",
+    ),
 ]
 
 

@@ -85,18 +85,18 @@ def test_rows_of_a_tensor_are_sentences():
 @pytest.mark.parametrize(
     ("sentences", "text"),
     [
-        ([1, 2], "a sentence must be a list of whole numbers, got 1 as number 0"),
-        ([[1, 2], 3], "got 3 as number 1"),
-        ([[1, 2.5]], r"got \[1, 2\.5\] as number 0"),
-        ([[1], [True]], r"got \[True\] as number 1"),
-        ([["a"]], r"got \['a'\] as number 0"),
-        (["words"], "got 'words' as number 0"),
-        ([[""]], "as number 0"),
-        ([None], "got None as number 0"),
-        ([[1, 2], [[3], [4]]], r"got \[\[3\], \[4\]\] as number 1"),  # one per example, then several
-        ([[[1], [2]], [[[3]]]], r"got \[\[3\]\] as number 2"),  # too deep
-        ([torch.tensor([1.0])], r"got tensor\(\[1\.\]\) as number 0"),
-        ([torch.tensor([[1]])], r"got tensor\(\[\[1\]\]\) as number 0"),
+        ([1, 2], "a sentence must be a list of whole numbers, got 1 in example 0"),
+        ([[1, 2], 3], "got 3 in example 1"),
+        ([[1, 2.5]], r"got \[1, 2\.5\] in example 0"),
+        ([[1], [True]], r"got \[True\] in example 1"),
+        ([["a"]], r"got \['a'\] in example 0"),
+        (["words"], "got 'words' in example 0"),
+        ([[""]], "in example 0"),
+        ([None], "got None in example 0"),
+        ([[1, 2], [[3], [4]]], r"got \[\[3\], \[4\]\] in example 1"),  # one per example, then several
+        ([[[1], [2]], [[[3]]]], r"got \[\[3\]\] in example 1"),  # too deep
+        ([torch.tensor([1.0])], r"got tensor\(\[1\.\]\) in example 0"),
+        ([torch.tensor([[1]])], r"got tensor\(\[\[1\]\]\) in example 0"),
     ],
 )
 def test_lists_that_are_no_sentences(sentences, text):

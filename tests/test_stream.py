@@ -1,5 +1,6 @@
 """CandidateStream: order, determinism, the bound on work ahead, errors and shutdown."""
 
+import signal
 import threading
 import time
 
@@ -56,7 +57,7 @@ def test_work_ahead_is_bounded():
     for expected in range(5):
         assert next(stream) == expected
         time.sleep(0.05)
-        assert len(begun) <= expected + 3
+        assert len(begun) <= expected + 1 + 3
     stream.close()
     assert list(stream) == []
     assert not threads()
@@ -90,6 +91,30 @@ def test_an_error_of_the_source_waits_for_the_batches_before_it():
     assert [next(stream) for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(OSError, match="line 5"):
         next(stream)
+    assert not threads()
+
+
+def test_a_stop_inside_prepare_is_not_the_end():
+    empty = iter(())
+    stream = CandidateStream(range(5), lambda i, g: next(empty) if i == 2 else i, seed=0)
+    assert [next(stream), next(stream)] == [0, 1]
+    with pytest.raises(RuntimeError, match="prepare raised StopIteration"):
+        next(stream)
+    assert not threads()
+
+
+def test_a_signal_while_waiting_ends_the_threads():
+    """Ctrl-C reaches the main thread while it waits for a batch."""
+
+    def slow(i, generator):
+        if i == 1:
+            signal.raise_signal(signal.SIGINT)  # handled in the main thread
+            time.sleep(0.2)
+        return i
+
+    stream = CandidateStream(range(100), slow, seed=0, workers=2)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
     assert not threads()
 
 

@@ -86,6 +86,16 @@ def test_suggestions_leave_the_mass(mass):
     assert masses == sorted(masses, reverse=True)
 
 
+@pytest.mark.parametrize("mass", [0.05, 0.11, 0.25])
+def test_masses_that_rise_and_fall_are_found(mass):
+    """Three annotators of whom nobody wrote the best sentence: SQDML leaves them nothing when cold, most when warm, 1/9 when hot."""
+    space = list(itertools.product(range(3), repeat=3))
+    cands = Candidates(torch.tensor([space]), torch.full((1, 27), 3))
+    curve = CandidateCurve(cands, [[[0, 1, 0], [0, 2, 1], [2, 1, 1]]], rewards.TokenAccuracy(), objective="sqdml")
+    assert curve.at(1e-3).reference_mass < 0.01 < 0.3 < curve.at(0.2).reference_mass
+    assert curve.at(curve.suggest(mass)).reference_mass == pytest.approx(mass, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

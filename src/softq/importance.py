@@ -53,6 +53,10 @@ def log_base_measure(cands: Candidates, estimator: Estimator) -> Tensor:
     if estimator == "importance" and cands.log_proposal is not None:
         draws = cands.present.sum(1) if cands.draws is None else cands.draws
         drawn = cands.log_proposal + draws.clamp(min=1).to(cands.log_proposal.dtype).log().unsqueeze(1)
+        bad = cands.present & ~cands.certain & ~torch.isfinite(drawn)
+        if bool(bad.any()):
+            b, s = bad.nonzero()[0].tolist()
+            raise EstimatorError(f"log_proposal must be finite, got {float(cands.log_proposal[b, s])} for candidate {s} of example {b}")
         expected = torch.where(cands.certain, 0.0, drawn)
         return (-expected).masked_fill(~cands.present, -math.inf)
     counted = cands.present & ~cands.repeats()
@@ -86,5 +90,5 @@ def choose_subset(is_reference: Tensor, counted: Tensor, k: int, generator: torc
     rank = torch.where(must, 2.0, rank).masked_fill(~counted, -1.0)
     rank, index = rank.topk(k, dim=1)
     rest = counted.sum(1) - fixed
-    chance = ((k - fixed) / rest.clamp(min=1)).clamp(max=1.0)
-    return index.masked_fill(rank < 0, -1), chance.double()
+    chance = ((k - fixed) / rest.clamp(min=1)).clamp(max=1.0).double()
+    return index.masked_fill(rank < 0, -1), torch.where(rest == 0, 1.0, chance)

@@ -12,7 +12,7 @@ from softq.distributions import Candidates
 from softq.errors import EstimatorError, IntractableError, RewardError, WeightError
 from softq.importance import Estimator, check_estimator, choose_subset, effective_sample_size, log_base_measure
 from softq.rewards import Callable, Reward
-from softq.sentences import References, Sentences, as_references
+from softq.sentences import MISSING, References, Sentences, as_references
 
 
 class SampledTarget:
@@ -74,6 +74,10 @@ class ScoredCandidates:
         self.references, self.ref_weights = candidate_references(cands, refs, ref_weights)
         self.equals = cands.equals(self.references)  # [B, S, R]
         self.reward = as_reward(reward)
+        if not self.reward.pairwise and bool((self.ref_weights.amax(1) > self.references.present.sum(1).reciprocal() + 1e-9).any()):
+            raise WeightError(
+                f"{type(self.reward).__name__} takes all references together and cannot weigh them: ref_weights must be equal or 0"
+            )
         self.rewards = self.reward(*cands.sentences, *self.references)  # r(y_s, y_i): [B, S, R]
         self._base = log_base_measure(cands, estimator)
         empty = ~(self._base > -math.inf).any(1)
@@ -133,7 +137,8 @@ def candidate_references(cands: Candidates, refs: References, ref_weights: Tenso
     if bool(((weights > 0) & ~references.present).any()):
         b, r = ((weights > 0) & ~references.present).nonzero()[0].tolist()
         raise WeightError(f"ref_weights must be 0 for a missing reference, got {float(weights[b, r]):g} for reference {r} of example {b}")
-    return references, weights
+    # A reference without weight is one that is missing: it must not clip, fill a subset or count as a reference.
+    return references._replace(lengths=references.lengths.masked_fill(weights == 0, MISSING)), weights
 
 
 def as_reward(reward: object) -> Reward:

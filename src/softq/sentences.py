@@ -41,9 +41,10 @@ class Sentences(NamedTuple):
             _is_list_of_lists(item) or _is_empty(item) for item in sentences
         )
         rows = [row for item in sentences for row in item] if nested else list(sentences)
-        for i, row in enumerate(rows):
-            if not _is_sentence(row):
-                raise DtypeError(f"a sentence must be a list of whole numbers, got {row!r} as number {i}")
+        for b, item in enumerate(sentences):
+            for row in item if nested else [item]:
+                if not _is_sentence(row):
+                    raise DtypeError(f"a sentence must be a list of whole numbers, got {row!r} in example {b}")
         width = max((len(row) for row in rows), default=0)
         count = max((len(item) for item in sentences), default=0) if nested else 1
         tokens = np.full((len(sentences) * count, width), pad, dtype=np.int64)

@@ -17,12 +17,13 @@ from torch import Tensor
 from softq.checks import check_tau
 from softq.distributions import Candidates
 from softq.errors import DtypeError, LengthError, RewardError, TemperatureError
-from softq.importance import Estimator, effective_sample_size
+from softq.importance import effective_sample_size
 from softq.kernels.edits import edit_distance
 from softq.sampled import ScoredCandidates
 from softq.sentences import References, aligned
 
 _COLDEST, _HOTTEST = 1e-4, 1e4
+_SCAN = 160  # steps between them in search of a mass
 
 
 class TemperaturePoint(NamedTuple):
@@ -53,21 +54,26 @@ class TemperatureCurve(ABC):
         return [self.at(tau) for tau in taus]
 
     def suggest(self, mass: float) -> float:
-        """The temperature that leaves this mass on the references, on average over examples.
+        """The temperature that leaves this mass on the references, on average over examples; the highest, if there are several.
 
-        Raises TemperatureError if no temperature between 1e-4 and 1e4 does.
+        With several references SQDML need not favour any of them, so that the mass may rise and fall again with τ.
+        Raises TemperatureError if no temperature between 1e-4 and 1e4 leaves it.
         """
         if not 0.0 < mass < 1.0:
             raise TemperatureError(f"mass must lie between 0 and 1, got {mass}")
-        cold, hot = math.log(_COLDEST), math.log(_HOTTEST)
-        most, least = self.at(_COLDEST).reference_mass, self.at(_HOTTEST).reference_mass
-        if not least <= mass <= most:
-            raise TemperatureError(
-                f"no temperature leaves a mass of {mass:g} on the references: it goes from {most:.4g} (cold) to {least:.4g} (hot)"
-            )
+        logs = [math.log(_COLDEST) + i / _SCAN * math.log(_HOTTEST / _COLDEST) for i in range(_SCAN + 1)]
+        found = [self.at(math.exp(log)).reference_mass for log in logs]
+        for i in range(_SCAN, 0, -1):
+            if (found[i - 1] - mass) * (found[i] - mass) <= 0 and found[i - 1] != found[i]:
+                return self._bisect(mass, logs[i - 1], logs[i], rising=found[i] > found[i - 1])
+        raise TemperatureError(
+            f"no temperature leaves a mass of {mass:g} on the references: it lies between {min(found):.4g} and {max(found):.4g}"
+        )
+
+    def _bisect(self, mass: float, cold: float, hot: float, *, rising: bool) -> float:
         while hot - cold > 1e-12:
             middle = (cold + hot) / 2
-            if self.at(math.exp(middle)).reference_mass > mass:
+            if (self.at(math.exp(middle)).reference_mass > mass) != rising:
                 cold = middle
             else:
                 hot = middle
@@ -102,9 +108,11 @@ class CandidateCurve(TemperatureCurve):
         reward: Any,
         *,
         objective: Literal["raml", "sqdml"] = "raml",
-        estimator: Estimator = "set",
+        estimator: Literal["set", "importance"] = "set",
         ref_weights: Tensor | None = None,
     ) -> None:
+        if estimator not in ("set", "importance"):
+            raise TemperatureError(f'estimator must be "set" or "importance", got {estimator!r}')
         if objective not in ("raml", "sqdml"):
             raise TemperatureError(f'objective must be "raml" or "sqdml", got {objective!r}')
         self.scored = ScoredCandidates(cands, refs, reward, ref_weights, estimator, None)
@@ -142,7 +150,7 @@ class CandidateCurve(TemperatureCurve):
 class HammingCurve(TemperatureCurve):
     """RAML with minus the Hamming distance over all V^L sentences of the reference's length, in closed form (paper, Appendix D.2.4).
 
-    Each word changes by itself with odds (V-1) e^{-1/τ}.
+    Each word changes by itself with odds (V-1) e^{-1/τ}. Values are means over references, each with its own q(·|y_i).
 
     Args:
         vocab: number of words V.

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import softq
 from softq.data.text import number_words, read_references
-from softq.errors import DataError, SoftqError
+from softq.errors import DataError, TemperatureError
 from softq.rewards import ChrF, ExactMatch, NegativeEditDistance, NegativeHamming, Reward, RougeL, SentenceBLEU
 from softq.samplers import NgramReplacement
 from softq.sentences import Sentences
@@ -57,6 +57,9 @@ def show(
     as_json: bool,
 ) -> None:
     """Compute the curve of the references in a file, and print, draw and suggest."""
+    for mass in masses:
+        if not 0.0 < mass < 1.0:
+            raise TemperatureError(f"--mass must lie between 0 and 1, got {mass:g}")
     numbers, words = number_words(read_references(path, examples))
     refs = Sentences.pack(numbers)
     scorer = _reward(reward, words)
@@ -73,11 +76,9 @@ def show(
             json.dumps({**facts, "reward": scorer.signature, "objective": objective.value, **about, "rows": rows, "suggestions": found})
         )
         return
-    _print(
-        points,
-        suggestions,
-        f"{objective.value.upper()} with {scorer.signature}, {len(numbers)} examples of {path.name}, {len(words)} words",
-    )
+    source = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in about.items())
+    title = f"{objective.value.upper()} with {scorer.signature}, {len(numbers)} examples of {path.name}, {len(words)} words ({source})"
+    _print(points, suggestions, title)
     if plot is not None:
         typer.echo(f"wrote {plot}")
 
@@ -104,7 +105,10 @@ def _curve(
             raise DataError(f"the Hamming distance needs references of at least two different words, got {vocab}")
         if objective == Objective.sqdml and refs.tokens.shape[1] > 1:
             raise DataError("the exact Hamming curve is RAML's; for SQDML with several references choose another reward")
-        return HammingCurve(vocab, refs.lengths[refs.present], rescale=True), {"estimator": "exact", "rescaled": True}
+        return HammingCurve(vocab, refs.lengths[refs.present], rescale=True), {
+            "estimator": "exact",
+            "temperature": "tau / (1 + log(words - 1))",
+        }
     most = int(refs.present.sum(1).max())
     sampler = NgramReplacement(vocab, max_n=max_n, size=max(size, most + 1))
     cands = sampler(refs, generator=torch.Generator().manual_seed(seed))
@@ -117,7 +121,7 @@ def _suggest(curve: TemperatureCurve, mass: float) -> float | str:
     """The temperature, or why there is none."""
     try:
         return curve.suggest(mass)
-    except SoftqError as error:
+    except TemperatureError as error:
         return str(error)
 
 

@@ -16,6 +16,7 @@ import softq
 from softq.cli import curves
 from softq.cli.curves import Objective, RewardName
 from softq.cli.shared import one_line_errors, parse_taus
+from softq.errors import DataError
 from softq.rewards import Matrix
 from softq.theory import Problem, TheoryTable, four_class_problem, theory_table
 
@@ -24,6 +25,7 @@ CURVE_TAUS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1", "1.5
 
 
 def theory(
+    context: typer.Context,
     tau: Annotated[
         list[str] | None,
         typer.Option(help="Temperature: a number, several as 0.5,1,2, or a range FROM:TO:STEP. Repeatable.", metavar="TAU"),
@@ -63,7 +65,7 @@ def theory(
     reward, mass on the references, entropy, edits to the nearest reference, and how many candidates the weights are worth. A temperature
     means nothing by itself; choose it by the mass it leaves on the references (`--mass`). The reward `hamming` needs no
     candidates: its values are exact over all sentences of the reference's length, at the temperature of the paper's footnote,
-    τ/(1 + log(V-1)).
+    τ/(1 + log(V-1)), V being the number of different words in the lines that were read.
 
     **Examples**
 
@@ -74,6 +76,8 @@ def theory(
     - `softq theory --references train.en --reward bleu`: the curve of RAML with BLEU, and suggestions
     - `softq theory --references captions.tsv --objective sqdml --size 500 --max-n 3 --mass 0.2 --plot curve.svg`: with a picture
     """
+    with one_line_errors():
+        _check_together(context, references)
     if references is not None:
         with one_line_errors():
             taus = [value for text in tau or CURVE_TAUS for value in parse_taus(text)]
@@ -87,6 +91,17 @@ def theory(
         typer.echo(json.dumps(_as_json(table, problem, grid)))
     else:
         _show(table, grid)
+
+
+def _check_together(context: typer.Context, references: Path | None) -> None:
+    """Options of the one table given for the other would be ignored, so they are refused."""
+    wrong = ("grid",) if references is not None else ("reward", "objective", "mass", "size", "max_n", "examples", "seed", "plot")
+    given = [name for name in wrong if getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE"]
+    if given:
+        option = "--" + given[0].replace("_", "-")
+        raise DataError(
+            f"{option} needs --references FILE" if references is None else f"{option} is for the four-class problem, not for --references"
+        )
 
 
 def _compute(problem: Problem, taus: list[float]) -> TheoryTable:

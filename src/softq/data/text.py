@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
@@ -17,7 +18,7 @@ def read_lines(path: Path) -> Iterator[str]:
         with _open(path) as file:
             for line in file:
                 yield line.rstrip("\r\n")
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: {error}") from error
@@ -25,10 +26,10 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def _open(path: Path) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
+        return gzip.open(path, "rt", encoding="utf-8-sig")
     if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
+        return lzma.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
 
 
 def read_references(path: Path, limit: int | None = None) -> list[list[list[str]]]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softq.errors import DtypeError, ShapeError
+from softq.errors import DtypeError, EstimatorError, ShapeError
 from softq.kernels.edits import equal
 from softq.kernels.hashing import repeats
 from softq.numerics import length_mask
@@ -104,6 +104,10 @@ class Candidates:
 
     def with_references(self, references: Sentences) -> Candidates:
         """The same with the references in front, each once, and draws that equal one of them taken out."""
+        if bool((self.certain & self.present & ~self.equals(references).any(2)).any()):
+            raise EstimatorError(
+                "these candidates already have references of their own that are not among the new ones; add references once"
+            )
         keep = references.present & ~repeats(*references)
         drawn = self.present & ~self.equals(references).any(2)
         # References first, then draws, then what is missing; stable, so each group keeps its order.

@@ -10,7 +10,6 @@ there are few transitions per state, and the weight of everything that may follo
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,16 +38,13 @@ class EditAutomaton:
         self.outside = np.setdiff1d(words, np.array(self.inside, dtype=np.int64))
         self._weights: dict[tuple[int, State], float] = {}
         self._next: dict[tuple[State, int], State | None] = {}
-
-    @cached_property
-    def start(self) -> State:
-        """Nothing read: every prefix is as far as it is long."""
-        return tuple(min(j, self.max_edits + 1) for j in range(len(self.reference) + 1))
-
-    @cached_property
-    def total(self) -> float:
-        """Sum of the weights of all sentences."""
-        return self._weight(0, self.start)
+        self.start: State = tuple(min(j, max_edits + 1) for j in range(len(reference) + 1))  # nothing read
+        try:
+            self.total = self._weight(0, self.start)  # of all sentences
+        except RecursionError as error:
+            raise IntractableError(
+                f"exact edit sampling reads a reference word by word, and {len(reference)} words are too many; use exact=False"
+            ) from error
 
     def step(self, state: State, word: int) -> State | None:
         """State after one more word (-1: any word outside the reference); None once no sentence stays within reach."""
@@ -130,8 +126,12 @@ def exact_edit_samples(
         for _ in range(size):
             choice = int(random.integers(len(refs)))
             head, tail = automata[choice].draw(random), tails[choice]
-            logs = [automaton.log_prob(head) for automaton, other in zip(automata, tails, strict=True) if other == tail]
-            rows.append([*head, *tail])
+            sentence = [*head, *tail]
+            reached = [(automaton, len(sentence) - len(end)) for automaton, end in zip(automata, tails, strict=True)]
+            logs = [
+                automaton.log_prob(sentence[:size]) for (automaton, size), end in zip(reached, tails, strict=True) if sentence[size:] == end
+            ]
+            rows.append(sentence)
             values.append(float(np.logaddexp.reduce(logs)) - math.log(len(refs)))
         made.append((rows, values))
     return made

@@ -97,9 +97,13 @@ class FromModel:
             raise ShapeError(
                 f"next_word must return scores [{len(prefixes)}, V] with the end mark {self.end} among the words, got {list(scores.shape)}"
             )
-        if bool(torch.isnan(scores).any()):
-            raise ScoreError(f"next_word returned NaN for example {int(examples[torch.isnan(scores).any(1)][0])}")
-        return scores.double().log_softmax(1)
+        log_probs = scores.double().log_softmax(1)
+        bad = torch.isnan(log_probs).any(1)  # NaN or +inf among the scores, or nothing but -inf
+        if bool(bad.any()):
+            raise ScoreError(
+                f"next_word must return numbers, of which some are above -inf and none is +inf or NaN, for example {int(examples[bad][0])}"
+            )
+        return log_probs
 
     def _proposal(self, log_probs: Tensor) -> Tensor:
         """What words are drawn from, ``[N, V]``."""

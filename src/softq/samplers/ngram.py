@@ -16,7 +16,7 @@ from softq.errors import SamplerError
 from softq.kernels.jit import draw_seeds
 from softq.kernels.replace import CORPUS, FREQUENCIES, UNIFORM, NgramLaw, ngram_hashes, replace_ngrams
 from softq.samplers.words import Array, check_count, ready_references, replacement_words, vocabulary_size
-from softq.sentences import References, as_references
+from softq.sentences import References, Sentences, as_references
 
 _ENUMERATE = 1 << 18  # spaces up to this many n-grams are listed when chance does not find enough of them
 
@@ -27,7 +27,8 @@ class NgramReplacement:
     A draw takes a reference of the example, n in 1..max_n (as far as the length allows) and a place, each uniformly, and
     writes another n-gram there. All references are in the set, once each and in front, and no candidate equals a reference or
     another candidate. Where the space has fewer candidates than asked for, the set holds all of them and the rest is missing
-    (length -1). An empty reference is an error, since nothing can be replaced in it.
+    (length -1). A space that is large, but of which a very uneven law hardly ever leaves the same few sentences, is an error, and so is
+    an empty reference, since nothing can be replaced in it.
 
     ``log_proposal`` is the exact log-probability of a draw, all ways to the same sentence added up, given that it is no
     reference. The set is drawn without replacement, so importance weights built on it are right as long as it is
@@ -94,18 +95,24 @@ class NgramReplacement:
         ready = references.tokens.numpy(), references.lengths.numpy()
         fixed, found = replace_ngrams(*ready, seeds, self.max_n, self.keep_last, self.pad, self._law, tokens, lengths, log_prob)
         for b in np.flatnonzero(found < self.size):
-            self._list_rest(references.unpack()[b], seeds[b], tokens[b], lengths[b], log_prob[b], int(found[b]))
+            of_example = Sentences(references.tokens[b], references.lengths[b]).unpack()
+            self._list_rest(int(b), of_example, seeds[b], tokens[b], lengths[b], log_prob[b], int(found[b]))
         draws = (lengths >= 0).sum(1) - fixed
         made = [torch.from_numpy(part) for part in (tokens, lengths, log_prob, fixed, draws)]
         return Candidates(*made)
 
-    def _list_rest(self, refs: list[list[int]], seed: int, tokens: Array, lengths: Array, log_prob: Array, found: int) -> None:
+    def _list_rest(
+        self, example: int, refs: list[list[int]], seed: int, tokens: Array, lengths: Array, log_prob: Array, found: int
+    ) -> None:
         """Go on without replacement over the whole space of one example, listed, where rejection has found no more.
 
         Adding Gumbel noise to log-probabilities and taking the largest draws without replacement in the same law.
         """
-        if self._law_size() > _ENUMERATE:
-            return
+        if self._law_size(refs) > _ENUMERATE:
+            raise SamplerError(
+                f"found only {found} of {self.size} candidates for example {example} in a long row of draws: the law of the "
+                "replacement words is too uneven; give flatter frequencies, a larger corpus or a smaller size"
+            )
         space = self.enumerate(refs)
         for row, length in zip(tokens[:found], lengths[:found], strict=True):
             space.pop(tuple(row[:length].tolist()), None)
@@ -123,8 +130,8 @@ class NgramReplacement:
         >>> sorted(space.items())
         [((0, 0), 0.25), ((0, 2), 0.25), ((1, 1), 0.25), ((2, 1), 0.25)]
         """
-        if self._law_size() > _ENUMERATE:
-            raise SamplerError(f"there are {self._law_size():.3g} n-grams to replace with, too many to list")
+        if self._law_size(refs) > _ENUMERATE:
+            raise SamplerError(f"there are {self._law_size(refs):.3g} n-grams to replace with, too many to list")
         mass: defaultdict[tuple[int, ...], float] = defaultdict(float)
         usable = [ref for ref in refs if len(ref) > self.keep_last]
         for ref in usable:
@@ -145,8 +152,10 @@ class NgramReplacement:
         total = sum(mass.values())
         return {sentence: value / total for sentence, value in mass.items()}
 
-    def _law_size(self) -> float:
-        return float(len(self._law.hashes)) if self._law.kind == CORPUS else float(len(self._law.words)) ** self.max_n
+    def _law_size(self, refs: list[list[int]]) -> float:
+        """Number of the longest n-grams that could be written into one of the references."""
+        longest = max((min(self.max_n, len(ref) - self.keep_last) for ref in refs), default=0)
+        return float(len(self._law.hashes)) if self._law.kind == CORPUS else float(len(self._law.words)) ** longest
 
     def _ngrams(self, n: int) -> Iterator[tuple[tuple[int, ...], float]]:
         """Every n-gram that may be written, with its probability."""

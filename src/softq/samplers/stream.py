@@ -20,9 +20,10 @@ class CandidateStream(Generic[Batch, Made]):
     """Iterates over batches with ``prepare(batch, generator)`` done ahead, in order, in threads.
 
     The kernels of samplers and rewards run without Python's lock, so that they work beside a training loop. At most ``ahead``
-    batches are prepared or in preparation at any time. Batch i always gets the generator seeded by (seed, i): what comes out
-    does not depend on the number of workers. An error in ``prepare`` or in the batches comes up where that batch would have come; on it, on
-    Ctrl-C and on leaving the ``with`` block early, preparations not yet begun are dropped and the threads end. One pass only.
+    batches are prepared or in preparation beside the one that was handed out. Batch i always gets the generator seeded by
+    (seed, i): what comes out does not depend on the number of workers. An error in ``prepare`` or in the batches comes up where that
+    batch would have come; on it, on Ctrl-C and on leaving the ``with`` block early, preparations not yet begun are dropped and the
+    threads end. One pass only.
 
     Args:
         batches: anything that can be iterated; it is read in the calling thread, a little ahead.
@@ -66,7 +67,9 @@ class CandidateStream(Generic[Batch, Made]):
         try:
             self._fill()
             if self._waiting:
-                return self._waiting.popleft().result()
+                made = self._result(self._waiting.popleft())
+                self._fill()  # so that the threads have work while the caller is at this batch
+                return made
             if self._failure is not None:
                 raise self._failure
         except BaseException:  # Ctrl-C among them: the threads must not outlive the loop
@@ -74,6 +77,12 @@ class CandidateStream(Generic[Batch, Made]):
             raise
         self.close()
         raise StopIteration
+
+    def _result(self, future: Future[Made]) -> Made:
+        try:
+            return future.result()
+        except StopIteration as error:  # it would pass for the end of the stream
+            raise RuntimeError("prepare raised StopIteration") from error
 
     def close(self) -> None:
         """Drop what has not begun, wait for what has, and end the threads."""
