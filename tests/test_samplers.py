@@ -257,11 +257,11 @@ def test_edits_of_which_more_never_come():
     g = gen(12)
     refs = Sentences(torch.randint(50, (draws(200), 2, 20), generator=g), torch.randint(14, 21, (draws(200), 2), generator=g))
     refs.tokens[:, 1, :13] = refs.tokens[:, 0, :13]
-    usual = EditStratified(50, 0.4, size=20, rescale=True, specials=[3])
+    usual = EditStratified(50, 0.5, size=20, rescale=True, specials=[3])
     law = edit_law(20, 49, -1.0 / usual.temperature, 20)
     reach = law.log_prob.shape[1] - 1
     assert reach < 14  # shorter than every reference
-    counting = EditStratified(50, 0.4, size=20, rescale=True, specials=[3], max_edits=reach)  # the same draws, by the other recursion
+    counting = EditStratified(50, 0.5, size=20, rescale=True, specials=[3], max_edits=reach)  # the same draws, by the other recursion
     ours, theirs = usual(refs, generator=gen(13)), counting(refs, generator=gen(13))
     assert torch.equal(ours.tokens, theirs.tokens)
     assert torch.allclose(ours.log_proposal, theirs.log_proposal, rtol=0, atol=1e-9)
