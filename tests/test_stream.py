@@ -104,7 +104,7 @@ def test_a_stop_inside_prepare_is_not_the_end():
 
 
 def test_a_signal_while_waiting_ends_the_threads():
-    """Ctrl-C reaches the main thread while it waits for a batch."""
+    """Ctrl-C reaches the main thread while it waits for a batch, or anywhere else in the loop."""
 
     def slow(i, generator):
         if i == 1:
@@ -112,8 +112,7 @@ def test_a_signal_while_waiting_ends_the_threads():
             time.sleep(0.2)
         return i
 
-    stream = CandidateStream(range(100), slow, seed=0, workers=2)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), CandidateStream(range(100), slow, seed=0, workers=2) as stream:
         list(stream)
     assert not threads()
 

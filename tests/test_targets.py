@@ -308,7 +308,7 @@ def test_constraints_reach_the_target():
         (lambda p, y: softq.raml(p, y.float(), 0.5), "int64"),
         (lambda p, y: softq.raml(p, y + 9, 0.5), "0..3"),
         (lambda p, y: softq.raml(p, y, 0.5, rewards.Attachment()), "arcs"),
-        (lambda p, y: softq.raml(p, y, 0.5, lambda a, b: 1.0), "softq.rewards"),
+        (lambda p, y: softq.raml(p, y, 0.5, lambda a, b: 1.0), "need candidates from softq"),
         (lambda p, y: softq.raml(p, y, 0.5, rewards.TokenReward(torch.eye(3))), "3 labels"),
         (lambda p, y: softq.ml(p, y.unsqueeze(1), ref_weights=torch.zeros(2, 1)), "positive"),
         (lambda p, y: softq.ml(p, y.unsqueeze(1), ref_weights=-torch.ones(2, 1)), "negative"),

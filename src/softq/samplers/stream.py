@@ -22,8 +22,8 @@ class CandidateStream(Generic[Batch, Made]):
     The kernels of samplers and rewards run without Python's lock, so that they work beside a training loop. At most ``ahead``
     batches are prepared or in preparation beside the one that was handed out. Batch i always gets the generator seeded by
     (seed, i): what comes out does not depend on the number of workers. An error in ``prepare`` or in the batches comes up where that
-    batch would have come; on it, on Ctrl-C and on leaving the ``with`` block early, preparations not yet begun are dropped and the
-    threads end. One pass only.
+    batch would have come. On an error, and on leaving the ``with`` block for any reason, Ctrl-C among them, preparations not yet begun are
+    dropped and the threads end. One pass only.
 
     Args:
         batches: anything that can be iterated; it is read in the calling thread, a little ahead.
@@ -72,7 +72,7 @@ class CandidateStream(Generic[Batch, Made]):
                 return made
             if self._failure is not None:
                 raise self._failure
-        except BaseException:  # Ctrl-C among them: the threads must not outlive the loop
+        except BaseException:  # Ctrl-C among them; one that comes between two batches is for the ``with`` block
             self.close()
             raise
         self.close()
