@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softq.kernels.jit import jit, run_batch
+from softq.kernels.jit import jit
 from softq.kernels.words import (
     EMPTY,
     FULL,
@@ -25,10 +25,7 @@ from softq.kernels.words import (
     forget_directly,
     note_directly,
     note_positions,
-    pair_arrays,
-    split_candidates,
-    table_bits,
-    words_needed,
+    run_pairs,
 )
 
 
@@ -61,19 +58,14 @@ def equal(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: 
 
 
 def _walk(kernel: Any, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor, *options: Any) -> Tensor:
-    batch, size, _ = candidates.shape
-    count, longest = references.shape[1:]
-    out = np.zeros((batch, size, count), dtype=np.int32)
-    shares, per_share = split_candidates(batch, size)
-    operations = 2 * candidates.numel() * count * words_needed(longest)
-    arrays = pair_arrays(candidates, lengths, references, ref_lengths)
-    run_batch(kernel, batch * shares, operations, shares, per_share, table_bits(longest), words_needed(longest), *arrays, *options, out)
+    out = np.zeros((*lengths.shape, references.shape[1]), dtype=np.int32)
+    run_pairs(kernel, candidates, lengths, references, ref_lengths, *options, out)
     return torch.from_numpy(out).to(candidates.device)
 
 
 # Sixteen candidates stand side by side in the state of the short kernel. Bit i of a rise (fall): the column of distances grows
 # (shrinks) by one at row i. One array, fixed distances and unsigned indices, so that a loop over the sixteen vectorises.
-_RISE, _FALL, _NEXT, _DISTANCE, _ACTIVE = (np.uint64(LANES * part) for part in range(5))
+_FALL, _NEXT, _DISTANCE, _ACTIVE = (np.uint64(LANES * part) for part in range(1, 5))  # rises come first
 
 
 @jit

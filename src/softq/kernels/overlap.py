@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softq.kernels.jit import fast_exp, jit, run_batch
+from softq.kernels.jit import fast_exp, jit
 from softq.kernels.words import (
     EMPTY,
     LANES,
@@ -29,10 +29,7 @@ from softq.kernels.words import (
     forget_directly,
     note_directly,
     note_positions,
-    pair_arrays,
-    split_candidates,
-    table_bits,
-    words_needed,
+    run_pairs,
 )
 
 # Rules for orders without matches; see SentenceBLEU.
@@ -44,7 +41,7 @@ def ngram_matches(candidates: Tensor, lengths: Tensor, references: Tensor, ref_l
     """Clipped matches of orders 1..order, int32 ``[B, S, R, order]``; with ``union``, clipped over all references, ``[B, S, 1, order]``."""
     batch, size, _ = candidates.shape
     out = np.zeros((batch, size, 1 if union else references.shape[1], order), dtype=np.int32)
-    _run(_match_kernel, candidates, references, order, *pair_arrays(candidates, lengths, references, ref_lengths), order, union, out)
+    run_pairs(_match_kernel, candidates, lengths, references, ref_lengths, order, union, out, per_word=order)
     return torch.from_numpy(out).to(candidates.device)
 
 
@@ -52,15 +49,14 @@ def sentence_bleu(
     candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor, order: int, rule: str, brevity: bool, effective: bool
 ) -> Tensor:
     """BLEU of each candidate against each reference, float64 ``[B, S, R]``."""
-    batch, size, width = candidates.shape
-    out = np.zeros((batch, size, references.shape[1]))
-    arrays = pair_arrays(candidates, lengths, references, ref_lengths)
-    options = SMOOTHING[rule], brevity, effective, log_table(width), out
+    out = np.zeros((*lengths.shape, references.shape[1]))
+    pairs = candidates, lengths, references, ref_lengths
+    options = SMOOTHING[rule], brevity, effective, log_table(candidates.shape[2]), out
     direct = direct_size(references, ref_lengths) if order == 4 else 0
     if direct:
-        _run(_bleu_kernel_short, candidates, references, order, *arrays, direct, *options)
+        run_pairs(_bleu_kernel_short, *pairs, direct, *options, per_word=order)
     else:
-        _run(_bleu_kernel, candidates, references, order, *arrays, order, *options)
+        run_pairs(_bleu_kernel, *pairs, order, *options, per_word=order)
     return torch.from_numpy(out).to(candidates.device)
 
 
@@ -75,13 +71,6 @@ def bleu_from_matches(matches: Array, lengths: Array, ref_lengths: Array, rule: 
 def log_table(largest: int) -> Array:
     """Logarithms of 0..largest; the first is not used."""
     return np.log(np.maximum(np.arange(largest + 1), 1))
-
-
-def _run(kernel: Any, candidates: Tensor, references: Tensor, order: int, *args: Any) -> None:
-    longest = references.shape[2]
-    shares, per_share = split_candidates(len(candidates), candidates.shape[1])
-    operations = candidates.numel() * references.shape[1] * order * words_needed(longest)
-    run_batch(kernel, len(candidates) * shares, operations, shares, per_share, table_bits(longest), words_needed(longest), *args)
 
 
 @jit
@@ -231,7 +220,7 @@ def _bleu_kernel(
 # The sets of sixteen candidates stand side by side in the state of the short kernel: E_1, E_2, E_3, the places claimed of each
 # order, and the positions of the word that comes next. One array, fixed distances and unsigned indices, so that a loop over the
 # sixteen vectorises.
-_E1, _E2, _E3, _U1, _U2, _U3, _U4, _NEXT = (np.uint64(LANES * part) for part in range(8))
+_E2, _E3, _U1, _U2, _U3, _U4, _NEXT = (np.uint64(LANES * part) for part in range(1, 8))
 
 
 @jit

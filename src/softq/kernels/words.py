@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softq.kernels.jit import as_array, jit
+from softq.kernels.jit import as_array, jit, run_batch
 from softq.numerics import length_mask
 
 Array = np.ndarray[Any, Any]
@@ -26,12 +26,12 @@ _M1, _M2, _M4 = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333), np
 _H01 = np.uint64(0x0101010101010101)
 
 
-def table_bits(max_length: int) -> int:
+def _table_bits(max_length: int) -> int:
     """Logarithm of the size of a table that stays at most half full."""
     return max(4, (2 * max_length - 1).bit_length())
 
 
-def words_needed(max_length: int) -> int:
+def _words_needed(max_length: int) -> int:
     """64-bit words that hold one bit per position."""
     return max(1, (max_length + 63) // 64)
 
@@ -42,7 +42,7 @@ _PER_SHARE = 256
 LANES = 16  # candidates that go side by side through a short kernel; eight leave the processor waiting for each other's results
 
 
-def split_candidates(batch: int, size: int) -> tuple[int, int]:
+def _split_candidates(batch: int, size: int) -> tuple[int, int]:
     """Into how many shares the candidates of each example are split among threads, and how many of them are in one."""
     wanted = -(-batch * size // (4 * torch.get_num_threads()))  # a few shares per thread even where there are few examples
     per_share = max(LANES, min(_PER_SHARE, wanted, max(size, 1)))
@@ -62,9 +62,20 @@ def direct_size(references: Tensor, ref_lengths: Tensor) -> int:
     return largest + 2 if largest + 2 <= _LARGEST_DIRECT else 0
 
 
-def pair_arrays(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> tuple[Array, Array, Array, Array]:
-    """Candidates ``[B·S, L]``, lengths ``[B, S]``, references ``[B·R, M]`` and their lengths ``[B, R]`` for a kernel."""
-    return as_array(candidates.flatten(0, 1)), as_array(lengths), as_array(references.flatten(0, 1)), as_array(ref_lengths)
+def run_pairs(
+    kernel: Any, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor, *options: Any, per_word: int = 2
+) -> None:
+    """Run a kernel over all pairs, split among threads by examples and, where there are few, by their candidates.
+
+    It is called with its share, how candidates are split, the size of a table of positions, candidates ``[B·S, L]``, lengths ``[B, S]``,
+    references ``[B·R, M]``, their lengths ``[B, R]``, and the options. ``per_word`` is a rough count of operations.
+    """
+    batch, size, _ = candidates.shape
+    shares, per_share = _split_candidates(batch, size)
+    bits, words = _table_bits(references.shape[2]), _words_needed(references.shape[2])
+    arrays = as_array(candidates.flatten(0, 1)), as_array(lengths), as_array(references.flatten(0, 1)), as_array(ref_lengths)
+    operations = candidates.numel() * references.shape[1] * words * per_word
+    run_batch(kernel, batch * shares, operations, shares, per_share, bits, words, *arrays, *options)
 
 
 @jit

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import pickle
 from collections.abc import Callable as Function
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, Self
 
@@ -69,8 +69,8 @@ class Callable(Reward):
         self._pool: ProcessPoolExecutor | None = None
         if workers:
             try:
-                pickle.dumps((function, self._decode))
-            except (pickle.PicklingError, AttributeError, TypeError) as error:
+                ForkingPickler.dumps((function, self._decode))
+            except Exception as error:  # whatever stands in the way, it cannot be sent to a process
                 raise RewardError(
                     f"with workers the function {self.name!r} goes to other processes, and {error}; "
                     "define it at the top of a module, or use workers=0"
