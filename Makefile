@@ -7,15 +7,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test lint format bench clean
+.PHONY: help install run test browser lint format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(VENV)/installed ## Make the virtual environment and install softq into it
 
-run: install ## Show the paper's theory on its four-class problem (softq theory)
-	$(BIN)/softq theory
+run: install ## Run the paper's experiments, small enough for two cores, and write the report (softq reproduce)
+	$(BIN)/softq reproduce --scale small
 
 # Coverage cannot see compiled code, so the kernels run a second time as plain Python: there numpy warns of what
 # compiled code does in silence and on purpose (log 0 = -inf, 64-bit numbers that wrap around).
@@ -31,6 +31,10 @@ test: install ## Run all tests with branch coverage
 		-W "ignore:invalid value encountered:RuntimeWarning"
 	$(BIN)/python -m pytest --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95
 
+# The report is tested in a browser. Where one cannot be installed, that test is skipped and says so.
+browser: ## Install Chromium for the test of the report, where Debian's packages are to be had
+	command -v chromium || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+
 lint: install ## Check format, style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -41,9 +45,10 @@ format: install ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, softq bench rewards)
+bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid)
 	$(BIN)/softq bench core
 	$(BIN)/softq bench rewards
+	$(BIN)/softq bench grid
 
 clean: ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import softq
 from softq import cli
 from softq.cli import theory_command
-from softq.cli.shared import parse_taus
+from softq.ranges import parse_taus
 from softq.cli.theory_command import DEFAULT_TAUS
 
 GRID = ["--grid", "40"]

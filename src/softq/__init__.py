@@ -5,6 +5,7 @@ Maximum likelihood, reward augmented maximum likelihood (RAML) and softmax Q-dis
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from softq import importance, rewards, samplers, temperature, theory
 from softq.distributions import Candidates, Categorical, Chain, Distribution, Independent, ProjectiveTree, SpanningTree
@@ -15,10 +16,22 @@ from softq.sampled import SampledTarget
 from softq.sentences import Sentences
 from softq.targets import Target, ml, raml, sqdml
 
+if TYPE_CHECKING:
+    from softq.estimators import RewardClassifier
+
 try:
     __version__ = version("softq")
 except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+source"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RewardClassifier":  # when it is asked for, because scikit-learn is an extra
+        from softq.estimators import RewardClassifier
+
+        return RewardClassifier
+    raise AttributeError(f"module 'softq' has no attribute {name!r}")
+
 
 __all__ = [
     "Candidates",
@@ -27,6 +40,7 @@ __all__ = [
     "Distribution",
     "Independent",
     "ProjectiveTree",
+    "RewardClassifier",
     "SampledTarget",
     "Sentences",
     "SoftqError",

@@ -55,3 +55,15 @@ class DataError(SoftqError, ValueError):
 
 class IntractableError(SoftqError, NotImplementedError):
     """The exact value has no closed form here; the message names what can be computed instead."""
+
+
+class RecipeError(SoftqError, ValueError):
+    """A recipe or flag has an unknown key, a value of the wrong type, or values that do not fit together."""
+
+
+class RunError(SoftqError, RuntimeError):
+    """A run cannot start, go on or be written; the message says what is safe and how to go on."""
+
+
+class DependencyError(SoftqError, ImportError):
+    """An optional package is missing; the message says what to install."""

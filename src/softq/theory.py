@@ -136,7 +136,16 @@ def four_class_problem(grid: int = 1000) -> Problem:
     e^2.0, e^1.6, e^1.2 or e^1.1 by its class, a wrong one nothing.
     """
     axis = (torch.arange(grid, dtype=torch.float64) + 0.5) * (2.0 / grid) - 1.0
-    inputs = torch.cartesian_prod(axis, axis)
+    return four_classes_at(torch.cartesian_prod(axis, axis))
+
+
+def four_classes_at(inputs: Tensor) -> Problem:
+    """The same problem at inputs ``[N, 2]`` of one's own.
+
+    >>> four_classes_at(torch.zeros(1, 2)).p
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500]], dtype=torch.float64)
+    """
+    inputs = inputs.double()
     corners = torch.tensor([[1, 1], [1, -1], [-1, -1], [-1, 1]], dtype=torch.float64)
     rewards = torch.diag(torch.tensor([2.0, 1.6, 1.2, 1.1], dtype=torch.float64).exp())
     return Problem(inputs, torch.softmax(-torch.cdist(inputs, corners), -1), rewards)

@@ -1,4 +1,4 @@
-"""The command line: `softq theory` and `softq bench`."""
+"""The command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import typer
 
 import softq
 from softq.cli.bench_command import bench
+from softq.cli.report_command import report, reproduce
+from softq.cli.shared import list_flags
+from softq.cli.sweep_command import sweep
 from softq.cli.theory_command import theory
+from softq.cli.train_command import train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,6 +21,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+FLAGS_OF_RECIPES = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags())(train)
+app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags())(sweep)
+app.command(context_settings=FLAGS_OF_RECIPES)(reproduce)
+app.command()(report)
 app.command()(theory)
 app.add_typer(bench, name="bench")
 
@@ -35,6 +45,8 @@ def main(
 
     **First steps**
 
+    - `softq reproduce`: the paper's experiments, small enough for a laptop, and a page of the results
+    - `softq train classification --objective sqdml --tau 1.1`: one model; `softq sweep` trains many, `softq report` shows them
     - `softq theory`: what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly
     - `softq theory --references FILE --reward bleu`: what a temperature means for your own references
     - `softq bench core`, `softq bench rewards`: how fast losses and rewards are on this machine

@@ -1,57 +1,122 @@
-"""What commands share: temperatures on the command line, and errors in one line."""
+"""What commands share: errors in one line, recipes from files and flags, tables of results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from softq.checks import check_tau
-from softq.errors import SoftqError, TemperatureError
+import softq
+from softq.errors import RecipeError, SoftqError
+from softq.evaluate import Interval
+from softq.recipe import describe, merge, parse_flags, read_toml
+from softq.sweep import Grid, Sweep, parse_recipe
+from softq.tasks import TASKS, Task
+from softq.train import StoppedError
 
-MOST_TAUS = 10_000  # of one range; more is a slip of the pen
-
-
-def parse_taus(text: str) -> list[float]:
-    """Temperatures of one ``--tau``: ``"2"``, ``"0.5,1"`` or the range ``"0.5:3:0.5"``, whose end is included.
-
-    >>> parse_taus("0.5:2:0.5")
-    [0.5, 1.0, 1.5, 2.0]
-    """
-    found = []
-    for item in text.split(","):
-        try:
-            numbers = [float(number) for number in item.split(":")]
-        except ValueError:
-            raise TemperatureError(
-                f"--tau must be a positive number, several as 0.5,1,2, or a range like 0.5:3:0.5, got {text!r}"
-            ) from None
-        if len(numbers) == 1:
-            found.append(check_tau(numbers[0]))
-        elif len(numbers) == 3:
-            found.extend(_range(numbers[0], numbers[1], numbers[2], text))
-        else:
-            raise TemperatureError(f"a range of --tau must have three numbers, FROM:TO:STEP, got {len(numbers)} in {text!r}")
-    return found
-
-
-def _range(first: float, last: float, step: float, text: str) -> list[float]:
-    for end in (first, last):
-        check_tau(end)
-    if not 0.0 < step < float("inf") or last < first:
-        raise TemperatureError(f"a range of --tau must climb, FROM <= TO by a positive STEP, got {text!r}")
-    steps = (last - first) / step + 1e-9  # a hair more, so that rounding does not lose the end
-    if steps > MOST_TAUS:
-        raise TemperatureError(f"a range of --tau must have at most {MOST_TAUS} steps, got {steps:.0f} in {text!r}")
-    return [round(first + i * step, 12) for i in range(int(steps) + 1)]
+RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
+if not RECIPES.is_dir():
+    RECIPES = Path(softq.__file__).parents[2] / "recipes"  # of the source tree
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a SoftqError into one line on stderr and exit code 2."""
+    """Turn a SoftqError into one line on stderr and exit code 2; a run that was asked to stop exits with 130, as shells do."""
     try:
         yield
+    except StoppedError as stop:
+        typer.echo(f"softq: {stop}", err=True)
+        raise typer.Exit(130) from None
     except SoftqError as error:
         typer.echo(f"softq: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+class Wanted(NamedTuple):
+    """A task, its recipe and the grids of its sweep."""
+
+    task: Task
+    recipe: Any
+    grids: list[Grid]
+
+
+def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The task or recipe and the recipe's flags; a flag that came first was taken for the task.
+
+    >>> split_flags("--epochs", ["3"])
+    (None, ['--epochs', '3'])
+    """
+    return (None, [what, *arguments]) if what is not None and what.startswith("-") else (what, list(arguments))
+
+
+def find_recipe(what: str, flags: Sequence[str]) -> Wanted:
+    """A task's defaults or a recipe file, with flags laid over it; ``what`` is a task, a file, or a recipe that comes with softq."""
+    table: dict[str, Any] = {}
+    where = what
+    if what not in TASKS:
+        path = Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
+        if not path.is_file():
+            raise RecipeError(_unknown(what))
+        table = read_toml(path)
+        where = str(path)
+    name = table.get("task", what)
+    if name not in TASKS:
+        raise RecipeError(f"{where}: the key 'task' must be one of {', '.join(TASKS)}, got {name!r}")
+    task = TASKS[name]
+    recipe, grids = parse_recipe(task, merge(table, parse_flags(task.recipe_type, flags)), where)
+    return Wanted(task, recipe, grids)
+
+
+def _unknown(what: str) -> str:
+    known = [*TASKS, *(path.stem for path in sorted(RECIPES.glob("*.toml")))]
+    close = difflib.get_close_matches(what, known, 1, 0.4)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    return f"expected a task, a recipe of softq, or a file that ends in .toml, got {what!r}; {hint}"
+
+
+def list_flags() -> str:
+    """What ``--help`` says of the recipes' keys."""
+    lines = []
+    for task in TASKS.values():
+        lines.append(f"**Recipe of {task.name}** (each key is a flag; the value is its default)\n")
+        for section, name, value, explanation in describe(task.recipe_type()):
+            flag = section if name == "name" else name.replace("_", "-")
+            if name == "seed" and section != "training":
+                flag = f"{section}.seed"
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            lines.append(f"- `--{flag}` {'' if value is None else f'`{shown}` '}{explanation}")
+    return "\n".join(lines)
+
+
+def show_choices(sweep: Sweep, console: Console) -> None:
+    """The temperatures that the development set chose, and what they earn."""
+    table = Table(title=f"{sweep.task}: {sweep.metric}, {len(sweep.cells)} models", box=box.SIMPLE_HEAD, title_justify="left")
+    for title in ("grid", "objective"):
+        table.add_column(title)
+    for title in ("best τ", "seeds", "dev", "test", "gain over ML"):
+        table.add_column(title, justify="right")
+    for choice in sweep.choices:
+        table.add_row(
+            choice.grid,
+            choice.objective + (" scaled" if choice.temperature_scaled else ""),
+            "" if choice.tau is None else f"{choice.tau:g}",
+            str(choice.seeds),
+            _with_half_width(choice.dev),
+            _with_half_width(choice.test),
+            "" if choice.gain is None else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]",
+        )
+    console.print(table)
+    console.print("τ is chosen on the development set. Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap).")
+    console.print(f"reward: {sweep.signature}")
+
+
+def _with_half_width(interval: Interval) -> str:
+    return f"{interval.value:.4f}" + ("" if math.isnan(interval.high) else f" ± {interval.high - interval.value:.4f}")

@@ -15,8 +15,9 @@ from rich.table import Table
 import softq
 from softq.cli import curves
 from softq.cli.curves import Objective, RewardName
-from softq.cli.shared import one_line_errors, parse_taus
+from softq.cli.shared import one_line_errors
 from softq.errors import DataError
+from softq.ranges import parse_taus
 from softq.rewards import Matrix
 from softq.theory import Problem, TheoryTable, four_class_problem, theory_table
 

@@ -1,0 +1,97 @@
+"""`softq report` and `softq reproduce`: results that people can look at."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from softq.cli.progress import progress_bars
+from softq.cli.shared import RECIPES, find_recipe, one_line_errors, show_choices, split_flags
+from softq.cli.sweep_command import sweep_json
+from softq.errors import RecipeError
+from softq.report import write_report
+from softq.report.load import Source, find_sources, read_sections
+from softq.sweep import run_sweep
+from softq.tasks import TASKS
+
+
+class Scale(StrEnum):
+    """How large an experiment is."""
+
+    small = "small"
+    paper = "paper"
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Run folders, sweep folders, or folders of them.", exists=True)],
+    out: Annotated[Path, typer.Option(help="The page; figures and numbers go to a folder beside it.", dir_okay=False)] = Path(
+        "report.html"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Write one self-contained HTML page of runs and sweeps: tables beside the paper's numbers, figures, how to run it again.
+
+    The page opens from disk without a network. Figures are also saved as PNG and SVG, numbers as CSV. Needs `softq[plot]`.
+
+    **Example**
+
+    - `softq report runs sweeps --out report.html`
+    """
+    with one_line_errors():
+        files = write_report(read_sections(find_sources(runs)), out)
+        if as_json:
+            typer.echo(json.dumps({"page": str(out), "files": [str(path) for path in files]}))
+        else:
+            Console().print(
+                f"{out} ({len(files) - 1} figures and tables in {files[-1].parent if len(files) > 1 else out.parent})", soft_wrap=True
+            )
+
+
+def reproduce(
+    context: typer.Context,
+    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="One experiment; all of them if left out.")] = None,
+    scale: Annotated[Scale, typer.Option(help="small: minutes on two cores; paper: the sizes of the paper.")] = Scale.small,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of real corpora, for tasks that read any.", exists=True, file_okay=False)
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the results.  [default: reproduction/SCALE]", file_okay=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Run the paper's experiments and write the report. Started again, it goes on where it stopped.
+
+    Flags of the recipe work here too, such as `--epochs 5` for a quick look.
+
+    **Examples**
+
+    - `softq reproduce`: every experiment the library has, small enough for a laptop
+    - `softq reproduce classification --scale paper`: the sizes of the paper; meant for a GPU
+    """
+    with one_line_errors():
+        task, flags = split_flags(task, context.args)
+        if task is not None and task not in TASKS:
+            raise RecipeError(f"the experiments are {', '.join(TASKS)}, got {task!r}")
+        out = out or Path("reproduction") / scale
+        if data is not None:
+            typer.echo("softq: --data is left unused: the experiments here make their own data", err=True)
+        found, sources = {}, []
+        for name in [task] if task else TASKS:
+            wanted = find_recipe(str(RECIPES / f"{name}-{scale}.toml"), flags)
+            folder = out / name
+            with progress_bars() as watch:
+                found[name] = (run_sweep(wanted.task, wanted.recipe, wanted.grids, folder, resume=True, watch=watch), folder)
+            command = " ".join(["softq reproduce", name, f"--scale {scale}", *flags])
+            sources.append(Source(folder, command=command, scale=str(scale)))
+        page = out / "report.html"
+        write_report(read_sections(sources), page, title="softq: the paper’s experiments, run again")
+        if as_json:
+            typer.echo(json.dumps({"page": str(page), "experiments": [sweep_json(sweep, folder) for sweep, folder in found.values()]}))
+            return
+        console = Console()
+        for sweep, _ in found.values():
+            show_choices(sweep, console)
+        console.print(f"page: {page}", soft_wrap=True)

@@ -1,0 +1,81 @@
+"""`softq sweep`: many models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from softq.cli.progress import progress_bars
+from softq.cli.shared import find_recipe, one_line_errors, show_choices, split_flags
+from softq.errors import RecipeError
+from softq.recipe import build
+from softq.sweep import SWEEP, Grid, Sweep, run_sweep
+
+
+def sweep(
+    context: typer.Context,
+    what: Annotated[str | None, typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file.")] = None,
+    objective: Annotated[str | None, typer.Option(help="Objectives: ml,raml,sqdml.", metavar="LIST")] = None,
+    tau: Annotated[str | None, typer.Option(help="Temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE")] = None,
+    seed: Annotated[str | None, typer.Option(help="Seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE")] = None,
+    temperature_scaled: Annotated[
+        bool, typer.Option("--temperature-scaled", help="Divide scores by tau, multiply losses by tau².")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Sweep folder.  [default: sweeps/TASK]", file_okay=False)] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the sweep in --out: skip what is finished, train what is not.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Train over a grid of objectives, temperatures and seeds; choose τ on the development set; compare with ML.
+
+    Recipes may hold several grids (tables `[[sweep]]`); `--objective`, `--tau`, `--seed` and `--temperature-scaled` make one of their own
+    instead. Other flags are the recipe's, as in `softq train`. The gain over ML comes with a paired-bootstrap interval over the test set.
+
+    **Examples**
+
+    - `softq sweep classification --tau 0.5:3:0.5 --seed 0:4 --out sweeps/tau`
+    - `softq sweep --resume --out sweeps/tau`: go on with it
+    - `softq sweep classification --tau 0.5:5:0.5 --seed 0:4 --out sweeps/tau --resume`: a larger grid; what is trained stays
+    """
+    with one_line_errors():
+        what, flags = split_flags(what, context.args)
+        if what is None:
+            if not resume or out is None or not (out / SWEEP).is_file():
+                raise RecipeError("name a task or a recipe, such as softq sweep classification; only --resume --out SWEEP needs none")
+            what = str(out / SWEEP)
+        task, recipe, grids = find_recipe(what, flags)
+        chosen = {
+            "objective": objective and objective.split(","),
+            "tau": tau,
+            "seed": seed,
+            "temperature_scaled": temperature_scaled or None,
+        }
+        given = {name: value for name, value in chosen.items() if value is not None}
+        if given or not grids:
+            grids = [build(Grid, given, "flags")]
+        out = out or Path("sweeps") / task.name
+        with progress_bars() as watch:
+            found = run_sweep(task, recipe, grids, out, resume=resume, watch=watch)
+        if as_json:
+            typer.echo(json.dumps(sweep_json(found, out)))
+            return
+        console = Console()
+        show_choices(found, console)
+        console.print(f"sweep: {out}; a page of it: softq report {out} --out report.html", soft_wrap=True)
+
+
+def sweep_json(found: Sweep, out: Path) -> dict[str, object]:
+    """A sweep's conclusions for machines."""
+    return {
+        "task": found.task,
+        "metric": found.metric,
+        "signature": found.signature,
+        "sweep": str(out),
+        "cells": len(found.cells),
+        "choices": [choice.as_json() for choice in found.choices],
+    }

@@ -1,0 +1,69 @@
+"""`softq train`: one model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from softq.cli.progress import progress_bars
+from softq.cli.shared import find_recipe, one_line_errors, split_flags
+from softq.errors import RecipeError, RunError
+from softq.recipe import recipe_hash, to_toml
+from softq.run import RECIPE
+from softq.tasks import train_cells
+from softq.train import find_workers
+
+
+def train(
+    context: typer.Context,
+    what: Annotated[str | None, typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder.  [default: runs/TASK-OBJECTIVE-HASH]", file_okay=False)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out; it needs no recipe.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe, with its explanations, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Train a model by ML, RAML or SQDML.
+
+    A recipe is a TOML file; every key of it is also a flag, and flags win. The run folder keeps the resolved recipe, the environment,
+    metrics (JSON lines and, with `softq[tensorboard]`, TensorBoard events) and the best and last checkpoints. Ctrl-C, or a kill,
+    leaves a run that `--resume` ends with the same numbers.
+
+    **Examples**
+
+    - `softq train classification --objective raml --tau 2.4 --out runs/raml`
+    - `softq train --resume --out runs/raml`: go on with it
+    - `softq train classification --dry-run > mine.toml`: a recipe to start from
+    - `accelerate launch -m softq train classification`: several processes or GPUs
+    """
+    with one_line_errors():
+        what, flags = split_flags(what, context.args)
+        if what is None:
+            if not resume or out is None:
+                raise RecipeError("name a task or a recipe, such as softq train classification; only --resume --out RUN needs none")
+            if not (out / RECIPE).is_file():
+                raise RunError(f"{out} holds no run to go on with: there is no {RECIPE} in it")
+            what = str(out / RECIPE)
+        task, recipe, _ = find_recipe(what, flags)
+        if dry_run:
+            typer.echo(to_toml(recipe, task=task.name, explain=True), nl=False)
+            return
+        out = out or Path("runs") / f"{task.name}-{recipe.objective.name}-{recipe_hash(recipe, task=task.name)}"
+        workers = find_workers(recipe.training.device)
+        with progress_bars() as watch:
+            watcher = watch(str(recipe.objective)) if workers.is_main else None
+            result = train_cells(task, [recipe], out, resume=resume, watcher=watcher, workers=workers)
+        if not workers.is_main:
+            return
+        cell = result["cells"][0]
+        if as_json:
+            typer.echo(json.dumps(result | {"run": str(out)}))
+            return
+        console = Console()
+        console.print(
+            f"{recipe.objective}, seed {cell['seed']}: {task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
+        )
+        console.print(f"reward: {result['signature']}\nrun: {out}", soft_wrap=True)

@@ -1,0 +1,52 @@
+"""From the distribution a model has learned back to the expected reward of each decision."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import softmax
+
+from softq.estimators.labels import Array
+from softq.estimators.training import Objective
+
+
+def expected_rewards(objective: Objective, log_model: Array, table: Array, tau: float) -> Array:
+    """Estimates of E[r(k, Y)|x] for each decision k, ``[n, K]``.
+
+    The model's distribution is taken for the one that its objective asks for, and solved for P(y|x):
+
+        ML      P itself                                                        eq. 2
+        RAML    Q'(z|x) = Σ_y q(z|y) P(y|x)                                     eq. 16
+        SQDML   τ log Q(z|x) = Σ_y r(z, y) P(y|x) - c(x), c(x) the same for all z   eq. 12
+
+    Where several P solve it (two right classes that are rewarded alike), the one nearest to uniform is taken, and where none does, the one
+    that misses least.
+
+    Args:
+        objective: what the model was trained by.
+        log_model: ``[n, K]``, the log of the model's distribution, up to a constant in each row.
+        table: ``[K, K]``, r[predicted, right].
+        tau: temperature of RAML and SQDML.
+
+    >>> expected_rewards("sqdml", np.array([[0.9, 0.17]]) / 0.5, np.array([[1.0, 0.0], [0.1, 0.8]]), tau=0.5).round(3).tolist()
+    [[0.9, 0.17]]
+
+    """
+    if objective == "ml":
+        return np.asarray(softmax(log_model, axis=1) @ table.T)
+    if objective == "raml":
+        matrix, values = softmax(table / tau, axis=0), softmax(log_model, axis=1)
+    else:  # c(x) goes when both sides are taken relative to their mean over z
+        matrix, values = table - table.mean(0), tau * (log_model - log_model.mean(1, keepdims=True))
+    return _solve(matrix, values) @ table.T
+
+
+def _solve(matrix: Array, values: Array) -> Array:
+    """Rows p ``[n, K]`` that sum to one with ``matrix @ p = values``: by least squares, and of those the one of least norm."""
+    size = len(matrix)
+    offset = matrix.mean(1)  # matrix @ uniform
+    # p = uniform + a vector that sums to zero: only the part of the matrix that acts on such vectors can be inverted.
+    left, singular, right = np.linalg.svd(matrix - offset[:, None])
+    # What is 0 but for rounding is so beside the whole matrix, not beside what is left of it.
+    known = singular > 4 * size * np.finfo(float).eps * np.abs(matrix).max()
+    inverse = (right[known].T / singular[known]) @ left[:, known].T  # [K, K]
+    return np.asarray(1.0 / size + (values - offset) @ inverse.T)

@@ -1,0 +1,5 @@
+"""Models that return distributions."""
+
+from softq.models.perceptron import Perceptron, PerceptronGrid
+
+__all__ = ["Perceptron", "PerceptronGrid"]

@@ -1,0 +1,225 @@
+"""A report: sections of prose, tables and figures, written as one self-contained HTML page with its numbers and pictures beside it."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import math
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from softq.errors import DataError
+from softq.report.figures import DARK, DARK_PHONE, LIGHT, LIGHT_PHONE, PHONE_WIDTH, Canvas, render
+from softq.report.statistics import Interval
+
+MISSING = "–"
+
+Value = str | float | int | Interval | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's title and, if it holds numbers, their format (``".4f"``), which also aligns them; CSV files keep every digit."""
+
+    title: str
+    format: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values under columns. The first column names its row; None and NaN are shown as a dash.
+
+    ``name`` becomes the name of the CSV file.
+    """
+
+    name: str
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Value]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise DataError(f"table {self.name!r} has {len(self.columns)} columns, got a row of {len(row)} values")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture: ``draw`` paints it on a canvas, ``alt`` says in words what it shows, ``numbers`` are what was drawn."""
+
+    name: str
+    title: str
+    caption: str
+    alt: str
+    draw: Callable[[Canvas], None]
+    numbers: Table | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """One experiment: what was run, its tables and figures in reading order, and where the numbers come from."""
+
+    title: str
+    intro: Sequence[str]  # paragraphs
+    parts: Sequence[Table | Figure]
+    command: str = ""  # runs the experiment again
+    differences: Sequence[str] = ()  # from the paper
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_report(sections: Sequence[Section], out: Path, *, title: str = "softq report") -> list[Path]:
+    """Write the page ``out``, and pictures and CSV files into the folder ``<stem>_files`` beside it; returns all paths, the page first.
+
+    The page holds everything it shows and opens without a network. Each file is written whole or not at all, the page last.
+    Raises DataError where a file cannot be written, DependencyError if there is a figure and no matplotlib.
+    """
+    out = Path(out)
+    names = _Names()
+    files: dict[str, bytes] = {}
+    views = [_section_view(section, names, files) for section in sections]
+    page = _environment().get_template("page.html.j2").render(title=title, sections=views, light=LIGHT, dark=DARK, phone_width=PHONE_WIDTH)
+    folder = out.with_name(out.stem + "_files")
+    contents = {folder / name: content for name, content in files.items()} | {out: page.encode()}
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_whole(path, content)
+    except OSError as error:
+        raise DataError(
+            f"cannot write the report to {out}: {error.strerror or error} ({error.filename or out}); choose a folder that you may write to"
+        ) from error
+    return [out, *(path for path in contents if path != out)]
+
+
+def show(value: Value, format_: str = "") -> str:
+    """A value as the page shows it: formatted, with a true minus sign, a dash where it is missing.
+
+    >>> show(-0.5, ".2f"), show(None), show(float("nan"), ".1f"), show("ML")
+    ('−0.50', '–', '–', 'ML')
+    """
+    if isinstance(value, Interval):
+        value = value.value
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return MISSING
+    return value if isinstance(value, str) else format(value, format_).replace("-", "−")
+
+
+def to_csv(table: Table) -> str:
+    """The table with every digit, missing values empty; a column of intervals becomes three, value, low and high."""
+    wide = [any(isinstance(row[i], Interval) for row in table.rows) for i in range(len(table.columns))]
+
+    def spread(cells: Sequence[Any], split: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
+        for cell, is_wide in zip(cells, wide, strict=True):
+            yield from split(cell) if is_wide else [cell]
+
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(spread([column.title for column in table.columns], lambda title: (title, f"{title} low", f"{title} high")))
+    for row in table.rows:
+        values = spread(row, lambda value: value if isinstance(value, Interval) else (value, None, None))
+        writer.writerow("" if isinstance(value, float) and math.isnan(value) else value for value in values)
+    return buffer.getvalue()
+
+
+# --- what the template sees -----------------------------------------------------------------------------
+
+
+class _Names:
+    """Names for files and anchors: plain letters, and never the same twice."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+
+    def new(self, text: str) -> str:
+        plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "item"
+        name, count = plain, 1
+        while name in self.taken:
+            count += 1
+            name = f"{plain}-{count}"
+        self.taken.add(name)
+        return name
+
+
+def _section_view(section: Section, names: _Names, files: dict[str, bytes]) -> dict[str, Any]:
+    identity = names.new(section.title)
+    parts = [
+        _table_view(part, names.new(part.name), files) if isinstance(part, Table) else _figure_view(part, names.new(part.name), files)
+        for part in section.parts
+    ]
+    return {"id": identity, "section": section, "parts": parts}
+
+
+def _table_view(table: Table, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
+    content = to_csv(table).encode()
+    files[f"{identity}.csv"] = content
+    rows = [[_cell_view(value, column.format) for value, column in zip(row, table.columns, strict=True)] for row in table.rows]
+    return {"kind": "table", "id": identity, "table": table, "rows": rows, "csv": _data_uri(content, "text/csv;charset=utf-8")}
+
+
+def _cell_view(value: Value, format_: str) -> dict[str, str]:
+    ends = ""
+    if isinstance(value, Interval) and math.isfinite(value.low):
+        ends = f"{show(value.low, format_)} to {show(value.high, format_)}"
+    return {"text": show(value, format_), "ends": ends}
+
+
+def _figure_view(figure: Figure, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
+    pictures = {}
+    for key, style in {"light": LIGHT, "light_phone": LIGHT_PHONE, "dark": DARK, "dark_phone": DARK_PHONE}.items():
+        svg = render(figure.draw, style, "svg")
+        width, height = _size(svg)
+        pictures[key] = {"uri": _data_uri(svg, "image/svg+xml"), "width": width, "height": height}
+        if not style.phone:
+            files[identity + ("-dark.svg" if key == "dark" else ".svg")] = svg
+    files[f"{identity}.png"] = render(figure.draw, LIGHT, "png")
+    numbers = None if figure.numbers is None else _table_view(figure.numbers, identity, files)
+    return {"kind": "figure", "id": identity, "figure": figure, "pictures": pictures, "numbers": numbers}
+
+
+def _size(svg: bytes) -> tuple[int, int]:
+    """Width and height of matplotlib's SVG, which are in points, as CSS pixels."""
+    width, height = (re.search(rb'<svg[^>]*\s%s="([\d.]+)pt"' % name, svg) for name in (b"width", b"height"))
+    if width is None or height is None:
+        raise DataError("matplotlib wrote an SVG without its size in points")
+    return round(float(width[1]) * 4 / 3), round(float(height[1]) * 4 / 3)
+
+
+def _data_uri(content: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("softq.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write beside ``path``, then rename: a reader, or a crash, sees the old file or the new one, never half of it."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)  # mkstemp's 0600 would hide the report from everybody else
+        Path(temporary).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(temporary).unlink()
+        raise

@@ -1,0 +1,189 @@
+"""A run folder: everything one training leaves behind, written so that it can be killed at any moment.
+
+======================  ====================================================================================
+``recipe.toml``         the resolved recipe; it reads back with ``softq train RUN/recipe.toml``
+``cells.jsonl``         a line per model that is trained: objective, temperature, seed
+``environment.json``    versions, device and command: what else a result may depend on
+``metrics.jsonl``       one line per epoch, and nothing in it that differs between two equal runs
+``timings.jsonl``       seconds and examples per second of each epoch
+``events.out…``         the same numbers for TensorBoard, where it is installed
+``last.safetensors``    everything needed to go on: weights, optimizer, counters
+``best.safetensors``    the model of the best development score
+``result.json``         the final numbers; a run that has it is finished
+======================  ====================================================================================
+
+Files are replaced as a whole: written beside their place, flushed to the disk, renamed. Lines are appended, and ``last.safetensors`` says
+how many of them belong to it, so that a run that goes on can drop those that came after it. Nothing is pickled: tensors are
+safetensors, the rest is JSON and TOML.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from softq.errors import RunError
+
+RECIPE, CELLS, ENVIRONMENT, METRICS, TIMINGS = "recipe.toml", "cells.jsonl", "environment.json", "metrics.jsonl", "timings.jsonl"
+LAST, BEST, RESULT = "last.safetensors", "best.safetensors", "result.json"
+
+
+class Checkpoint(NamedTuple):
+    """Tensors by name, and what goes with them as JSON."""
+
+    tensors: dict[str, Tensor]
+    notes: dict[str, Any]
+
+
+class RunFolder:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: Path, recipe: str, cells: Sequence[Mapping[str, Any]], device: str) -> RunFolder:
+        """A new folder with the resolved recipe, its cells and the environment; one that holds a run already is an error."""
+        folder = cls(path)
+        if folder.exists():
+            raise RunError(f"{path} already holds a run: add --resume to go on with it, or choose another --out")
+        with telling_how_to_go_on(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+        folder.write(ENVIRONMENT, as_json(environment() | {"device": device}))
+        folder.rewrite_lines(CELLS, cells)
+        folder.write(RECIPE, recipe)  # last: a folder with a recipe is a run
+        return folder
+
+    def exists(self) -> bool:
+        """Whether the folder holds a run, finished or not."""
+        return (self.path / RECIPE).is_file()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out. The lock goes with the process, however it ends."""
+        with telling_how_to_go_on(self.path):
+            handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"another process is training {self.path}: wait for it to end, or stop it") from None
+            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
+                leftover.unlink()
+            yield
+        finally:
+            os.close(handle)
+
+    def write(self, name: str, text: str) -> None:
+        """Put a text file in place, whole or not at all."""
+        with telling_how_to_go_on(self.path):
+            write_atomically(self.path / name, text.encode())
+
+    def save(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+        """Put a checkpoint in place, whole or not at all."""
+        plain = {key: value.detach().to("cpu").contiguous() for key, value in tensors.items()}
+        with telling_how_to_go_on(self.path):
+            write_atomically(self.path / name, to_safetensors(plain, {"softq": as_json(notes, indent=None)}))
+
+    def load(self, name: str) -> Checkpoint | None:
+        """A checkpoint, or None where there is none."""
+        path = self.path / name
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, "pt") as file:
+                names = list(file.keys())
+                return Checkpoint({name: file.get_tensor(name) for name in names}, json.loads((file.metadata() or {})["softq"]))
+        except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+            raise RunError(f"{path} is not a checkpoint of softq ({error}); delete it to start the run again") from None
+
+    def rewrite_lines(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put a JSON-lines file in place, whole or not at all."""
+        self.write(name, "".join(as_json(row, indent=None) + "\n" for row in rows))
+
+    def append_line(self, name: str, row: Mapping[str, Any]) -> None:
+        """Add a line; one that a kill has cut short is dropped by `lines`."""
+        with telling_how_to_go_on(self.path), (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(as_json(row, indent=None) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a JSON-lines file, [] where there is none."""
+        path = self.path / name
+        if not path.is_file():
+            return []
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]  # a kill may leave half a line, the last; else it is empty
+
+    def result(self) -> dict[str, Any] | None:
+        """The final numbers of a finished run, None of one that is not."""
+        path = self.path / RESULT
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, so that a reader or a crash sees the old one or the new one and nothing between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself must reach the disk too
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def telling_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Turn a full disk or an unwritable folder into an error that says what is safe."""
+    try:
+        yield
+    except OSError as error:
+        kept = "the last checkpoint in it is intact: make room and add --resume" if (folder / LAST).is_file() else "nothing was begun there"
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}; {kept}") from error
+
+
+def as_json(value: Mapping[str, Any], indent: int | None = 2) -> str:
+    """JSON with a final newline where it is a file of its own; NaN and inf are errors, since JSON has none."""
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + ("\n" if indent else "")
+
+
+def environment() -> dict[str, Any]:
+    """What a result may depend on besides its recipe."""
+    from softq import __version__  # the package itself is loaded by now
+
+    return {
+        "softq": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "arguments": sys.argv[1:],
+    }

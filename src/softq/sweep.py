@@ -1,0 +1,275 @@
+"""A sweep: one recipe over grids of objectives, temperatures and seeds, and what to conclude from it.
+
+A sweep folder holds ``sweep.toml`` (the recipe with its grids), ``runs/`` (run folders: one for all cells where a task trains them
+together, else one each), ``cells.jsonl`` (a line per finished cell) and ``summary.json``. Started again, it skips what is finished, goes on
+with what was broken off, and trains what is new. The temperature is chosen on the development set, and what it earns on the test
+set is compared with ML by a paired bootstrap over test examples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from softq.errors import RunError
+from softq.evaluate import Interval, mean_interval, paired_bootstrap
+from softq.ranges import parse_seeds, parse_taus
+from softq.recipe import Objective, build, key, read_toml, to_toml, toml_value
+from softq.run import CELLS, RECIPE, RunFolder, as_json
+from softq.tasks.base import Cell, Task, best_models, cell_recipe, describe_cell, read_cells, train_cells
+from softq.train import Watcher
+
+SWEEP, SUMMARY, RUNS = "sweep.toml", "summary.json", "runs"
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One grid of a sweep: a table ``[[sweep]]`` of a recipe."""
+
+    name: str = key("sweep", "what to call it in tables and figures")
+    objective: tuple[Literal["ml", "raml", "sqdml"], ...] = key(("ml", "raml", "sqdml"), "objectives")
+    tau: str = key("0.5,1,2", "temperatures of raml and sqdml: numbers, or a range FROM:TO:STEP with its end")
+    seed: str = key("0", "seeds: numbers, or a range FROM:TO")
+    temperature_scaled: bool = key(False, "divide the scores by tau and multiply the loss by tau squared")
+
+    def objectives(self) -> list[Objective]:
+        """Every objective at every temperature; ML once.
+
+        >>> [str(objective) for objective in Grid(objective=("ml", "raml"), tau="1,2").objectives()]
+        ['ml', 'raml τ=1', 'raml τ=2']
+        """
+        found = []
+        for name in self.objective:
+            found += [Objective("ml")] if name == "ml" else [Objective(name, tau, self.temperature_scaled) for tau in parse_taus(self.tau)]
+        return found
+
+
+class SweepCell(NamedTuple):
+    """A finished cell and the grids it belongs to."""
+
+    grids: tuple[str, ...]
+    cell: Cell
+    run: Path
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The temperature that an objective of a grid gets from the development set, and what it is worth."""
+
+    grid: str
+    objective: str
+    temperature_scaled: bool
+    tau: float | None
+    seeds: int
+    dev: Interval
+    test: Interval
+    gain: Interval | None  # over ML on the test set; None for ML, and where there is no ML
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; JSON has no NaN, so null stands for an interval's end that a single seed does not give."""
+        plain = dataclasses.asdict(self)
+        for name in ("dev", "test", "gain"):
+            interval = getattr(self, name)
+            plain[name] = interval and {end: x if math.isfinite(x) else None for end, x in interval._asdict().items()}
+        return plain
+
+
+class Sweep(NamedTuple):
+    """A finished sweep."""
+
+    task: str
+    metric: str
+    signature: str
+    cells: list[SweepCell]
+    choices: list[Choice]
+
+
+def expand(task: Task, base: Any, grids: Sequence[Grid]) -> dict[str, tuple[Any, tuple[str, ...]]]:
+    """Every cell's recipe and the grids it belongs to, by the hash of the recipe: a cell of two grids is trained once."""
+    found: dict[str, tuple[Any, tuple[str, ...]]] = {}
+    for grid in grids:
+        for seed in parse_seeds(grid.seed):
+            for objective in grid.objectives():
+                recipe = dataclasses.replace(base, objective=objective, training=dataclasses.replace(base.training, seed=seed))
+                name = describe_cell(task, recipe)["hash"]
+                _, names = found.get(name, (None, ()))
+                found[name] = (recipe, names if grid.name in names else (*names, grid.name))
+    return found
+
+
+def run_sweep(
+    task: Task,
+    base: Any,
+    grids: Sequence[Grid],
+    out: Path,
+    *,
+    resume: bool = False,
+    watch: Callable[[str], Watcher] | None = None,
+) -> Sweep:
+    """Train every cell that is not finished yet, choose temperatures, compare with ML, and write it all down.
+
+    Args:
+        task: what to train.
+        base: the recipe; objective and seed are the grids'.
+        grids: at least one.
+        out: the sweep folder.
+        resume: go on with a folder that exists already.
+        watch: makes a watcher for a run, by its name.
+
+    """
+    folder = RunFolder(out)
+    if (out / SWEEP).is_file() and not resume:
+        raise RunError(f"{out} already holds a sweep: add --resume to go on with it, or choose another --out")
+    wanted = expand(task, base, grids)
+    folder.write(SWEEP, sweep_toml(task, base, grids))
+    for number, (path, cells, old) in enumerate(jobs := _jobs(task, out / RUNS, wanted)):
+        label = f"{len(cells)} models" if len(cells) > 1 else f"{cells[0].objective} seed {cells[0].training.seed}"
+        if len(jobs) > 1:
+            label += f" ({number + 1} of {len(jobs)})"
+        train_cells(task, cells, path, resume=old, watcher=watch(label) if watch else None)
+    return conclude(task, base, grids, out)
+
+
+def conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
+    """What the finished runs of a sweep folder say: cells, choices; written to ``cells.jsonl`` and ``summary.json``."""
+    folder, wanted = RunFolder(out), expand(task, base, grids)
+    found = {cell.hash: (cell, path) for path in _runs(out / RUNS) for cell in read_cells(RunFolder(path))}
+    cells = [SweepCell(names, *found[name]) for name, (_, names) in wanted.items() if name in found]
+    choices = choose(task, base, cells)
+    sweep = Sweep(task.name, task.metric, task.signature(base), cells, choices)
+    rows = [cell._asdict() | {"grids": list(names), "run": str(path.relative_to(out))} for names, cell, path in cells]
+    folder.rewrite_lines(CELLS, rows)
+    summary = {"task": sweep.task, "metric": sweep.metric, "signature": sweep.signature, "cells": len(cells)}
+    folder.write(SUMMARY, as_json(summary | {"choices": [choice.as_json() for choice in choices]}))
+    return sweep
+
+
+def read_sweep(task: Task, out: Path) -> Sweep:
+    """A sweep from its folder."""
+    base, grids = read_recipe(task, out / SWEEP)
+    return conclude(task, base, grids, out)
+
+
+def read_recipe(task: Task, path: Path) -> tuple[Any, list[Grid]]:
+    """The recipe of a file and its grids, [] if it has none."""
+    return parse_recipe(task, read_toml(path), str(path))
+
+
+def parse_recipe(task: Task, table: Mapping[str, Any], where: str) -> tuple[Any, list[Grid]]:
+    """The same from the file's tables."""
+    base = build(task.recipe_type, {name: value for name, value in table.items() if name not in ("task", "sweep")}, where)
+    return base, [build(Grid, grid, f"{where}, [[sweep]]") for grid in table.get("sweep", [])]
+
+
+def sweep_toml(task: Task, base: Any, grids: Sequence[Grid]) -> str:
+    """The recipe with its grids as TOML."""
+    tables = []
+    for grid in grids:
+        lines = [f"{field.name} = {toml_value(getattr(grid, field.name))}\n" for field in dataclasses.fields(grid)]
+        tables.append("\n[[sweep]]\n" + "".join(lines))
+    return to_toml(base, task=task.name) + "".join(tables)
+
+
+def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
+    """For each objective of each grid, the temperature of the best mean development score, and its gain over ML."""
+    groups: dict[tuple[str, str, bool], dict[float | None, list[SweepCell]]] = {}
+    for grid in dict.fromkeys(grid for member in cells for grid in member.grids):
+        for member in cells:
+            if grid in member.grids:
+                group = groups.setdefault((grid, member.cell.objective, member.cell.temperature_scaled), {})
+                group.setdefault(member.cell.tau, []).append(member)
+    chosen = {name: max(group.values(), key=lambda members: _mean_dev(members)) for name, group in groups.items()}
+    gains = _gains(task, base, chosen)
+    return [
+        Choice(
+            *name,
+            tau=members[0].cell.tau,
+            seeds=len(members),
+            dev=mean_interval([member.cell.dev for member in members]),
+            test=mean_interval([member.cell.test for member in members]),
+            gain=gains.get(name),
+        )
+        for name, members in chosen.items()
+    ]
+
+
+def _mean_dev(members: Sequence[SweepCell]) -> float:
+    return sum(member.cell.dev for member in members) / len(members)
+
+
+def _gains(task: Task, base: Any, chosen: Mapping[tuple[str, str, bool], Sequence[SweepCell]]) -> dict[tuple[str, str, bool], Interval]:
+    """Paired bootstrap of every choice against ML, on the same resampled test sets; of the same number of seeds at a time."""
+    baseline = next((members for (_, objective, _), members in chosen.items() if objective == "ml"), None)
+    others = {name: members for name, members in chosen.items() if name[1] != "ml"}
+    if baseline is None or not others:
+        return {}
+    theirs = _statistics(task, base, baseline)
+    gains: dict[tuple[str, str, bool], Interval] = {}
+    for count in {len(members) for members in others.values()}:
+        alike = {name: members for name, members in others.items() if len(members) == count}
+        ours = torch.stack([_statistics(task, base, members) for members in alike.values()])
+        generator = torch.Generator().manual_seed(0)  # the same resamples for every count
+        intervals = paired_bootstrap(ours, theirs, task.metric_of, resamples=RESAMPLES, generator=generator)
+        gains |= dict(zip(alike, intervals, strict=True))
+    return gains
+
+
+def _statistics(task: Task, base: Any, members: Sequence[SweepCell]) -> Tensor:
+    """Test statistics ``[seeds, examples, D]`` of cells, run by run."""
+    found = []
+    for member in members:
+        run = RunFolder(member.run)
+        described = run.lines(CELLS)
+        recipes = [cell_recipe(base, row) for row in described]
+        index = [row["hash"] for row in described].index(member.cell.hash)
+        found.append(task.test_statistics(recipes, best_models(run), [index]))
+    return torch.cat(found)
+
+
+class _Job(NamedTuple):
+    path: Path
+    cells: list[Any]
+    old: bool
+
+
+def _runs(runs: Path) -> list[Path]:
+    return sorted(path for path in runs.glob("*") if (path / RECIPE).is_file())
+
+
+def _jobs(task: Task, runs: Path, wanted: Mapping[str, tuple[Any, tuple[str, ...]]]) -> list[_Job]:
+    """The runs that are left to do: broken ones first, then one for each new cell, or one for all of them."""
+    base = next(iter(wanted.values()))[0]
+    left, jobs = dict(wanted), []
+    for path in _runs(runs):
+        rows = RunFolder(path).lines(CELLS)
+        if RunFolder(path).result() is None and any(row["hash"] in left for row in rows):
+            jobs.append(_Job(path, [cell_recipe(base, row) for row in rows], True))
+        for row in rows:
+            left.pop(row["hash"], None)
+    new = [recipe for recipe, _ in left.values()]
+    if task.together and len(new) > 1:
+        name = hashlib.sha256("".join(left).encode()).hexdigest()[:12]
+        jobs.append(_Job(runs / f"grid-{name}", new, False))
+    else:
+        jobs += [_Job(runs / _slug(recipe, name), [recipe], False) for name, recipe in zip(left, new, strict=True)]
+    return jobs
+
+
+def _slug(recipe: Any, name: str) -> str:
+    """A folder name that people can read.
+
+    >>> _slug(type("R", (), {"objective": Objective("raml", 2.4), "training": type("T", (), {"seed": 1})}), "abc")
+    'raml-tau2.4-seed1-abc'
+    """
+    objective = recipe.objective
+    parts = [objective.name, *([f"tau{objective.tau:g}"] if objective.tau else []), *(["scaled"] if objective.temperature_scaled else [])]
+    return "-".join([*parts, f"seed{recipe.training.seed}", name])
