@@ -3,6 +3,7 @@
 import base64
 import csv
 import io
+import itertools
 import math
 import os
 import random
@@ -71,7 +72,9 @@ def make_regions(size=120):
     return {
         "Bayes rule": theory.bayes_rule(problem.p, problem.rewards).reshape(size, size).numpy(),
         "ML": decide(problem.p),
-        **{f"RAML τ = {name}": decide(theory.q_prime(problem.p, problem.rewards, tau)) for name, tau in (("0.5", 0.5), ("2.4 (best)", 2.4))},
+        **{
+            f"RAML τ = {name}": decide(theory.q_prime(problem.p, problem.rewards, tau)) for name, tau in (("0.5", 0.5), ("2.4 (best)", 2.4))
+        },
         "RAML τ = 10,001": np.zeros((size, size), dtype=np.int64),
         **{
             f"SQDML τ = {name}": decide(theory.softmax_q(problem.p, problem.rewards, tau))
@@ -80,16 +83,28 @@ def make_regions(size=120):
     }
 
 
+def oracle_best_tau(cells, objective):
+    """By hand: the τ of the short sweep whose mean validation reward is highest."""
+    means = {}
+    for tau in SHORT:
+        values = [cell.dev for cell in cells if (cell.sweep, cell.objective, cell.tau) == ("short", objective, tau)]
+        if values:
+            means[tau] = statistics.fmean(values)
+    return max(means, key=means.get) if means else 1.0
+
+
 def make_results(population, sweeps=("short", "wide", "wide-scaled"), **changes):
+    cells = make_cells(population, sweeps)
+    best = {objective: oracle_best_tau(cells, objective) for objective in ("raml", "sqdml")}
     fields = {
-        "cells": make_cells(population, sweeps),
+        "cells": cells,
         "population": population,
         "bayes_dev": population.reward_bayes + 0.0031,
         "bayes_test": population.reward_bayes - 0.0042,
         "regions": make_regions(),
         "comparisons": [
-            report.Comparison("raml", 2.4, 0.1302, 0.1241, 0.1364),
-            report.Comparison("sqdml", 1.1, 0.1349, 0.1287, 0.1410),
+            report.Comparison("raml", best["raml"], 0.1302, 0.1241, 0.1364),
+            report.Comparison("sqdml", best["sqdml"], 0.1349, 0.1287, 0.1410),
             report.Comparison("raml", 10001.0, -0.3102, -0.3311, -0.2893),
             report.Comparison("raml", 10001.0, 0.1347, 0.1285, 0.1409, temperature_scaled=True),
         ],
@@ -151,7 +166,7 @@ def browser():
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_in_a_browser(written, browser, tmp_path, scheme, width):
     out, _ = written
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, device_scale_factor=int(os.environ.get("SCALE","1")))
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, device_scale_factor=1)
     page = context.new_page()
     requests, troubles = [], []
     page.on("request", lambda request: requests.append(request.url))
@@ -169,7 +184,9 @@ def test_page_in_a_browser(written, browser, tmp_path, scheme, width):
     assert all(picture["loaded"] and picture["shown"] and len(picture["alt"]) > 60 for picture in pictures)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert_headings_in_order(page)
-    style = next(s for s in (figures.LIGHT, figures.DARK, figures.LIGHT_PHONE, figures.DARK_PHONE) if (s.scheme, s.phone) == (scheme, width < 720))
+    style = next(
+        s for s in (figures.LIGHT, figures.DARK, figures.LIGHT_PHONE, figures.DARK_PHONE) if (s.scheme, s.phone) == (scheme, width < 720)
+    )
     for picture in pictures:  # the variant for this scheme and width was chosen
         svg = base64.b64decode(picture["source"].partition(",")[2]).decode()
         assert style.background in svg
@@ -185,4 +202,404 @@ def assert_headings_in_order(page):
     levels = page.eval_on_selector_all("h1, h2, h3, h4, h5, h6", "found => found.map(one => Number(one.tagName[1]))")
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_switch_and_copy(written, results, browser):
+    out, _ = written
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    page = context.new_page()
+    page.goto(out.as_uri())
+
+    def colours():
+        source = page.eval_on_selector("figure img", "async image => { await image.decode(); return image.currentSrc }")
+        return page.evaluate("getComputedStyle(document.body).color"), base64.b64decode(source.partition(",")[2]).decode()
+
+    def is_in(style):
+        ink, svg = colours()
+        return ink == "rgb({}, {}, {})".format(*(int(style.ink[i : i + 2], 16) for i in (1, 3, 5))) and style.background in svg
+
+    assert is_in(figures.LIGHT)
+    page.click("#scheme")
+    assert is_in(figures.DARK)
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 680, "height": 1000})
+    assert is_in(figures.LIGHT)  # paper is white, whatever the screen was
+    assert f'width="{figures.LIGHT.width * 72:g}pt"' in colours()[1]  # and a sheet is not a phone, though about as narrow
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.emulate_media(media="screen")
+    page.click("#scheme")
+    assert is_in(figures.LIGHT)
+    page.emulate_media(color_scheme="dark")
+    assert is_in(figures.LIGHT)  # chosen by hand
+    button = page.locator("button.copy").first
+    button.click()
+    # copied, or where the browser forbids that, selected
+    page.wait_for_timeout(300)
+    assert button.text_content() == "Copied" or page.evaluate("getSelection().toString()").strip() == results.command
+    context.close()
+
+
+def test_scripts_are_not_needed(written, browser):
+    context = browser.new_context(viewport={"width": 360, "height": 900}, color_scheme="dark", java_script_enabled=False)
+    page = context.new_page()
+    page.goto(written[0].as_uri())
+    assert not page.is_visible("#scheme")
+    assert page.is_visible("figure img")
+    context.close()
+
+
+# --- the files ------------------------------------------------------------------------------------------
+
+
+def read_csv(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_files(written):
+    out, paths = written
+    assert paths[0] == out
+    assert all(path.is_file() for path in paths)
+    folder = out.parent / "page_files"
+    assert set(folder.iterdir()) == set(paths[1:])
+    names = {path.name for path in paths[1:]}
+    drawn = {"reward-by-temperature", "reward-by-wide-temperature", "reward-with-scaled-logits", "decision-regions", "gap-and-bounds"}
+    drawn.add("learning-curves-ner-f1")
+    tables = {"best-temperature", "population-agreement", "largest-temperature", "gain-over-ml", "runs"}
+    assert names == {name + end for name in drawn for end in (".svg", "-dark.svg", ".png", ".csv")} | {f"{name}.csv" for name in tables}
+    for path in paths:
+        if path.suffix == ".svg":
+            assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_csv_of_figures_holds_what_was_drawn(written, results):
+    rows = read_csv(written[0].parent / "page_files" / "reward-by-temperature.csv")
+    assert [float(row["τ"]) for row in rows] == SHORT
+    for row in rows:
+        tests = [c.test for c in results.cells if (c.sweep, c.objective, c.tau) == ("short", "raml", float(row["τ"]))]
+        assert float(row["RAML, test"]) == pytest.approx(statistics.fmean(tests), rel=1e-15)
+        low, high = scipy.stats.t.interval(0.95, len(tests) - 1, statistics.fmean(tests), scipy.stats.sem(tests))
+        assert (float(row["RAML, test low"]), float(row["RAML, test high"])) == pytest.approx((low, high), rel=1e-12)
+        exact = next(one for one in results.population.rows if one.tau == float(row["τ"]))
+        assert float(row["RAML, exact"]) == exact.reward_raml
+        assert float(row["Bayes rule, validation"]) == results.bayes_dev
+    gaps = read_csv(written[0].parent / "page_files" / "gap-and-bounds.csv")
+    assert [float(row["KL(Q‖Q′), exact"]) for row in gaps] == [row.kl for row in sorted(results.population.rows)]
+    regions = read_csv(written[0].parent / "page_files" / "decision-regions.csv")
+    ml = next(row for row in regions if row["Model"] == "ML")
+    assert float(ml["As the Bayes rule"]) == pytest.approx(100 * np.mean(results.regions["ML"] == results.regions["Bayes rule"]))
+    assert sum(float(ml[f"Class {label}"]) for label in range(4)) == pytest.approx(100)
+
+
+def test_csv_reads_back():
+    columns = [report.Column("name, with comma"), report.Column("x", ".1f"), report.Column("y", ".2f")]
+    rows = [('a "quoted" name', 0.1 + 0.2, report.Interval(1 / 3, 0.25, 0.5)), ("b", None, None), ("c", math.nan, report.Interval(2.0))]
+    text = report.page.to_csv(report.Table("t", "T", columns, rows))
+    read = list(csv.DictReader(io.StringIO(text)))
+    assert list(read[0]) == ["name, with comma", "x", "y", "y low", "y high"]
+    assert (read[0]["name, with comma"], float(read[0]["x"]), float(read[0]["y"])) == ('a "quoted" name', 0.1 + 0.2, 1 / 3)
+    assert [read[1][key] for key in ("x", "y", "y low")] == ["", "", ""]
+    assert (read[2]["x"], read[2]["y"], read[2]["y high"]) == ("", "2.0", "")
+
+
+def tiny_section(title="Tiny", name="tiny", **changes):
+    def draw(canvas):
+        (panel,) = canvas.panels(1, height=1.0, columns=1)
+        canvas.lines(panel, [figures.Series(name, figures.Look("blue"), [(0.0, 1.0), (1.0, 2.0)])])
+        canvas.legend(panel, columns=1)
+
+    table = report.Table(name, "Numbers", [report.Column("name"), report.Column("value", ".3f")], [(name, -1.5), ("none", None)])
+    return report.Section(title, ["One paragraph."], [table, report.Figure(name, "A line", "Rising.", "It rises.", draw)], **changes)
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path, results):
+    # twice, once with settings of the user's own, which must not matter
+    import matplotlib as mpl
+
+    maps = report.Section("Maps", [], [part for part in report.classification_section(results).parts if part.name == "decision-regions"])
+    written = []
+    for folder in ("a", "b"):
+        with mpl.rc_context({"xtick.direction": "in", "svg.hashsalt": None} if folder == "b" else {}):
+            before = dict(mpl.rcParams)
+            paths = report.write_report([tiny_section(), maps], tmp_path / folder / "page.html")
+            assert dict(mpl.rcParams) == before  # left as they were
+        written.append({path.relative_to(tmp_path / folder): path.read_bytes() for path in paths})
+    assert written[0] == written[1]
+
+
+def test_names_are_text_everywhere(tmp_path):
+    name = "<script>alert('x')</script> & \"$y$\""
+    section = tiny_section(name, name, command=f"softq {name}", differences=[name], provenance={name: name})
+    paths = report.write_report([section, section], tmp_path / "page.html", title=name)
+    page = paths[0].read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert page.count("<script") == 1  # its own
+    assert page.count("&lt;script&gt;alert(") > 10
+    names = [path.name for path in paths[1:]]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"script-alert-x-script-y(-\d)?(-dark)?\.(csv|svg|png)", one) for one in names)
+
+
+def test_missing_values_and_signs(tmp_path):
+    page = report.write_report([tiny_section()], tmp_path / "page.html")[0].read_text(encoding="utf-8")
+    assert '<td class="number">−1.500</td>' in page
+    assert '<td class="number">–</td>' in page
+    assert "Copy" not in re.sub(r"<script>.*</script>", "", page, flags=re.DOTALL)  # there is no command to copy
+    with pytest.raises(DataError, match="table 't' has 1 columns, got a row of 2 values"):
+        report.Table("t", "T", [report.Column("a")], [(1, 2)])
+
+
+def test_a_report_replaces_the_last_one_whole_or_not_at_all(tmp_path, monkeypatch):
+    out = tmp_path / "page.html"
+    report.write_report([tiny_section()], out, title="first")
+
+    def refuse(self, target):
+        raise PermissionError(13, "Permission denied", str(target))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        with pytest.raises(SoftqError, match=r"cannot write the report to .*page\.html: Permission denied .*choose a folder"):
+            report.write_report([tiny_section()], out, title="second")
+    assert "first" in out.read_text(encoding="utf-8")
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
+    report.write_report([tiny_section()], out, title="second")
+    assert "second" in out.read_text(encoding="utf-8")
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(DataError, match=r"cannot write the report to .*choose a folder that you may write to"):
+        report.write_report([], tmp_path / "file" / "page.html")
+
+
+def test_without_matplotlib(monkeypatch, tmp_path):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(DependencyError, match=r"figures need matplotlib.*pip install 'softq\[plot\]'"):
+        report.write_report([tiny_section()], tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+    table_only = report.Section("Tables", [], tiny_section().parts[:1])
+    assert report.write_report([table_only], tmp_path / "page.html")[0].is_file()
+
+
+# --- the numbers ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 30, 101])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
+def test_student_t(freedom, level):
+    assert student_t(level, freedom) == pytest.approx(scipy.stats.t.ppf((1 + level) / 2, freedom), rel=1e-9)
+
+
+def test_mean_interval():
+    values = [2.31, 2.312, 2.309, 2.3155, 2.308]
+    found = report.mean_interval(values)
+    assert found == pytest.approx((statistics.fmean(values), *scipy.stats.t.interval(0.95, 4, np.mean(values), scipy.stats.sem(values))))
+    alone = report.mean_interval([2.0])
+    assert alone.value == 2.0
+    assert math.isnan(alone.low)
+    assert math.isnan(alone.high)
+
+
+def part(section, name):
+    return next(one for one in section.parts if one.name == name)
+
+
+def test_best_temperature(results):
+    table = part(report.classification_section(results), "best-temperature")
+    rows = {row[0]: row for row in table.rows}
+    assert list(rows) == ["ML", "RAML", "SQDML", "Bayes rule"]
+    for objective in ("raml", "sqdml"):
+        _, tau, papers, dev, test, of_bayes, gain = rows[objective.upper()]
+        assert tau == oracle_best_tau(results.cells, objective)
+        assert papers == paper.CLASSIFICATION_BEST_TAU[objective].value
+        cells = [c for c in results.cells if (c.sweep, c.objective, c.tau) == ("short", objective, tau)]
+        assert dev.value == pytest.approx(statistics.fmean(c.dev for c in cells))
+        assert test.value == pytest.approx(statistics.fmean(c.test for c in cells))
+        assert of_bayes == pytest.approx(100 * test.value / results.bayes_test)
+        assert gain == next(c[2:5] for c in results.comparisons if (c.objective, c.tau) == (objective, tau))
+    assert rows["ML"][1:3] == (None, None)
+    assert (paper.CLASSIFICATION_BEST_TAU["raml"].value, paper.CLASSIFICATION_BEST_TAU["sqdml"].value) == (2.4, 1.1)
+
+
+def test_of_equal_temperatures_the_smallest(population):
+    cells = [report.Cell("short", "raml", tau, 0, False, dev, 0.0, 1) for tau, dev in ((2.0, 1.5), (1.0, 1.5), (3.0, 1.2))]
+    assert make_results(population, cells=cells).best_tau("raml") == 1.0
+
+
+def test_a_run_in_two_sweeps_counts_once(population):
+    once = [cell for cell in make_cells(population, ("short",)) if cell.objective == "ml"]
+    results = make_results(population, cells=[*once, *(cell._replace(sweep="wide") for cell in once)])
+    assert results.ml("test") == report.mean_interval([cell.test for cell in once])
+
+
+def test_agreement_with_the_population(results):
+    table = part(report.classification_section(results), "population-agreement")
+    assert [row[0] for row in table.rows] == ["ML", *(f"RAML τ = {tau:g}" for tau in (0.5, 1, 1.5, 2, 2.4, 3)), "Bayes rule"]
+    for label, trained, exact, difference, of_bayes, exact_of_bayes in table.rows[:-1]:
+        assert difference == pytest.approx(100 * (trained.value - exact) / exact)
+        assert of_bayes == pytest.approx(exact_of_bayes, abs=0.2), label  # the noise of the made cells
+    assert table.rows[0][2] == results.population.reward_ml
+    assert table.rows[-1][2] == results.population.reward_bayes
+
+
+def test_largest_temperature(results):
+    table = part(report.classification_section(results), "largest-temperature")
+    rewards = {row[0]: row[1].value for row in table.rows}
+    assert list(rewards) == ["RAML, plain", "RAML, scaled by τ", "SQDML, plain", "SQDML, scaled by τ"]
+    assert rewards["RAML, plain"] < 2.0 < 2.3 < rewards["RAML, scaled by τ"]
+    assert "10,001" in table.caption
+
+
+def test_words_for_those_who_cannot_see(results):
+    section = report.classification_section(results)
+    alt = part(section, "reward-by-temperature").alt
+    assert re.search(
+        r"Test: RAML rises from 2\.1\d\d at τ 0\.1 to 2\.31\d at τ \d.*; SQDML stays near 2\.31\d; ML 2\.1\d\d; Bayes rule 2\.311", alt
+    )
+    assert "then falls to 1.8" in part(section, "reward-by-wide-temperature").alt
+    assert "Share decided as by the Bayes rule: ML 73." in part(section, "decision-regions").alt
+    assert "Theorem 1, 2R/τ is 1.5e-03" in part(section, "gap-and-bounds").alt
+    assert (
+        figures.describe("loss", [(1, 2.0), (5, 0.5), (9, 1.0)], "epoch", 1)
+        == "loss falls from 2.0 at epoch 1 to 0.5 at epoch 5, then rises to 1.0 at epoch 9"
+    )
+
+
+def test_what_differs_from_the_paper(population):
+    told = report.classification_section(make_results(population)).differences
+    assert told[0] == "Training inputs: 100,000 here, 1,000,000 in the paper."
+    assert "Largest temperature: 10,001 here, 10,000 in the paper." in told
+    assert told[-1] == "Weights are averaged over the last epoch."
+    alike = make_results(population, ("short",), inputs=1_000_000, differences=[])
+    assert len(report.classification_section(alike).differences) == 1  # the draw
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "expected"),
+    [
+        ((), ["decision-regions", "gap-and-bounds", "gain-over-ml"]),
+        (("wide",), ["reward-by-wide-temperature", "largest-temperature", "decision-regions", "gap-and-bounds", "gain-over-ml"]),
+        (("wide-scaled",), ["reward-with-scaled-logits", "largest-temperature", "decision-regions", "gap-and-bounds", "gain-over-ml"]),
+    ],
+)
+def test_missing_sweeps(population, sweeps, expected):
+    assert [one.name for one in report.classification_section(make_results(population, sweeps)).parts] == expected
+
+
+def test_next_to_nothing(population, tmp_path):
+    """One seed, RAML alone at two temperatures, no maps, no comparisons, a population of one row."""
+    cells = [cell for cell in make_cells(population, ("short",)) if cell.objective == "raml" and cell.tau in (0.5, 1.0) and cell.seed == 0]
+    few = population._replace(rows=[row for row in population.rows if row.tau == 1.0])
+    results = make_results(few, (), cells=cells, regions={}, comparisons=[], seeds=[0], scale="")
+    section = report.classification_section(results)
+    assert [one.name for one in section.parts] == ["best-temperature", "reward-by-temperature", "population-agreement"]
+    assert "Scale" not in section.provenance
+    page = report.write_report([section], tmp_path / "page.html")[0].read_text(encoding="utf-8")
+    assert "nan" not in re.sub(r"base64,[^\"]*", "", page)
+    nothing = make_results(few, (), regions={}, comparisons=[])
+    assert report.classification_section(nothing).parts == []
+
+
+def test_maps_without_the_bayes_rule(population):
+    regions = {title: found for title, found in make_regions(40).items() if title != "Bayes rule"}
+    figure = part(report.classification_section(make_results(population, regions=regions)), "decision-regions")
+    assert "coloured by the class decided at each point: ML, RAML" in figure.alt
+    assert {row[1] for row in figure.numbers.rows} == {None}
+
+
+def test_a_map_stands_upright():
+    """Class 0 belongs to the corner (1, 1), above right; its fill must lie there in the picture."""
+    import matplotlib.image
+
+    def draw(canvas):
+        (panel,) = canvas.panels(1, height=3.42, columns=1)
+        canvas.region_map(panel, make_regions(20)["ML"], "ML")
+
+    pixels = matplotlib.image.imread(io.BytesIO(figures.render(draw, figures.LIGHT_PHONE, "png")))
+    height, width = pixels.shape[:2]
+    for label, (x, y) in enumerate([(0.8, 0.3), (0.8, 0.75), (0.3, 0.75), (0.3, 0.3)]):  # corners (1,1), (1,-1), (-1,-1), (-1,1)
+        found = "#{:02x}{:02x}{:02x}".format(*np.round(pixels[int(y * height), int(x * width), :3] * 255).astype(int))
+        assert found == figures.LIGHT.classes[label]
+
+
+def test_runs():
+    runs = make_runs()
+    section = report.runs_section([*runs, report.RunSummary("x", "toy", "ml", None, 3, "accuracy", None, None, None, [], "", "")])
+    table, curves = section.parts  # the last has nothing to draw
+    assert [row[0] for row in table.rows] == ["ner-ml", "ner-raml-0.2", "x"]
+    assert table.rows[1][3:9] == (0.2, 0, "F1", 0.8604, 19, None)
+    assert len(curves.numbers.rows) == 40
+    assert curves.numbers.rows[0] == ("ner-ml", *runs[0].curve[0])
+    assert "ner-ml rises from" in curves.alt
+    assert section.intro[0].startswith("3 runs")
+
+
+def test_many_runs_of_one_folder_are_told_apart():
+    runs = [
+        report.RunSummary("_grid", "toy", objective, tau, seed, "reward", 0.5, 2, None, [(1, None, 0.25), (2, None, 0.5 + seed)], "h", "s")
+        for objective, tau in (("ml", None), ("raml", 0.5))
+        for seed in range(4)
+    ]
+    curves = report.runs_section(runs).parts[1]
+    assert {row[0] for row in curves.numbers.rows} >= {"_grid ml seed 0", "_grid raml τ = 0.5 seed 3"}
+    assert "Runs of one objective look alike" in curves.caption
+    labels, panels = legend_of(curves)
+    assert labels == ["ml", "raml"]
+    assert panels == ["Development reward"]  # no cross-entropy was measured
+
+
+def legend_of(figure):
+    """The labels and the titles of the panels that matplotlib would show."""
+    labels, titles = [], []
+
+    def draw(canvas):
+        figure.draw(canvas)
+        labels.extend(text.get_text() for text in canvas.figure.legends[0].get_texts())
+        titles.extend(axes.get_title(loc="left") for axes in canvas.figure.axes)
+
+    figures.render(draw, figures.LIGHT, "svg")
+    return labels, titles
+
+
+def test_labels_are_no_formulas_and_not_hidden():
+    names = ["_private", "cost $x^$"]  # the second would not even parse
+    runs = [report.RunSummary(name, "toy", "ml", None, 0, "m", 1.0, 1, 1.0, [(1, 1.0, 1.0), (2, 0.5, 2.0)], "h", "s") for name in names]
+    labels, _ = legend_of(report.runs_section(runs).parts[1])
+    assert labels == ["private", r"cost \$x^\$"]
+
+
+def test_one_entry_stands_for_all_exact_lines(results):
+    labels, panels = legend_of(part(report.classification_section(results), "reward-by-temperature"))
+    assert labels == ["RAML", "SQDML", "ML", "Bayes rule", "exact"]
+    assert panels == ["Validation", "Test"]
+
+
+# --- colours --------------------------------------------------------------------------------------------
+
+
+def contrast(first, second):
+    """WCAG's ratio of two colours."""
+
+    def luminance(colour):
+        linear = [
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("style", [figures.LIGHT, figures.DARK], ids=["light", "dark"])
+def test_contrast(style):
+    for background in (style.background, style.panel):
+        assert contrast(style.ink, background) > 10
+        assert contrast(style.muted, background) > 4.5
+        assert contrast(style.accent, background) > 4.5
+    assert all(contrast(hue, style.background) > 4.5 for hue in style.hues.values())
+    assert all(contrast(style.ink, fill) > 4.5 for fill in style.classes)

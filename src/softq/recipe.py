@@ -8,8 +8,9 @@ A recipe is a frozen dataclass whose fields are sections (dataclasses themselves
     name = "raml"
     tau = 2.4
 
-A key is set by a flag of its own name (``--tau 2.4``), or with its section where two sections share it (``--data.seed 1``); ``--objective``
-is short for ``--objective.name``. An unknown key is an error that names the nearest right one; a value is never guessed into another type.
+A key is set by a flag of its own name (``--tau 2.4``); where sections share one, ``[training]`` has it (``--seed 1``) and the others say
+which section they mean (``--data.seed 1``). ``--objective`` is short for ``--objective.name``. An unknown key is an error that names the
+nearest right one; a value is never guessed into another type.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Training:
     """How long and where a model is trained: the section ``[training]`` of every recipe."""
 
     epochs: int = key(100, "passes over the training data, at most")
+    burn_in: int = key(0, "first epochs whose development scores do not count: a half-trained model may be good by luck")
     patience: int = key(10, "epochs without a better development score before training stops; 0: never stops early")
     batch_size: int = key(1000, "examples of one step, over all processes")
     seed: int = key(0, "of the first weights and the order of the examples")
@@ -76,7 +78,8 @@ class Training:
 
     def __post_init__(self) -> None:
         """Counts are counts."""
-        at_least("epochs", self.epochs, 1)
+        at_least("burn_in", self.burn_in, 0)
+        at_least("epochs", self.epochs, self.burn_in + 1)
         at_least("patience", self.patience, 0)
         at_least("batch_size", self.batch_size, 1)
         at_least("checkpoint_every", self.checkpoint_every, 0)
@@ -170,14 +173,20 @@ def parse_flags(recipe_type: type[Any], arguments: Sequence[str]) -> dict[str, A
                     raise RecipeError(f"--{name.replace('_', '-')} needs a value")
                 text = waiting.pop(0)
             if negated:
-                raise RecipeError(f"--no-{name.replace('_', '-')} does not fit: {name} is not a yes-or-no key")
+                raise RecipeError(f"--no-{name.replace('_', '-')} does not fit: it takes no value, and {name} must be a yes-or-no key")
             value = _from_text(text, hint, f"--{name.replace('_', '-')}")
         table = merge(table, {section: {field: value}} if section else {field: value})
     return table
 
 
 def flag_names(recipe_type: type[Any]) -> dict[str, tuple[str, str, Any]]:
-    """What each flag sets: ``(section, key, type)`` by the flag's name, with ``_`` for ``-``."""
+    """What each flag sets: ``(section, key, type)`` by the flag's name, with ``_`` for ``-``.
+
+    >>> Data = dataclasses.make_dataclass("Data", [("seed", int), ("inputs", int)])
+    >>> flags = flag_names(dataclasses.make_dataclass("Recipe", [("data", Data), ("training", Training)]))
+    >>> flags["seed"][0], flags["data.seed"][0], flags["inputs"][0]
+    ('training', 'data', 'data')
+    """
     full: dict[str, tuple[str, str, Any]] = {}
     short: dict[str, list[tuple[str, str, Any]]] = {}
     for name, hint in typing.get_type_hints(recipe_type).items():
@@ -188,8 +197,9 @@ def flag_names(recipe_type: type[Any]) -> dict[str, tuple[str, str, Any]]:
             full[f"{name}.{inner}"] = (name, inner, inner_hint)
             short.setdefault(name if inner == "name" else inner, []).append((name, inner, inner_hint))
     for name, places in short.items():
-        if len(places) == 1 and name not in full:
-            full[name] = places[0]
+        of_training = [place for place in places if place[0] == "training"]
+        if name not in full and (len(places) == 1 or of_training):
+            full[name] = (of_training or places)[0]
     return full
 
 

@@ -163,7 +163,12 @@ def telling_how_to_go_on(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kept = "the last checkpoint in it is intact: make room and add --resume" if (folder / LAST).is_file() else "nothing was begun there"
+        if (folder / LAST).is_file():
+            kept = "the last checkpoint in it is intact: make room and add --resume"
+        elif (folder / RECIPE).is_file():
+            kept = "it has no checkpoint yet: make room and add --resume to begin again"
+        else:
+            kept = "nothing was begun there"
         raise RunError(f"cannot write to {folder}: {error.strerror or error}; {kept}") from error
 
 

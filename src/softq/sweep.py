@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from softq.errors import RunError
+from softq.errors import RecipeError, RunError
 from softq.evaluate import Interval, mean_interval, paired_bootstrap
 from softq.ranges import parse_seeds, parse_taus
 from softq.recipe import Objective, build, key, read_toml, to_toml, toml_value
@@ -40,6 +40,13 @@ class Grid:
     tau: str = key("0.5,1,2", "temperatures of raml and sqdml: numbers, or a range FROM:TO:STEP with its end")
     seed: str = key("0", "seeds: numbers, or a range FROM:TO")
     temperature_scaled: bool = key(False, "divide the scores by tau and multiply the loss by tau squared")
+
+    def __post_init__(self) -> None:
+        """A grid has cells, and they can be written down."""
+        if not self.objective:
+            raise RecipeError("objective must name at least one of ml, raml and sqdml, got an empty list")
+        parse_taus(self.tau)
+        parse_seeds(self.seed)
 
     def objectives(self) -> list[Objective]:
         """Every objective at every temperature; ML once.
@@ -167,7 +174,10 @@ def read_recipe(task: Task, path: Path) -> tuple[Any, list[Grid]]:
 def parse_recipe(task: Task, table: Mapping[str, Any], where: str) -> tuple[Any, list[Grid]]:
     """The same from the file's tables."""
     base = build(task.recipe_type, {name: value for name, value in table.items() if name not in ("task", "sweep")}, where)
-    return base, [build(Grid, grid, f"{where}, [[sweep]]") for grid in table.get("sweep", [])]
+    grids = table.get("sweep", [])
+    if not isinstance(grids, list) or not all(isinstance(grid, Mapping) for grid in grids):
+        raise RecipeError(f"{where}: a grid is a table [[sweep]], in double brackets because there may be several, got {grids!r}")
+    return base, [build(Grid, grid, f"{where}, [[sweep]]") for grid in grids]
 
 
 def sweep_toml(task: Task, base: Any, grids: Sequence[Grid]) -> str:

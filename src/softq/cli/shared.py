@@ -17,7 +17,7 @@ from rich.table import Table
 import softq
 from softq.errors import RecipeError, SoftqError
 from softq.evaluate import Interval
-from softq.recipe import describe, merge, parse_flags, read_toml
+from softq.recipe import describe, flag_names, merge, parse_flags, read_toml
 from softq.sweep import Grid, Sweep, parse_recipe
 from softq.tasks import TASKS, Task
 from softq.train import StoppedError
@@ -87,10 +87,9 @@ def list_flags() -> str:
     lines = []
     for task in TASKS.values():
         lines.append(f"**Recipe of {task.name}** (each key is a flag; the value is its default)\n")
+        flags = flag_names(task.recipe_type)
         for section, name, value, explanation in describe(task.recipe_type()):
-            flag = section if name == "name" else name.replace("_", "-")
-            if name == "seed" and section != "training":
-                flag = f"{section}.seed"
+            flag = min((flag for flag, place in flags.items() if place[:2] == (section, name)), key=len).replace("_", "-")
             shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
             lines.append(f"- `--{flag}` {'' if value is None else f'`{shown}` '}{explanation}")
     return "\n".join(lines)
@@ -114,7 +113,9 @@ def show_choices(sweep: Sweep, console: Console) -> None:
             "" if choice.gain is None else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]",
         )
     console.print(table)
-    console.print("τ is chosen on the development set. Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap).")
+    console.print(
+        "τ is chosen on the development set. Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
+    )
     console.print(f"reward: {sweep.signature}")
 
 

@@ -8,7 +8,7 @@ import difflib
 import json
 import math
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as to_safetensors
-from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
@@ -26,6 +25,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from softq.checks import check_tau
 from softq.errors import DataError, EstimatorError, OutputError, RewardError, ScoreError, ShapeError
+from softq.estimators import options
 from softq.estimators.inverse import expected_rewards
 from softq.estimators.labels import Array, learn_labels, match_labels
 from softq.estimators.training import Examples, Objective, Schedule, layers_of, target_table, train
@@ -41,7 +41,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Give it what each decision earns against each right answer, and one or several labels per row. Inputs are standardised inside, by the
     mean and deviation of the training rows. Hidden layers are rectified; training is gradient descent with momentum on the
-    cross-entropy between the exact target and the network's distribution.
+    cross-entropy between the exact target and the network's distribution. The network is the mean of its weights over the last epoch.
 
     Args:
         reward: ``[K, K]``, what predicting one class earns when another is right: ``reward[predicted, right]``, both in the order of
@@ -151,7 +151,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             earned=patterns.mean_rewards(table),
             scale=score_scale,
             schedule=self._schedule(len(training.inputs)),
-            device=_device(self.device),
+            device=options.device(self.device),
             random=random,
         )
         self.classes_, self.reward_ = classes, table
@@ -175,11 +175,11 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         It estimates what the objective asks for: P(y|x) with ``"ml"``, Q' with ``"raml"``, the softmax Q-distribution with ``"sqdml"``.
         """
-        return np.asarray(softmax(self._scores(X), axis=1))
+        return np.asarray(torch.from_numpy(self._scores(X)).softmax(1))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Log of `predict_proba`, ``[n, K]``; finite also where that rounds to 0."""
-        return np.asarray(log_softmax(self._scores(X), axis=1))
+        return np.asarray(torch.from_numpy(self._scores(X)).log_softmax(1))
 
     def expected_reward(self, X: Any) -> Array:
         """What the model expects each decision to earn, E[r(k, Y)|x], ``[n, K]`` in the order of ``classes_``.
@@ -188,7 +188,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         satisfies τ log Q(k|x) = E[r(k, Y)|x] - c(x) (eq. 12) if rows have many labels; with few it lies between Q and Q', and the
         estimate with it; with one it is Q', and is solved as such. The answer is unique unless two right classes, or mixtures
         of right classes, are rewarded alike (by SQDML: alike up to a constant); then P(y|x) is the solution nearest to uniform.
-        No solution is forced into 0..1, so a network that asks for more than any P(y|x) gives may leave the range of the rewards.
+        No solution is forced into 0..1, so a network that asks for more than any P(y|x) gives may leave the range of the rewards. RAML's
+        equation is ill-conditioned at a τ far below the rewards' differences: Q' hardly tells right classes with one best answer apart.
 
         >>> from softq.theory import four_class_problem
         >>> inputs, p, rewards = four_class_problem(grid=40)
@@ -239,7 +240,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "feature_names": None if names is None else names.tolist(),
             "labels_per_row": self.labels_per_row_,
         }
-        metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=_plain)}
+        metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=options.plain)}
         write_atomically(Path(path), to_safetensors({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata))
 
     @classmethod
@@ -282,11 +283,15 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(notes["feature_names"], dtype=object)
         return self
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "coefs_")
+
     def _scores(self, X: Any) -> Array:
         """Log of the model's distribution up to a constant per row, ``[n, K]``; in float64: a row hardly depends on its neighbours."""
         check_is_fitted(self)
-        values = (validate_data(self, X, dtype=np.float64, reset=False) - self.mean_) / self.scale_
+        values = validate_data(self, X, dtype=np.float64, reset=False)
         with np.errstate(over="ignore", invalid="ignore"):
+            values = (values - self.mean_) / self.scale_
             for layer, (weight, bias) in enumerate(zip(self.coefs_, self.intercepts_, strict=True)):
                 values = (values if layer == 0 else np.maximum(values, 0.0)) @ weight + bias
         if not np.isfinite(values).all():
@@ -301,26 +306,28 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             near = difflib.get_close_matches(str(self.objective).lower(), known, 1, cutoff=0.0)
             raise EstimatorError(f"objective must be one of {', '.join(known)}, got {self.objective!r}; did you mean {near[0]!r}?")
         hidden = self.hidden if isinstance(self.hidden, Iterable) else [self.hidden]
-        return self.objective, check_tau(_plain(self.tau)), tuple(_count("each layer of hidden", units) for units in hidden)
+        return self.objective, check_tau(options.plain(self.tau)), tuple(options.count("each layer of hidden", units) for units in hidden)
 
     def _schedule(self, rows: int) -> Schedule:
         """Options of gradient descent for this many training rows."""
         batch_size = min(max(rows // 10, _SMALLEST_AUTO_BATCH), _LARGEST_AUTO_BATCH)
         if not isinstance(self.batch_size, str) or self.batch_size != "auto":
-            batch_size = _count('batch_size (or "auto")', self.batch_size)
+            batch_size = options.count('batch_size (or "auto")', self.batch_size)
         return Schedule(
-            learning_rate=_number("learning_rate", self.learning_rate, "positive", lambda value: 0.0 < value < math.inf),
-            momentum=_number("momentum", self.momentum, "at least 0 and below 1", lambda value: 0.0 <= value < 1.0),
+            learning_rate=options.number("learning_rate", self.learning_rate, "a positive number", lambda value: 0.0 < value < math.inf),
+            momentum=options.number("momentum", self.momentum, "a number of at least 0 and below 1", lambda value: 0.0 <= value < 1.0),
             batch_size=batch_size,
-            max_epochs=_count("max_epochs", self.max_epochs),
-            patience=_count("patience", self.patience),
+            max_epochs=options.count("max_epochs", self.max_epochs),
+            patience=options.count("patience", self.patience),
         )
 
     def _split(self, examples: Examples, random: np.random.RandomState) -> tuple[Examples, Examples | None]:
         """Training rows, and those that early stopping holds out."""
         if not self.early_stopping:
             return examples, None
-        share = _number("validation_fraction", self.validation_fraction, "above 0 and below 1", lambda value: 0.0 < value < 1.0)
+        share = options.number(
+            "validation_fraction", self.validation_fraction, "a number above 0 and below 1", lambda value: 0.0 < value < 1.0
+        )
         rows = len(examples.inputs)
         held_out = math.ceil(share * rows)
         if held_out >= rows:
@@ -363,31 +370,6 @@ def _standardisation(X: Array) -> tuple[Array, Array]:
     if bad.any():
         raise ScoreError(f"the deviation of feature {int(np.flatnonzero(bad)[0])} of X is beyond float64; rescale it")
     return standard.mean_, standard.scale_
-
-
-def _device(name: str) -> torch.device:
-    try:
-        torch.empty(0, device=name)  # a name may be known, and the device not there
-        return torch.device(name)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        raise EstimatorError(f"device must be one that torch can use here, such as 'cpu', got {name!r} ({error})") from None
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral) or value < 1:
-        raise EstimatorError(f"{name} must be a whole number of at least 1, got {value!r}")
-    return int(value)
-
-
-def _number(name: str, value: Any, wanted: str, accept: Callable[[float], bool]) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real) or not accept(float(value)):
-        raise EstimatorError(f"{name} must be a number {wanted}, got {value!r}")
-    return float(value)
-
-
-def _plain(value: Any) -> Any:
-    """A number of numpy as one of Python."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _listed(classes: Array) -> str:

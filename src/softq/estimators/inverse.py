@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import softmax
+import torch
 
 from softq.estimators.labels import Array
 from softq.estimators.training import Objective
@@ -32,21 +32,27 @@ def expected_rewards(objective: Objective, log_model: Array, table: Array, tau: 
 
     """
     if objective == "ml":
-        return np.asarray(softmax(log_model, axis=1) @ table.T)
+        return np.asarray(_softmax(log_model, 1) @ table.T)
     if objective == "raml":
-        matrix, values = softmax(table / tau, axis=0), softmax(log_model, axis=1)
-    else:  # c(x) goes when both sides are taken relative to their mean over z
-        matrix, values = table - table.mean(0), tau * (log_model - log_model.mean(1, keepdims=True))
-    return _solve(matrix, values) @ table.T
+        payoffs = _softmax(table / tau, 0)  # q(z|y): columns y sum to one over z
+        return _solve(payoffs, _softmax(log_model, 1), rounding=1.0) @ table.T
+    # Columns relative to their mean over z: what is the same for all z, c(x) and the constant of the scores, drops out.
+    return _solve(table - table.mean(0), tau * log_model, rounding=np.abs(table).max()) @ table.T
 
 
-def _solve(matrix: Array, values: Array) -> Array:
-    """Rows p ``[n, K]`` that sum to one with ``matrix @ p = values``: by least squares, and of those the one of least norm."""
+def _solve(matrix: Array, values: Array, rounding: float) -> Array:
+    """Rows p ``[n, K]`` that sum to one with ``matrix @ p = values``: by least squares, and of those the one of least norm.
+
+    ``rounding`` is the size of the numbers whose rounding errors the matrix carries.
+    """
     size = len(matrix)
     offset = matrix.mean(1)  # matrix @ uniform
     # p = uniform + a vector that sums to zero: only the part of the matrix that acts on such vectors can be inverted.
     left, singular, right = np.linalg.svd(matrix - offset[:, None])
-    # What is 0 but for rounding is so beside the whole matrix, not beside what is left of it.
-    known = singular > 4 * size * np.finfo(float).eps * np.abs(matrix).max()
+    known = singular > 4 * size * np.finfo(float).eps * rounding
     inverse = (right[known].T / singular[known]) @ left[:, known].T  # [K, K]
     return np.asarray(1.0 / size + (values - offset) @ inverse.T)
+
+
+def _softmax(scores: Array, axis: int) -> Array:
+    return np.asarray(torch.from_numpy(scores).softmax(axis))

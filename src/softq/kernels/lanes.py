@@ -30,7 +30,7 @@ def kernel(function: F) -> F:
     return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})(function))
 
 
-class _Lanes(types.Type):  # type: ignore[misc]
+class _Lanes(types.Type):
     """Numba's name for sixteen float32 numbers."""
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class _Lanes(types.Type):  # type: ignore[misc]
 
 
 @register_model(_Lanes)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, numba_type: Any) -> None:
-        super().__init__(manager, numba_type, _FLOATS)
+        super().__init__(manager, numba_type, _FLOATS)  # type: ignore[no-untyped-call]
 
 
 _LANES = _Lanes()
@@ -60,8 +60,8 @@ def _place(context: Any, builder: Any, array_type: Any, array: Any, index: Any) 
 
 
 @intrinsic
-def load(_typing: Any, array: Any, _index: Any) -> Any:
-    """``load(array, index)``: the sixteen numbers from ``array[index]`` on."""
+def _load(_typing: Any, array: Any, _index: Any) -> Any:
+    """Sixteen numbers from ``array[index]`` on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = builder.bitcast(_place(context, builder, signature.args[0], *args), _FLOATS.as_pointer())
@@ -71,8 +71,8 @@ def load(_typing: Any, array: Any, _index: Any) -> Any:
 
 
 @intrinsic
-def store(_typing: Any, array: Any, _index: Any, _value: Any) -> Any:
-    """``store(array, index, value)``: write them."""
+def _store(_typing: Any, array: Any, _index: Any, _value: Any) -> Any:
+    """Write them from ``array[index]`` on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = builder.bitcast(_place(context, builder, signature.args[0], *args[:2]), _FLOATS.as_pointer())
@@ -83,8 +83,8 @@ def store(_typing: Any, array: Any, _index: Any, _value: Any) -> Any:
 
 
 @intrinsic
-def spread(_typing: Any, array: Any, _index: Any) -> Any:
-    """``spread(array, index)``: ``array[index]`` in every lane."""
+def _spread(_typing: Any, array: Any, _index: Any) -> Any:
+    """One number, ``array[index]``, in every lane."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _copies(builder, builder.load(_place(context, builder, signature.args[0], *args)))
@@ -93,8 +93,8 @@ def spread(_typing: Any, array: Any, _index: Any) -> Any:
 
 
 @intrinsic
-def fill(_typing: Any, _number: Any) -> Any:
-    """``fill(number)``: a float32 in every lane."""
+def _fill(_typing: Any, _number: Any) -> Any:
+    """A float32 in every lane."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return _copies(builder, args[0])
@@ -103,8 +103,8 @@ def fill(_typing: Any, _number: Any) -> Any:
 
 
 @intrinsic
-def where_greater(_typing: Any, _a: Any, _b: Any, _x: Any, _y: Any) -> Any:
-    """``where_greater(a, b, x, y)``: x where a > b, else (also where one is NaN) y."""
+def _where_greater(_typing: Any, _a: Any, _b: Any, _x: Any, _y: Any) -> Any:
+    """Choose x where a > b, else (also where one is NaN) y."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         a, b, x, y = args
@@ -114,8 +114,8 @@ def where_greater(_typing: Any, _a: Any, _b: Any, _x: Any, _y: Any) -> Any:
 
 
 @intrinsic
-def power_of_two(_typing: Any, _exponent: Any) -> Any:
-    """``power_of_two(exponent)``: 2^exponent for whole numbers from -126 to 127."""
+def _power_of_two(_typing: Any, _exponent: Any) -> Any:
+    """2^exponent for whole numbers from -126 to 127."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         exponent = builder.fptosi(args[0], _WORDS)
@@ -125,8 +125,8 @@ def power_of_two(_typing: Any, _exponent: Any) -> Any:
 
 
 @intrinsic
-def exponent(_typing: Any, _value: Any) -> Any:
-    """``exponent(value)``: the whole number e with 2^e ≤ value < 2^(e+1), for a positive normal value."""
+def _exponent(_typing: Any, _value: Any) -> Any:
+    """The whole number e with 2^e ≤ value < 2^(e+1), for a positive normal value."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.sitofp(builder.sub(builder.lshr(builder.bitcast(args[0], _WORDS), _words(23)), _words(127)), _FLOATS)
@@ -135,8 +135,8 @@ def exponent(_typing: Any, _value: Any) -> Any:
 
 
 @intrinsic
-def add_up(_typing: Any, _value: Any) -> Any:
-    """``add_up(value)``: the sum of the lanes, upper half onto lower half until one is left."""
+def _add_up(_typing: Any, _value: Any) -> Any:
+    """The sum of the lanes, upper half onto lower half until one is left."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         value, width = args[0], WIDTH
@@ -150,17 +150,60 @@ def add_up(_typing: Any, _value: Any) -> Any:
     return types.float32(_LANES), generate
 
 
+def _load_plainly(array: Any, index: int) -> Any:
+    return array[index : index + WIDTH].copy()
+
+
+def _store_plainly(array: Any, index: int, value: Any) -> None:
+    array[index : index + WIDTH] = value
+
+
+def _spread_plainly(array: Any, index: int) -> Any:
+    return np.full(WIDTH, array[index])
+
+
+def _fill_plainly(number: float) -> Any:
+    return np.full(WIDTH, number, dtype=np.float32)
+
+
+def _where_greater_plainly(a: Any, b: Any, x: Any, y: Any) -> Any:
+    return np.where(a > b, x, y)
+
+
+def _exponent_plainly(value: Any) -> Any:
+    return (np.frexp(value)[1] - 1).astype(np.float32)
+
+
+def _add_up_plainly(value: Any) -> Any:
+    while len(value) > 1:
+        value = value[: len(value) // 2] + value[len(value) // 2 :]
+    return value[0]
+
+
+_PLAIN = kernel(_load_plainly) is _load_plainly  # NUMBA_DISABLE_JIT: there is no compiler to write instructions for
+load: Any = _load_plainly if _PLAIN else _load
+store: Any = _store_plainly if _PLAIN else _store
+spread: Any = _spread_plainly if _PLAIN else _spread
+fill: Any = _fill_plainly if _PLAIN else _fill
+where_greater: Any = _where_greater_plainly if _PLAIN else _where_greater
+power_of_two: Any = np.exp2 if _PLAIN else _power_of_two
+exponent: Any = _exponent_plainly if _PLAIN else _exponent
+add_up: Any = _add_up_plainly if _PLAIN else _add_up
+
+
 def _define(symbol: Any, instruction: str) -> None:
     """Let numba take ``symbol`` between lanes, and between lanes and a number, for the LLVM instruction."""
 
     @intrinsic
-    def on_lanes(_typing: Any, _a: Any, _b: Any) -> Any:
+    def compute(_typing: Any, _a: Any, _b: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             return getattr(builder, instruction)(*args)
 
         return _LANES(_LANES, _LANES), generate
 
-    @overload(symbol, strict=False)  # else the two signatures would have to agree in annotations too
+    on_lanes: Any = compute
+
+    @overload(symbol, strict=False)  # else the signatures would have to agree in their annotations too
     def choose(a: Any, b: Any) -> Any:
         if a is _LANES and b is _LANES:
             return lambda a, b: on_lanes(a, b)
@@ -173,29 +216,6 @@ def _define(symbol: Any, instruction: str) -> None:
 
 for _symbol, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"), (operator.truediv, "fdiv")):
     _define(_symbol, _instruction)
-
-
-def _load_plainly(array: Any, index: int) -> Any:
-    return array[index : index + WIDTH].copy()
-
-
-def _store_plainly(array: Any, index: int, value: Any) -> None:
-    array[index : index + WIDTH] = value
-
-
-def _add_up_plainly(value: Any) -> Any:
-    while len(value) > 1:
-        value = value[: len(value) // 2] + value[len(value) // 2 :]
-    return value[0]
-
-
-if numba.config.DISABLE_JIT:
-    load, store, add_up = _load_plainly, _store_plainly, _add_up_plainly
-    fill = lambda number: np.full(WIDTH, number, dtype=np.float32)  # noqa: E731
-    spread = lambda array, index: np.full(WIDTH, array[index], dtype=np.float32)  # noqa: E731
-    where_greater = lambda a, b, x, y: np.where(a > b, x, y)  # noqa: E731
-    power_of_two = np.exp2
-    exponent = lambda value: (np.frexp(value)[1] - 1).astype(np.float32)  # noqa: E731
 
 
 @kernel
@@ -224,7 +244,7 @@ def expm1(x: Any) -> Any:
 
 @kernel
 def log(x: Any) -> Any:
-    """log x for positive normal x."""
+    """Logarithm of positive normal numbers."""
     # x = 2^e · f with √½ ≤ f < √2;  log(1 + y) = y - y²/2 + y³ P(y), P of least relative error
     e = exponent(x * np.float32(1.4142135))
     y = x * power_of_two(fill(np.float32(0.0)) - e) - np.float32(1.0)

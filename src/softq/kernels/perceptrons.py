@@ -82,6 +82,7 @@ def train_steps(
     >>> options = {"batch_size": 2, "learning_rate": 1.0, "momentum": 0.0}
     >>> train_steps(networks, velocity, None, sizes=(1, 3), inputs=x, patterns=pattern, targets=target, scales=torch.ones(1), **options)
     tensor([[1.0986, 0.8620]])
+
     """
     sizes = _check_sizes(sizes)
     _check_networks("networks", networks, sizes, contiguous=True)
@@ -146,6 +147,7 @@ def mean_earned(networks: Tensor, *, sizes: Sequence[int], inputs: Tensor, earne
     >>> x = torch.tensor([[-2.0], [1.0], [3.0], [4.0]])
     >>> mean_earned(networks, sizes=(1, 2), inputs=x, earned=torch.tensor([[0.0, 5.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]))
     tensor([2., 0.], dtype=torch.float64)
+
     """
     networks, sizes, inputs = _check_forward(networks, sizes, inputs)
     check_scores_dtype("earned", earned)
@@ -206,7 +208,7 @@ def _logits_plainly(networks: Tensor, sizes: tuple[int, ...], inputs: Tensor) ->
     values = inputs.expand(networks.shape[0], -1, -1)  # [M, N, D]
     first = 0
     for layer, (before, after) in enumerate(pairwise(sizes)):
-        weight = networks[:, first : first + after * before].unflatten(1, (after, before))
+        weight = networks[:, first : first + after * before].reshape(-1, after, before)
         bias = networks[:, first + after * before : first + after * before + after].unsqueeze(1)
         values = torch.baddbmm(bias, values if layer == 0 else values.relu(), weight.mT)
         first += after * before + after

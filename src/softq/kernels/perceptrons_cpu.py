@@ -319,7 +319,7 @@ def _forward(layer: Any, rectify: bool, weights: Any, length: int, values: Any) 
 
 
 @kernel
-def _pull(row: int, classes: int, scale: float, size: int, length: int, asked: Any, values: Any) -> float:
+def _pull(row: int, classes: int, scale: float, size: int, length: int, asked: Any, values: Any) -> Any:
     """Overwrite the logits by the derivatives s · (softmax(z / s) - t); returns the sum of H(t, softmax(z / s)).
 
     With m_k = exp((z_k - max z) / s) - 1, softmax(z / s)_k - 1/K = (m_k - mean m) / (K + Σ m): small as it may be, it keeps its digits.

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_UNLABELLED = "_"  # what matplotlib leaves out of legends
+
 PHONE_WIDTH = 720  # CSS pixels: on narrower pages the phone variant of a figure is shown
 
 
@@ -149,18 +151,29 @@ class Canvas:
                 marker=one.look.marker or None,
                 markersize=one.look.weight + (2.6 if len(x) <= 20 else 1.7),
                 markeredgewidth=0,
-                label="_" if one.exact else one.label,  # matplotlib keeps an underscore out of the legend
+                label=_UNLABELLED if one.exact else plain(one.label),
             )
             if np.isfinite(low).any():
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
     def legend(self, axes: Axes, *, columns: int, phone_columns: int = 2) -> None:
-        """Put the labels of one panel above all panels."""
+        """Put the labels of one panel above all panels, each once, and one entry for all exact lines."""
         from matplotlib.lines import Line2D
 
-        entries = {label: handle for handle, label in reversed([*zip(*axes.get_legend_handles_labels(), strict=True)])}
-        shown = phone_columns if self.style.phone else columns
-        self.figure.legend(handles, labels, loc="outside upper left", ncols=shown, handlelength=2.6, columnspacing=1.4, borderaxespad=0.2)
+        entries: dict[str, Any] = {}
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+        if any(line.get_label() == _UNLABELLED for line in axes.lines):
+            entries["exact"] = Line2D([], [], color=self.style.muted, linewidth=0.9, linestyle="--")
+        self.figure.legend(
+            entries.values(),
+            entries.keys(),
+            loc="outside upper left",
+            ncols=phone_columns if self.style.phone else columns,
+            handlelength=2.6,
+            columnspacing=1.4,
+            borderaxespad=0.2,
+        )
 
     def region_map(self, axes: Axes, classes: NDArray[np.integer[Any]], title: str) -> None:
         """Paint the classes decided over [-1, 1]²: ``classes[i, j]`` at the i-th x₀ and j-th x₁; the origin is below left."""
@@ -176,10 +189,15 @@ class Canvas:
             i, j = cells[((cells - cells.mean(0)) ** 2).sum(1).argmin()]
             if len(cells) >= size * size / 200:
                 axes.text(2 * (i + 0.5) / size - 1, 2 * (j + 0.5) / size - 1, str(label), ha="center", va="center", weight="bold")
-        axes.set_title(title, weight="normal")
+        axes.set_title(plain(title), weight="normal")
         axes.set_xticks([-1, 0, 1])
         axes.set_yticks([-1, 0, 1])
         axes.grid(visible=False)
+
+
+def plain(text: str) -> str:
+    """Text that matplotlib shows as it is: no formula between dollars, no leading underscore, which would hide a label."""
+    return text.lstrip("_").replace("$", r"\$")
 
 
 def _without_leaps(points: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
@@ -233,8 +251,8 @@ def describe(label: str, points: Sequence[tuple[float, float]], at: str, digits:
 
     >>> describe("RAML", [(0.1, 2.18), (1.0, 2.22), (3.0, 2.315)], "τ")
     'RAML rises from 2.180 at τ 0.1 to 2.315 at τ 3'
-    >>> describe("SQDML", [(0.1, 2.314), (3.0, 2.315)], "τ")
-    'SQDML stays near 2.315'
+    >>> describe("SQDML", [(0.1, 2.315), (3.0, 2.316)], "τ", digits=2)
+    'SQDML stays near 2.32'
     >>> describe("RAML", [(1, 2.2), (201, 2.3), (10001, 1.8)], "τ", digits=1)
     'RAML rises from 2.2 at τ 1 to 2.3 at τ 201, then falls to 1.8 at τ 10,001'
     """

@@ -164,6 +164,11 @@ def _differences(recipe: Any) -> list[str]:
             "The network of an epoch is the mean of its weights over the epoch’s steps. The paper does not say; with the weights of the "
             "last step, early stopping picks decision boundaries that are better by luck."
         )
+    if recipe.training.burn_in:
+        told.append(
+            f"Early stopping looks at validation rewards from epoch {recipe.training.burn_in + 1} on: a half-trained network may earn more "
+            "than a trained one by luck."
+        )
     if recipe.training.patience:
         told.append(f"Training stops after {recipe.training.patience} epochs without a better validation reward.")
     told.append(f"Batches of {recipe.training.batch_size:,} inputs and rectified hidden units; the paper does not say.")

@@ -151,7 +151,7 @@ class _Names:
 
 
 def _section_view(section: Section, names: _Names, files: dict[str, bytes]) -> dict[str, Any]:
-    identity = names.new(section.title)
+    identity = names.new(f"section {section.title}")
     parts = [
         _table_view(part, names.new(part.name), files) if isinstance(part, Table) else _figure_view(part, names.new(part.name), files)
         for part in section.parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from softq.report.figures import Canvas, Look, Series, describe
+from softq.report.figures import Canvas, Look, Series, describe, plain
 from softq.report.page import Column, Figure, Section, Table, Value
 
 LOOKS = (
@@ -93,7 +93,7 @@ def _learning_curves(task: str, metric: str, runs: Sequence[RunSummary]) -> Figu
         axes = canvas.panels(len(panels), height=2.5 if canvas.style.phone else 3.2, columns=2, head=0.5)
         for panel, (title, series) in zip(axes, panels, strict=True):
             canvas.lines(panel, series)
-            panel.set_title(title)
+            panel.set_title(plain(title))
             panel.set_xlabel("epoch")
             panel.locator_params(axis="x", integer=True)
         canvas.legend(axes[0], columns=4, phone_columns=1 if max(map(len, labels)) > 18 else 2)
@@ -120,6 +120,8 @@ def _labels(runs: Sequence[RunSummary]) -> list[str]:
     """Names, with what tells them apart where one folder holds several runs."""
     names = [run.name for run in runs]
     return [
-        run.name if names.count(run.name) == 1 else f"{run.name} {run.objective}{'' if run.tau is None else f' τ = {run.tau:g}'} seed {run.seed}"
+        run.name
+        if names.count(run.name) == 1
+        else f"{run.name} {run.objective}{'' if run.tau is None else f' τ = {run.tau:g}'} seed {run.seed}"
         for run in runs
     ]

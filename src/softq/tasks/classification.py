@@ -189,7 +189,7 @@ class GridLearner:
         self._dev = (splits.dev.inputs.to(device), splits.dev.earned(splits.rewards).to(device))
         self._test = (splits.test.inputs.to(device), splits.test.earned(splits.rewards).to(device))
         self._best = self._grid.networks.clone()
-        self._losses = torch.zeros(self.cells, dtype=torch.float64)  # sums over the steps of the epoch so far
+        self._losses = torch.zeros(self.cells, dtype=torch.float64)  # sums over the examples of the epoch so far
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
@@ -217,13 +217,15 @@ class GridLearner:
             )
         going = going.cpu()
         sums, squared = self._losses[going], self._scales[going] ** 2  # the loss is τ² H where it is temperature-scaled
-        for step_losses in losses.cpu().double().unbind(1):  # one by one: where an epoch is cut must not change the rounding
-            sums += step_losses * squared
+        for step, step_losses in enumerate(
+            losses.cpu().double().unbind(1)
+        ):  # one by one: where an epoch is cut must not change the rounding
+            sums += step_losses * squared * min(size, len(visited) - step * size)
         self._losses[going] = sums
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
-        """Mean loss over the epoch's steps."""
-        means = (self._losses / self.steps).masked_fill(~torch.tensor(active), math.nan)
+        """Mean loss over the epoch's examples."""
+        means = (self._losses / self.examples).masked_fill(~torch.tensor(active), math.nan)
         self._losses.zero_()
         return {"loss": means.tolist()}
 

@@ -109,9 +109,10 @@ class _Progress:
     best_scores: list[float | None]
     best_epochs: list[int]
 
-    def active(self, patience: int) -> list[bool]:
+    def active(self, training: Training) -> list[bool]:
         """Which cells have not run out of patience after ``epoch`` whole epochs."""
-        return [patience == 0 or self.epoch - best < patience for best in self.best_epochs]
+        patience, burn_in = training.patience, training.burn_in
+        return [patience == 0 or self.epoch - max(best, burn_in) < patience for best in self.best_epochs]
 
 
 class Outcome(NamedTuple):
@@ -141,14 +142,16 @@ def train(
         run.rewrite_lines(METRICS, run.lines(METRICS)[: progress.lines])
         run.rewrite_lines(TIMINGS, run.lines(TIMINGS)[: progress.lines])
     watcher.begin(training.epochs * learner.examples, progress.epoch * learner.examples + learner.examples * progress.step // learner.steps)
-    with Interrupts(workers) as interrupts, EventWriter(run.path if workers.is_main else None, cell_names, progress.epoch) as events:
-        while progress.epoch < training.epochs and any(progress.active(training.patience)):
+    events = EventWriter(run.path if workers.is_main else None, cell_names, progress.epoch)
+    with Interrupts(workers) as interrupts:
+        while progress.epoch < training.epochs and any(progress.active(training)):
             began, first = time.perf_counter(), progress.step
-            active = progress.active(training.patience)
+            active = progress.active(training)
             _train_epoch(learner, run, training, progress, active, watcher, workers, interrupts)
             seconds = time.perf_counter() - began
             measured = learner.end_epoch(active) | {"dev": learner.evaluate(active)}
-            _note_best(learner, run, progress, measured["dev"], workers)
+            if progress.epoch >= training.burn_in:
+                _note_best(learner, run, progress, measured["dev"], workers)
             progress.epoch, progress.step, progress.lines = progress.epoch + 1, 0, progress.lines + 1
             if workers.is_main:
                 row = {"epoch": progress.epoch} | {name: _one_or_all(values) for name, values in measured.items()}
@@ -160,10 +163,11 @@ def train(
             interrupts.stop_if_asked(lambda: None, _place(run, progress))
     workers.any(False)  # wait for the main process to have written
     best = run.load(BEST)
-    if best is None:
-        raise RunError(f"{run.path} has no best model, because no development score was a number; look at {METRICS} there")
+    scores = [score for score in progress.best_scores if score is not None]
+    if best is None or len(scores) < learner.cells:
+        raise RunError(f"a model in {run.path} is never the best, because no development score of it is a number; look at {METRICS} there")
     learner.load_best(best.tensors)
-    outcome = Outcome(progress.best_epochs, [score for score in progress.best_scores if score is not None], learner.test())
+    outcome = Outcome(progress.best_epochs, scores, learner.test())
     result = dict(finish(outcome))
     if workers.is_main:
         run.write(RESULT, as_json(result))
@@ -203,7 +207,8 @@ def _train_epoch(
         try:
             learner.train(progress.epoch, progress.step, last, active)
         except NonFiniteLossError as error:
-            run.save("nonfinite.safetensors", error.batch, {"epoch": progress.epoch, "steps": [progress.step, last]})
+            if workers.is_main:
+                run.save("nonfinite.safetensors", error.batch, {"epoch": progress.epoch, "steps": [progress.step, last]})
             raise RunError(f"{error}; training stopped, the batch is in {run.path / 'nonfinite.safetensors'}") from None
         seen = learner.examples * last // learner.steps - learner.examples * progress.step // learner.steps
         progress.step = last

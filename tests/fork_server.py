@@ -1,0 +1,104 @@
+"""A process that has softq loaded and starts `softq` commands as copies of itself: children to kill that need no seconds to start.
+
+Run as a script it reads one JSON request per line, starts the children that it describes, answers with their process ids, waits for all of
+them and answers with their exit codes (negative: the signal that ended them). It never trains itself, so that no threads are lost in the
+copies.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+class ForkServer:
+    """The side of the tests."""
+
+    def __enter__(self):
+        command = [sys.executable, __file__]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1"}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)  # noqa: S603
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def start(self, *commands, folder, variables=None, largest_file=None):
+        """Start commands side by side in a folder, with environment variables for each; returns process ids."""
+        children = [
+            {
+                "arguments": list(map(str, command)),
+                "variables": variables[number] if variables else {},
+                "output": str(folder / f"child{number}"),
+            }
+            for number, command in enumerate(commands)
+        ]
+        self._outputs = [Path(child["output"]) for child in children]
+        request = {"children": children, "folder": str(folder), "largest_file": largest_file}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def wait(self):
+        """Exit code, stdout and stderr of each command."""
+        codes = json.loads(self._process.stdout.readline())
+        texts = [[Path(f"{output}.{kind}").read_text() for kind in ("stdout", "stderr")] for output in self._outputs]
+        return [(code, *text) for code, text in zip(codes, texts, strict=True)]
+
+    def run(self, *arguments, **options):
+        """Start one command, wait for it."""
+        self.start(arguments, **options)
+        return self.wait()[0]
+
+
+def _become(child, folder, largest_file):
+    """Turn this copy of the server into a command; does not return."""
+    code = 70
+    try:
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            os.dup2(os.open(f"{child['output']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        os.chdir(folder)
+        os.environ.update(child["variables"])
+        if largest_file is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+        sys.argv = ["softq", *child["arguments"]]
+        try:
+            app(prog_name="softq")
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _serve():
+    for line in sys.stdin:
+        request = json.loads(line)
+        pids = []
+        for child in request["children"]:
+            pid = os.fork()
+            if pid == 0:
+                _become(child, request["folder"], request["largest_file"])
+            pids.append(pid)
+        print(json.dumps(pids), flush=True)  # noqa: T201
+        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import accelerate  # noqa: F401  loaded once, for all children, as what follows
+    import numba
+
+    from softq.cli import app
+
+    with contextlib.suppress(ImportError):
+        import tensorboard.compat.proto.event_pb2  # noqa: F401
+    numba.njit(lambda: 0)()  # loads what any kernel needs, and starts no threads
+    _serve()

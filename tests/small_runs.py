@@ -1,0 +1,151 @@
+"""Small runs for the tests of training: recipes, a learner and a task that do as they are told, folders to compare."""
+
+import math
+import os
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from softq import cli
+from softq.recipe import Objective, Training, build, parse_flags
+from softq.run import BEST, LAST, METRICS, RESULT
+from softq.tasks.classification import ClassificationRecipe
+from softq.train import OneProcess, TorchLearner, generator_for
+
+SMALL = ["--inputs", "300", "--dev", "200", "--test", "200", "--epochs", "3", "--batch-size", "100"]
+CPU = OneProcess(torch.device("cpu"))
+
+
+def recipe(*flags):
+    """A classification recipe that trains in an instant."""
+    return build(ClassificationRecipe, parse_flags(ClassificationRecipe, [*SMALL, *map(str, flags)]))
+
+
+def softq(*arguments):
+    """A command in this process, on a wide plain terminal, so that nothing wraps or is coloured."""
+    return CliRunner().invoke(cli.app, list(map(str, arguments)), env={"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"})
+
+
+def contents(folder):
+    """The files that two equal runs share to the last byte."""
+    return {name: (folder / name).read_bytes() for name in (METRICS, RESULT, BEST, LAST)}
+
+
+def wait_for(what, seconds=120.0):
+    """Wait until something is true; a machine may be slow, but not for ever."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)
+
+
+def snapshot(folder):
+    """Every file below a folder with the time it was last written."""
+    return {str(path): os.stat(path).st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+class Scripted:
+    """A learner with development scores written down beforehand, ``dev[cell][epoch]``. It counts the steps it takes, as its weights."""
+
+    steps, examples = 4, 40
+
+    def __init__(self, dev, test=0.0):
+        self.dev, self.cells, self._test = dev, len(dev), test
+        self.weights, self.kept = torch.zeros(self.cells, dtype=torch.float64), torch.zeros(self.cells, dtype=torch.float64)
+        self.place = 0  # steps so far, of all epochs: none may be left out or taken twice
+
+    def train(self, epoch, first, last, active):
+        assert epoch * self.steps + first == self.place
+        self.place += last - first
+        self.weights[torch.tensor(active)] += last - first
+
+    def end_epoch(self, active):
+        return {"loss": [1.0 / self.place if going else math.nan for going in active]}
+
+    def evaluate(self, active):
+        epoch = self.place // self.steps - 1
+        return [scores[epoch] if going else math.nan for scores, going in zip(self.dev, active, strict=True)]
+
+    def keep_best(self, improved):
+        self.kept = torch.where(torch.tensor(improved), self.weights, self.kept)
+
+    def test(self):
+        return [{"test": self._test} for _ in range(self.cells)]
+
+    def state(self):
+        return {"weights": self.weights, "place": torch.tensor(self.place)}
+
+    def load_state(self, state):
+        self.weights, self.place = state["weights"].clone(), int(state["place"])
+
+    def best(self):
+        return {"weights": self.kept}
+
+    def load_best(self, best):
+        self.kept = best["weights"].clone()
+
+
+@dataclass(frozen=True)
+class ToyRecipe:
+    """Only what every recipe has."""
+
+    objective: Objective = field(default_factory=Objective)
+    training: Training = field(default_factory=lambda: Training(epochs=2, patience=0, batch_size=10))
+
+
+class ToyTask:
+    """A task of one run per cell. Scores are functions of the recipe: ``dev`` a number, ``test`` one number for each example."""
+
+    name, recipe_type, metric, together = "toy", ToyRecipe, "score", False
+
+    def __init__(self, dev, test):
+        self._dev, self._test, self.trained = dev, test, []
+
+    def learner(self, cells, workers):
+        (cell,) = cells
+        self.trained.append(cell)
+        return Scripted([[self._dev(cell)] * cell.training.epochs], float(torch.tensor(self._test(cell)).mean()))
+
+    def signature(self, recipe):
+        return "toy"
+
+    def test_statistics(self, cells, best, chosen):
+        scores = torch.tensor([self._test(cells[number]) for number in chosen], dtype=torch.float64)
+        return torch.stack([scores, torch.ones_like(scores)], -1)
+
+    def metric_of(self, sums):
+        return sums[..., 0] / sums[..., 1]
+
+
+def noisy_regression(*, average, optimizer=torch.optim.Adam, workers=CPU, scale=1.0):
+    """A learner with all that a checkpoint may forget: dropout, running statistics, moments, averaged weights."""
+    generator = generator_for(0)
+    inputs, outputs = torch.randn(50, 3, generator=generator), torch.randn(50, generator=generator)
+
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.ReLU(), nn.Linear(6, 1))
+            with torch.no_grad():
+                for parameter in self.net.parameters():
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator))
+
+        def forward(self, examples):
+            return scale * (self.net(inputs[examples]).squeeze(-1) - outputs[examples]) ** 2
+
+    model = Loss()
+    return TorchLearner(
+        model,
+        optimizer(model.parameters(), lr=0.05),
+        examples=50,
+        batch_size=16,
+        order=lambda epoch: torch.randperm(50, generator=generator_for(1, epoch)),
+        seed=3,
+        average=average,
+        evaluate=lambda: -float(model(torch.arange(50)).mean()),
+        test=lambda: {"test": -float(model(torch.arange(25)).mean())},
+        workers=workers,
+    )
