@@ -1,8 +1,8 @@
 """A process that has softq loaded and starts `softq` commands as copies of itself: children to kill that need no seconds to start.
 
-Run as a script it reads one JSON request per line, starts the children that it describes, answers with their process ids, waits for all of
-them and answers with their exit codes (negative: the signal that ended them). It never trains itself, so that no threads are lost in the
-copies.
+Run as a script it reads a line of JSON, starts the children that it describes and answers with their process ids; at the next line it waits
+for all of them and answers with their exit codes (negative: the signal that ended them). It never trains itself, so that no threads are
+lost in the copies.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 
@@ -47,6 +48,8 @@ class ForkServer:
 
     def wait(self):
         """Exit code, stdout and stderr of each command."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
         codes = json.loads(self._process.stdout.readline())
         texts = [[Path(f"{output}.{kind}").read_text() for kind in ("stdout", "stderr")] for output in self._outputs]
         return [(code, *text) for code, text in zip(codes, texts, strict=True)]
@@ -72,6 +75,8 @@ def _become(child, folder, largest_file):
             app(prog_name="softq")
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
@@ -79,7 +84,7 @@ def _become(child, folder, largest_file):
 
 
 def _serve():
-    for line in sys.stdin:
+    while line := sys.stdin.readline():
         request = json.loads(line)
         pids = []
         for child in request["children"]:
@@ -88,6 +93,7 @@ def _serve():
                 _become(child, request["folder"], request["largest_file"])
             pids.append(pid)
         print(json.dumps(pids), flush=True)  # noqa: T201
+        sys.stdin.readline()  # until then no process id is given up, so that it is safe to kill
         print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)  # noqa: T201
 
 

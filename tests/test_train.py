@@ -25,6 +25,15 @@ NAN = math.nan
 TASK = TASKS["classification"]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """On tensors as small as these, a second thread only costs, and where others are at work it costs much."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def go(learner, folder, watcher=None, workers=CPU, **training):
     """Train a learner into a folder, new or not; the outcome and the rows of its metrics."""
     run = RunFolder(folder)
@@ -32,9 +41,12 @@ def go(learner, folder, watcher=None, workers=CPU, **training):
         run = RunFolder.create(folder, "", [], "cpu")
     names = [f"cell {number}" for number in range(learner.cells)]
     options = {"epochs": 6, "patience": 0} | training
-    outcome = train(
-        learner, run, Training(**options), workers=workers, cell_names=names, finish=lambda outcome: outcome._asdict(), watcher=watcher
-    )
+
+    def finish(outcome):
+        return outcome._asdict()
+
+    with run.locked():
+        outcome = train(learner, run, Training(**options), workers=workers, cell_names=names, finish=finish, watcher=watcher)
     return outcome, run.lines(METRICS)
 
 
@@ -92,7 +104,7 @@ def test_cells_stop_one_by_one(tmp_path):
 
 @pytest.mark.parametrize("dev", [[[NAN] * 6], [[NAN] * 6, [1.0] * 6]])
 def test_a_model_without_a_score_is_no_result(tmp_path, dev):
-    with pytest.raises(RunError, match="no development score of it is a number; look at metrics.jsonl there"):
+    with pytest.raises(RunError, match="no development score of it is a number; look at metrics"):
         go(Scripted(dev), tmp_path)
     assert not (tmp_path / RESULT).exists()
 
@@ -198,9 +210,9 @@ def crash_at(monkeypatch, number, late):
 
 
 def several_cells(out):
-    cells = [recipe("--patience", 1, "--checkpoint-every", 1, "--epochs", 4, "--objective", *objective) for objective in
-             (["ml"], ["raml", "--tau", 1, "--seed", 1], ["sqdml", "--tau", 300, "--temperature-scaled"])]  # fmt: skip
-    train_cells(TASK, cells, out, resume=True, workers=CPU)
+    objectives = (["ml"], ["raml", "--tau", 1, "--seed", 1], ["sqdml", "--tau", 300, "--temperature-scaled"])
+    flags = ["--patience", 1, "--checkpoint-every", 1, "--epochs", 4, "--objective"]
+    train_cells(TASK, [recipe(*flags, *objective) for objective in objectives], out, resume=True, workers=CPU)
 
 
 def one_cell(out):
@@ -208,11 +220,11 @@ def one_cell(out):
 
 
 def adam(out):
-    go(noisy_regression(average=True), out, epochs=3, checkpoint_every=3)
+    go(noisy_regression(average=True), out, epochs=2, checkpoint_every=3)
 
 
 def plain_sgd(out):
-    go(noisy_regression(average=False, optimizer=torch.optim.SGD), out, epochs=3, checkpoint_every=1)
+    go(noisy_regression(average=False, optimizer=torch.optim.SGD), out, epochs=2, checkpoint_every=1)
 
 
 @pytest.fixture
@@ -247,7 +259,7 @@ def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, job):
 @pytest.mark.parametrize("job", [several_cells, adam])
 def test_a_run_that_is_broken_off_again_and_again_ends_the_same(tmp_path, job):
     job(tmp_path / "whole")
-    for number in range(4, 9):  # the first two writes of a run that goes on cut its lines to size
+    for number in range(7, 12):  # six writes may lie between a checkpoint and the next, with those that cut the lines to size
         out, crashes = tmp_path / str(number), 0
         while not (out / RESULT).exists():
             with pytest.MonkeyPatch.context() as patch:
@@ -384,7 +396,7 @@ def test_several_processes_need_accelerate(monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
     assert find_device("auto").type == "cpu"
-    with pytest.raises(RunError, match='the recipe asks for a GPU .* use device = "auto" or "cpu"'):
+    with pytest.raises(RunError, match=r'the recipe asks for a GPU .* use device = "auto" or "cpu"'):
         find_device("cuda")
 
 
@@ -400,10 +412,11 @@ def read_events(folder):
 @pytest.mark.parametrize("dev", [[[1.0, 3.0, 2.0, 4.0]], [[1.0, 3.0, 2.0, 4.0], [4.0, 1.0, 5.0, 0.5]]])
 def test_tensorboard_shows_the_metrics_once(tmp_path, dev):
     pytest.importorskip("tensorboard")
-    for number in (8, 12, 14):  # a run that goes on hides what came after its checkpoint
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(CrashError):
-            crash_at(patch, number, late=True)
-            go(Scripted(dev), tmp_path, epochs=4)
+    for number in (9, 10, 10):  # between the events of an epoch and its checkpoint: a run that goes on hides those events
+        with pytest.MonkeyPatch.context() as patch:
+            crash_at(patch, number, late=False)
+            with pytest.raises(CrashError):
+                go(Scripted(dev), tmp_path, epochs=4)
     _, rows = go(Scripted(dev), tmp_path, epochs=4)
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 4
     curves = read_events(tmp_path)

@@ -46,7 +46,7 @@ class SamplerError(SoftqError, ValueError):
 
 
 class EstimatorError(SoftqError, ValueError):
-    """Candidates lack what the estimator needs, or its options do not fit them."""
+    """Candidates lack what the estimator needs, or an option of an estimator is unknown or out of range."""
 
 
 class DataError(SoftqError, ValueError):

@@ -80,9 +80,8 @@ def paired_bootstrap(
     drawn = []
     for first in range(0, resamples, _CHUNK):
         times = min(_CHUNK, resamples - first)
-        picks = torch.randint(examples, (times, examples), generator=generator)
-        picks += torch.arange(times).unsqueeze(1) * examples
-        weights = torch.bincount(picks.flatten(), minlength=times * examples).view(times, examples)  # how often each example was drawn
+        picks = (torch.randint(examples, (examples,), generator=generator) for _ in range(times))
+        weights = torch.stack([torch.bincount(pick, minlength=examples) for pick in picks])  # how often each example was drawn
         drawn.append(differences((weights.double() @ rows).view(times, -1, width)))
     tail = (1.0 - level) / 2.0
     low, high = torch.cat(drawn).quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64), 0)

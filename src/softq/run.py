@@ -20,6 +20,7 @@ safetensors, the rest is JSON and TOML.
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
 import json
 import os
 import platform
@@ -133,7 +134,7 @@ class RunFolder:
     def result(self) -> dict[str, Any] | None:
         """The final numbers of a finished run, None of one that is not."""
         path = self.path / RESULT
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return read_json(path) if path.is_file() else None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -172,6 +173,12 @@ def telling_how_to_go_on(folder: Path) -> Iterator[None]:
         raise RunError(f"cannot write to {folder}: {error.strerror or error}; {kept}") from error
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of ours."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
 def as_json(value: Mapping[str, Any], indent: int | None = 2) -> str:
     """JSON with a final newline where it is a file of its own; NaN and inf are errors, since JSON has none."""
     return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + ("\n" if indent else "")
@@ -179,10 +186,12 @@ def as_json(value: Mapping[str, Any], indent: int | None = 2) -> str:
 
 def environment() -> dict[str, Any]:
     """What a result may depend on besides its recipe."""
-    from softq import __version__  # the package itself is loaded by now
-
+    try:
+        version = importlib.metadata.version("softq")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0+source"
     return {
-        "softq": __version__,
+        "softq": version,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numba": numba.__version__,

@@ -23,12 +23,13 @@ from softq.errors import RecipeError, RunError
 from softq.evaluate import Interval, mean_interval, paired_bootstrap
 from softq.ranges import parse_seeds, parse_taus
 from softq.recipe import Objective, build, key, read_toml, to_toml, toml_value
-from softq.run import CELLS, RECIPE, RunFolder, as_json
+from softq.run import CELLS, RECIPE, RunFolder, as_json, read_json
 from softq.tasks.base import Cell, Task, best_models, cell_recipe, describe_cell, read_cells, train_cells
 from softq.train import Watcher
 
 SWEEP, SUMMARY, RUNS = "sweep.toml", "summary.json", "runs"
 RESAMPLES = 1000
+_INTERVALS = ("dev", "test", "gain")  # of a choice
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,16 @@ class Choice:
     def as_json(self) -> dict[str, Any]:
         """Plain values; JSON has no NaN, so null stands for an interval's end that a single seed does not give."""
         plain = dataclasses.asdict(self)
-        for name in ("dev", "test", "gain"):
+        for name in _INTERVALS:
             interval = getattr(self, name)
             plain[name] = interval and {end: x if math.isfinite(x) else None for end, x in interval._asdict().items()}
         return plain
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Choice:
+        """The choice that `as_json` wrote."""
+        intervals = {name: plain[name] and Interval(*(math.nan if x is None else x for x in plain[name].values())) for name in _INTERVALS}
+        return cls(**{**plain, **intervals})
 
 
 class Sweep(NamedTuple):
@@ -138,7 +145,9 @@ def run_sweep(
         raise RunError(f"{out} already holds a sweep: add --resume to go on with it, or choose another --out")
     wanted = expand(task, base, grids)
     folder.write(SWEEP, sweep_toml(task, base, grids))
-    for number, (path, cells, old) in enumerate(jobs := _jobs(task, out / RUNS, wanted)):
+    jobs = _jobs(task, out / RUNS, wanted)
+    (out / SUMMARY).unlink(missing_ok=True)  # it may not fit what follows
+    for number, (path, cells, old) in enumerate(jobs):
         label = f"{len(cells)} models" if len(cells) > 1 else f"{cells[0].objective} seed {cells[0].training.seed}"
         if len(jobs) > 1:
             label += f" ({number + 1} of {len(jobs)})"
@@ -161,9 +170,15 @@ def conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
 
 
 def read_sweep(task: Task, out: Path) -> Sweep:
-    """A sweep from its folder."""
-    base, grids = read_recipe(task, out / SWEEP)
-    return conclude(task, base, grids, out)
+    """A sweep from its folder; of one that was broken off, what is finished."""
+    folder = RunFolder(out)
+    if not (out / SUMMARY).is_file():
+        return conclude(task, *read_recipe(task, out / SWEEP), out)
+    summary = read_json(out / SUMMARY)
+    cells = [
+        SweepCell(tuple(row["grids"]), Cell(**{name: row[name] for name in Cell._fields}), out / row["run"]) for row in folder.lines(CELLS)
+    ]
+    return Sweep(summary["task"], summary["metric"], summary["signature"], cells, [Choice.from_json(row) for row in summary["choices"]])
 
 
 def read_recipe(task: Task, path: Path) -> tuple[Any, list[Grid]]:

@@ -36,10 +36,17 @@ def q_prime(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
 def kl_q_qprime(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
     """Exact KL(Q ‖ Q') per input, ``[*X]``: the error RAML makes in place of SQDML (Theorems 1 and 2)."""
     p, rewards, tau = _check(p, rewards, tau)
-    log_q = torch.log_softmax(p @ rewards.T / tau, -1)
-    # log Q'(z) = logsumexp_y log P(y) + log q(z|y), so that no tiny Q' underflows
-    log_payoff = torch.log_softmax(rewards / tau, 0)
-    log_q_prime = torch.logsumexp(p.log().unsqueeze(-2) + log_payoff, -1)
+    return _kl(p, p @ rewards.T, rewards, tau)
+
+
+def _kl(p: Tensor, expected: Tensor, rewards: Tensor, tau: float) -> Tensor:
+    """KL(Q ‖ Q') from P and the expected rewards ``[*X, K]`` of every decision."""
+    log_q = torch.log_softmax(expected / tau, -1)
+    q_prime = p @ torch.softmax(rewards / tau, 0).T
+    if bool((q_prime > 1e-300).all()):
+        log_q_prime = q_prime.log()
+    else:  # at a small τ, log Q'(z) = logsumexp_y log P(y) + log q(z|y), so that no tiny Q' underflows
+        log_q_prime = torch.logsumexp(p.log().unsqueeze(-2) + torch.log_softmax(rewards / tau, 0), -1)
     return (log_q.exp() * (log_q - log_q_prime)).sum(-1).clamp_min(0.0)
 
 
@@ -67,8 +74,12 @@ def sharp_bounds(p: Tensor, rewards: Tensor, tau: float) -> SharpBounds:
     ``closed_form`` is min(R/τ, R²/(2τ²)); R is the range of the rewards. So the gap closes like 1/τ².
     """
     p, rewards, tau = _check(p, rewards, tau)
+    return _sharp_bounds(p, p @ rewards.T, rewards, tau)
+
+
+def _sharp_bounds(p: Tensor, expected: Tensor, rewards: Tensor, tau: float) -> SharpBounds:
     # E_Y[log Z_Y] - log Σ_z exp(E[r(z,Y)]/τ)
-    mean_kl = p @ torch.logsumexp(rewards / tau, 0) - torch.logsumexp(p @ rewards.T / tau, -1)
+    mean_kl = p @ torch.logsumexp(rewards / tau, 0) - torch.logsumexp(expected / tau, -1)
     ratio = float(rewards.max() - rewards.min()) / tau
     return SharpBounds(mean_kl.clamp_min(0.0), min(ratio, ratio**2 / 2), min(ratio, ratio**2 / 8))
 
@@ -175,32 +186,28 @@ class TheoryTable(NamedTuple):
 
 def theory_table(problem: Problem, taus: list[float]) -> TheoryTable:
     """The exact gap, every bound and every expected reward of a problem, for each τ."""
-    _, p, rewards = problem
+    p, rewards, _ = _check(problem.p, problem.rewards, 1.0)
+    expected = p @ rewards.T  # E_{Y|x}[r(z, Y)]: what every row below is made of
 
     def reward_of(decisions: Tensor) -> float:
-        return float(expected_reward(decisions, p, rewards).mean())
+        return float(expected.gather(-1, decisions.unsqueeze(-1)).mean())
 
     rows = []
-    for tau in taus:
-        sharp = sharp_bounds(p, rewards, tau)
+    for tau in map(check_tau, taus):
+        sharp = _sharp_bounds(p, expected, rewards, tau)
         rows.append(
             TheoryRow(
                 tau=tau,
-                kl=float(kl_q_qprime(p, rewards, tau).mean()),
+                kl=float(_kl(p, expected, rewards, tau).mean()),
                 mean_kl=float(sharp.mean_kl.mean()),
                 hoeffding=sharp.hoeffding,
                 closed_form=sharp.closed_form,
                 theorem1=theorem1_bound(float(rewards.max()), tau),
-                reward_raml=reward_of(q_prime(p, rewards, tau).argmax(-1)),
-                reward_sqdml=reward_of(softmax_q(p, rewards, tau).argmax(-1)),
+                reward_raml=reward_of((p @ torch.softmax(rewards / tau, 0).T).argmax(-1)),
+                reward_sqdml=reward_of(torch.softmax(expected / tau, -1).argmax(-1)),
             )
         )
-    return TheoryTable(
-        reward_bayes=reward_of(bayes_rule(p, rewards)),
-        reward_ml=reward_of(p.argmax(-1)),
-        theorem2_limit=float(theorem2_limit(p, rewards).mean()),
-        rows=rows,
-    )
+    return TheoryTable(reward_of(expected.argmax(-1)), reward_of(p.argmax(-1)), float(theorem2_limit(p, rewards).mean()), rows)
 
 
 def _on_best(values: Tensor, dim: int) -> Tensor:

@@ -2,11 +2,11 @@
 
 Each lane of a program takes one input at a time: the values of all units and the lane's share of all derivatives are in its registers,
 weights come as single numbers from the cache. The derivatives are added up across lanes once per batch, so that a program is a single
-warp and waits for nobody. Registers are what limits the width: see ``WIDEST``.
+warp and waits for nobody. Registers are what limits the size of a network: see ``MOST_PARAMETERS``.
 """
 
 # The compiler reads a kernel's annotations as code and knows no Python types: kernels go without.
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WIDEST = 16  # units of a layer; the code is unrolled over pairs of units, and registers are few
+MOST_PARAMETERS = 256  # of a network: a lane has as many registers, and code unrolled over more takes minutes to compile
 
 _LANES = 32  # inputs at a time while training: one for each lane of a warp
 _WARPS = 1
@@ -58,8 +58,8 @@ def train_steps(
         losses.shape[1],
         batch_size,
         targets.shape[1],
-        learning_rate,
-        momentum,
+        float(learning_rate),
+        float(momentum),
         SIZES=sizes,
         STARTS=_starts(sizes),
         TOTAL=total is not None,
@@ -260,14 +260,14 @@ def _train(
     asks = pulls + m * patterns_count * SIZES[LAYERS]
     scale = tl.load(scales + m)
     lane = tl.arange(0, BLOCK)
-    for step in range(0, steps):
-        begin = step.to(tl.int64) * batch_size
-        size = tl.minimum(count - begin, batch_size).to(tl.int32)
+    for step in range(steps):
+        begin = step * batch_size
+        size = tl.minimum(count - begin, batch_size)
         sums = _zeros(PARAMETERS, BLOCK)
         loss = tl.zeros([BLOCK], dtype=tl.float32)
         for start in range(0, size, BLOCK):
             real = start + lane < size
-            row = begin + start + lane
+            row = (begin + start + lane).to(tl.int64)
             kept = (_read(inputs, row, real, SIZES[0]),)
             for layer in tl.static_range(LAYERS):
                 values = _forward(kept[layer], weights + STARTS[layer], SIZES[layer], SIZES[layer + 1], layer < LAYERS - 1)
@@ -317,7 +317,7 @@ def _answer(
     weights = networks + m * STARTS[LAYERS]
     lane = tl.arange(0, BLOCK)
     summed = tl.zeros([BLOCK], dtype=tl.float64)
-    for start in range(0, PART, BLOCK):
+    for start in range(0, tl.minimum(count - part * PART, PART), BLOCK):
         row = part * PART + start + lane
         real = row < count
         values = _read(inputs, row, real, SIZES[0])

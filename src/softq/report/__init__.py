@@ -4,7 +4,6 @@ from softq.report.classification import Cell, ClassificationResults, Comparison
 from softq.report.classification import section as classification_section
 from softq.report.page import Column, Figure, Section, Table, write_report
 from softq.report.runs import RunSummary, runs_section
-from softq.report.statistics import Interval, mean_interval
 
 __all__ = [
     "Cell",
@@ -12,12 +11,10 @@ __all__ = [
     "Column",
     "Comparison",
     "Figure",
-    "Interval",
     "RunSummary",
     "Section",
     "Table",
     "classification_section",
-    "mean_interval",
     "runs_section",
     "write_report",
 ]

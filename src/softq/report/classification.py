@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from softq.evaluate import Interval
 from softq.report import classification_figures as figures
 from softq.report.classification_results import Cell, ClassificationResults, Comparison, Objective, at
 from softq.report.page import Column, Figure, Section, Table, Value
 from softq.report.paper import CLASSIFICATION_BEST_TAU, CLASSIFICATION_SETUP
-from softq.report.statistics import Interval
 
 __all__ = ["Cell", "ClassificationResults", "Comparison", "section"]
 
@@ -71,11 +71,10 @@ def _findings(results: ClassificationResults) -> list[str]:
     if ml is not None:
         said.append(f"ML earns {ml.value:.4f} on the test set, {results.of_bayes(ml.value):.1f} % of what the Bayes rule earns there")
     for objective in TUNED:
-        tau = results.best_tau(objective)
-        if tau is not None:
-            test = at(results.rewards("short", objective, "test"), tau)
-            if test is not None:
-                said.append(f"{objective.upper()} at its best τ = {tau:g} earns {test.value:.4f} ({results.of_bayes(test.value):.1f} %)")
+        best = results.best(objective)
+        if best is not None:
+            earned = best.test.value
+            said.append(f"{objective.upper()} at its best τ = {best.tau:g} earns {earned:.4f} ({results.of_bayes(earned):.1f} %)")
     return ["; ".join(said) + "."] if said else []
 
 
@@ -103,13 +102,10 @@ def _best_table(results: ClassificationResults) -> Table | None:
     if ml_dev is not None and ml_test is not None:
         rows.append(("ML", None, None, ml_dev, ml_test, results.of_bayes(ml_test.value), None))
     for objective in TUNED:
-        tau = results.best_tau(objective)
-        if tau is None:
-            continue
-        dev, test = (at(results.rewards("short", objective, split), tau) for split in ("dev", "test"))
-        if test is not None:
-            paper = CLASSIFICATION_BEST_TAU[objective].value
-            rows.append((objective.upper(), tau, paper, dev, test, results.of_bayes(test.value), _against_ml(results, objective, tau)))
+        best = results.best(objective)
+        if best is not None:
+            paper, gain = CLASSIFICATION_BEST_TAU[objective].value, _against_ml(results, objective, best.tau)
+            rows.append((objective.upper(), best.tau, paper, best.dev, best.test, results.of_bayes(best.test.value), gain))
     if not rows:
         return None
     rows.append(("Bayes rule", None, None, results.bayes_dev, results.bayes_test, 100.0, None))

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
+from softq.evaluate import Interval
 from softq.report.classification_results import ClassificationResults, Split, at
 from softq.report.figures import Canvas, Look, Series, describe, temperature_axis
 from softq.report.page import Column, Figure, Table, Value
-from softq.report.statistics import Interval
 
 ML, BAYES = Look("green", "", "-."), Look("ink", "", ":")
 RAML, SQDML = Look("orange", "s", weight=2.6), Look("blue", "o", weight=1.2)  # at large τ they coincide
@@ -26,7 +26,7 @@ def short_range(results: ClassificationResults) -> Figure | None:
         "short",
         name="reward-by-temperature",
         title="Reward against temperature, the paper’s Figure 1",
-        caption="As τ grows, RAML climbs from ML towards SQDML, which decides like the Bayes rule at every τ. ",
+        caption="By the theory, RAML climbs from ML towards SQDML as τ grows, and SQDML decides like the Bayes rule at every τ. ",
     )
 
 
@@ -49,7 +49,7 @@ def scaled(results: ClassificationResults) -> Figure | None:
     panels = [("Plain logits", plain), ("Logits scaled by τ", divided)] if plain else [("Logits scaled by τ", divided)]
     return Figure(
         name="reward-with-scaled-logits",
-        title="The fall at large τ is a matter of scale",
+        title="Large temperatures with plain and with scaled logits",
         caption="Test reward with plain logits, and with the logits divided by τ and the loss multiplied by τ². The targets are the "
         "same; the axis of τ is logarithmic. " + _BANDS,
         alt="Test reward against temperature, with plain logits and with logits scaled by the temperature. "

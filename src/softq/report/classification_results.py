@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from softq.report.statistics import Interval, mean_interval
+from softq.evaluate import Interval, mean_interval
 from softq.theory import TheoryRow, TheoryTable
 
 Y = TypeVar("Y")
@@ -41,6 +41,14 @@ class Comparison(NamedTuple):
     low: float
     high: float
     temperature_scaled: bool = False
+
+
+class Best(NamedTuple):
+    """A temperature chosen on the validation set, and the rewards there."""
+
+    tau: float
+    dev: Interval
+    test: Interval
 
 
 @dataclass(frozen=True)
@@ -85,10 +93,11 @@ class ClassificationResults:
         by_seed = {cell.seed: getattr(cell, split) for cell in self.cells if cell.objective == "ml"}  # several sweeps may hold the same run
         return mean_interval([*by_seed.values()]) if by_seed else None
 
-    def best_tau(self, objective: Objective) -> float | None:
-        """Temperature of the short sweep with the highest mean validation reward; of equals, the smallest."""
-        points = self.rewards("short", objective, "dev")
-        return max(points, key=lambda point: (point[1].value, -point[0]))[0] if points else None
+    def best(self, objective: Objective) -> Best | None:
+        """The temperature of the short sweep with the highest mean validation reward; of equals, the smallest."""
+        dev, test = (self.rewards("short", objective, split) for split in get_args(Split))
+        points = [Best(tau, on_dev, on_test) for (tau, on_dev), (_, on_test) in zip(dev, test, strict=True)]
+        return max(points, key=lambda point: (point.dev.value, -point.tau), default=None)
 
     def exact(self, tau: float) -> TheoryRow | None:
         """The population's row at τ."""

@@ -13,13 +13,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from softq.errors import DependencyError
-from softq.report.statistics import Interval
+from softq.evaluate import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -219,7 +219,15 @@ def temperature_axis(axes: Axes, *, logarithmic: bool) -> None:
     axes.set_xlabel("τ")
 
 
-def render(draw: Callable[[Canvas], None], style: Style, kind: Literal["svg", "png"]) -> bytes:
+class Picture(NamedTuple):
+    """A figure as a file, and its size in CSS pixels."""
+
+    content: bytes
+    width: int
+    height: int
+
+
+def render(draw: Callable[[Canvas], None], style: Style, kind: Literal["svg", "png"]) -> Picture:
     """Draw in one style. The same numbers always give the same bytes.
 
     Raises DependencyError without matplotlib.
@@ -243,7 +251,8 @@ def render(draw: Callable[[Canvas], None], style: Style, kind: Literal["svg", "p
             canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
         else:
             canvas.print_png(buffer, metadata={"Software": None})
-    return buffer.getvalue()
+        width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    return Picture(buffer.getvalue(), width, height)
 
 
 def describe(label: str, points: Sequence[tuple[float, float]], at: str, digits: int = 3) -> str:

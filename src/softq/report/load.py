@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,17 +15,18 @@ from numpy.typing import NDArray
 from softq.errors import DataError, RecipeError
 from softq.kernels import perceptrons
 from softq.recipe import read_toml, recipe_hash
-from softq.report.classification import Cell, ClassificationResults, Comparison, section
+from softq.report.classification import AGREEMENT_TAUS, Cell, ClassificationResults, Comparison, section
 from softq.report.page import Section
 from softq.report.runs import RunSummary, runs_section
-from softq.run import CELLS, ENVIRONMENT, METRICS, RECIPE, TIMINGS, RunFolder
+from softq.run import CELLS, ENVIRONMENT, METRICS, RECIPE, TIMINGS, RunFolder, read_json
 from softq.sweep import SWEEP, Sweep, SweepCell, read_recipe, read_sweep
 from softq.tasks import TASKS, Task
 from softq.tasks.base import best_models
 from softq.tasks.classification import make_data
 from softq.theory import TheoryTable, bayes_rule, four_class_problem, theory_table
 
-POPULATION_GRID = 400  # inputs along each side: rewards to about 1e-4
+FINE_GRID, COARSE_GRID = 1000, 400  # inputs along each side, for rewards to about 1e-5 in tables and 1e-4 in curves
+BETWEEN = (4.0, 6.0, 9.0, 13.0, 20.0, 30.0, 45.0, 65.0, 100.0, 150.0)  # temperatures that no grid has, to draw exact curves through
 REGION_GRID = 160
 WIDE = 10.0  # a grid with temperatures above this is shown as the paper's Figure 2
 
@@ -126,7 +126,7 @@ def _classification_results(task: Task, sweep: Sweep, source: Source) -> Classif
         if choice.tau is not None and choice.gain is not None
     ]
     folders = [RunFolder(path) for path in sorted({member.run for member in sweep.cells})]
-    environment = json.loads((folders[0].path / ENVIRONMENT).read_text(encoding="utf-8")) if folders else {}
+    environment = read_json(folders[0].path / ENVIRONMENT) if folders else {}
     device = environment.get("gpu") if environment.get("device") == "cuda" else f"{environment.get('threads')} CPU threads"
     return ClassificationResults(
         cells=cells,
@@ -178,7 +178,13 @@ def _differences(recipe: Any) -> list[str]:
 
 @lru_cache(maxsize=4)
 def _population(taus: tuple[float, ...]) -> TheoryTable:
-    return theory_table(four_class_problem(POPULATION_GRID), list(taus))
+    """Exact rewards, gap and bounds at these temperatures."""
+    fine = theory_table(four_class_problem(FINE_GRID), [tau for tau in taus if tau in AGREEMENT_TAUS])
+    others = [tau for tau in taus if tau not in AGREEMENT_TAUS]
+    if max(taus, default=0.0) > WIDE:
+        others += [tau for tau in BETWEEN if tau not in taus]
+    coarse = theory_table(four_class_problem(COARSE_GRID), others)
+    return fine._replace(rows=sorted(fine.rows + coarse.rows, key=lambda row: row.tau))
 
 
 def _regions(task: Task, sweep: Sweep, recipe: Any) -> dict[str, NDArray[np.integer[Any]]]:

@@ -6,11 +6,8 @@ import base64
 import csv
 import io
 import math
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +15,9 @@ from typing import Any
 import jinja2
 
 from softq.errors import DataError
+from softq.evaluate import Interval
 from softq.report.figures import DARK, DARK_PHONE, LIGHT, LIGHT_PHONE, PHONE_WIDTH, Canvas, render
-from softq.report.statistics import Interval
+from softq.run import write_atomically
 
 MISSING = "–"
 
@@ -92,8 +90,7 @@ def write_report(sections: Sequence[Section], out: Path, *, title: str = "softq 
     contents = {folder / name: content for name, content in files.items()} | {out: page.encode()}
     try:
         for path, content in contents.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _write_whole(path, content)
+            write_atomically(path, content)
     except OSError as error:
         raise DataError(
             f"cannot write the report to {out}: {error.strerror or error} ({error.filename or out}); choose a folder that you may write to"
@@ -176,22 +173,13 @@ def _cell_view(value: Value, format_: str) -> dict[str, str]:
 def _figure_view(figure: Figure, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
     pictures = {}
     for key, style in {"light": LIGHT, "light_phone": LIGHT_PHONE, "dark": DARK, "dark_phone": DARK_PHONE}.items():
-        svg = render(figure.draw, style, "svg")
-        width, height = _size(svg)
-        pictures[key] = {"uri": _data_uri(svg, "image/svg+xml"), "width": width, "height": height}
+        picture = render(figure.draw, style, "svg")
+        pictures[key] = {"uri": _data_uri(picture.content, "image/svg+xml"), "width": picture.width, "height": picture.height}
         if not style.phone:
-            files[identity + ("-dark.svg" if key == "dark" else ".svg")] = svg
-    files[f"{identity}.png"] = render(figure.draw, LIGHT, "png")
+            files[identity + ("-dark.svg" if key == "dark" else ".svg")] = picture.content
+    files[f"{identity}.png"] = render(figure.draw, LIGHT, "png").content
     numbers = None if figure.numbers is None else _table_view(figure.numbers, identity, files)
     return {"kind": "figure", "id": identity, "figure": figure, "pictures": pictures, "numbers": numbers}
-
-
-def _size(svg: bytes) -> tuple[int, int]:
-    """Width and height of matplotlib's SVG, which are in points, as CSS pixels."""
-    width, height = (re.search(rb'<svg[^>]*\s%s="([\d.]+)pt"' % name, svg) for name in (b"width", b"height"))
-    if width is None or height is None:
-        raise DataError("matplotlib wrote an SVG without its size in points")
-    return round(float(width[1]) * 4 / 3), round(float(height[1]) * 4 / 3)
 
 
 def _data_uri(content: bytes, kind: str) -> str:
@@ -207,19 +195,3 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside ``path``, then rename: a reader, or a crash, sees the old file or the new one, never half of it."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)  # mkstemp's 0600 would hide the report from everybody else
-        Path(temporary).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(temporary).unlink()
-        raise

@@ -138,12 +138,13 @@ def train(
     if (result := run.result()) is not None:
         return result
     progress = _start(learner, run)
-    if workers.is_main:
-        run.rewrite_lines(METRICS, run.lines(METRICS)[: progress.lines])
-        run.rewrite_lines(TIMINGS, run.lines(TIMINGS)[: progress.lines])
-    watcher.begin(training.epochs * learner.examples, progress.epoch * learner.examples + learner.examples * progress.step // learner.steps)
-    events = EventWriter(run.path if workers.is_main else None, cell_names, progress.epoch)
     with Interrupts(workers) as interrupts:
+        if workers.is_main:
+            run.rewrite_lines(METRICS, run.lines(METRICS)[: progress.lines])
+            run.rewrite_lines(TIMINGS, run.lines(TIMINGS)[: progress.lines])
+        done = progress.epoch * learner.examples + learner.examples * progress.step // learner.steps
+        watcher.begin(training.epochs * learner.examples, done)
+        events = EventWriter(run.path if workers.is_main else None, cell_names, progress.epoch)
         while progress.epoch < training.epochs and any(progress.active(training)):
             began, first = time.perf_counter(), progress.step
             active = progress.active(training)

@@ -1,0 +1,210 @@
+"""Grids of small networks on the GPU against the CPU's: compiled where there is a GPU, else run by Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+import softq
+from softq.kernels import perceptrons, perceptrons_cpu
+from test_perceptrons import PAPER, as_double, grid, only, options, part, run
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if HAS_GPU else "cpu"
+if not HAS_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from triton.runtime import interpreter  # noqa: E402
+
+from softq.kernels import perceptrons_gpu  # noqa: E402
+
+INTERPRETED = isinstance(perceptrons_gpu._train, interpreter.InterpretedFunction)
+
+# The same tests of the kernels run in both worlds; with a GPU they belong to its tests.
+kernels_run = (
+    pytest.mark.gpu
+    if HAS_GPU
+    else pytest.mark.skipif(not INTERPRETED, reason="no GPU, and Triton was imported before it could be told to interpret")
+)
+on_gpu = pytest.mark.skipif(not HAS_GPU, reason="no NVIDIA GPU")
+
+SMALL = (2, 3, 2)
+
+
+@pytest.fixture(autouse=True)
+def _interpreter_takes_loop_bounds_from_tensors(monkeypatch):
+    """Triton 3.6's interpreter turns a one-element array into a number in a way that NumPy 2.4 no longer allows."""
+    original = interpreter._patch_lang_tensor
+
+    def patched(tensor, *scope):
+        original(tensor, *scope)
+        index = lambda self: int(self.handle.data.item())  # noqa: E731
+        if scope:
+            scope[0].set_attr(tensor, "__index__", index)
+        else:
+            tensor.__index__ = index
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+def there(x):
+    return x.to(DEVICE) if isinstance(x, torch.Tensor) else x
+
+
+def train(module, state, data, batch_size=16, keep_total=True):
+    """Networks, momentum, total and losses by the kernels of a module."""
+    state = [part.clone() for part in state]
+    networks, velocity, total = state
+    rest = [data[name] for name in ("sizes", "inputs", "patterns", "targets", "scales")]
+    losses = module.train_steps(networks, velocity, total if keep_total else None, *rest, batch_size, 0.1, 0.9)
+    return [*state, losses]
+
+
+def on_device(state, data):
+    return [there(part) for part in state], {name: there(value) for name, value in data.items()}
+
+
+def agree(found, expected, tolerance=1e-5):
+    for a, b in zip(found, expected, strict=True):
+        assert a.device.type == DEVICE
+        torch.testing.assert_close(a.cpu(), b, rtol=tolerance, atol=tolerance)
+
+
+@kernels_run
+@pytest.mark.parametrize("sizes", [SMALL, PAPER, (1, 2), (5, 1), (3, 2, 4, 3)], ids=str)
+def test_training_kernel(sizes):
+    state, data = grid(sizes, models=2, count=40)
+    agree(train(perceptrons_gpu, *on_device(state, data)), train(perceptrons_cpu, state, data))
+
+
+@kernels_run
+def test_large_scale_keeps_its_digits():
+    state, data = grid(SMALL, models=2, count=40, scale=10_001.0)
+    data["targets"] = torch.softmax(torch.tensor([7.4, 3.0], dtype=torch.float64) * torch.rand(2, 9, 2).double() / 10_001.0, -1)
+    state[1].zero_()
+    found = train(perceptrons_gpu, *on_device(state, data), batch_size=40)[1].cpu()  # after one step: the gradient
+    expected = run(*as_double(state, data), batch_size=40)[1]
+    assert ((found - expected).abs().amax(1) / expected.abs().amax(1)).max() < 1e-5
+
+
+@kernels_run
+def test_total_is_left_alone_where_none_is_wanted():
+    state, data = on_device(*grid(SMALL, models=2, count=20))
+    found, expected = (train(perceptrons_gpu, state, data, keep_total=wanted) for wanted in (False, True))
+    assert torch.equal(found[2], state[2])
+    assert all(torch.equal(found[i], expected[i]) for i in (0, 1, 3))
+
+
+@kernels_run
+def test_a_network_does_not_depend_on_its_company():
+    state, data = on_device(*grid(SMALL, models=3, count=40))
+    together = train(perceptrons_gpu, state, data)
+    for m in range(3):
+        alone = train(perceptrons_gpu, *only(state, data, slice(m, m + 1)))
+        assert all(torch.equal(a[0], b[m]) for a, b in zip(alone, together, strict=True))
+
+
+@kernels_run
+def test_two_halves_are_the_whole():
+    state, data = on_device(*grid(SMALL, models=2, count=50))
+    whole = train(perceptrons_gpu, state, data)
+    *state, first = train(perceptrons_gpu, state, part(data, slice(0, 16)))
+    *state, second = train(perceptrons_gpu, state, part(data, slice(16, None)))
+    assert all(torch.equal(a, b) for a, b in zip(whole, [*state, torch.cat([first, second], 1)], strict=True))
+
+
+@kernels_run
+def test_answers(monkeypatch):
+    monkeypatch.setattr(perceptrons_gpu, "_INPUTS_PER_PROGRAM", 128)
+    (networks, _, _), data = grid(PAPER, models=2, count=150)
+    earned = torch.randn(150, 4, generator=torch.Generator().manual_seed(1))
+    names = ("logits", "decisions", "mean_earned")
+    given = [(PAPER, x) for x in (data["inputs"], data["inputs"])] + [(PAPER, data["inputs"], earned)]
+    expected = [getattr(perceptrons_cpu, name)(networks, *rest) for name, rest in zip(names, given, strict=True)]
+    found = [getattr(perceptrons_gpu, name)(there(networks), *map(there, rest)) for name, rest in zip(names, given, strict=True)]
+    assert [x.dtype for x in found] == [torch.float32, torch.uint8, torch.float64]
+    agree(found, expected)
+
+
+@kernels_run
+def test_first_of_equals_decides():
+    networks = torch.tensor([[0.0, 0.0, 0.0, 1.0, 2.0, 2.0], [0.0] * 6], device=DEVICE)
+    assert perceptrons_gpu.decisions(networks, (1, 3), torch.ones(2, 1, device=DEVICE)).tolist() == [[1, 1], [0, 0]]
+
+
+@kernels_run
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # numpy, for the interpreter
+def test_a_network_that_diverges_leaves_the_others_alone():
+    state, data = on_device(*grid(SMALL, models=2, count=20))
+    expected = train(perceptrons_gpu, state, data)
+    state[0][1, 2] = torch.nan
+    found = train(perceptrons_gpu, state, data)
+    assert found[3][1].isnan().all()
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(found, expected, strict=True))
+
+
+@kernels_run
+def test_kernels_of_nothing():
+    state, data = on_device(*grid(SMALL, models=2))
+    assert train(perceptrons_gpu, state, part(data, slice(0)))[3].shape == (2, 0)
+    assert perceptrons_gpu.decisions(state[0], SMALL, data["inputs"][:0]).shape == (2, 0)
+
+
+# --- compiled, at full size, through the public entries -------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("scale", [1.0, 10_001.0])
+def test_many_networks_and_steps(scale):
+    state, data = grid(PAPER, models=1325, count=20_500, patterns=286, scale=scale)
+    state[1].zero_()
+    if scale > 1.0:
+        data["targets"] = torch.softmax(data["targets"].log() / scale, -1)
+    fast = run(*on_device(state, data), batch_size=1000)
+    agree(fast, run(state, data, batch_size=1000), tolerance=2e-3)  # twenty steps of momentum magnify what rounding began
+    agree([x[:, :2] for x in fast[3:]], [x[:, :2] for x in run(state, part(data, slice(2000)), batch_size=1000)[3:]], tolerance=1e-5)
+    inputs, earned = data["inputs"], torch.rand(20_500, 4)
+    trained = fast[0].cpu()
+    found = perceptrons.mean_earned(fast[0], sizes=PAPER, inputs=inputs.cuda(), earned=earned.cuda())
+    torch.testing.assert_close(
+        found.cpu(), perceptrons.mean_earned(trained, sizes=PAPER, inputs=inputs, earned=earned), rtol=1e-3, atol=1e-3
+    )
+    decided = perceptrons.decisions(fast[0], sizes=PAPER, inputs=inputs.cuda())
+    assert (decided.cpu() == perceptrons.decisions(trained, sizes=PAPER, inputs=inputs)).double().mean() > 0.999
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_company_and_halves_at_full_size():
+    state, data = on_device(*grid(PAPER, models=1325, count=10_000, patterns=286))
+    whole = run(state, data, batch_size=1000)
+    for m in (0, 777, 1324):
+        alone = run(*only(state, data, slice(m, m + 1)), batch_size=1000)
+        assert all(torch.equal(a[0], b[m]) for a, b in zip(alone, whole, strict=True))
+    *state, first = run(state, part(data, slice(0, 3000)), batch_size=1000)
+    *state, second = run(state, part(data, slice(3000, None)), batch_size=1000)
+    assert all(torch.equal(a, b) for a, b in zip(whole, [*state, torch.cat([first, second], 1)], strict=True))
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("sizes", [(2, 32, 32, 4), (3, 9, 7, 5)], ids=str)
+def test_other_sizes_on_gpu(sizes):
+    state, data = grid(sizes, models=4, count=3000)
+    agree(run(*on_device(state, data), batch_size=1000), run(state, data, batch_size=1000), tolerance=1e-4)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_plain_path_on_gpu():
+    state, data = on_device(*grid(PAPER, count=100))
+    fast = run(state, data)
+    with softq.backend("reference"):
+        plain = run(state, data)
+    agree(fast, [x.cpu() for x in plain])
+    assert perceptrons.train_steps(*state[:2], None, **data, **options()).is_cuda
