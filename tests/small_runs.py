@@ -24,9 +24,9 @@ def recipe(*flags):
     return build(ClassificationRecipe, parse_flags(ClassificationRecipe, [*SMALL, *map(str, flags)]))
 
 
-def softq(*arguments):
+def softq(*arguments, terminal="dumb"):
     """A command in this process, on a wide plain terminal, so that nothing wraps or is coloured."""
-    return CliRunner().invoke(cli.app, list(map(str, arguments)), env={"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"})
+    return CliRunner().invoke(cli.app, list(map(str, arguments)), env={"COLUMNS": "300", "NO_COLOR": "1", "TERM": terminal})
 
 
 def contents(folder):

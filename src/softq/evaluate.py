@@ -63,9 +63,9 @@ def paired_bootstrap(
     0.0
 
     """
-    if systems.dim() != 4 or baseline.dim() != 3 or systems.shape[2:] != baseline.shape[1:]:
+    if systems.dim() != 4 or baseline.dim() != 3 or systems.shape[2:] != baseline.shape[1:] or 0 in (*systems.shape, *baseline.shape):
         raise ShapeError(
-            "statistics must be [systems, repetitions, examples, D] and [repetitions, examples, D] of the same examples, "
+            "statistics must be [systems, repetitions, examples, D] and [repetitions, examples, D] of the same examples and not empty, "
             f"got {list(systems.shape)} and {list(baseline.shape)}"
         )
     count, repetitions, examples, width = systems.shape

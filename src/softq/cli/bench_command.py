@@ -89,6 +89,25 @@ def estimators(
     _run_benchmark("estimators", as_json, "--repeats", str(repeats), *(["--plot", str(plot)] if plot else []))
 
 
+@bench.command()
+def grid(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 7,
+    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time the training of many small networks as one grid against training them one after another in plain torch.
+
+    Contenders take turns on the same steps, and their weights are checked to agree. Also measured: how time grows with the inputs and
+    memory with the epochs, and on a GPU the share of its peak. The benchmarks come with the source tree, not with the installed package.
+
+    **Examples**
+
+    - `softq bench grid`: the whole table, in a minute
+    - `softq bench grid --device cuda`: the sizes of the paper on a GPU
+    """
+    _run_benchmark("grid", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
+
+
 def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
     """Run a script of the source tree in a process of its own, and exit as it does."""
     script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"

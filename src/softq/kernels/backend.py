@@ -16,7 +16,7 @@ _BACKEND: ContextVar[Backend] = ContextVar("softq_backend", default="fast")
 def backend(name: Backend) -> Iterator[None]:
     """Run the block on ``"fast"`` kernels (the default) or on the plain torch ``"reference"``.
 
-    It governs log-partitions and marginals; modes and samples have one implementation. The choice
+    It governs log-partitions, marginals and grids of networks; modes and samples have one implementation. The choice
     belongs to the calling thread (or async task) alone.
 
     >>> import softq, torch

@@ -192,10 +192,9 @@ def _train_plainly(
         rows = slice(step * batch_size, (step + 1) * batch_size)
         with torch.enable_grad():
             leaf = networks.detach().requires_grad_()
-            answers = _logits_plainly(
-                leaf, sizes, inputs[rows]
-            ).double()  # at large s, softmax and target agree in most of float32's digits
-            log_probs = torch.log_softmax(answers / scale[:, None, None], -1)
+            answers = _logits_plainly(leaf, sizes, inputs[rows])
+            # float64, because at large s softmax and target agree in most of float32's digits
+            log_probs = torch.log_softmax(answers.double() / scale[:, None, None], -1)
             loss = -(targets[:, patterns[rows]] * log_probs).sum(-1).mean(-1)  # [M]
             (gradient,) = torch.autograd.grad((scale**2 * loss).sum(), leaf)
         velocity.mul_(momentum).add_(gradient)

@@ -21,7 +21,6 @@ MOST_PARAMETERS = 256  # of a network: a lane has as many registers, and code un
 
 _LANES = 32  # inputs at a time while training: one for each lane of a warp
 _WARPS = 1
-_REGISTERS = 168  # of a lane: three warps to a scheduler, twelve networks to a multiprocessor; some sums then go to the cache and back
 _INPUTS_PER_PROGRAM = 4096  # when only answers are wanted
 _ANSWER_LANES = 128
 
@@ -65,7 +64,6 @@ def train_steps(
         TOTAL=total is not None,
         BLOCK=_LANES * _WARPS,
         num_warps=_WARPS,
-        maxnreg=_REGISTERS,
     )
     return losses
 

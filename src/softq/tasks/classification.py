@@ -176,7 +176,8 @@ class GridLearner:
         self.steps = math.ceil(self.examples / recipe.training.batch_size)
         counts, patterns = torch.unique(splits.train.counts, dim=0, return_inverse=True)
         self._inputs, self._patterns = splits.train.inputs.to(device), patterns.int().to(device)
-        tables = {cell.objective: target_rows(cell.objective, counts, splits.rewards) for cell in cells}
+        objectives = {cell.objective for cell in cells}  # far fewer than cells where there are many seeds
+        tables = {objective: target_rows(objective, counts, splits.rewards) for objective in objectives}
         scales = [cell.objective.tau if cell.objective.temperature_scaled else 1.0 for cell in cells]
         self._scales = torch.tensor(scales, dtype=torch.float64)
         self._grid = PerceptronGrid(
