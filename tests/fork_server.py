@@ -31,18 +31,15 @@ class ForkServer:
         self._process.stdout.close()
 
     def start(self, *commands, folder, variables=None, largest_file=None):
-        """Start commands side by side in a folder, with environment variables for each; returns process ids."""
-        children = [
-            {
-                "arguments": list(map(str, command)),
-                "variables": variables[number] if variables else {},
-                "output": str(folder / f"child{number}"),
-            }
-            for number, command in enumerate(commands)
-        ]
-        self._outputs = [Path(child["output"]) for child in children]
-        request = {"children": children, "folder": str(folder), "largest_file": largest_file}
-        self._process.stdin.write(json.dumps(request) + "\n")
+        """Start commands side by side in a folder, with environment variables and a largest file for each; returns process ids."""
+        children = []
+        for number, command in enumerate(commands):
+            output = str(folder / f"child{number}")
+            own = variables[number] if variables else {}
+            limit = largest_file[number] if isinstance(largest_file, list) else largest_file
+            children.append({"arguments": list(map(str, command)), "variables": own, "largest_file": limit, "output": output})
+        self._outputs = [child["output"] for child in children]
+        self._process.stdin.write(json.dumps({"children": children, "folder": str(folder)}) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -60,7 +57,7 @@ class ForkServer:
         return self.wait()[0]
 
 
-def _become(child, folder, largest_file):
+def _become(child, folder):
     """Turn this copy of the server into a command; does not return."""
     code = 70
     try:
@@ -68,8 +65,8 @@ def _become(child, folder, largest_file):
             os.dup2(os.open(f"{child['output']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         os.chdir(folder)
         os.environ.update(child["variables"])
-        if largest_file is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+        if child["largest_file"] is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (child["largest_file"], child["largest_file"]))
         sys.argv = ["softq", *child["arguments"]]
         try:
             app(prog_name="softq")
@@ -90,7 +87,7 @@ def _serve():
         for child in request["children"]:
             pid = os.fork()
             if pid == 0:
-                _become(child, request["folder"], request["largest_file"])
+                _become(child, request["folder"])
             pids.append(pid)
         print(json.dumps(pids), flush=True)  # noqa: T201
         sys.stdin.readline()  # until then no process id is given up, so that it is safe to kill

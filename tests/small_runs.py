@@ -3,6 +3,7 @@
 import math
 import os
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -11,9 +12,9 @@ from typer.testing import CliRunner
 
 from softq import cli
 from softq.recipe import Objective, Training, build, parse_flags
-from softq.run import BEST, LAST, METRICS, RESULT
+from softq.run import BEST, LAST, METRICS, RESULT, RunFolder
 from softq.tasks.classification import ClassificationRecipe
-from softq.train import OneProcess, TorchLearner, generator_for
+from softq.train import OneProcess, TorchLearner, generator_for, train
 
 SMALL = ["--inputs", "300", "--dev", "200", "--test", "200", "--epochs", "3", "--batch-size", "100"]
 CPU = OneProcess(torch.device("cpu"))
@@ -34,6 +35,17 @@ def contents(folder):
     return {name: (folder / name).read_bytes() for name in (METRICS, RESULT, BEST, LAST)}
 
 
+@contextmanager
+def single_thread():
+    """One thread: on tensors as small as these a second one only costs, and where others are at work it costs much."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def wait_for(what, seconds=120.0):
     """Wait until something is true; a machine may be slow, but not for ever."""
     end = time.monotonic() + seconds
@@ -45,6 +57,22 @@ def wait_for(what, seconds=120.0):
 def snapshot(folder):
     """Every file below a folder with the time it was last written."""
     return {str(path): os.stat(path).st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def go(learner, folder, watcher=None, workers=CPU, **training):
+    """Train a learner into a folder, new or not; the outcome and the rows of its metrics."""
+    run = RunFolder(folder)
+    if not run.exists():
+        run = RunFolder.create(folder, "", [], "cpu")
+    names = [f"cell {number}" for number in range(learner.cells)]
+    options = {"epochs": 6, "patience": 0} | training
+
+    def finish(outcome):
+        return outcome._asdict()
+
+    with run.locked():
+        outcome = train(learner, run, Training(**options), workers=workers, cell_names=names, finish=finish, watcher=watcher)
+    return outcome, run.lines(METRICS)
 
 
 class Scripted:

@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import oracle
-from small_runs import CPU, recipe
+from small_runs import CPU, recipe, single_thread
 from softq.errors import RecipeError, RunError
 from softq.recipe import Objective
 from softq.run import BEST, METRICS, RunFolder
@@ -24,11 +24,8 @@ RARE = 1e-6  # how often a test of samples would fail by chance, if its seed wer
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
-    """On tensors as small as these, a second thread only costs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with single_thread():
+        yield
 
 
 # --- data ---------------------------------------------------------------------------------------------
