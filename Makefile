@@ -23,13 +23,16 @@ run: install ## Run the paper's experiments, small enough for two cores, and wri
 PLAIN_TESTS := $(addprefix tests/test_,conformance.py kernels.py perceptrons.py rewards.py samplers.py)
 LARGE := ten_thousand or shared_between_threads or large_inputs or give_up or wider_tensors
 
+# Two processes, a file of tests at a time to each, and one thread in each: a second one would only get in the other's way.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
 test: install ## Run all tests with branch coverage
 	$(BIN)/python -m coverage erase
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q --cov=softq --cov-report= $(PLAIN_TESTS) -k "not ($(LARGE))" \
+	NUMBA_DISABLE_JIT=1 $(PYTEST) --cov=softq --cov-report= $(PLAIN_TESTS) -k "not ($(LARGE))" \
 		-W "ignore:overflow encountered:RuntimeWarning" \
 		-W "ignore:divide by zero encountered:RuntimeWarning" \
 		-W "ignore:invalid value encountered:RuntimeWarning"
-	$(BIN)/python -m pytest --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95
+	$(PYTEST) --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 # The report is tested in a browser. Where one cannot be installed, that test is skipped and says so.
 browser: ## Install Chromium for the test of the report, where Debian's packages are to be had

@@ -16,7 +16,7 @@ from softq.run import BEST, LAST, METRICS, RESULT, RunFolder
 from softq.tasks.classification import ClassificationRecipe
 from softq.train import OneProcess, TorchLearner, generator_for, train
 
-SMALL = ["--inputs", "300", "--dev", "200", "--test", "200", "--epochs", "3", "--batch-size", "100"]
+SMALL = ["--inputs", "300", "--dev", "200", "--test", "200", "--epochs", "3", "--burn-in", "0", "--batch-size", "100"]
 CPU = OneProcess(torch.device("cpu"))
 
 

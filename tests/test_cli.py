@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 import softq
 from softq import cli
 from softq.cli import theory_command
-from softq.ranges import parse_taus
 from softq.cli.theory_command import DEFAULT_TAUS
+from softq.ranges import parse_taus
 
 GRID = ["--grid", "40"]
 

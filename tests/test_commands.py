@@ -9,9 +9,9 @@ import pytest
 from small_runs import SMALL, recipe, snapshot, softq
 from softq.cli import progress, report_command, shared
 from softq.recipe import read_toml, recipe_hash
-from softq.report import load
+from softq.report import classification_load as load
 from softq.run import BEST, CELLS, METRICS, RECIPE, RESULT, RunFolder
-from softq.sweep import SWEEP, parse_recipe
+from softq.sweep import SWEEP, parse_recipe, read_recipe
 from softq.tasks import TASKS
 from softq.tasks.classification import Classification
 
@@ -120,7 +120,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
             ["expected a task, a recipe of softq, or a file that ends in .toml, got 'clasification'", "did you mean 'classification'?"],
         ),
         (["zzz"], ["there are classification, classification-paper, classification-small"]),
-        (["missing.toml"], ["got 'missing.toml'"]),
+        (["missing.toml"], ["there is no file missing.toml"]),
         (["classification", "--epoch", "3"], ["there is no flag --epoch, did you mean --epochs?"]),
         (["classification", "--epochs", "0"], ["[training]: epochs must be at least 1, got 0"]),
         (["classification", "--objective", "raml"], ["raml needs a temperature, such as tau = 1.0"]),
@@ -267,7 +267,7 @@ def test_report_of_runs_and_sweeps(trained, swept, tmp_path):
     assert RunFolder(trained[0]).result()["signature"] in text
     result = softq("report", swept[0].parent, "--out", page)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{page} (")
+    assert result.stdout.startswith(f"{page}, and ")
 
 
 @pytest.mark.usefixtures("coarse")
@@ -328,3 +328,29 @@ def test_train_as_a_program(tmp_path):
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)  # noqa: S603
     assert (ended.returncode, ended.stderr) == (0, "")
     assert json.loads(ended.stdout)["cells"] == RunFolder(tmp_path / "run").result()["cells"]
+
+
+def test_flags_of_a_sweep_change_its_grids_and_leave_the_rest(tmp_path):
+    folder = tmp_path / "sweep"
+    told(softq("sweep", "classification", *SMALL, "--objective", "raml", "--tau", "1,3", "--out", folder, "--json"))
+    told(softq("sweep", "--resume", "--out", folder, "--seed", "0:1", "--json"))
+    _, (grid,) = read_recipe(TASKS["classification"], folder / SWEEP)
+    assert (grid.objective, grid.tau, grid.seed) == (("raml",), "1,3", "0:1")
+
+
+@pytest.mark.parametrize("flags", [["--training.seed", "7"], ["--objective.name", "raml"], ["--objective.tau", "3"]])
+@pytest.mark.parametrize("command", [["sweep", "classification"], ["reproduce", "classification"]])
+def test_what_grids_decide_is_no_flag_of_a_sweep(tmp_path, command, flags):
+    refused(softq(*command, *flags, "--out", tmp_path / "x"), "objectives, temperatures and seeds are the grids'")
+    assert not (tmp_path / "x").exists()
+
+
+def test_reproduce_asks_for_matplotlib_before_it_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr(report_command.importlib.util, "find_spec", lambda name: None)
+    refused(softq("reproduce", "--out", tmp_path / "x"), "pip install 'softq[plot]'")
+    assert not (tmp_path / "x").exists()
+
+
+def test_paths_are_printed_as_they_are(tmp_path):
+    out = tmp_path / "[b]run"
+    assert f"run: {out}\n" in softq(*TRAIN, "--out", out).stdout

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe, single_thread
-from softq.run import METRICS, RESULT, TIMINGS, RunFolder
+from softq.errors import RunError
+from softq.run import LAST, METRICS, RESULT, TIMINGS, RunFolder
 from softq.tasks import TASKS, train_cells
 from softq.train import events
 
@@ -122,6 +123,35 @@ def test_a_run_that_is_broken_off_again_and_again_ends_the_same(tmp_path, job):
             assert crashes < 100, "it makes no progress"
         assert contents(out) == contents(tmp_path / "whole")
     assert crashes >= 8
+
+
+@pytest.mark.usefixtures("no_events")
+def test_a_best_model_that_no_checkpoint_knows_is_forgotten(tmp_path, monkeypatch):
+    save = RunFolder.save
+
+    def broken_save(self, name, tensors, notes):
+        if name == LAST and notes["epoch"] == 2:  # its best model is written by then
+            raise CrashError
+        save(self, name, tensors, notes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save", broken_save)
+        with pytest.raises(CrashError):
+            go(Scripted([[1.0, 9.0, 0.0]]), tmp_path, epochs=3)
+    other = Scripted([[1.0, 0.5, 0.5]])  # as if on another device: what was best is not again
+    outcome, _ = go(other, tmp_path, epochs=3)
+    assert (outcome["epochs"], outcome["dev"]) == ([1], [1.0])
+    assert other.kept.tolist() == [4.0]  # the steps of the first epoch
+
+
+@pytest.mark.usefixtures("no_events")
+def test_a_checkpoint_of_another_kind_of_training_is_refused(tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        crash_at(patch, 12, late=True)
+        with pytest.raises(CrashError):
+            one_cell(tmp_path)
+    with pytest.raises(RunError, match="written by another kind of training, such as one process instead of several"):
+        go(noisy_regression(average=True), tmp_path)
 
 
 # --- TensorBoard --------------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
-"""The report: opened in a browser, read back from its files, and its numbers checked against scipy and by hand."""
+"""The page of a report: opened in a browser, read back from its files; runs of any task, and colours."""
 
 import base64
 import csv
+import dataclasses
 import io
 import itertools
 import math
 import os
-import random
 import re
 import shutil
 import statistics
@@ -16,134 +16,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-import torch
 
-from softq import report, theory
+from report_cases import SHORT, legend_of, make_regions, make_results, make_runs, part
+from softq import report
 from softq.errors import DataError, DependencyError, SoftqError
-from softq.evaluate import student_t
-from softq.report import figures, paper
+from softq.evaluate import Interval
+from softq.report import figures
+from softq.report import page as pages
 
-SHORT = [round(0.1 * i, 1) for i in range(1, 31)]
-WIDE = [float(tau) for tau in range(1, 10002, 400)]
-SEEDS = range(5)
-ONE_CLASS = math.exp(2.0) / 4  # what always deciding for class 0 earns, about
-
-
-def make_cells(table, sweeps=("short", "wide", "wide-scaled")):
-    """Cells as training would give them: the exact reward of each target, a fall at large τ with plain logits, noise by seed."""
-    rng = random.Random(0)  # noqa: S311
-    rows = {row.tau: row for row in table.rows}
-    shift = {"dev": 0.0031, "test": -0.0042}  # of a drawn set against the population
-
-    def cell(sweep, objective, tau, seed, exact):
-        if sweep == "wide":
-            exact = ONE_CLASS + (exact - ONE_CLASS) / (1 + (tau / 5000) ** 6)
-        noise = 0.012 if sweep == "wide" and tau > 2000 else 0.0012
-        dev, test = (exact + shift[split] + rng.gauss(0, noise) for split in ("dev", "test"))
-        return report.Cell(sweep, objective, tau, seed, sweep == "wide-scaled", dev, test, rng.randrange(20, 100))
-
-    cells = []
-    for seed in SEEDS:
-        if "short" in sweeps:
-            cells.append(cell("short", "ml", None, seed, table.reward_ml))
-        for sweep in sweeps:
-            for tau in SHORT if sweep == "short" else WIDE:
-                cells.append(cell(sweep, "raml", tau, seed, rows[tau].reward_raml))
-                cells.append(cell(sweep, "sqdml", tau, seed, rows[tau].reward_sqdml))
-    return cells
+COMMAND = "softq reproduce classification --scale small --out runs/classification"
 
 
 @pytest.fixture(scope="module")
-def population():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on tensors as small as these, a second thread only costs
-    try:
-        return theory.theory_table(theory.four_class_problem(40), [*SHORT, *WIDE[1:]])
-    finally:
-        torch.set_num_threads(threads)
-
-
-def make_regions(size=120):
-    problem = theory.four_class_problem(size)
-
-    def decide(scores):
-        return scores.argmax(-1).reshape(size, size).numpy()
-
-    return {
-        "Bayes rule": theory.bayes_rule(problem.p, problem.rewards).reshape(size, size).numpy(),
-        "ML": decide(problem.p),
-        **{
-            f"RAML τ = {name}": decide(theory.q_prime(problem.p, problem.rewards, tau)) for name, tau in (("0.5", 0.5), ("2.4 (best)", 2.4))
-        },
-        "RAML τ = 10,001": np.zeros((size, size), dtype=np.int64),
-        **{
-            f"SQDML τ = {name}": decide(theory.softmax_q(problem.p, problem.rewards, tau))
-            for name, tau in (("0.5", 0.5), ("1.1 (best)", 1.1), ("10,001", 10001.0))
-        },
-    }
-
-
-def oracle_best_tau(cells, objective):
-    """By hand: the τ of the short sweep whose mean validation reward is highest."""
-    means = {}
-    for tau in SHORT:
-        values = [cell.dev for cell in cells if (cell.sweep, cell.objective, cell.tau) == ("short", objective, tau)]
-        if values:
-            means[tau] = statistics.fmean(values)
-    return max(means, key=means.get) if means else 1.0
-
-
-def make_results(population, sweeps=("short", "wide", "wide-scaled"), **changes):
-    cells = make_cells(population, sweeps)
-    best = {objective: oracle_best_tau(cells, objective) for objective in ("raml", "sqdml")}
-    fields = {
-        "cells": cells,
-        "population": population,
-        "bayes_dev": population.reward_bayes + 0.0031,
-        "bayes_test": population.reward_bayes - 0.0042,
-        "regions": make_regions(),
-        "comparisons": [
-            report.Comparison("raml", best["raml"], 0.1302, 0.1241, 0.1364),
-            report.Comparison("sqdml", best["sqdml"], 0.1349, 0.1287, 0.1410),
-            report.Comparison("raml", 10001.0, -0.3102, -0.3311, -0.2893),
-            report.Comparison("raml", 10001.0, 0.1347, 0.1285, 0.1409, temperature_scaled=True),
-        ],
-        "inputs": 100_000,
-        "outputs_per_input": 10,
-        "seeds": list(SEEDS),
-        "epochs": 100,
-        "recipe_hash": "3f9a1c62b7d0",
-        "signature": "matrix|K=4|sha256=0d2c51aa",
-        "command": "softq reproduce classification --scale small --out runs/classification",
-        "scale": "small",
-        "seconds": 412.3,
-        "device": "2 CPU cores",
-        "date": "2025-01-31",
-        "version": "0.1.0",
-        "differences": ["Weights are averaged over the last epoch."],
-    }
-    return report.ClassificationResults(**fields | changes)
-
-
-def make_runs():
-    def curve(top, speed):
-        return [(epoch, 1.9 * math.exp(-speed * epoch) + 0.2, top - 0.4 * math.exp(-speed * epoch)) for epoch in range(1, 21)]
-
-    return [
-        report.RunSummary("ner-ml", "ner", "ml", None, 0, "F1", 0.8491, 17, 0.8312, curve(0.85, 0.3), "77aa01bc", "token-accuracy"),
-        report.RunSummary("ner-raml-0.2", "ner", "raml", 0.2, 0, "F1", 0.8604, 19, None, curve(0.861, 0.25), "12cd88ef", "token-accuracy"),
-    ]
-
-
-@pytest.fixture(scope="module")
-def results(population):
-    return make_results(population)
+def results():
+    return make_results()
 
 
 @pytest.fixture(scope="module")
 def written(results, tmp_path_factory):
     out = tmp_path_factory.mktemp("report") / "page.html"
-    sections = [report.classification_section(results), report.runs_section(make_runs(), command="softq report runs/*")]
+    sections = [
+        dataclasses.replace(report.classification_section(results), command=COMMAND),
+        report.runs_section(make_runs(), command="softq report runs/*"),
+    ]
     return out, report.write_report(sections, out, title="softq against the paper")
 
 
@@ -205,7 +100,7 @@ def assert_headings_in_order(page):
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
-def test_switch_and_copy(written, results, browser):
+def test_switch_and_copy(written, browser):
     out, _ = written
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     page = context.new_page()
@@ -236,7 +131,7 @@ def test_switch_and_copy(written, results, browser):
     button.click()
     # copied, or where the browser forbids that, selected
     page.wait_for_timeout(300)
-    assert button.text_content() == "Copied" or page.evaluate("getSelection().toString()").strip() == results.command
+    assert button.text_content() == "Copied" or page.evaluate("getSelection().toString()").strip() == COMMAND
     context.close()
 
 
@@ -296,8 +191,8 @@ def test_csv_of_figures_holds_what_was_drawn(written, results):
 
 def test_csv_reads_back():
     columns = [report.Column("name, with comma"), report.Column("x", ".1f"), report.Column("y", ".2f")]
-    rows = [('a "quoted" name', 0.1 + 0.2, report.Interval(1 / 3, 0.25, 0.5)), ("b", None, None), ("c", math.nan, report.Interval(2.0))]
-    text = report.page.to_csv(report.Table("t", "T", columns, rows))
+    rows = [('a "quoted" name', 0.1 + 0.2, Interval(1 / 3, 0.25, 0.5)), ("b", None, None), ("c", math.nan, Interval(2.0))]
+    text = pages.to_csv(report.Table("t", "T", columns, rows))
     read = list(csv.DictReader(io.StringIO(text)))
     assert list(read[0]) == ["name, with comma", "x", "y", "y low", "y high"]
     assert (read[0]["name, with comma"], float(read[0]["x"]), float(read[0]["y"])) == ('a "quoted" name', 0.1 + 0.2, 1 / 3)
@@ -315,13 +210,13 @@ def tiny_section(title="Tiny", name="tiny", **changes):
     return report.Section(title, ["One paragraph."], [table, report.Figure(name, "A line", "Rising.", "It rises.", draw)], **changes)
 
 
-def test_the_same_results_give_the_same_bytes(tmp_path, population):
+def test_the_same_results_give_the_same_bytes(tmp_path):
     # twice, once with settings of the user's own, which must not matter
     import matplotlib as mpl
 
     regions = {title: found for title, found in make_regions(40).items() if title in ("Bayes rule", "ML", "RAML τ = 2.4 (best)")}
     regions["ML"][0, 0] = 0  # too small a region for a label
-    results = make_results(population, (), regions=regions)
+    results = make_results((), regions=regions)
     maps = report.Section("Maps", [], [part(report.classification_section(results), "decision-regions")])
     written = []
     for folder in ("a", "b"):
@@ -335,10 +230,11 @@ def test_the_same_results_give_the_same_bytes(tmp_path, population):
 
 def test_names_are_text_everywhere(tmp_path):
     name = "<script>alert('x')</script> & \"$y$\""
-    section = tiny_section(name, name, command=f"softq {name}", differences=[name], provenance={name: name})
+    section = tiny_section(name, name, command=f"softq {name}", recipe=name, differences=[name], provenance={name: name})
     paths = report.write_report([section, section], tmp_path / "page.html", title=name)
     page = paths[0].read_text(encoding="utf-8")
     assert "<script>alert" not in page
+    assert page.count('<pre class="recipe" tabindex="0"><code>&lt;script&gt;alert(') == 2
     assert page.count("<script") == 1  # its own
     assert page.count("&lt;script&gt;alert(") > 10
     names = [path.name for path in paths[1:]]
@@ -359,11 +255,11 @@ def test_a_report_replaces_the_last_one_whole_or_not_at_all(tmp_path, monkeypatc
     out = tmp_path / "page.html"
     report.write_report([tiny_section()], out, title="first")
 
-    def refuse(self, target):
+    def refuse(source, target):
         raise PermissionError(13, "Permission denied", str(target))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", refuse)
+        patch.setattr(os, "replace", refuse)
         with pytest.raises(SoftqError, match=r"cannot write the report to .*page\.html: Permission denied .*choose a folder"):
             report.write_report([tiny_section()], out, title="second")
     assert "first" in out.read_text(encoding="utf-8")
@@ -387,132 +283,6 @@ def test_without_matplotlib(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
     table_only = report.Section("Tables", [], tiny_section().parts[:1])
     assert report.write_report([table_only], tmp_path / "page.html")[0].is_file()
-
-
-# --- the numbers ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 30, 101])
-@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
-def test_student_t(freedom, level):
-    assert student_t(level, freedom) == pytest.approx(scipy.stats.t.ppf((1 + level) / 2, freedom), rel=1e-9)
-
-
-def test_mean_interval():
-    values = [2.31, 2.312, 2.309, 2.3155, 2.308]
-    found = report.mean_interval(values)
-    assert found == pytest.approx((statistics.fmean(values), *scipy.stats.t.interval(0.95, 4, np.mean(values), scipy.stats.sem(values))))
-    alone = report.mean_interval([2.0])
-    assert alone.value == 2.0
-    assert math.isnan(alone.low)
-    assert math.isnan(alone.high)
-
-
-def part(section, name):
-    return next(one for one in section.parts if one.name == name)
-
-
-def test_best_temperature(results):
-    table = part(report.classification_section(results), "best-temperature")
-    rows = {row[0]: row for row in table.rows}
-    assert list(rows) == ["ML", "RAML", "SQDML", "Bayes rule"]
-    for objective in ("raml", "sqdml"):
-        _, tau, papers, dev, test, of_bayes, gain = rows[objective.upper()]
-        assert tau == oracle_best_tau(results.cells, objective)
-        assert papers == paper.CLASSIFICATION_BEST_TAU[objective].value
-        cells = [c for c in results.cells if (c.sweep, c.objective, c.tau) == ("short", objective, tau)]
-        assert dev.value == pytest.approx(statistics.fmean(c.dev for c in cells))
-        assert test.value == pytest.approx(statistics.fmean(c.test for c in cells))
-        assert of_bayes == pytest.approx(100 * test.value / results.bayes_test)
-        assert gain == next(c[2:5] for c in results.comparisons if (c.objective, c.tau) == (objective, tau))
-    assert rows["ML"][1:3] == (None, None)
-    assert (paper.CLASSIFICATION_BEST_TAU["raml"].value, paper.CLASSIFICATION_BEST_TAU["sqdml"].value) == (2.4, 1.1)
-
-
-def test_of_equal_temperatures_the_smallest(population):
-    cells = [report.Cell("short", "raml", tau, 0, False, dev, 0.0, 1) for tau, dev in ((2.0, 1.5), (1.0, 1.5), (3.0, 1.2))]
-    assert make_results(population, cells=cells).best("raml").tau == 1.0
-
-
-def test_a_run_in_two_sweeps_counts_once(population):
-    once = [cell for cell in make_cells(population, ("short",)) if cell.objective == "ml"]
-    results = make_results(population, cells=[*once, *(cell._replace(sweep="wide") for cell in once)])
-    assert results.ml("test") == report.mean_interval([cell.test for cell in once])
-
-
-def test_agreement_with_the_population(results):
-    table = part(report.classification_section(results), "population-agreement")
-    assert [row[0] for row in table.rows] == ["ML", *(f"RAML τ = {tau:g}" for tau in (0.5, 1, 1.5, 2, 2.4, 3)), "Bayes rule"]
-    for label, trained, exact, difference, of_bayes, exact_of_bayes in table.rows[:-1]:
-        assert difference == pytest.approx(100 * (trained.value - exact) / exact)
-        assert of_bayes == pytest.approx(exact_of_bayes, abs=0.2), label  # the noise of the made cells
-    assert table.rows[0][2] == results.population.reward_ml
-    assert table.rows[-1][2] == results.population.reward_bayes
-
-
-def test_largest_temperature(results):
-    table = part(report.classification_section(results), "largest-temperature")
-    rewards = {row[0]: row[1].value for row in table.rows}
-    assert list(rewards) == ["RAML, plain", "RAML, scaled by τ", "SQDML, plain", "SQDML, scaled by τ"]
-    assert rewards["RAML, plain"] < 2.0 < 2.3 < rewards["RAML, scaled by τ"]
-    assert "10,001" in table.caption
-
-
-def test_words_for_those_who_cannot_see(results):
-    section = report.classification_section(results)
-    alt = part(section, "reward-by-temperature").alt
-    assert re.search(
-        r"Test: RAML rises from 2\.1\d\d at τ 0\.1 to 2\.31\d at τ \d.*; SQDML stays near 2\.31\d; ML 2\.1\d\d; Bayes rule 2\.311", alt
-    )
-    assert "then falls to 1.8" in part(section, "reward-by-wide-temperature").alt
-    assert "Share decided as by the Bayes rule: ML 73." in part(section, "decision-regions").alt
-    assert "Theorem 1, 2R/τ is 1.5e-03" in part(section, "gap-and-bounds").alt
-    assert (
-        figures.describe("loss", [(1, 2.0), (5, 0.5), (9, 1.0)], "epoch", 1)
-        == "loss falls from 2.0 at epoch 1 to 0.5 at epoch 5, then rises to 1.0 at epoch 9"
-    )
-
-
-def test_what_differs_from_the_paper(population):
-    told = report.classification_section(make_results(population)).differences
-    assert told[0] == "Training inputs: 100,000 here, 1,000,000 in the paper."
-    assert "Largest temperature: 10,001 here, 10,000 in the paper." in told
-    assert told[-1] == "Weights are averaged over the last epoch."
-    alike = make_results(population, ("short",), inputs=1_000_000, differences=[])
-    assert len(report.classification_section(alike).differences) == 1  # the draw
-
-
-@pytest.mark.parametrize(
-    ("sweeps", "expected"),
-    [
-        ((), ["decision-regions", "gap-and-bounds", "gain-over-ml"]),
-        (("wide",), ["reward-by-wide-temperature", "largest-temperature", "decision-regions", "gap-and-bounds", "gain-over-ml"]),
-        (("wide-scaled",), ["reward-with-scaled-logits", "largest-temperature", "decision-regions", "gap-and-bounds", "gain-over-ml"]),
-    ],
-)
-def test_missing_sweeps(population, sweeps, expected):
-    assert [one.name for one in report.classification_section(make_results(population, sweeps)).parts] == expected
-
-
-def test_next_to_nothing(population, tmp_path):
-    """One seed, RAML alone at two temperatures, no maps, no comparisons, a population of one row."""
-    cells = [cell for cell in make_cells(population, ("short",)) if cell.objective == "raml" and cell.tau in (0.5, 1.0) and cell.seed == 0]
-    few = population._replace(rows=[row for row in population.rows if row.tau == 1.0])
-    results = make_results(few, (), cells=cells, regions={}, comparisons=[], seeds=[0], scale="")
-    section = report.classification_section(results)
-    assert [one.name for one in section.parts] == ["best-temperature", "reward-by-temperature", "population-agreement"]
-    assert "Scale" not in section.provenance
-    page = report.write_report([section], tmp_path / "page.html")[0].read_text(encoding="utf-8")
-    assert "nan" not in re.sub(r"base64,[^\"]*", "", page)
-    nothing = make_results(few, (), regions={}, comparisons=[])
-    assert report.classification_section(nothing).parts == []
-
-
-def test_maps_without_the_bayes_rule(population):
-    regions = {title: found for title, found in make_regions(40).items() if title != "Bayes rule"}
-    figure = part(report.classification_section(make_results(population, regions=regions)), "decision-regions")
-    assert "coloured by the class decided at each point: ML, RAML" in figure.alt
-    assert {row[1] for row in figure.numbers.rows} == {None}
 
 
 def test_a_map_stands_upright():
@@ -556,30 +326,11 @@ def test_many_runs_of_one_folder_are_told_apart():
     assert panels == ["Development reward"]  # no cross-entropy was measured
 
 
-def legend_of(figure):
-    """The labels and the titles of the panels that matplotlib would show."""
-    labels, titles = [], []
-
-    def draw(canvas):
-        figure.draw(canvas)
-        labels.extend(text.get_text() for text in canvas.figure.legends[0].get_texts())
-        titles.extend(axes.get_title(loc="left") for axes in canvas.figure.axes)
-
-    figures.render(draw, figures.LIGHT, "svg")
-    return labels, titles
-
-
 def test_labels_are_no_formulas_and_not_hidden():
     names = ["_private", "cost $x^$"]  # the second would not even parse
     runs = [report.RunSummary(name, "toy", "ml", None, 0, "m", 1.0, 1, 1.0, [(1, 1.0, 1.0), (2, 0.5, 2.0)], "h", "s") for name in names]
     labels, _ = legend_of(report.runs_section(runs).parts[1])
     assert labels == ["private", r"cost \$x^\$"]
-
-
-def test_one_entry_stands_for_all_exact_lines(results):
-    labels, panels = legend_of(part(report.classification_section(results), "reward-by-temperature"))
-    assert labels == ["RAML", "SQDML", "ML", "Bayes rule", "exact"]
-    assert panels == ["Validation", "Test"]
 
 
 # --- colours --------------------------------------------------------------------------------------------

@@ -240,3 +240,17 @@ def test_a_missing_best_model(run):
         best_models(run)
     run.save(BEST, {"x": torch.ones(1)}, {})
     assert best_models(run).keys() == {"x"}
+
+
+def test_damaged_lines_are_named_and_later_ones_need_not_be_read(tmp_path):
+    run = RunFolder.create(tmp_path / "run", "", [CELL], "cpu")
+    rows = [{"epoch": 1}, {"epoch": 2}]
+    run.rewrite_lines(METRICS, rows)
+    with (run.path / METRICS).open("ab") as file:
+        file.write(bytes(4) + b"\n")  # as a power cut may leave it
+    assert run.lines(METRICS, 2) == rows
+    with pytest.raises(RunError, match=f"line 3 of .*{METRICS} is damaged"):
+        run.lines(METRICS)
+    (run.path / RESULT).write_text("{")
+    with pytest.raises(RunError, match=f"{RESULT} is damaged"):
+        run.result()

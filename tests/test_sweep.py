@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from small_runs import ToyRecipe, ToyTask, recipe, snapshot
-from softq.errors import RunError
+from softq.errors import RecipeError, RunError
 from softq.evaluate import mean_interval
 from softq.run import CELLS, RESULT, RunFolder
-from softq.sweep import RUNS, SUMMARY, SWEEP, Grid, read_sweep, run_sweep, sweep_toml
+from softq.sweep import RUNS, SUMMARY, SWEEP, Grid, expand, parse_recipe, read_sweep, run_sweep, sweep_toml
 from softq.tasks import TASKS
 from softq.tasks.base import cell_recipe
 from softq.tasks.classification import GridLearner
@@ -200,14 +200,38 @@ def test_an_extended_grid_keeps_its_models(tmp_path, learners):
     assert {member.run.name.split("-")[0] for member in one_more.cells} == {"grid", "sqdml"}
 
 
-def test_another_recipe_makes_other_cells(tmp_path, learners):
+def test_a_sweep_goes_on_with_the_recipe_it_began_with(tmp_path, learners):
     grid = Grid("a", ("ml",), "1", "0")
     run_sweep(TASK, recipe(), [grid], tmp_path)
-    sweep = run_sweep(TASK, recipe("--inputs", 400), [grid], tmp_path, resume=True)
-    assert len(learners) == 2
-    assert len(sweep.cells) == 1
-    assert len(list((tmp_path / RUNS).iterdir())) == 2
-    assert "inputs = 400" in (tmp_path / SWEEP).read_text()
+    before = snapshot(tmp_path)
+    with pytest.raises(RunError, match="begun with another recipe"):
+        run_sweep(TASK, recipe("--inputs", 400), [grid], tmp_path, resume=True)
+    assert snapshot(tmp_path) == before
+    run_sweep(TASK, recipe("--seed", 3, "--objective", "raml", "--tau", 2, "--device", "cpu"), [grid], tmp_path, resume=True)  # the grids'
+    assert len(learners) == 1
+
+
+def test_a_sweep_keeps_others_out(tmp_path):
+    grid = Grid("a", ("ml",), "1", "0")
+    run_sweep(TASK, recipe(), [grid], tmp_path)
+    before = snapshot(tmp_path)
+    with RunFolder(tmp_path).locked(), pytest.raises(RunError, match="another process"):
+        run_sweep(TASK, recipe(), [Grid("a", ("ml",), "1", "0:1")], tmp_path, resume=True)
+    assert snapshot(tmp_path) == before
+
+
+def test_reading_a_sweep_writes_nothing(tmp_path):
+    run_sweep(TASK, recipe(), [GRID], tmp_path)
+    summary = read_sweep(TASK, tmp_path)
+    (tmp_path / SUMMARY).unlink()
+    before = snapshot(tmp_path)
+    assert read_sweep(TASK, tmp_path) == summary
+    assert snapshot(tmp_path) == before
+
+
+def test_grids_need_names_of_their_own():
+    with pytest.raises(RecipeError, match="a name of its own, got sweep, sweep"):
+        parse_recipe(TASK, {"sweep": [{}, {"tau": "9"}]}, "x.toml")
 
 
 def test_who_watches_is_told_what_is_trained(tmp_path):
@@ -221,4 +245,4 @@ def test_who_watches_is_told_what_is_trained(tmp_path):
 def test_an_unfinished_sweep_has_no_cells(tmp_path):
     task = toy()
     RunFolder(tmp_path).write(SWEEP, sweep_toml(task, ToyRecipe(), [GRID]))
-    assert read_sweep(task, tmp_path)[3:] == ([], [])
+    assert read_sweep(task, tmp_path)[3:] == ([], [], len(expand(task, ToyRecipe(), [GRID])))

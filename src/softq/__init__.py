@@ -5,6 +5,7 @@ Maximum likelihood, reward augmented maximum likelihood (RAML) and softmax Q-dis
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from softq import importance, rewards, samplers, temperature, theory
@@ -40,7 +41,6 @@ __all__ = [
     "Distribution",
     "Independent",
     "ProjectiveTree",
-    "RewardClassifier",
     "SampledTarget",
     "Sentences",
     "SoftqError",
@@ -58,3 +58,5 @@ __all__ = [
     "temperature",
     "theory",
 ]
+if find_spec("sklearn") is not None:  # else `from softq import *` would ask for it and fail
+    __all__ += ["RewardClassifier"]

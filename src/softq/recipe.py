@@ -69,17 +69,19 @@ class Training:
     """How long and where a model is trained: the section ``[training]`` of every recipe."""
 
     epochs: int = key(100, "passes over the training data, at most")
-    burn_in: int = key(0, "first epochs whose development scores do not count: a half-trained model may be good by luck")
+    burn_in: int = key(
+        0, "first epochs whose development scores do not count (the last one's does): a half-trained model may be good by luck"
+    )
     patience: int = key(10, "epochs without a better development score before training stops; 0: never stops early")
     batch_size: int = key(1000, "examples of one step, over all processes")
-    seed: int = key(0, "of the first weights and the order of the examples")
+    seed: int = key(0, "of the first weights and of all that training draws")
     device: Literal["auto", "cpu", "cuda"] = key("auto", "where to train; auto: a GPU if there is one", identity=False)
     checkpoint_every: int = key(0, "steps between checkpoints inside an epoch; 0: one after each epoch", identity=False)
 
     def __post_init__(self) -> None:
         """Counts are counts."""
         at_least("burn_in", self.burn_in, 0)
-        at_least("epochs", self.epochs, self.burn_in + 1)
+        at_least("epochs", self.epochs, 1)
         at_least("patience", self.patience, 0)
         at_least("batch_size", self.batch_size, 1)
         at_least("checkpoint_every", self.checkpoint_every, 0)

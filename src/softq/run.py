@@ -40,7 +40,7 @@ from torch import Tensor
 from softq.errors import RunError
 
 RECIPE, CELLS, ENVIRONMENT, METRICS, TIMINGS = "recipe.toml", "cells.jsonl", "environment.json", "metrics.jsonl", "timings.jsonl"
-LAST, BEST, RESULT = "last.safetensors", "best.safetensors", "result.json"
+LAST, BEST, NEXT_BEST, RESULT = "last.safetensors", "best.safetensors", "best.next.safetensors", "result.json"
 
 
 class Checkpoint(NamedTuple):
@@ -112,6 +112,17 @@ class RunFolder:
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
             raise RunError(f"{path} is not a checkpoint of softq ({error}); delete it to start the run again") from None
 
+    def promote(self, name: str, to: str) -> None:
+        """Give a file the place of another, if it is there."""
+        if (self.path / name).is_file():
+            with telling_how_to_go_on(self.path):
+                os.replace(self.path / name, self.path / to)
+
+    def discard(self, name: str) -> None:
+        """Remove a file."""
+        with telling_how_to_go_on(self.path):
+            (self.path / name).unlink()
+
     def rewrite_lines(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Put a JSON-lines file in place, whole or not at all."""
         self.write(name, "".join(as_json(row, indent=None) + "\n" for row in rows))
@@ -123,13 +134,13 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def lines(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a JSON-lines file, [] where there is none."""
+    def lines(self, name: str, most: int | None = None) -> list[dict[str, Any]]:
+        """The rows of a JSON-lines file, or the first of them; [] where there is none."""
         path = self.path / name
         if not path.is_file():
             return []
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]  # a kill may leave half a line, the last; else it is empty
+        lines = path.read_bytes().split(b"\n")[:-1]  # a kill may leave half a line, the last; else it is empty
+        return [_parse(line, f"line {number} of {path}") for number, line in enumerate(lines[:most], 1)]
 
     def result(self) -> dict[str, Any] | None:
         """The final numbers of a finished run, None of one that is not."""
@@ -175,7 +186,14 @@ def telling_how_to_go_on(folder: Path) -> Iterator[None]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of ours."""
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return _parse(path.read_bytes(), str(path))
+
+
+def _parse(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise RunError(f"{where} is damaged, it is not JSON ({error}); delete it, or the folder") from None
     return found
 
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from softq.errors import RecipeError, RunError
 from softq.evaluate import Interval, mean_interval, paired_bootstrap
 from softq.ranges import parse_seeds, parse_taus
-from softq.recipe import Objective, build, key, read_toml, to_toml, toml_value
-from softq.run import CELLS, RECIPE, RunFolder, as_json, read_json
+from softq.recipe import Objective, build, key, read_toml, recipe_hash, to_toml, toml_value
+from softq.run import CELLS, RECIPE, RunFolder, as_json, read_json, telling_how_to_go_on
 from softq.tasks.base import Cell, Task, best_models, cell_recipe, describe_cell, read_cells, train_cells
-from softq.train import Watcher
+from softq.train import Watcher, find_workers
 
 SWEEP, SUMMARY, RUNS = "sweep.toml", "summary.json", "runs"
 RESAMPLES = 1000
@@ -98,13 +98,14 @@ class Choice:
 
 
 class Sweep(NamedTuple):
-    """A finished sweep."""
+    """A sweep, or what is finished of it."""
 
     task: str
     metric: str
     signature: str
     cells: list[SweepCell]
     choices: list[Choice]
+    wanted: int  # cells, finished or not
 
 
 def expand(task: Task, base: Any, grids: Sequence[Grid]) -> dict[str, tuple[Any, tuple[str, ...]]]:
@@ -140,32 +141,51 @@ def run_sweep(
         watch: makes a watcher for a run, by its name.
 
     """
+    workers = find_workers(base.training.device)
+    if workers.size > 1:
+        raise RunError(f"a sweep runs in one process, got {workers.size}; train single models with several processes: softq train")
     folder = RunFolder(out)
-    if (out / SWEEP).is_file() and not resume:
-        raise RunError(f"{out} already holds a sweep: add --resume to go on with it, or choose another --out")
-    wanted = expand(task, base, grids)
-    folder.write(SWEEP, sweep_toml(task, base, grids))
-    jobs = _jobs(task, out / RUNS, wanted)
-    (out / SUMMARY).unlink(missing_ok=True)  # it may not fit what follows
-    for number, (path, cells, old) in enumerate(jobs):
-        label = f"{len(cells)} models" if len(cells) > 1 else f"{cells[0].objective} seed {cells[0].training.seed}"
-        if len(jobs) > 1:
-            label += f" ({number + 1} of {len(jobs)})"
-        train_cells(task, cells, path, resume=old, watcher=watch(label) if watch else None)
-    return conclude(task, base, grids, out)
+    if (out / SWEEP).is_file():
+        if not resume:
+            raise RunError(f"{out} already holds a sweep: add --resume to go on with it, or choose another --out")
+        _check_same_recipe(task, base, out)
+    with telling_how_to_go_on(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with folder.locked():
+        folder.write(SWEEP, sweep_toml(task, base, grids))
+        (out / SUMMARY).unlink(missing_ok=True)  # it may not fit what follows
+        jobs = _jobs(task, out / RUNS, expand(task, base, grids))
+        for number, (path, cells, old) in enumerate(jobs):
+            label = f"{len(cells)} models" if len(cells) > 1 else f"{cells[0].objective} seed {cells[0].training.seed}"
+            if len(jobs) > 1:
+                label += f" ({number + 1} of {len(jobs)})"
+            train_cells(task, cells, path, resume=old, watcher=watch(label) if watch else None, workers=workers)
+        return _write(conclude(task, base, grids, out), out)
+
+
+def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
+    """A sweep goes on with the recipe it began with; its grids may change."""
+    plain = {"objective": "ml", "tau": None, "temperature_scaled": False, "seed": 0}  # objective and seed are the grids'
+    before, _ = read_recipe(task, out / SWEEP)
+    if recipe_hash(cell_recipe(before, plain), task=task.name) != recipe_hash(cell_recipe(base, plain), task=task.name):
+        raise RunError(f"{out} was begun with another recipe (see {SWEEP} there): resume it with the same one, or choose another --out")
 
 
 def conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
-    """What the finished runs of a sweep folder say: cells, choices; written to ``cells.jsonl`` and ``summary.json``."""
-    folder, wanted = RunFolder(out), expand(task, base, grids)
+    """What the finished runs of a sweep folder say."""
+    wanted = expand(task, base, grids)
     found = {cell.hash: (cell, path) for path in _runs(out / RUNS) for cell in read_cells(RunFolder(path))}
     cells = [SweepCell(names, *found[name]) for name, (_, names) in wanted.items() if name in found]
-    choices = choose(task, base, cells)
-    sweep = Sweep(task.name, task.metric, task.signature(base), cells, choices)
-    rows = [cell._asdict() | {"grids": list(names), "run": str(path.relative_to(out))} for names, cell, path in cells]
+    return Sweep(task.name, task.metric, task.signature(base), cells, choose(task, base, cells), len(wanted))
+
+
+def _write(sweep: Sweep, out: Path) -> Sweep:
+    """Write ``cells.jsonl`` and ``summary.json``."""
+    folder = RunFolder(out)
+    rows = [cell._asdict() | {"grids": list(names), "run": str(path.relative_to(out))} for names, cell, path in sweep.cells]
     folder.rewrite_lines(CELLS, rows)
-    summary = {"task": sweep.task, "metric": sweep.metric, "signature": sweep.signature, "cells": len(cells)}
-    folder.write(SUMMARY, as_json(summary | {"choices": [choice.as_json() for choice in choices]}))
+    summary = {"task": sweep.task, "metric": sweep.metric, "signature": sweep.signature, "cells": len(sweep.cells)}
+    folder.write(SUMMARY, as_json(summary | {"choices": [choice.as_json() for choice in sweep.choices]}))
     return sweep
 
 
@@ -178,7 +198,8 @@ def read_sweep(task: Task, out: Path) -> Sweep:
     cells = [
         SweepCell(tuple(row["grids"]), Cell(**{name: row[name] for name in Cell._fields}), out / row["run"]) for row in folder.lines(CELLS)
     ]
-    return Sweep(summary["task"], summary["metric"], summary["signature"], cells, [Choice.from_json(row) for row in summary["choices"]])
+    choices = [Choice.from_json(row) for row in summary["choices"]]
+    return Sweep(summary["task"], summary["metric"], summary["signature"], cells, choices, len(cells))
 
 
 def read_recipe(task: Task, path: Path) -> tuple[Any, list[Grid]]:
@@ -192,7 +213,11 @@ def parse_recipe(task: Task, table: Mapping[str, Any], where: str) -> tuple[Any,
     grids = table.get("sweep", [])
     if not isinstance(grids, list) or not all(isinstance(grid, Mapping) for grid in grids):
         raise RecipeError(f"{where}: a grid is a table [[sweep]], in double brackets because there may be several, got {grids!r}")
-    return base, [build(Grid, grid, f"{where}, [[sweep]]") for grid in grids]
+    found = [build(Grid, grid, f"{where}, [[sweep]]") for grid in grids]
+    names = [grid.name for grid in found]
+    if len(set(names)) < len(names):
+        raise RecipeError(f"{where}: every [[sweep]] needs a name of its own, got {', '.join(names)}")
+    return base, found
 
 
 def sweep_toml(task: Task, base: Any, grids: Sequence[Grid]) -> str:

@@ -12,7 +12,7 @@ rewards for scores, and nothing is sampled. Where it does not (BLEU), they live 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, overload
+from typing import Any, Literal, Protocol, overload
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from softq.numerics import logsumexp
 from softq.rewards import Attachment, ExactMatch, PartReward, Reward, TokenAccuracy
 from softq.sampled import SampledTarget, ScoredCandidates, point_masses
 from softq.sentences import References
+
+ObjectiveName = Literal["ml", "raml", "sqdml"]  # as recipes and options spell them
 
 
 @overload

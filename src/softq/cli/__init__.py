@@ -24,8 +24,8 @@ app = typer.Typer(
 FLAGS_OF_RECIPES = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags())(train)
-app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags())(sweep)
-app.command(context_settings=FLAGS_OF_RECIPES)(reproduce)
+app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags(sweep=True))(sweep)
+app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags(sweep=True))(reproduce)
 app.command()(report)
 app.command()(theory)
 app.add_typer(bench, name="bench")

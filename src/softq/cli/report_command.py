@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import RECIPES, find_recipe, one_line_errors, show_choices, split_flags
+from softq.cli.shared import RECIPES, find_recipe, one_line_errors, results_console, show_choices, split_flags
 from softq.cli.sweep_command import sweep_json
-from softq.errors import RecipeError
+from softq.errors import DependencyError, RecipeError
 from softq.report import write_report
 from softq.report.load import Source, find_sources, read_sections
 from softq.sweep import run_sweep
@@ -47,9 +48,7 @@ def report(
         if as_json:
             typer.echo(json.dumps({"page": str(out), "files": [str(path) for path in files]}))
         else:
-            Console().print(
-                f"{out} ({len(files) - 1} figures and tables in {files[-1].parent if len(files) > 1 else out.parent})", soft_wrap=True
-            )
+            typer.echo(f"{out}, and {len(files) - 1} pictures and numbers in {out.stem}_files beside it")
 
 
 def reproduce(
@@ -64,7 +63,7 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments and write the report. Started again, it goes on where it stopped.
 
-    Flags of the recipe work here too, such as `--epochs 5` for a quick look.
+    Flags of the recipe work here too, such as `--inputs 10000` for a quick look. Needs `softq[plot]`.
 
     **Examples**
 
@@ -75,23 +74,24 @@ def reproduce(
         task, flags = split_flags(task, context.args)
         if task is not None and task not in TASKS:
             raise RecipeError(f"the experiments are {', '.join(TASKS)}, got {task!r}")
+        if importlib.util.find_spec("matplotlib") is None:  # before hours of training, not after
+            raise DependencyError("the report needs matplotlib, which is not installed: pip install 'softq[plot]'")
         out = out or Path("reproduction") / scale
         if data is not None:
             typer.echo("softq: --data is left unused: the experiments here make their own data", err=True)
         found, sources = {}, []
         for name in [task] if task else TASKS:
-            wanted = find_recipe(str(RECIPES / f"{name}-{scale}.toml"), flags)
+            wanted = find_recipe(str(RECIPES / f"{name}-{scale}.toml"), flags, sweep=True)
             folder = out / name
             with progress_bars() as watch:
                 found[name] = (run_sweep(wanted.task, wanted.recipe, wanted.grids, folder, resume=True, watch=watch), folder)
-            command = " ".join(["softq reproduce", name, f"--scale {scale}", *flags])
+            command = shlex.join(["softq", "reproduce", name, "--scale", scale, *flags])
             sources.append(Source(folder, command=command, scale=str(scale)))
         page = out / "report.html"
         write_report(read_sections(sources), page, title="softq: the paper’s experiments, run again")
         if as_json:
             typer.echo(json.dumps({"page": str(page), "experiments": [sweep_json(sweep, folder) for sweep, folder in found.values()]}))
             return
-        console = Console()
         for sweep, _ in found.values():
-            show_choices(sweep, console)
-        console.print(f"page: {page}", soft_wrap=True)
+            show_choices(sweep, results_console())
+        typer.echo(f"page: {page}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,11 +34,25 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except StoppedError as stop:
-        typer.echo(f"softq: {stop}", err=True)
+        _tell(str(stop))
+        raise typer.Exit(130) from None
+    except KeyboardInterrupt:
+        _tell("stopped; what is trained is kept: add --resume to go on")
         raise typer.Exit(130) from None
     except SoftqError as error:
-        typer.echo(f"softq: {error}", err=True)
+        _tell(str(error))
         raise typer.Exit(2) from None
+
+
+def _tell(message: str) -> None:
+    if os.environ.get("RANK", "0") == "0":  # of several processes, one speaks
+        typer.echo(f"softq: {message}", err=True)
+
+
+def results_console() -> Console:
+    """Where tables go; wide where nobody's terminal says how wide it is."""
+    console = Console()
+    return console if console.is_terminal else Console(width=120)
 
 
 class Wanted(NamedTuple):
@@ -57,21 +72,27 @@ def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None,
     return (None, [what, *arguments]) if what is not None and what.startswith("-") else (what, list(arguments))
 
 
-def find_recipe(what: str, flags: Sequence[str]) -> Wanted:
-    """A task's defaults or a recipe file, with flags laid over it; ``what`` is a task, a file, or a recipe that comes with softq."""
+def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Wanted:
+    """A task's defaults or a recipe file, with flags laid over it; ``what`` is a task, a file, or a recipe that comes with softq.
+
+    In a sweep, objectives and seeds are the grids', and flags for them are refused.
+    """
     table: dict[str, Any] = {}
     where = what
     if what not in TASKS:
         path = Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
         if not path.is_file():
-            raise RecipeError(_unknown(what))
+            raise RecipeError(f"there is no file {what}" if what.endswith(".toml") else _unknown(what))
         table = read_toml(path)
         where = str(path)
     name = table.get("task", what)
     if name not in TASKS:
         raise RecipeError(f"{where}: the key 'task' must be one of {', '.join(TASKS)}, got {name!r}")
     task = TASKS[name]
-    recipe, grids = parse_recipe(task, merge(table, parse_flags(task.recipe_type, flags)), where)
+    laid_over = parse_flags(task.recipe_type, flags)
+    if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
+        raise RecipeError(f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep")
+    recipe, grids = parse_recipe(task, merge(table, laid_over), where)
     return Wanted(task, recipe, grids)
 
 
@@ -82,13 +103,15 @@ def _unknown(what: str) -> str:
     return f"expected a task, a recipe of softq, or a file that ends in .toml, got {what!r}; {hint}"
 
 
-def list_flags() -> str:
-    """What ``--help`` says of the recipes' keys."""
+def list_flags(*, sweep: bool = False) -> str:
+    """What ``--help`` says of the recipes' keys; in a sweep, less those that are the grids'."""
     lines = []
     for task in TASKS.values():
         lines.append(f"**Recipe of {task.name}** (each key is a flag; the value is its default)\n")
         flags = flag_names(task.recipe_type)
         for section, name, value, explanation in describe(task.recipe_type()):
+            if sweep and (section == "objective" or (section, name) == ("training", "seed")):
+                continue
             flag = min((flag for flag, place in flags.items() if place[:2] == (section, name)), key=len).replace("_", "-")
             shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
             lines.append(f"- `--{flag}` {'' if value is None else f'`{shown}` '}{explanation}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import find_recipe, one_line_errors, show_choices, split_flags
+from softq.cli.shared import find_recipe, one_line_errors, results_console, show_choices, split_flags
 from softq.errors import RecipeError
 from softq.recipe import build
 from softq.sweep import SWEEP, Grid, Sweep, run_sweep
@@ -33,8 +33,8 @@ def sweep(
 ) -> None:
     """Train over a grid of objectives, temperatures and seeds; choose τ on the development set; compare with ML.
 
-    Recipes may hold several grids (tables `[[sweep]]`); `--objective`, `--tau`, `--seed` and `--temperature-scaled` make one of their own
-    instead. Other flags are the recipe's, as in `softq train`. The gain over ML comes with a paired-bootstrap interval over the test set.
+    Recipes may hold several grids (tables `[[sweep]]`); `--objective`, `--tau`, `--seed` and `--temperature-scaled` change all of them.
+    Other flags are the recipe's, as in `softq train`. The gain over ML comes with a paired-bootstrap interval over the test set.
 
     **Examples**
 
@@ -48,7 +48,7 @@ def sweep(
             if not resume or out is None or not (out / SWEEP).is_file():
                 raise RecipeError("name a task or a recipe, such as softq sweep classification; only --resume --out SWEEP needs none")
             what = str(out / SWEEP)
-        task, recipe, grids = find_recipe(what, flags)
+        task, recipe, grids = find_recipe(what, flags, sweep=True)
         chosen = {
             "objective": objective and objective.split(","),
             "tau": tau,
@@ -56,17 +56,18 @@ def sweep(
             "temperature_scaled": temperature_scaled or None,
         }
         given = {name: value for name, value in chosen.items() if value is not None}
-        if given or not grids:
-            grids = [build(Grid, given, "flags")]
+        changed = {
+            field.name: getattr(build(Grid, given, "flags"), field.name) for field in dataclasses.fields(Grid) if field.name in given
+        }
+        grids = [dataclasses.replace(grid, **changed) for grid in grids or [Grid()]]
         out = out or Path("sweeps") / task.name
         with progress_bars() as watch:
             found = run_sweep(task, recipe, grids, out, resume=resume, watch=watch)
         if as_json:
             typer.echo(json.dumps(sweep_json(found, out)))
             return
-        console = Console()
-        show_choices(found, console)
-        console.print(f"sweep: {out}; a page of it: softq report {out} --out report.html", soft_wrap=True)
+        show_choices(found, results_console())
+        typer.echo(f"sweep: {out}; a page of it: softq report {out} --out report.html")
 
 
 def sweep_json(found: Sweep, out: Path) -> dict[str, object]:

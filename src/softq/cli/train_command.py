@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from softq.cli.progress import progress_bars
 from softq.cli.shared import find_recipe, one_line_errors, split_flags
@@ -62,8 +61,7 @@ def train(
         if as_json:
             typer.echo(json.dumps(result | {"run": str(out)}))
             return
-        console = Console()
-        console.print(
+        typer.echo(
             f"{recipe.objective}, seed {cell['seed']}: {task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
         )
-        console.print(f"reward: {result['signature']}\nrun: {out}", soft_wrap=True)
+        typer.echo(f"reward: {result['signature']}\nrun: {out}")

@@ -28,8 +28,9 @@ from softq.errors import DataError, EstimatorError, OutputError, RewardError, Sc
 from softq.estimators import options
 from softq.estimators.inverse import expected_rewards
 from softq.estimators.labels import Array, learn_labels, match_labels
-from softq.estimators.training import Examples, Objective, Schedule, layers_of, target_table, train
+from softq.estimators.training import Examples, Schedule, layers_of, target_table, train
 from softq.run import write_atomically
+from softq.targets import ObjectiveName
 
 _FORMAT = "softq.RewardClassifier 1"
 _SCORE_RANGE = 4.0  # of temperature-scaled scores, for the whole range of the rewards: where networks learn fastest
@@ -67,6 +68,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Attributes:
         classes_: ``[K]``, the labels that occur in y, sorted.
         reward_: ``[K, K]`` float64, the rewards in use.
+        objective_: what `fit` trained by; `expected_reward` depends on it, not on a later ``objective``.
+        tau_: the temperature of that.
         coefs_: weights ``[in, out]`` of each layer, for inputs that are standardised by ``mean_`` and ``scale_``.
         intercepts_: biases ``[out]`` of each layer.
         mean_: ``[D]``, mean of each feature.
@@ -94,7 +97,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         *,
         reward: Any = None,
-        objective: Objective = "sqdml",
+        objective: ObjectiveName = "sqdml",
         tau: float = 1.0,
         temperature_scaled: bool = False,
         hidden: tuple[int, ...] = (8, 8),
@@ -131,7 +134,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         numbers, None or NaN among objects), but not all of a row. scikit-learn cannot stratify by such a y: where labels are missing,
         give `GridSearchCV` and its like a splitter such as ``cv=KFold(5)`` instead of a number.
         """
-        objective, tau, hidden = self._check_model()
+        objective, tau = _known_objective(self.objective), check_tau(options.plain(self.tau))
+        hidden = self._hidden_units()
         random = check_random_state(self.random_state)
         X = validate_data(self, X, dtype=np.float64)
         classes, patterns = learn_labels(y, len(X))
@@ -155,6 +159,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             random=random,
         )
         self.classes_, self.reward_ = classes, table
+        self._reward_given = self.reward is not None
+        self.objective_, self.tau_ = objective, tau
         self.mean_, self.scale_ = mean, scale
         self.coefs_, self.intercepts_ = layers_of(trained.parameters, sizes)
         # Folded into the last layer, the scale is needed no more: the scores are the log-distribution, up to a constant per row.
@@ -200,9 +206,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         True
         """
         scores = self._scores(X)
-        objective, tau, _ = self._check_model()
-        one_label_each = objective == "sqdml" and self.labels_per_row_ == 1.0
-        return expected_rewards("raml" if one_label_each else objective, scores, self.reward_, tau)
+        one_label_each = self.objective_ == "sqdml" and self.labels_per_row_ == 1.0
+        return expected_rewards("raml" if one_label_each else self.objective_, scores, self.reward_, self.tau_)
 
     def score(self, X: Any, y: Any) -> float:
         """Mean reward that `predict` earns, over rows and over the labels of each row; without a reward table it is the accuracy.
@@ -212,7 +217,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decided = self._scores(X).argmax(1)
         patterns = match_labels(y, len(decided), self.classes_)
         classes = len(self.classes_)
-        if self.reward is not None and (patterns.references == classes).any():
+        if self._reward_given and (patterns.references == classes).any():
             row = int(np.flatnonzero((patterns.references == classes).any(1)[patterns.of_row])[0])
             raise OutputError(f"the reward table is for the classes {_listed(self.classes_)}, row {row} of y has another label")
         unseen = np.zeros((classes, 1))  # what any decision earns against a label that is none of the classes
@@ -222,14 +227,15 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted model to one safetensors file; nothing is pickled.
 
-        The file appears whole or not at all, and replaces an older one. A ``random_state`` that is neither None nor a seed is not kept.
+        The file appears whole or not at all, and replaces an older one. Options are kept as they are now, but ``reward`` as in `fit`,
+        and a ``random_state`` that is neither None nor a seed not at all.
         """
         check_is_fitted(self)
         tensors = {"reward": self.reward_, "mean": self.mean_, "scale": self.scale_}
         tensors |= {"loss_curve": self.loss_curve_, "validation_rewards": self.validation_rewards_}
         for layer, (weight, bias) in enumerate(zip(self.coefs_, self.intercepts_, strict=True)):
             tensors |= {f"coefs.{layer}": weight, f"intercepts.{layer}": bias}
-        parameters = {**self.get_params(), "reward": None if self.reward is None else "in tensor reward"}
+        parameters = {**self.get_params(), "reward": "in tensor reward" if self._reward_given else None}
         if not isinstance(self.random_state, numbers.Integral):
             parameters["random_state"] = None
         names = getattr(self, "feature_names_in_", None)
@@ -239,6 +245,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "classes_dtype": self.classes_.dtype.str,
             "feature_names": None if names is None else names.tolist(),
             "labels_per_row": self.labels_per_row_,
+            "objective": self.objective_,
+            "tau": self.tau_,
         }
         metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=options.plain)}
         write_atomically(Path(path), to_safetensors({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata))
@@ -261,11 +269,14 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _restore(self, notes: dict[str, Any], tensors: dict[str, Array]) -> Self:
         parameters = notes["parameters"]
-        parameters["reward"] = None if parameters["reward"] is None else tensors["reward"]
+        self._reward_given = parameters["reward"] is not None
+        parameters["reward"] = tensors["reward"] if self._reward_given else None
         if isinstance(parameters["hidden"], list):
             parameters["hidden"] = tuple(parameters["hidden"])
         self.set_params(**parameters)
-        sizes = (len(tensors["mean"]), *self._check_model()[2], len(notes["classes"]))
+        layers = sum(name.startswith("intercepts.") for name in tensors)
+        hidden = [len(tensors[f"intercepts.{layer}"]) for layer in range(layers - 1)]
+        sizes = (len(tensors["mean"]), *hidden, len(notes["classes"]))
         shapes: dict[str, tuple[int, ...]] = {"reward": (sizes[-1], sizes[-1]), "scale": (sizes[0],)}
         for layer, (before, after) in enumerate(pairwise(sizes)):
             shapes |= {f"coefs.{layer}": (before, after), f"intercepts.{layer}": (after,)}
@@ -274,11 +285,12 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ShapeError(f"{name} must have shape {list(shape)}, got {list(tensors[name].shape)}")
         self.classes_ = np.array(notes["classes"], dtype=notes["classes_dtype"])
         self.reward_, self.mean_, self.scale_ = tensors["reward"], tensors["mean"], tensors["scale"]
-        self.coefs_ = [tensors[f"coefs.{layer}"] for layer in range(len(sizes) - 1)]
-        self.intercepts_ = [tensors[f"intercepts.{layer}"] for layer in range(len(sizes) - 1)]
+        self.coefs_ = [tensors[f"coefs.{layer}"] for layer in range(layers)]
+        self.intercepts_ = [tensors[f"intercepts.{layer}"] for layer in range(layers)]
         self.loss_curve_, self.validation_rewards_ = tensors["loss_curve"], tensors["validation_rewards"]
         self.n_iter_, self.n_features_in_ = len(self.loss_curve_), sizes[0]
         self.labels_per_row_ = notes["labels_per_row"]
+        self.objective_, self.tau_ = _known_objective(notes["objective"]), check_tau(notes["tau"])
         if notes["feature_names"] is not None:
             self.feature_names_in_ = np.array(notes["feature_names"], dtype=object)
         return self
@@ -299,14 +311,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ScoreError(f"the scores of row {row} of X are not finite: it lies too far from the training rows")
         return np.asarray(values)
 
-    def _check_model(self) -> tuple[Objective, float, tuple[int, ...]]:
-        """Objective, temperature and sizes of the hidden layers."""
-        known = get_args(Objective)
-        if self.objective not in known:
-            near = difflib.get_close_matches(str(self.objective).lower(), known, 1, cutoff=0.0)
-            raise EstimatorError(f"objective must be one of {', '.join(known)}, got {self.objective!r}; did you mean {near[0]!r}?")
+    def _hidden_units(self) -> tuple[int, ...]:
         hidden = self.hidden if isinstance(self.hidden, Iterable) else [self.hidden]
-        return self.objective, check_tau(options.plain(self.tau)), tuple(options.count("each layer of hidden", units) for units in hidden)
+        return tuple(options.count("each layer of hidden", units) for units in hidden)
 
     def _schedule(self, rows: int) -> Schedule:
         """Options of gradient descent for this many training rows."""
@@ -340,6 +347,14 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             Examples(*(values[order[held_out:]] for values in examples)),
             Examples(*(values[order[:held_out]] for values in examples)),
         )
+
+
+def _known_objective(objective: Any) -> ObjectiveName:
+    known: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
+    if objective not in known:
+        near = difflib.get_close_matches(str(objective).lower(), known, 1, cutoff=0.0)
+        raise EstimatorError(f"objective must be one of {', '.join(known)}, got {objective!r}; did you mean {near[0]!r}?")
+    return known[known.index(objective)]
 
 
 def _reward_table(reward: Any, classes: Array) -> Array:

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from softq.estimators.labels import Array
-from softq.estimators.training import Objective
+from softq.targets import ObjectiveName
 
 
-def expected_rewards(objective: Objective, log_model: Array, table: Array, tau: float) -> Array:
+def expected_rewards(objective: ObjectiveName, log_model: Array, table: Array, tau: float) -> Array:
     """Estimates of E[r(k, Y)|x] for each decision k, ``[n, K]``.
 
     The model's distribution is taken for the one that its objective asks for, and solved for P(y|x):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +14,9 @@ from softq.distributions import Categorical
 from softq.errors import ScoreError
 from softq.estimators.labels import Array, Patterns
 from softq.kernels import perceptrons
+from softq.models.perceptron import first_weights
 from softq.rewards import Matrix
-from softq.targets import Target, ml, raml, sqdml
-
-Objective = Literal["ml", "raml", "sqdml"]
+from softq.targets import ObjectiveName, Target, ml, raml, sqdml
 
 _CELLS_AT_ONCE = 1 << 22  # pattern × reference × class, in the table of targets
 
@@ -47,7 +46,7 @@ class Trained(NamedTuple):
     validation_rewards: Array
 
 
-def target_table(objective: Objective, patterns: Patterns, table: Array, tau: float) -> Tensor:
+def target_table(objective: ObjectiveName, patterns: Patterns, table: Array, tau: float) -> Tensor:
     """The exact target of each pattern of labels, ``[U, K]`` float64 (eq. 2, 15, 18); ``table [K, K]`` is r[predicted, right]."""
     classes = len(table)
     reward = Matrix(torch.from_numpy(table))
@@ -64,12 +63,6 @@ def target_table(objective: Objective, patterns: Patterns, table: Array, tau: fl
         return made.expected_parts(space)[0]
 
     return torch.cat([target(*part) for part in zip(torch.split(references, rows), torch.split(weights, rows), strict=True)])
-
-
-def first_parameters(sizes: tuple[int, ...], random: np.random.RandomState) -> Array:
-    """Weights and biases uniform in ±1/√inputs of their layer, as `torch.nn.Linear` has them; float32 ``[P]``."""
-    layers = [random.uniform(-1.0, 1.0, before * after + after) / math.sqrt(before) for before, after in pairwise(sizes)]
-    return np.concatenate(layers).astype(np.float32)
 
 
 def layers_of(parameters: Array, sizes: tuple[int, ...]) -> tuple[list[Array], list[Array]]:
@@ -99,7 +92,7 @@ def train(
     An epoch's network is the mean of the parameters after each of its steps, which is steadier than the last of them.
     With ``validation``, training ends after ``patience`` epochs that earned no more on it, and the best epoch's network is kept.
     """
-    network = torch.from_numpy(first_parameters(sizes, random)).to(device).unsqueeze(0)  # [1, P]
+    network = first_weights(sizes, seed=random.randint(2**31)).to(device).unsqueeze(0)  # [1, P]
     velocity = torch.zeros_like(network)
     inputs, patterns = (torch.from_numpy(values).to(device) for values in training)
     table, scales = targets.unsqueeze(0).to(device), torch.tensor([scale], dtype=torch.float64, device=device)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from softq.evaluate import Interval
 from softq.report import classification_figures as figures
-from softq.report.classification_results import Cell, ClassificationResults, Comparison, Objective, at
+from softq.report.classification_results import Best, Cell, ClassificationResults, Comparison, Objective, Sweep, at
 from softq.report.page import Column, Figure, Section, Table, Value
-from softq.report.paper import CLASSIFICATION_BEST_TAU, CLASSIFICATION_SETUP
+from softq.report.paper import CLASSIFICATION_BEST_TAU, CLASSIFICATION_LARGEST_TAU, CLASSIFICATION_REPETITIONS, CLASSIFICATION_SETUP
 
 __all__ = ["Cell", "ClassificationResults", "Comparison", "section"]
 
@@ -24,8 +25,9 @@ def section(results: ClassificationResults) -> Section:
         _best_table(results),
         figures.short_range(results),
         _agreement_table(results),
+        figures.scaled(results, "short"),
         figures.wide_range(results),
-        figures.scaled(results),
+        figures.scaled(results, "wide"),
         _largest_table(results),
         figures.regions(results),
         figures.gap(results),
@@ -34,18 +36,17 @@ def section(results: ClassificationResults) -> Section:
     provenance = {
         "Recipe": results.recipe_hash,
         "Reward": results.signature,
-        "Seeds": ", ".join(str(seed) for seed in results.seeds),
+        "Seeds": ", ".join(str(seed) for seed in sorted({cell.seed for cell in results.cells})),
         "Scale": results.scale,
-        "Time": f"{results.seconds:,.0f} seconds",
+        "Training time": f"{results.seconds:,.0f} seconds of training steps",
         "Device": results.device,
         "softq": results.version,
-        "Date": results.date,
+        "Report written": results.date,
     }
     return Section(
         title="Cost-sensitive classification in four classes",
         intro=[*_problem(results), *_findings(results)],
         parts=[part for part in parts if part is not None],
-        command=results.command,
         differences=[*_data_differences(results), *results.differences],
         provenance={key: value for key, value in provenance.items() if value},
     )
@@ -55,13 +56,14 @@ def section(results: ClassificationResults) -> Section:
 
 
 def _problem(results: ClassificationResults) -> list[str]:
+    setup, repetitions = results.setup, results.repetitions()
     return [
         "An input is a point of a square, and each corner stands for a class: the nearer the corner, the likelier the class. A right "
         "answer earns 7.39, 4.95, 3.32 or 3.00 by its class, a wrong one nothing (§4.1.1 of the paper). Maximum likelihood (ML) ignores "
         "these rewards, the Bayes rule earns the most that any decision can, and RAML and SQDML aim at it with a temperature τ.",
-        f"Small networks were trained on {results.inputs:,} inputs with {results.outputs_per_input} outputs each, for at most "
-        f"{results.epochs} epochs, {len(results.seeds)} times for each objective and temperature. The rewards below belong to the epoch "
-        "that was best on the validation set.",
+        f"Small networks were trained on {setup.inputs:,} inputs with {setup.outputs_per_input} outputs each, for at most "
+        f"{setup.epochs} epochs, {'once' if repetitions == '1' else f'{repetitions} times'} for each objective and temperature. "
+        "The rewards below belong to the epoch that was best on the validation set.",
     ]
 
 
@@ -74,23 +76,39 @@ def _findings(results: ClassificationResults) -> list[str]:
         best = results.best(objective)
         if best is not None:
             earned = best.test.value
-            said.append(f"{objective.upper()} at its best τ = {best.tau:g} earns {earned:.4f} ({results.of_bayes(earned):.1f} %)")
+            name = _label(objective, best.temperature_scaled)
+            said.append(f"{name} at its best τ = {best.tau:g} earns {earned:.4f} ({results.of_bayes(earned):.1f} %)")
     return ["; ".join(said) + "."] if said else []
 
 
 def _data_differences(results: ClassificationResults) -> list[str]:
-    paper = CLASSIFICATION_SETUP
-    pairs = [
-        (results.inputs, paper.inputs, "training inputs"),
-        (results.outputs_per_input, paper.outputs_per_input, "outputs per training input"),
-        (results.epochs, paper.epochs, "epochs at most"),
-        (len(results.seeds), paper.repetitions, "repetitions"),
-    ]
-    told = [f"{what[0].upper()}{what[1:]}: {ours:,} here, {theirs:,} in the paper." for ours, theirs, what in pairs if ours != theirs]
+    names = (
+        "Training inputs",
+        "Outputs per training input",
+        "Validation pairs",
+        "Test pairs",
+        "Units of the hidden layers",
+        "Learning rate",
+        "Momentum",
+        "Epochs at most",
+    )
+    rows = [(name, _plainly(ours), _plainly(theirs)) for name, ours, theirs in zip(names, results.setup, CLASSIFICATION_SETUP, strict=True)]
+    rows.append(("Repetitions", results.repetitions(), str(CLASSIFICATION_REPETITIONS)))
     wide = [cell.tau for cell in results.cells if cell.sweep.startswith("wide") and cell.tau is not None]
-    if wide and max(wide) != paper.largest_tau:
-        told.append(f"Largest temperature: {max(wide):,g} here, {paper.largest_tau:,g} in the paper.")
+    if wide:
+        rows.append(("Largest temperature", _plainly(max(wide)), _plainly(CLASSIFICATION_LARGEST_TAU)))
+    told = [f"{name}: {ours} here, {theirs} in the paper." for name, ours, theirs in rows if ours != theirs]
     return [*told, "The data are drawn anew from the same distribution: the paper’s own draw is not published."]
+
+
+def _plainly(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " and ".join(map(str, value)) or "none"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
+
+
+def _label(objective: Objective, temperature_scaled: bool) -> str:
+    return objective.upper() + (", scaled" if temperature_scaled else "")
 
 
 # --- tables ---------------------------------------------------------------------------------------------
@@ -104,8 +122,10 @@ def _best_table(results: ClassificationResults) -> Table | None:
     for objective in TUNED:
         best = results.best(objective)
         if best is not None:
-            paper, gain = CLASSIFICATION_BEST_TAU[objective].value, _against_ml(results, objective, best.tau)
-            rows.append((objective.upper(), best.tau, paper, best.dev, best.test, results.of_bayes(best.test.value), gain))
+            label, paper = _label(objective, best.temperature_scaled), CLASSIFICATION_BEST_TAU[objective].value
+            rows.append(
+                (label, best.tau, paper, best.dev, best.test, results.of_bayes(best.test.value), _against_ml(results, objective, best))
+            )
     if not rows:
         return None
     rows.append(("Bayes rule", None, None, results.bayes_dev, results.bayes_test, 100.0, None))
@@ -127,9 +147,10 @@ def _best_table(results: ClassificationResults) -> Table | None:
     )
 
 
-def _against_ml(results: ClassificationResults, objective: Objective, tau: float) -> Interval | None:
+def _against_ml(results: ClassificationResults, objective: Objective, best: Best) -> Interval | None:
+    wanted = (objective, best.temperature_scaled)
     for one in results.comparisons:
-        if one.objective == objective and not one.temperature_scaled and math.isclose(one.tau, tau, rel_tol=1e-9):
+        if (one.objective, one.temperature_scaled) == wanted and math.isclose(one.tau, best.tau, rel_tol=1e-9):
             return Interval(one.difference, one.low, one.high)
     return None
 
@@ -189,7 +210,8 @@ def _agreement_table(results: ClassificationResults) -> Table | None:
 
 
 def _largest_table(results: ClassificationResults) -> Table | None:
-    curves = {(objective, sweep): results.rewards(sweep, objective, "test") for objective in TUNED for sweep in ("wide", "wide-scaled")}
+    sweeps: tuple[Sweep, ...] = ("wide", "wide-scaled")
+    curves = {(objective, sweep): results.rewards(sweep, objective, "test") for objective in TUNED for sweep in sweeps}
     taus = [points[-1][0] for points in curves.values() if points]
     if not taus:
         return None

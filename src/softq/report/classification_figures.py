@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from softq.evaluate import Interval
-from softq.report.classification_results import ClassificationResults, Split, at
+from softq.report.classification_results import ClassificationResults, Split, Sweep, at
 from softq.report.figures import Canvas, Look, Series, describe, temperature_axis
 from softq.report.page import Column, Figure, Table, Value
 
@@ -41,20 +41,21 @@ def wide_range(results: ClassificationResults) -> Figure | None:
     )
 
 
-def scaled(results: ClassificationResults) -> Figure | None:
-    """The wide range with plain logits beside logits scaled by τ."""
-    plain, divided = (_series(results, sweep, "test") for sweep in ("wide", "wide-scaled"))
+def scaled(results: ClassificationResults, span: Literal["short", "wide"]) -> Figure | None:
+    """A range of temperatures with plain logits beside logits scaled by τ."""
+    wide = span == "wide"
+    plain, divided = _series(results, span, "test"), _series(results, "wide-scaled" if wide else "short-scaled", "test")
     if not divided:
         return None
     panels = [("Plain logits", plain), ("Logits scaled by τ", divided)] if plain else [("Logits scaled by τ", divided)]
     return Figure(
-        name="reward-with-scaled-logits",
-        title="Large temperatures with plain and with scaled logits",
+        name="reward-with-scaled-logits" if wide else "reward-with-scaled-logits-short",
+        title=f"{'Large temperatures' if wide else 'Temperatures'} with plain and with scaled logits",
         caption="Test reward with plain logits, and with the logits divided by τ and the loss multiplied by τ². The targets are the "
-        "same; the axis of τ is logarithmic. " + _BANDS,
+        f"same{'; the axis of τ is logarithmic' if wide else ''}. " + _BANDS,
         alt="Test reward against temperature, with plain logits and with logits scaled by the temperature. "
         + " ".join(f"{title}: {_words(series)}." for title, series in panels),
-        draw=lambda canvas: _draw_panels(canvas, panels, logarithmic=True),
+        draw=lambda canvas: _draw_panels(canvas, panels, logarithmic=wide),
         numbers=_numbers("scaled", [(title, series) for title, series in panels]),
     )
 
@@ -81,15 +82,16 @@ def regions(results: ClassificationResults) -> Figure | None:
     return Figure(
         name="decision-regions",
         title="Decision regions, the paper’s Figure 4",
-        caption="The class decided at each point of the square, x₀ to the right and x₁ upwards. Percentages say how much of the square "
-        "is decided as by the Bayes rule.",
-        alt=f"Maps of the square, one per model, coloured by the class decided at each point. Share decided as by the Bayes rule: {told}."
+        caption="The class decided at each point of the square, x₀ to the right and x₁ upwards. Each map is of one "
+        "network, that of the first seed; percentages say how much of the square it decides as the Bayes rule does.",
+        alt="Maps of the square, one network per model, coloured by the class decided at each point. "
+        f"Share decided as by the Bayes rule: {told}."
         if told
         else f"Maps of the square, coloured by the class decided at each point: {', '.join(results.regions)}.",
         draw=draw,
         numbers=Table(
             name="decision-regions",
-            caption="Share of the square, in percent",
+            caption="Share of the square, in percent, of one network each",
             columns=[Column("Model"), Column("As the Bayes rule", ".2f"), *(Column(f"Class {label}", ".2f") for label in classes)],
             rows=rows,
         ),
@@ -163,7 +165,7 @@ def _two_splits(results: ClassificationResults, sweep: Literal["short", "wide"],
     )
 
 
-def _series(results: ClassificationResults, sweep: str, split: Split) -> list[Series]:
+def _series(results: ClassificationResults, sweep: Sweep, split: Split) -> list[Series]:
     """What one panel shows: the trained curves, the exact ones, and the two lines that no temperature moves."""
     trained = [results.rewards(sweep, "raml", split), results.rewards(sweep, "sqdml", split)]
     taus = sorted({tau for points in trained for tau, _ in points})

@@ -11,18 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softq.evaluate import Interval, mean_interval
+from softq.report.paper import ClassificationSetup
 from softq.theory import TheoryRow, TheoryTable
 
 Y = TypeVar("Y")
 
 Objective = Literal["ml", "raml", "sqdml"]
 Split = Literal["dev", "test"]
+Sweep = Literal["short", "wide", "short-scaled", "wide-scaled"]  # the paper's Figures 1 and 2; scaled: with logits divided by τ
 
 
 class Cell(NamedTuple):
     """One trained network: its rewards on the validation and test sets at the epoch that was best on the former."""
 
-    sweep: str  # "short", "wide" or "wide-scaled"
+    sweep: Sweep
     objective: Objective
     tau: float | None  # None for ML
     seed: int
@@ -49,6 +51,7 @@ class Best(NamedTuple):
     tau: float
     dev: Interval
     test: Interval
+    temperature_scaled: bool
 
 
 @dataclass(frozen=True)
@@ -66,21 +69,17 @@ class ClassificationResults:
     bayes_test: float
     regions: Mapping[str, NDArray[np.integer[Any]]]
     comparisons: Sequence[Comparison]
-    inputs: int
-    outputs_per_input: int
-    seeds: Sequence[int]
-    epochs: int
-    recipe_hash: str
+    setup: ClassificationSetup
+    recipe_hash: str  # of the recipe with its grids
     signature: str  # of the reward
-    command: str
     scale: str
-    seconds: float
+    seconds: float  # of training steps
     device: str
-    date: str
+    date: str  # of the report
     version: str  # of softq
     differences: Sequence[str] = ()  # from the paper, besides those that the numbers above tell
 
-    def rewards(self, sweep: str, objective: Objective, split: Split) -> list[tuple[float, Interval]]:
+    def rewards(self, sweep: Sweep, objective: Objective, split: Split) -> list[tuple[float, Interval]]:
         """(τ, mean over seeds) of one curve, by rising τ."""
         found: dict[float, list[float]] = {}
         for cell in self.cells:
@@ -94,10 +93,21 @@ class ClassificationResults:
         return mean_interval([*by_seed.values()]) if by_seed else None
 
     def best(self, objective: Objective) -> Best | None:
-        """The temperature of the short sweep with the highest mean validation reward; of equals, the smallest."""
-        dev, test = (self.rewards("short", objective, split) for split in get_args(Split))
-        points = [Best(tau, on_dev, on_test) for (tau, on_dev), (_, on_test) in zip(dev, test, strict=True)]
-        return max(points, key=lambda point: (point.dev.value, -point.tau), default=None)
+        """The temperature with the highest mean validation reward, of equals the smallest, in the first of the sweeps there are."""
+        for sweep in get_args(Sweep):
+            dev, test = (self.rewards(sweep, objective, split) for split in get_args(Split))
+            if dev:
+                (tau, best), (_, on_test) = max(zip(dev, test, strict=True), key=lambda pair: (pair[0][1].value, -pair[0][0]))
+                return Best(tau, best, on_test, sweep.endswith("scaled"))
+        return None
+
+    def repetitions(self) -> str:
+        """With how many seeds each objective and temperature was trained: "5", or "2 to 5" where that differs."""
+        seeds: dict[tuple[Any, ...], set[int]] = {}
+        for cell in self.cells:
+            seeds.setdefault((cell.objective, cell.tau, cell.temperature_scaled), set()).add(cell.seed)
+        counts = sorted(map(len, seeds.values())) or [0]
+        return f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
 
     def exact(self, tau: float) -> TheoryRow | None:
         """The population's row at τ."""

@@ -71,6 +71,7 @@ class Section:
     intro: Sequence[str]  # paragraphs
     parts: Sequence[Table | Figure]
     command: str = ""  # runs the experiment again
+    recipe: str = ""  # what it ran, as TOML
     differences: Sequence[str] = ()  # from the paper
     provenance: Mapping[str, str] = field(default_factory=dict)
 

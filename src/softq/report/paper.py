@@ -13,16 +13,21 @@ class PaperNumber(NamedTuple):
 
 
 class ClassificationSetup(NamedTuple):
-    """Data and training of the paper's four-class experiment (§4.1.1)."""
+    """Data, model and training of the four-class experiment, the paper's or ours."""
 
     inputs: int
     outputs_per_input: int
+    dev: int  # pairs (x, y)
+    test: int
+    hidden: tuple[int, ...]
+    learning_rate: float
+    momentum: float
     epochs: int
-    repetitions: int
-    largest_tau: float
 
 
-CLASSIFICATION_SETUP = ClassificationSetup(inputs=1_000_000, outputs_per_input=10, epochs=100, repetitions=5, largest_tau=10_000.0)
+CLASSIFICATION_SETUP = ClassificationSetup(1_000_000, 10, 100_000, 100_000, (8, 8), 0.1, 0.9, 100)  # §4.1.1
+CLASSIFICATION_REPETITIONS = 5
+CLASSIFICATION_LARGEST_TAU = 10_000.0
 
 CLASSIFICATION_BEST_TAU = {
     "raml": PaperNumber(2.4, "Appendix B and the caption of Figure 4"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softq.report.figures import Canvas, Look, Series, describe, plain
@@ -24,7 +24,7 @@ class RunSummary:
 
     name: str
     task: str
-    objective: str
+    objective: str  # "raml", or "raml, scaled" with scores divided by τ
     tau: float | None
     seed: int
     metric: str
@@ -36,7 +36,7 @@ class RunSummary:
     signature: str  # of the reward
 
 
-def runs_section(runs: Sequence[RunSummary], *, command: str = "", provenance: Mapping[str, str] | None = None) -> Section:
+def runs_section(runs: Sequence[RunSummary], *, command: str = "", recipe: str = "") -> Section:
     """A table of all runs, and for each task and metric the learning curves of its runs."""
     fields = ("name", "task", "objective", "tau", "seed", "metric", "best_dev", "best_epoch", "test", "recipe_hash", "signature")
     rows: list[Sequence[Value]] = [tuple(getattr(run, field) for field in fields) for run in runs]
@@ -67,7 +67,7 @@ def runs_section(runs: Sequence[RunSummary], *, command: str = "", provenance: M
         intro=[f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, each with the recipe and the reward its numbers belong to."],
         parts=[table, *(figure for figure in figures if figure is not None)],
         command=command,
-        provenance=provenance or {},
+        recipe=recipe,
     )
 
 

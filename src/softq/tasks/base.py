@@ -11,7 +11,7 @@ from torch import Tensor
 
 from softq.errors import RunError
 from softq.recipe import Objective, Training, recipe_hash, to_toml
-from softq.run import BEST, CELLS, METRICS, RunFolder
+from softq.run import BEST, CELLS, RunFolder
 from softq.train import Learner, Outcome, Watcher, Workers, find_workers, train
 
 
@@ -140,8 +140,3 @@ def best_models(run: RunFolder) -> Mapping[str, Tensor]:
     if best is None:
         raise RunError(f"{run.path} has no best model yet; finish its training with --resume")
     return best.tensors
-
-
-def learning_curve(run: RunFolder) -> list[dict[str, Any]]:
-    """The metrics of each epoch."""
-    return run.lines(METRICS)

@@ -86,7 +86,7 @@ class ClassificationRecipe:
     model: Model = field(default_factory=Model)
     objective: Objective = field(default_factory=Objective)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    training: Training = field(default_factory=Training)
+    training: Training = field(default_factory=lambda: Training(burn_in=10))
 
 
 class Labelled(NamedTuple):
@@ -175,16 +175,15 @@ class GridLearner:
         self.cells, self.examples = len(cells), recipe.data.inputs
         self.steps = math.ceil(self.examples / recipe.training.batch_size)
         counts, patterns = torch.unique(splits.train.counts, dim=0, return_inverse=True)
-        self._inputs, self._patterns = splits.train.inputs.to(device), patterns.int().to(device)
+        self._inputs, self._patterns, self._counts = splits.train.inputs.to(device), patterns.int().to(device), counts
         objectives = {cell.objective for cell in cells}  # far fewer than cells where there are many seeds
         tables = {objective: target_rows(objective, counts, splits.rewards) for objective in objectives}
         scales = [cell.objective.tau if cell.objective.temperature_scaled else 1.0 for cell in cells]
-        self._scales = torch.tensor(scales, dtype=torch.float64)
         self._grid = PerceptronGrid(
             recipe.model.sizes,
             [cell.training.seed for cell in cells],
             torch.stack([tables[cell.objective] for cell in cells]),
-            self._scales.float(),
+            torch.tensor(scales),
             device,
         )
         self._dev = (splits.dev.inputs.to(device), splits.dev.earned(splits.rewards).to(device))
@@ -214,18 +213,17 @@ class GridLearner:
             raise NonFiniteLossError(
                 f"the loss of {self._names[int(going[network])]} is not finite in epoch {epoch + 1}, step {first + step}; "
                 "try a smaller learning_rate",
-                {"inputs": inputs[batch], "patterns": patterns[batch]},
+                {"inputs": inputs[batch], "counts": self._counts[patterns[batch].cpu()]},
             )
         going = going.cpu()
-        sums, squared = self._losses[going], self._scales[going] ** 2  # the loss is τ² H where it is temperature-scaled
-        for step, step_losses in enumerate(
-            losses.cpu().double().unbind(1)
-        ):  # one by one: where an epoch is cut must not change the rounding
-            sums += step_losses * squared * min(size, len(visited) - step * size)
+        sums = self._losses[going]
+        # one by one: where an epoch is cut must not change the rounding
+        for step, step_losses in enumerate(losses.cpu().double().unbind(1)):
+            sums += step_losses * min(size, len(visited) - step * size)
         self._losses[going] = sums
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
-        """Mean loss over the epoch's examples."""
+        """Mean cross-entropy over the epoch's examples, in nats; where the loss is temperature-scaled, without its τ²."""
         means = (self._losses / self.examples).masked_fill(~torch.tensor(active), math.nan)
         self._losses.zero_()
         return {"loss": means.tolist()}
@@ -290,7 +288,7 @@ class Classification:
 
     def signature(self, recipe: ClassificationRecipe) -> str:
         """The table of rewards, by its hash."""
-        return Matrix(make_data(recipe.data).rewards).signature
+        return Matrix(four_classes_at(torch.zeros(1, 2)).rewards).signature
 
     def test_statistics(self, cells: Sequence[ClassificationRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
         """(reward, 1) of each test pair."""
@@ -323,6 +321,7 @@ def torch_learner(recipe: ClassificationRecipe, workers: Workers) -> TorchLearne
         order=lambda epoch: visiting_order(recipe.data, epoch),
         seed=recipe.training.seed,
         average=recipe.optimizer.average,
+        loss_unit=(recipe.objective.tau or 1.0) ** 2 if recipe.objective.temperature_scaled else 1.0,
         evaluate=lambda: reward(splits.dev),
         test=lambda: {"test": reward(splits.test)},
         workers=workers,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from softq.errors import RunError, SoftqError
 from softq.recipe import Training
-from softq.run import BEST, LAST, METRICS, RESULT, TIMINGS, RunFolder, as_json
+from softq.run import BEST, LAST, METRICS, NEXT_BEST, RESULT, TIMINGS, RunFolder, as_json
 from softq.train.events import EventWriter
 from softq.train.interrupts import Interrupts
 from softq.train.workers import Workers
@@ -105,14 +105,13 @@ class _Progress:
 
     epoch: int
     step: int
-    lines: int
     best_scores: list[float | None]
     best_epochs: list[int]
 
     def active(self, training: Training) -> list[bool]:
         """Which cells have not run out of patience after ``epoch`` whole epochs."""
-        patience, burn_in = training.patience, training.burn_in
-        return [patience == 0 or self.epoch - max(best, burn_in) < patience for best in self.best_epochs]
+        patience = training.patience
+        return [patience == 0 or self.epoch - max(best, _burn_in(training)) < patience for best in self.best_epochs]
 
 
 class Outcome(NamedTuple):
@@ -135,13 +134,11 @@ def train(
 ) -> dict[str, Any]:
     """Train to the end, from the last checkpoint if there is one; what ``finish`` makes of the outcome is written and returned."""
     watcher = watcher or Silence()
-    if (result := run.result()) is not None:
-        return result
-    progress = _start(learner, run)
+    progress = _start(learner, run, workers)
     with Interrupts(workers) as interrupts:
         if workers.is_main:
-            run.rewrite_lines(METRICS, run.lines(METRICS)[: progress.lines])
-            run.rewrite_lines(TIMINGS, run.lines(TIMINGS)[: progress.lines])
+            for name in (METRICS, TIMINGS):  # a line per epoch; those after the checkpoint are written again
+                run.rewrite_lines(name, run.lines(name, progress.epoch))
         done = progress.epoch * learner.examples + learner.examples * progress.step // learner.steps
         watcher.begin(training.epochs * learner.examples, done)
         events = EventWriter(run.path if workers.is_main else None, cell_names, progress.epoch)
@@ -151,9 +148,9 @@ def train(
             _train_epoch(learner, run, training, progress, active, watcher, workers, interrupts)
             seconds = time.perf_counter() - began
             measured = learner.end_epoch(active) | {"dev": learner.evaluate(active)}
-            if progress.epoch >= training.burn_in:
+            if progress.epoch >= _burn_in(training):
                 _note_best(learner, run, progress, measured["dev"], workers)
-            progress.epoch, progress.step, progress.lines = progress.epoch + 1, 0, progress.lines + 1
+            progress.epoch, progress.step = progress.epoch + 1, 0
             if workers.is_main:
                 row = {"epoch": progress.epoch} | {name: _one_or_all(values) for name, values in measured.items()}
                 run.append_line(METRICS, row)
@@ -161,6 +158,8 @@ def train(
                 run.append_line(TIMINGS, {"epoch": progress.epoch, "seconds": seconds, "examples_per_second": seen / seconds})
                 events.write(progress.epoch, measured)
             _save(learner, run, progress, workers)
+            if workers.is_main:
+                run.promote(NEXT_BEST, BEST)
             interrupts.stop_if_asked(lambda: None, _place(run, progress))
     workers.any(False)  # wait for the main process to have written
     best = run.load(BEST)
@@ -175,16 +174,33 @@ def train(
     return result
 
 
-def _start(learner: Learner, run: RunFolder) -> _Progress:
+def _burn_in(training: Training) -> int:
+    """Epochs whose scores do not count; that of the last epoch always does."""
+    return min(training.burn_in, training.epochs - 1)
+
+
+def _start(learner: Learner, run: RunFolder, workers: Workers) -> _Progress:
     """Load the last checkpoint, or begin."""
     last = run.load(LAST)
+    progress = _Progress(0, 0, [None] * learner.cells, [0] * learner.cells) if last is None else _Progress(**last.notes)
+    if workers.is_main and (waiting := run.load(NEXT_BEST)) is not None:  # a kill came before it was in place
+        if waiting.notes["epochs"] == progress.best_epochs:
+            run.promote(NEXT_BEST, BEST)
+        else:
+            run.discard(NEXT_BEST)
+    workers.any(False)  # wait for that
     if last is None:
-        return _Progress(0, 0, 0, [None] * learner.cells, [0] * learner.cells)
-    learner.load_state(last.tensors)
-    progress = _Progress(**last.notes)
+        return progress
     best = run.load(BEST)
-    if best is not None:
-        learner.load_best(best.tensors)
+    try:
+        learner.load_state(last.tensors)
+        if best is not None:
+            learner.load_best(best.tensors)
+    except (KeyError, RuntimeError) as error:
+        raise RunError(
+            f"the checkpoint in {run.path} does not fit: it was written by another kind of training, such as one process instead of "
+            f"several; go on as it was begun ({str(error).splitlines()[0]})"
+        ) from None
     return progress
 
 
@@ -229,7 +245,8 @@ def _note_best(learner: Learner, run: RunFolder, progress: _Progress, scores: Se
         if better:
             progress.best_scores[cell], progress.best_epochs[cell] = scores[cell], progress.epoch + 1
     if workers.is_main:
-        run.save(BEST, learner.best(), {"epochs": progress.best_epochs, "dev": progress.best_scores})
+        # beside the last best until the checkpoint that knows of it is in place
+        run.save(NEXT_BEST, learner.best(), {"epochs": progress.best_epochs, "dev": progress.best_scores})
 
 
 def _save(learner: Learner, run: RunFolder, progress: _Progress, workers: Workers) -> None:

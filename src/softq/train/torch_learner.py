@@ -29,6 +29,7 @@ class TorchLearner:
         order: the numbers 0..examples-1 in the order in which an epoch visits them.
         seed: of dropout and the like.
         average: judge and keep the mean of the parameters over the epoch's steps instead of the last ones.
+        loss_unit: what logged losses are divided by, such as τ² where the loss is temperature-scaled.
         evaluate: development score; the module is in evaluation mode and nothing is differentiated.
         test: final measures, likewise.
         workers: the processes.
@@ -47,6 +48,7 @@ class TorchLearner:
         order: Callable[[int], Tensor],
         seed: int,
         average: bool = False,
+        loss_unit: float = 1.0,
         evaluate: Callable[[], float],
         test: Callable[[], dict[str, float]],
         workers: Workers,
@@ -55,6 +57,8 @@ class TorchLearner:
         self._model, self._optimizer = workers.prepare(self._module, optimizer)
         self._evaluate, self._test, self._workers = evaluate, test, workers
         self._batch_size, self._order, self._seed = batch_size, order, seed
+        self._loss_unit = loss_unit
+        self._visited: tuple[int, Tensor] = (-1, torch.empty(0))
         self.examples = examples
         self.steps = math.ceil(examples / batch_size)
         self._loss = torch.zeros(2, dtype=torch.float64)  # sum over the epoch so far, and of how many examples
@@ -63,7 +67,9 @@ class TorchLearner:
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Take steps first..last-1 of an epoch."""
-        order = self._order(epoch)
+        if self._visited[0] != epoch:
+            self._visited = (epoch, self._order(epoch))
+        order = self._visited[1]
         self._model.train()
         if first == 0:
             for so_far in self._sums:
@@ -93,7 +99,7 @@ class TorchLearner:
         """Mean loss over the epoch's examples."""
         total, count = self._loss.tolist()
         self._loss.zero_()
-        return {"loss": [total / count]}
+        return {"loss": [total / count / self._loss_unit]}
 
     @torch.no_grad()
     def evaluate(self, active: Sequence[bool]) -> list[float]:
