@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from softq.checks import check_tau
 from softq.errors import RecipeError, SoftqError
+from softq.targets import ObjectiveName
 
 R = TypeVar("R")
 
@@ -42,7 +43,7 @@ def key(default: Any, explanation: str, *, identity: bool = True) -> Any:
 class Objective:
     """What a model is trained toward: the section ``[objective]`` of every recipe."""
 
-    name: Literal["ml", "raml", "sqdml"] = key("ml", "ml (eq. 2), raml (eq. 4) or sqdml (eq. 14)")
+    name: ObjectiveName = key("ml", "ml (eq. 2), raml (eq. 4) or sqdml (eq. 14)")
     tau: float | None = key(None, "temperature of raml and sqdml")
     temperature_scaled: bool = key(False, "divide the scores by tau and multiply the loss by tau squared")
 

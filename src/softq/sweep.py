@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from softq.evaluate import Interval, mean_interval, paired_bootstrap
 from softq.ranges import parse_seeds, parse_taus
 from softq.recipe import Objective, build, key, read_toml, recipe_hash, to_toml, toml_value
 from softq.run import CELLS, RECIPE, RunFolder, as_json, read_json, telling_how_to_go_on
+from softq.targets import ObjectiveName
 from softq.tasks.base import Cell, Task, best_models, cell_recipe, describe_cell, read_cells, train_cells
 from softq.train import Watcher, find_workers
 
@@ -37,7 +38,7 @@ class Grid:
     """One grid of a sweep: a table ``[[sweep]]`` of a recipe."""
 
     name: str = key("sweep", "what to call it in tables and figures")
-    objective: tuple[Literal["ml", "raml", "sqdml"], ...] = key(("ml", "raml", "sqdml"), "objectives")
+    objective: tuple[ObjectiveName, ...] = key(("ml", "raml", "sqdml"), "objectives")
     tau: str = key("0.5,1,2", "temperatures of raml and sqdml: numbers, or a range FROM:TO:STEP with its end")
     seed: str = key("0", "seeds: numbers, or a range FROM:TO")
     temperature_scaled: bool = key(False, "divide the scores by tau and multiply the loss by tau squared")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from softq.checks import check_tau, check_weights
 from softq.distributions import Candidates, Categorical, Distribution, LabelSequence
-from softq.errors import DtypeError, EstimatorError, IntractableError, RewardError, ShapeError
+from softq.errors import DtypeError, EstimatorError, IntractableError, RewardError, ShapeError, TemperatureError
 from softq.importance import Estimator
 from softq.numerics import logsumexp
 from softq.rewards import Attachment, ExactMatch, PartReward, Reward, TokenAccuracy
@@ -175,6 +175,17 @@ def sqdml(
     batch = len(space.batch_shape)
     mean = (weights.reshape(*weights.shape, *[1] * (rewards.dim() - weights.dim())) * rewards).sum(batch, keepdim=True)
     return Target(space, space.with_scores(mean), refs, weights, tau, f"sqdml:tau={tau:g}:{reward.signature}")
+
+
+def target_of(
+    objective: ObjectiveName, space: Distribution, refs: Tensor, tau: float | None, reward: Reward, *, ref_weights: Tensor
+) -> Target:
+    """The target of an objective that is known by its name; ``"ml"`` uses neither temperature nor reward."""
+    if objective == "ml":
+        return ml(space, refs, ref_weights=ref_weights)
+    if tau is None:
+        raise TemperatureError(f"{objective} needs a temperature tau")
+    return (raml if objective == "raml" else sqdml)(space, refs, tau, reward, ref_weights=ref_weights)
 
 
 class Target:

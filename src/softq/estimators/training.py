@@ -16,7 +16,7 @@ from softq.estimators.labels import Array, Patterns
 from softq.kernels import perceptrons
 from softq.models.perceptron import first_weights
 from softq.rewards import Matrix
-from softq.targets import ObjectiveName, Target, ml, raml, sqdml
+from softq.targets import ObjectiveName, target_of
 
 _CELLS_AT_ONCE = 1 << 22  # pattern × reference × class, in the table of targets
 
@@ -55,12 +55,7 @@ def target_table(objective: ObjectiveName, patterns: Patterns, table: Array, tau
 
     def target(refs: Tensor, ref_weights: Tensor) -> Tensor:
         space = Categorical(torch.zeros(len(refs), classes, dtype=torch.float64))
-        made: Target
-        if objective == "ml":
-            made = ml(space, refs, ref_weights=ref_weights)
-        else:
-            made = (raml if objective == "raml" else sqdml)(space, refs, tau, reward, ref_weights=ref_weights)
-        return made.expected_parts(space)[0]
+        return target_of(objective, space, refs, tau, reward, ref_weights=ref_weights).expected_parts(space)[0]
 
     return torch.cat([target(*part) for part in zip(torch.split(references, rows), torch.split(weights, rows), strict=True)])
 

@@ -8,15 +8,16 @@ from typing import Any
 
 from softq.evaluate import Interval
 from softq.report import classification_figures as figures
-from softq.report.classification_results import Best, Cell, ClassificationResults, Comparison, Objective, Sweep, at
+from softq.report.classification_results import Best, Cell, ClassificationResults, Comparison, Sweep, at
 from softq.report.page import Column, Figure, Section, Table, Value
 from softq.report.paper import CLASSIFICATION_BEST_TAU, CLASSIFICATION_LARGEST_TAU, CLASSIFICATION_REPETITIONS, CLASSIFICATION_SETUP
+from softq.targets import ObjectiveName
 
 __all__ = ["Cell", "ClassificationResults", "Comparison", "section"]
 
 AGREEMENT_TAUS = (0.5, 1.0, 1.5, 2.0, 2.4, 3.0)
 
-TUNED: tuple[Objective, ...] = ("raml", "sqdml")  # those with a temperature
+TUNED: tuple[ObjectiveName, ...] = ("raml", "sqdml")  # those with a temperature
 
 
 def section(results: ClassificationResults) -> Section:
@@ -107,7 +108,7 @@ def _plainly(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
 
 
-def _label(objective: Objective, temperature_scaled: bool) -> str:
+def _label(objective: ObjectiveName, temperature_scaled: bool) -> str:
     return objective.upper() + (", scaled" if temperature_scaled else "")
 
 
@@ -147,7 +148,7 @@ def _best_table(results: ClassificationResults) -> Table | None:
     )
 
 
-def _against_ml(results: ClassificationResults, objective: Objective, best: Best) -> Interval | None:
+def _against_ml(results: ClassificationResults, objective: ObjectiveName, best: Best) -> Interval | None:
     wanted = (objective, best.temperature_scaled)
     for one in results.comparisons:
         if (one.objective, one.temperature_scaled) == wanted and math.isclose(one.tau, best.tau, rel_tol=1e-9):

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from softq.kernels import perceptrons
 from softq.report.classification import AGREEMENT_TAUS, TUNED
-from softq.report.classification_results import Cell, ClassificationResults, Comparison, Objective
+from softq.report.classification_results import Cell, ClassificationResults, Comparison
 from softq.report.classification_results import Sweep as Range
 from softq.report.paper import ClassificationSetup
 from softq.run import CELLS, ENVIRONMENT, TIMINGS, RunFolder, read_json
 from softq.sweep import SWEEP, Grid, Sweep, SweepCell, read_recipe
+from softq.targets import ObjectiveName
 from softq.tasks import Task
 from softq.tasks.base import best_models
 from softq.tasks.classification import make_data
@@ -128,7 +129,7 @@ def _regions(panels: Mapping[str, SweepCell], sizes: Sequence[int]) -> dict[str,
     return regions
 
 
-def _panels(sweep: Sweep, best: Mapping[Objective, float]) -> dict[str, SweepCell]:
+def _panels(sweep: Sweep, best: Mapping[ObjectiveName, float]) -> dict[str, SweepCell]:
     """Networks of plain logits and the first seed, by the titles of their panels.
 
     As in Figure 4: ML, then RAML and SQDML at τ = 0.5, at the ``best`` τ of each and at the largest.

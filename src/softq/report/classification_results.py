@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from softq.evaluate import Interval, mean_interval
 from softq.report.paper import ClassificationSetup
+from softq.targets import ObjectiveName
 from softq.theory import TheoryRow, TheoryTable
 
 Y = TypeVar("Y")
 
-Objective = Literal["ml", "raml", "sqdml"]
+
 Split = Literal["dev", "test"]
 Sweep = Literal["short", "wide", "short-scaled", "wide-scaled"]  # the paper's Figures 1 and 2; scaled: with logits divided by τ
 
@@ -25,7 +26,7 @@ class Cell(NamedTuple):
     """One trained network: its rewards on the validation and test sets at the epoch that was best on the former."""
 
     sweep: Sweep
-    objective: Objective
+    objective: ObjectiveName
     tau: float | None  # None for ML
     seed: int
     temperature_scaled: bool
@@ -37,7 +38,7 @@ class Cell(NamedTuple):
 class Comparison(NamedTuple):
     """Test reward of an objective minus that of ML, with the 95 % interval of a paired bootstrap over the test set."""
 
-    objective: Objective
+    objective: ObjectiveName
     tau: float
     difference: float
     low: float
@@ -79,7 +80,7 @@ class ClassificationResults:
     version: str  # of softq
     differences: Sequence[str] = ()  # from the paper, besides those that the numbers above tell
 
-    def rewards(self, sweep: Sweep, objective: Objective, split: Split) -> list[tuple[float, Interval]]:
+    def rewards(self, sweep: Sweep, objective: ObjectiveName, split: Split) -> list[tuple[float, Interval]]:
         """(τ, mean over seeds) of one curve, by rising τ."""
         found: dict[float, list[float]] = {}
         for cell in self.cells:
@@ -92,7 +93,7 @@ class ClassificationResults:
         by_seed = {cell.seed: getattr(cell, split) for cell in self.cells if cell.objective == "ml"}  # several sweeps may hold the same run
         return mean_interval([*by_seed.values()]) if by_seed else None
 
-    def best(self, objective: Objective) -> Best | None:
+    def best(self, objective: ObjectiveName) -> Best | None:
         """The temperature with the highest mean validation reward, of equals the smallest, in the first of the sweeps there are."""
         for sweep in get_args(Sweep):
             dev, test = (self.rewards(sweep, objective, split) for split in get_args(Split))

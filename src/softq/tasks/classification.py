@@ -24,7 +24,7 @@ from softq.models import Perceptron, PerceptronGrid
 from softq.objectives import cross_entropy
 from softq.recipe import Objective, Training, at_least, key
 from softq.rewards import Matrix
-from softq.targets import Target, ml, raml, sqdml
+from softq.targets import Target, target_of
 from softq.theory import bayes_rule, four_classes_at
 from softq.train import Learner, NonFiniteLossError, TorchLearner, Workers, generator_for
 
@@ -147,11 +147,8 @@ def visiting_order(data: Data, epoch: int) -> Tensor:
 def target_for(objective: Objective, space: Categorical, counts: Tensor, rewards: Tensor) -> Target:
     """The exact target of each row of label counts ``[U, K]``: every class is a reference, weighed by its count."""
     refs = torch.arange(space.scores.shape[-1], device=counts.device).expand(counts.shape)
-    weights = counts.to(space.scores.dtype)
-    if objective.name == "ml" or objective.tau is None:
-        return ml(space, refs, ref_weights=weights)
-    build = {"raml": raml, "sqdml": sqdml}[objective.name]
-    return build(space, refs, objective.tau, Matrix(rewards.to(space.scores)), ref_weights=weights)
+    reward = Matrix(rewards.to(space.scores))
+    return target_of(objective.name, space, refs, objective.tau, reward, ref_weights=counts.to(space.scores.dtype))
 
 
 def target_rows(objective: Objective, counts: Tensor, rewards: Tensor) -> Tensor:
