@@ -62,6 +62,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "softq needs Python 3.11 or later, PYTHON=$(PYTHON) is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt hatchling editables
+	$(PIP) install -c constraints.txt --no-deps seqeval # comes as source and needs build tools of its own
 	$(PIP) install --no-build-isolation -c constraints.txt -e '.[dev]'
 	touch $@
 

@@ -8,6 +8,7 @@ import typer
 
 import softq
 from softq.cli.bench_command import bench
+from softq.cli.data_command import data
 from softq.cli.report_command import report, reproduce
 from softq.cli.shared import list_flags
 from softq.cli.sweep_command import sweep
@@ -28,6 +29,7 @@ app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags(sweep=True))(sw
 app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags(sweep=True))(reproduce)
 app.command()(report)
 app.command()(theory)
+app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 
 
@@ -47,6 +49,7 @@ def main(
 
     - `softq reproduce`: the paper's experiments, small enough for a laptop, and a page of the results
     - `softq train classification --objective sqdml --tau 1.1`: one model; `softq sweep` trains many, `softq report` shows them
+    - `softq data check FILES`, `softq data stats FILES`: faults and counts of column files, and how far annotators agree
     - `softq theory`: what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly
     - `softq theory --references FILE --reward bleu`: what a temperature means for your own references
     - `softq bench core`, `softq bench rewards`: how fast losses and rewards are on this machine

@@ -1,1 +1,1 @@
-"""Readers of files."""
+"""Readers of files, and what stands in them."""

@@ -1,0 +1,195 @@
+"""`softq data`: what column files hold, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import softq
+from softq.cli.shared import one_line_errors, results_console
+from softq.data.agreement import Agreement, agreement
+from softq.data.conll import Annotators, check_conll, find_scheme, read_conll
+from softq.data.tags import Scheme, spans
+from softq.errors import DataError, OutputError
+
+data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+
+
+class SchemeName(StrEnum):
+    """How entities are written as labels."""
+
+    iob1 = "iob1"
+    bio = "bio"
+    bioes = "bioes"
+
+
+Files = Annotated[
+    list[Path], typer.Argument(metavar="FILES…", help="Column files: a token per line, its labels in the last columns; plain, .gz or .xz.")
+]
+AnnotatorsOption = Annotated[
+    str,
+    typer.Option(
+        "--annotators",
+        metavar="N|all",
+        help="The last N columns are annotators', or all but the first, however many a sentence has. "
+        "Needless where lines `# annotators = …` name them.",
+    ),
+]
+SchemeOption = Annotated[SchemeName | None, typer.Option(help="How entities are written; found by looking if not given.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+@data.callback()
+def _data() -> None:
+    """Look at column files (CoNLL) before training on them: `stats` counts, `check` finds faults."""
+
+
+@data.command()
+def stats(files: Files, annotators: AnnotatorsOption = "0", scheme: SchemeOption = None, as_json: AsJson = False) -> None:
+    """Count sentences, tokens, words, labels and entities of each file, and measure how far its annotators agree.
+
+    Blank lines separate sentences, tabs or spaces separate columns; the first column is the token, the last its label, or the last ones
+    the labels of several annotators. `?` stands where an annotator gave none. Labels and entities of all annotators are counted together.
+
+    Agreement is the share of equal labels where two annotators labelled the same token. Kappa corrects it for chance: 1 is perfect, 0 what
+    chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a token
+    together. Most tokens are outside entities, so agreement alone looks high: read kappa.
+
+    **Examples**
+
+    - `softq data stats train.conll dev.conll`: a table for each
+    - `softq data stats crowd.conll --annotators 2`: the last two columns are two people's labels
+    - `softq data stats crowd.conll.gz --annotators all`: the number of annotators differs between sentences
+    - `softq data stats train.conll --json | jq .files[0].entities`: entities by type, for a program
+    """
+    with one_line_errors():
+        whose = _parse_annotators(annotators)
+        counted = [_count(path, whose, scheme) for path in files]
+    if as_json:
+        typer.echo(json.dumps({"command": "data stats", "softq": softq.__version__, "files": counted}))
+        return
+    console = results_console()
+    for file in counted:
+        _show(file, console)
+
+
+@data.command()
+def check(files: Files, annotators: AnnotatorsOption = "0", scheme: SchemeOption = None, as_json: AsJson = False) -> None:
+    """Print every fault of each file as `file:line: what is wrong`, and exit with 2 if there is any.
+
+    Faults are lines with more or fewer columns than others, empty tokens and labels, bytes that are not UTF-8, NUL, a file without
+    sentences, and tags that break their scheme, such as `I-PER` after `O` in BIO. A sentence with a broken line is judged further once
+    it is mended. A byte-order mark at the start, CR LF and spaces at the end of a line are no faults.
+
+    Without `--scheme`, tags are held against the scheme that they break least often, and labels that are no tags against none.
+
+    **Examples**
+
+    - `softq data check train.conll dev.conll && softq train …`: train only on sound files
+    - `softq data check train.conll --scheme bio`: entities must be in BIO, also called IOB2
+    - `softq data check crowd.conll --annotators all`: each column after the token is an annotator's
+    - `softq data check *.conll --json | jq '.files[].faults | length'`: how many there are in each
+    """
+    with one_line_errors():
+        whose = _parse_annotators(annotators)
+        found = [(path, check_conll(path, annotators=whose, scheme=_as_scheme(scheme))) for path in files]
+    if as_json:
+        listed = [{"path": str(path), "faults": [fault._asdict() for fault in faults]} for path, faults in found]
+        typer.echo(json.dumps({"command": "data check", "softq": softq.__version__, "files": listed}))
+    else:
+        for path, faults in found:
+            for line, message in faults:
+                typer.echo(f"{path}:{line}: {message}" if line else f"{path}: {message}")
+            if not faults:
+                typer.echo(f"{path}: no faults")
+    if any(faults for _, faults in found):
+        raise typer.Exit(2)
+
+
+def _parse_annotators(text: str) -> Annotators:
+    if text == "all":
+        return "all"
+    if not (text.isascii() and text.isdigit()):
+        raise DataError(f"--annotators must be a number, 0 or more, or all, got {text!r}")
+    return int(text)
+
+
+def _as_scheme(name: SchemeName | None) -> Scheme | None:
+    return None if name is None else name.value
+
+
+def _count(path: Path, annotators: Annotators, name: SchemeName | None) -> dict[str, Any]:
+    """All numbers of a file, as they go to JSON."""
+    sentences = read_conll(path, annotators=annotators).sentences
+    scheme = _as_scheme(name) or find_scheme(sentences)
+    pieces = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
+    labels: Counter[str] = Counter()
+    entities: Counter[str] = Counter()
+    for piece, count in pieces.items():
+        for label in piece:
+            labels[label] += count
+        for span in _entities(piece, scheme, path):
+            entities[span] += count
+    names = {annotator for sentence in sentences for annotator in sentence.annotators}
+    return {
+        "path": str(path),
+        "sentences": len(sentences),
+        "tokens": sum(len(sentence.tokens) for sentence in sentences),
+        "words": len({token for sentence in sentences for token in sentence.tokens}),
+        "scheme": scheme,
+        "labels": dict(sorted(labels.items())),
+        "entities": dict(sorted(entities.items())),
+        "annotators": len(names),
+        "annotations": sum(len(sentence.labels) for sentence in sentences) if names else 0,
+        "agreement": _as_json(agreement(sentences)) if names else None,
+    }
+
+
+def _entities(labels: tuple[str, ...], scheme: Scheme | None, path: Path) -> list[str]:
+    try:
+        return [] if scheme is None else [span.kind for span in spans(labels, scheme)]
+    except OutputError as error:
+        raise DataError(f"{path}: {error}; `softq data check` lists the lines") from error
+
+
+def _as_json(found: Agreement) -> dict[str, Any]:
+    return found._asdict() | {"pairs": [pair._asdict() for pair in found.pairs]}
+
+
+def _show(file: dict[str, Any], console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    for name, key in (("sentences", "sentences"), ("tokens", "tokens"), ("distinct words", "words")):
+        table.add_row(name, f"{file[key]:,}")
+    _add_counts(table, "labels", file["labels"])
+    if file["scheme"]:
+        _add_counts(table, f"entities ({file['scheme']})", file["entities"])
+    if file["agreement"]:
+        found = file["agreement"]
+        table.add_section()
+        table.add_row("annotators", f"{file['annotators']:,}")
+        table.add_row("annotations per sentence", f"{file['annotations'] / file['sentences']:.2f}")
+        table.add_row("tokens with two labels or more", f"{found['tokens']:,}")
+        for name, key in (("agreement of pairs", "agreement"), ("Cohen's kappa, mean", "cohen"), ("Fleiss' kappa", "fleiss")):
+            table.add_row(name, "undefined" if found[key] is None else f"{found[key]:.4f}")
+    console.print(escape(file["path"]), highlight=False, soft_wrap=True)
+    console.print(table)
+
+
+def _add_counts(table: Table, title: str, counts: dict[str, int]) -> None:
+    total = sum(counts.values())
+    table.add_section()
+    table.add_row(title, f"{total:,}")
+    for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        table.add_row(f"  {escape(name)}", f"{count:,}", f"{count / total:.2%}")

@@ -1,0 +1,203 @@
+"""Tag schemes: named entities as one label per word, and back.
+
+A label is ``O`` (outside every entity) or a prefix, a dash and a type, such as ``B-PER``. Three schemes are known:
+
+* ``iob1``: ``I-`` on every word of an entity, but ``B-`` on the first word of one that directly follows another of its own type
+  (CoNLL-2003 as it was released);
+* ``bio``: ``B-`` on the first word of every entity, ``I-`` on the others (also called IOB2);
+* ``bioes``: as ``bio``, but ``E-`` on the last word, and ``S-`` on the only word of an entity.
+
+No two schemes write any entity alike: a sentence without a fault in two of them has no entities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from softq.errors import DataError, OutputError
+
+Scheme = Literal["iob1", "bio", "bioes"]
+OUTSIDE = "O"
+
+_PREFIXES: dict[Scheme, tuple[str, ...]] = {"iob1": ("B", "I"), "bio": ("B", "I"), "bioes": ("B", "I", "E", "S")}
+
+
+class Span(NamedTuple):
+    """An entity: its type, its first word, and the word after its last."""
+
+    kind: str
+    start: int
+    end: int
+
+
+class Transitions(NamedTuple):
+    """What a scheme allows among K labels, as booleans: ``between [K, K]`` (from, to), ``first [K]`` and ``last [K]``."""
+
+    between: Tensor
+    first: Tensor
+    last: Tensor
+
+
+class _Tag(NamedTuple):
+    prefix: str
+    kind: str
+
+
+_EDGE = _Tag(OUTSIDE, "")  # in every scheme, what stands beside either end of a sentence is what stands beside an O
+
+
+def spans(labels: Sequence[str], scheme: Scheme) -> list[Span]:
+    """Entities of a sentence, from left to right, by conlleval's lenient reading of sequences that break the scheme.
+
+    ``I-X`` and ``E-X`` continue an entity if the word before has ``B-X`` or ``I-X``, and else start one, as ``B-X`` and ``S-X``
+    always do. An entity lasts as long as it is continued: one that no ``E-`` closes is an entity too. So every word but those with O
+    belongs to one entity, and the schemes differ only in the prefixes they have; a label that is no tag of the scheme is an error.
+
+    >>> spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"], "bio")
+    [Span(kind='PER', start=0, end=2), Span(kind='LOC', start=3, end=4), Span(kind='LOC', start=4, end=5)]
+    """
+    found: list[Span] = []
+    start = 0
+    before = _EDGE
+    for position, tag in enumerate([*_tags(labels, scheme), _EDGE]):
+        if tag.prefix in ("I", "E") and before.prefix in ("B", "I") and tag.kind == before.kind:
+            before = tag
+            continue
+        if before.prefix != OUTSIDE:
+            found.append(Span(before.kind, start, position))
+        start, before = position, tag
+    return found
+
+
+def faults(labels: Sequence[str], scheme: Scheme) -> list[tuple[int, str]]:
+    """Where a sentence breaks its scheme: positions, ascending, each with what was expected there and what came.
+
+    A label that is no tag of the scheme is one fault, and the label after it is not judged by it. A last label that is wrong both after
+    the one before it and at the end is two.
+
+    >>> faults(["O", "I-PER", "B-LOC"], "bio")
+    [(1, 'expected O or B-* after O, got I-PER')]
+    >>> faults(["S-PER", "B-LOC"], "bioes")
+    [(1, 'expected O, E-* or S-* at the end, got B-LOC')]
+    >>> faults(["B"], "bio")
+    [(0, "expected O, or a type after B- or I-, such as B-PER, got 'B'")]
+    """
+    prefixes = _prefixes(scheme)
+    found: list[tuple[int, str]] = []
+    before: _Tag | None = _EDGE
+    for position, label in enumerate(labels):
+        tag = _parse(label, prefixes)
+        if tag is None:
+            found.append((position, _no_tag(label, scheme)))
+        elif before is not None and not _allowed(before, tag, scheme):
+            place = f"after {labels[position - 1]}" if position else "at the start"
+            found.append((position, f"expected {_expected(before, scheme)} {place}, got {label}"))
+        before = tag
+    if before is not None and not _allowed(before, _EDGE, scheme):  # only an entity of bioes can be left open
+        found.append((len(labels) - 1, f"expected O, E-* or S-* at the end, got {labels[-1]}"))
+    return found
+
+
+def convert(labels: Sequence[str], source: Scheme, target: Scheme) -> list[str]:
+    """The entities that ``labels`` hold by the source scheme (see `spans`), written by the target scheme.
+
+    With ``source == target`` it mends what breaks the scheme.
+
+    >>> convert(["I-PER", "I-PER", "B-PER", "O"], "iob1", "bioes")
+    ['B-PER', 'E-PER', 'S-PER', 'O']
+    """
+    _prefixes(target)
+    written = [OUTSIDE] * len(labels)
+    before = Span("", -1, -1)
+    for span in spans(labels, source):
+        written[span.start : span.end] = [f"I-{span.kind}"] * (span.end - span.start)
+        if target != "iob1" or (before.kind, before.end) == (span.kind, span.start):
+            written[span.start] = f"B-{span.kind}"
+        if target == "bioes":
+            written[span.end - 1] = f"{'E' if span.end - span.start > 1 else 'S'}-{span.kind}"
+        before = span
+    return written
+
+
+def guess_scheme(sentences: Sequence[Sequence[str]]) -> Scheme | None:
+    """The scheme in which every sentence is faultless: ``bio`` where there is no entity to tell by, None where no scheme fits.
+
+    >>> guess_scheme([["O", "I-PER"], ["O", "O"]])
+    'iob1'
+    """
+    schemes: tuple[Scheme, ...] = ("bio", "iob1", "bioes")
+    return next((scheme for scheme in schemes if not any(faults(labels, scheme) for labels in sentences)), None)
+
+
+def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> Transitions:
+    """Which of an inventory of K labels may follow which, come first and come last: exactly the sequences without `faults`.
+
+    >>> between, first, last = allowed_transitions(["O", "B-PER", "I-PER"], "bio")
+    >>> between.int().tolist()
+    [[1, 1, 0], [1, 1, 1], [1, 1, 1]]
+    >>> first.tolist(), last.tolist()
+    ([True, True, False], [True, True, True])
+    """
+    tags = _tags(labels, scheme)
+    between = [[_allowed(before, after, scheme) for after in tags] for before in tags]
+    first = [_allowed(_EDGE, tag, scheme) for tag in tags]
+    last = [_allowed(tag, _EDGE, scheme) for tag in tags]
+    return Transitions(
+        torch.tensor(between, dtype=torch.bool).view(len(tags), len(tags)),
+        torch.tensor(first, dtype=torch.bool),
+        torch.tensor(last, dtype=torch.bool),
+    )
+
+
+def _allowed(before: _Tag, after: _Tag, scheme: Scheme) -> bool:
+    goes_on = before.prefix in ("B", "I") and before.kind == after.kind  # the same type right after an entity, or within one
+    if scheme == "iob1":
+        return after.prefix != "B" or goes_on
+    if scheme == "bio":
+        return after.prefix != "I" or goes_on
+    if before.prefix in ("B", "I"):
+        return after.prefix in ("I", "E") and goes_on
+    return after.prefix not in ("I", "E")
+
+
+def _expected(before: _Tag, scheme: Scheme) -> str:
+    """What `_allowed` lets follow, in words."""
+    inside = before.prefix in ("B", "I")
+    if scheme == "iob1":
+        return f"O, I-* or B-{before.kind}" if inside else "O or I-*"
+    if scheme == "bio":
+        return f"O, B-* or I-{before.kind}" if inside else "O or B-*"
+    return f"I-{before.kind} or E-{before.kind}" if inside else "O, B-* or S-*"
+
+
+def _tags(labels: Sequence[str], scheme: Scheme) -> list[_Tag]:
+    prefixes = _prefixes(scheme)
+    tags = []
+    for position, label in enumerate(labels):
+        tag = _parse(label, prefixes)
+        if tag is None:
+            raise OutputError(f"label {position} is no tag of {scheme}: {_no_tag(label, scheme)}")
+        tags.append(tag)
+    return tags
+
+
+def _parse(label: str, prefixes: tuple[str, ...]) -> _Tag | None:
+    if label == OUTSIDE:
+        return _EDGE
+    prefix, _, kind = label.partition("-")
+    return _Tag(prefix, kind) if kind and prefix in prefixes else None
+
+
+def _no_tag(label: str, scheme: Scheme) -> str:
+    *others, final = (f"{prefix}-" for prefix in _PREFIXES[scheme])
+    return f"expected O, or a type after {', '.join(others)} or {final}, such as B-PER, got {label!r}"
+
+
+def _prefixes(scheme: Scheme) -> tuple[str, ...]:
+    if scheme not in _PREFIXES:
+        raise DataError(f"unknown tag scheme: expected one of {', '.join(get_args(Scheme))}, got {scheme!r}")
+    return _PREFIXES[scheme]
