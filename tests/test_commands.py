@@ -354,3 +354,14 @@ def test_reproduce_asks_for_matplotlib_before_it_trains(tmp_path, monkeypatch):
 def test_paths_are_printed_as_they_are(tmp_path):
     out = tmp_path / "[b]run"
     assert f"run: {out}\n" in softq(*TRAIN, "--out", out).stdout
+
+
+def test_report_of_nothing_is_one_line(tmp_path):
+    refused(softq("report", tmp_path / "nowhere", "--out", tmp_path / "x.html"), "nowhere holds no run and no sweep")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_that_no_generator_takes_leaves_nothing_behind(tmp_path):
+    refused(softq(*TRAIN, "--seed", 2**70, "--out", tmp_path / "x"), "seed must fit into 64 bits")
+    refused(softq(*SWEEPING[:2], *SMALL, "--seed", 2**70, "--out", tmp_path / "x"), "seed must fit into 64 bits")
+    assert not list(tmp_path.iterdir())

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import math
-import os
 
 import pytest
 import torch
 from torch import Tensor
 
+# First, because Triton must be told to interpret before a kernel is imported.
+from triton_world import DEVICE, interpreter_takes_loop_bounds_from_tensors, mark_for, on_gpu  # noqa: F401 -- a fixture
+
+# isort: split
 import softq
-from softq.kernels import chain, projective, spanning
+from softq.kernels import chain, chain_gpu, projective, projective_gpu, spanning, spanning_gpu
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if HAS_GPU else "cpu"
-if not HAS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
-
-pytest.importorskip("triton", reason="Triton is not installed")
-
-from triton.runtime import interpreter  # noqa: E402
-
-from softq.kernels import chain_gpu, projective_gpu, spanning_gpu  # noqa: E402
-
-INTERPRETED = isinstance(chain_gpu._forward_backward, interpreter.InterpretedFunction)
-
-# The same tests of the kernels run in both worlds; with a GPU they belong to its tests.
-kernels_run = (
-    pytest.mark.gpu
-    if HAS_GPU
-    else pytest.mark.skipif(not INTERPRETED, reason="no GPU, and Triton was imported before it could be told to interpret")
-)
-on_gpu = pytest.mark.skipif(not HAS_GPU, reason="no NVIDIA GPU")
+kernels_run = mark_for(chain_gpu._forward_backward)
 
 both_types = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 both_roots = pytest.mark.parametrize("multiroot", [False, True], ids=["single", "multi"])
@@ -41,22 +25,6 @@ scales = pytest.mark.parametrize("scale", [1.0, 1e4])
 TREES = {"projective": (projective, projective_gpu, softq.ProjectiveTree), "spanning": (spanning, spanning_gpu, softq.SpanningTree)}
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 LENGTHS = torch.tensor([7, 0, 1, 2, 5, 7])
-
-
-@pytest.fixture(autouse=True)
-def _interpreter_takes_loop_bounds_from_tensors(monkeypatch):
-    """Triton 3.6's interpreter turns a one-element array into a number in a way that NumPy 2.4 no longer allows."""
-    original = interpreter._patch_lang_tensor
-
-    def patched(tensor, *scope):
-        original(tensor, *scope)
-        index = lambda self: int(self.handle.data.item())  # noqa: E731
-        if scope:
-            scope[0].set_attr(tensor, "__index__", index)
-        else:
-            tensor.__index__ = index
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
 
 
 def rand(*shape, dtype, seed, scale=1.0, forbid=0.0) -> Tensor:

@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
+# First, because Triton must be told to interpret before a kernel is imported.
+from triton_world import DEVICE, interpreter_takes_loop_bounds_from_tensors, mark_for, on_gpu  # noqa: F401 -- a fixture
+
+# isort: split
 import softq
-from softq.kernels import perceptrons, perceptrons_cpu
+from softq.kernels import perceptrons, perceptrons_cpu, perceptrons_gpu
 from test_perceptrons import PAPER, as_double, grid, only, options, part, run
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if HAS_GPU else "cpu"
-if not HAS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
-
-pytest.importorskip("triton", reason="Triton is not installed")
-
-from triton.runtime import interpreter  # noqa: E402
-
-from softq.kernels import perceptrons_gpu  # noqa: E402
-
-INTERPRETED = isinstance(perceptrons_gpu._train, interpreter.InterpretedFunction)
-
-# The same tests of the kernels run in both worlds; with a GPU they belong to its tests.
-kernels_run = (
-    pytest.mark.gpu
-    if HAS_GPU
-    else pytest.mark.skipif(not INTERPRETED, reason="no GPU, and Triton was imported before it could be told to interpret")
-)
-on_gpu = pytest.mark.skipif(not HAS_GPU, reason="no NVIDIA GPU")
+kernels_run = mark_for(perceptrons_gpu._train)
 
 SMALL = (2, 3, 2)
-
-
-@pytest.fixture(autouse=True)
-def _interpreter_takes_loop_bounds_from_tensors(monkeypatch):
-    """Triton 3.6's interpreter turns a one-element array into a number in a way that NumPy 2.4 no longer allows."""
-    original = interpreter._patch_lang_tensor
-
-    def patched(tensor, *scope):
-        original(tensor, *scope)
-        index = lambda self: int(self.handle.data.item())  # noqa: E731
-        if scope:
-            scope[0].set_attr(tensor, "__index__", index)
-        else:
-            tensor.__index__ = index
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
 
 
 def there(x):

@@ -96,6 +96,7 @@ def test_explanations_stand_behind_the_keys():
         ({"kinds": {"kind": "tow"}}, "kind is one of 'one', 'two', got 'tow'; did you mean 'two'?"),
         ({"kinds": {"kind": "zzz"}}, "kind is one of 'one', 'two', got 'zzz'"),
         ({"training": {"epochs": 0}}, "recipe, [training]: epochs must be at least 1, got 0"),
+        ({"training": {"seed": 2**63}}, "recipe, [training]: seed must fit into 64 bits, got 9223372036854775808"),
         ({"training": {"burn_in": -1}}, "burn_in must be at least 0, got -1"),
         ({"training": {"patience": -1}}, "patience must be at least 0, got -1"),
         ({"training": {"batch_size": 0}}, "batch_size must be at least 1, got 0"),

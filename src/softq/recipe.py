@@ -86,6 +86,13 @@ class Training:
         at_least("patience", self.patience, 0)
         at_least("batch_size", self.batch_size, 1)
         at_least("checkpoint_every", self.checkpoint_every, 0)
+        check_seed("seed", self.seed)
+
+
+def check_seed(name: str, seed: int) -> None:
+    """Refuse a seed that torch's generators do not take."""
+    if not -(2**63) <= seed < 2**63:
+        raise RecipeError(f"{name} must fit into 64 bits, got {seed}")
 
 
 def at_least(name: str, value: float, least: float) -> None:

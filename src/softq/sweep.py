@@ -146,6 +146,7 @@ def run_sweep(
     if workers.size > 1:
         raise RunError(f"a sweep runs in one process, got {workers.size}; train single models with several processes: softq train")
     folder = RunFolder(out)
+    wanted = expand(task, base, grids)  # before anything is written: a cell's recipe may be refused
     if (out / SWEEP).is_file():
         if not resume:
             raise RunError(f"{out} already holds a sweep: add --resume to go on with it, or choose another --out")
@@ -155,7 +156,7 @@ def run_sweep(
     with folder.locked():
         folder.write(SWEEP, sweep_toml(task, base, grids))
         (out / SUMMARY).unlink(missing_ok=True)  # it may not fit what follows
-        jobs = _jobs(task, out / RUNS, expand(task, base, grids))
+        jobs = _jobs(task, out / RUNS, wanted)
         for number, (path, cells, old) in enumerate(jobs):
             label = f"{len(cells)} models" if len(cells) > 1 else f"{cells[0].objective} seed {cells[0].training.seed}"
             if len(jobs) > 1:

@@ -29,7 +29,7 @@ class Scale(StrEnum):
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Run folders, sweep folders, or folders of them.", exists=True)],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Run folders, sweep folders, or folders of them.")],
     out: Annotated[Path, typer.Option(help="The page; figures and numbers go to a folder beside it.", dir_okay=False)] = Path(
         "report.html"
     ),

@@ -22,7 +22,7 @@ from softq.evaluate import mean_of_first
 from softq.kernels import perceptrons
 from softq.models import Perceptron, PerceptronGrid
 from softq.objectives import cross_entropy
-from softq.recipe import Objective, Training, at_least, key
+from softq.recipe import Objective, Training, at_least, check_seed, key
 from softq.rewards import Matrix
 from softq.targets import Target, target_of
 from softq.theory import bayes_rule, four_classes_at
@@ -45,6 +45,7 @@ class Data:
         """Counts are counts."""
         for name in ("inputs", "outputs", "dev", "test"):
             at_least(name, getattr(self, name), 1)
+        check_seed("seed", self.seed)
 
 
 @dataclass(frozen=True)
