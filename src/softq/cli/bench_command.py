@@ -108,6 +108,28 @@ def grid(
     _run_benchmark("grid", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
 
 
+@bench.command()
+def ner(
+    rounds: Annotated[int, typer.Option(min=1, help="Iterations that are timed; the figure is the median.")] = 7,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with broad_twitter/ and wnut17/, for the figures on real corpora.", file_okay=False, exists=True),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time the training of a feature CRF against python-crfsuite, and with `--data` all else that a tagger does.
+
+    Both sides get the same features; CRFsuite's time is an L-BFGS iteration by its own log. On real corpora: training from file to saved
+    model, the same optimum as CRFsuite's, extraction of features, and tagging. The benchmarks come with the source tree.
+
+    **Examples**
+
+    - `softq bench ner`: one iteration, in half a minute
+    - `softq bench ner --data DIR --json > ner.json`: everything, in some minutes
+    """
+    _run_benchmark("ner", as_json, "--rounds", str(rounds), *(["--data", str(data)] if data else []))
+
+
 def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
     """Run a script of the source tree in a process of its own, and exit as it does."""
     script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"

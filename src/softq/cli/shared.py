@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,9 @@ from softq.errors import RecipeError, SoftqError
 from softq.evaluate import Interval
 from softq.recipe import describe, flag_names, merge, parse_flags, read_toml
 from softq.sweep import Grid, Sweep, parse_recipe
+from softq.tagging import ConvergenceWarning
 from softq.tasks import TASKS, Task
+from softq.tasks.base import show_settings
 from softq.train import StoppedError
 
 RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
@@ -30,9 +33,13 @@ if not RECIPES.is_dir():
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a SoftqError into one line on stderr and exit code 2; a run that was asked to stop exits with 130, as shells do."""
+    """Turn a SoftqError into one line on stderr and exit code 2; a run that was asked to stop exits with 130, as shells do.
+
+    A `ConvergenceWarning` is one line on stderr too.
+    """
     try:
-        yield
+        with _one_line_warnings():
+            yield
     except StoppedError as stop:
         _tell(str(stop))
         raise typer.Exit(130) from None
@@ -42,6 +49,22 @@ def one_line_errors() -> Iterator[None]:
     except SoftqError as error:
         _tell(str(error))
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *place: Any) -> None:
+            if issubclass(category, ConvergenceWarning):
+                _tell(str(message))
+            else:
+                show(message, category, *place)
+
+        warnings.showwarning = tell
+        warnings.simplefilter("always", ConvergenceWarning)  # each run of a sweep may have its own
+        yield
 
 
 def _tell(message: str) -> None:
@@ -119,17 +142,22 @@ def list_flags(*, sweep: bool = False) -> str:
 
 
 def show_choices(sweep: Sweep, console: Console) -> None:
-    """The temperatures that the development set chose, and what they earn."""
+    """The temperatures and settings that the development set chose, and what they earn."""
+    varied = any(choice.settings for choice in sweep.choices)
     table = Table(title=f"{sweep.task}: {sweep.metric}, {len(sweep.cells)} models", box=box.SIMPLE_HEAD, title_justify="left")
     for title in ("grid", "objective"):
         table.add_column(title)
-    for title in ("best τ", "seeds", "dev", "test", "gain over ML"):
+    table.add_column("best τ", justify="right")
+    if varied:
+        table.add_column("best settings")
+    for title in ("seeds", "dev", "test", "gain over ML"):
         table.add_column(title, justify="right")
     for choice in sweep.choices:
         table.add_row(
             choice.grid,
             choice.objective + (" scaled" if choice.temperature_scaled else ""),
             "" if choice.tau is None else f"{choice.tau:g}",
+            *([show_settings(choice.settings)] if varied else []),
             str(choice.seeds),
             _with_half_width(choice.dev),
             _with_half_width(choice.test),
@@ -137,7 +165,8 @@ def show_choices(sweep: Sweep, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "τ is chosen on the development set. Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
+        f"{'τ and settings are' if varied else 'τ is'} chosen on the development set. "
+        "Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
     )
     console.print(f"reward: {sweep.signature}")
 

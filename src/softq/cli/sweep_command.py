@@ -13,7 +13,7 @@ from softq.cli.progress import progress_bars
 from softq.cli.shared import find_recipe, one_line_errors, results_console, show_choices, split_flags
 from softq.errors import RecipeError
 from softq.recipe import build
-from softq.sweep import SWEEP, Grid, Sweep, run_sweep
+from softq.sweep import SWEEP, Grid, Sweep, lay_over, run_sweep
 
 
 def sweep(
@@ -25,15 +25,24 @@ def sweep(
     temperature_scaled: Annotated[
         bool, typer.Option("--temperature-scaled", help="Divide scores by tau, multiply losses by tau².")
     ] = False,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(help="Values of another key of the recipe: c2=0.1,0.3,1; may be given for several keys.", metavar="KEY=LIST"),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(min=1, help="Runs to train at a time, each in a process of its own. Tasks that train all models as one ignore it."),
+    ] = 1,
     out: Annotated[Path | None, typer.Option(help="Sweep folder.  [default: sweeps/TASK]", file_okay=False)] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the sweep in --out: skip what is finished, train what is not.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Train over a grid of objectives, temperatures and seeds; choose τ on the development set; compare with ML.
+    """Train over a grid of objectives, temperatures, seeds and other keys; choose on the development set; compare with ML.
 
-    Recipes may hold several grids (tables `[[sweep]]`); `--objective`, `--tau`, `--seed` and `--temperature-scaled` change all of them.
+    Recipes may hold several grids (tables `[[sweep]]`); `--objective`, `--tau`, `--seed`, `--temperature-scaled` and `--over` change all of
+    them. `--over` varies any key of the recipe (between values that are lists themselves stands `;`), and of a single value sets it.
     Other flags are the recipe's, as in `softq train`. The gain over ML comes with a paired-bootstrap interval over the test set.
 
     **Examples**
@@ -41,6 +50,7 @@ def sweep(
     - `softq sweep classification --tau 0.5:3:0.5 --seed 0:4 --out sweeps/tau`
     - `softq sweep --resume --out sweeps/tau`: go on with it
     - `softq sweep classification --tau 0.5:5:0.5 --seed 0:4 --out sweeps/tau --resume`: a larger grid; what is trained stays
+    - `softq sweep classification --over learning-rate=0.03,0.1,0.3 --over "hidden=8,8;16"`: other axes
     """
     with one_line_errors():
         what, flags = split_flags(what, context.args)
@@ -59,10 +69,10 @@ def sweep(
         changed = {
             field.name: getattr(build(Grid, given, "flags"), field.name) for field in dataclasses.fields(Grid) if field.name in given
         }
-        grids = [dataclasses.replace(grid, **changed) for grid in grids or [Grid()]]
+        grids = [lay_over(task.recipe_type, dataclasses.replace(grid, **changed), over or []) for grid in grids or [Grid()]]
         out = out or Path("sweeps") / task.name
         with progress_bars() as watch:
-            found = run_sweep(task, recipe, grids, out, resume=resume, watch=watch)
+            found = run_sweep(task, recipe, grids, out, resume=resume, jobs=jobs, watch=watch)
         if as_json:
             typer.echo(json.dumps(sweep_json(found, out)))
             return

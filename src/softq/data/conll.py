@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from sys import intern
-from typing import Literal, NamedTuple
+from typing import IO, Literal, NamedTuple, cast
 
 from softq.data.tags import Scheme, faults, guess_scheme
 from softq.errors import DataError
@@ -106,11 +106,16 @@ def read_conll(path: Path, *, annotators: Annotators = 0, scheme: Scheme | None 
     sentences, found = _parse(path, annotators)
     if scheme is not None:
         found = sorted([*found, *_tag_faults(sentences, scheme)])
-    if found:
-        line, message = found[0]
-        more = f" (and {len(found) - 1} more; `softq data check` lists them)" if len(found) > 1 else ""
-        raise DataError(f"{path}{f', line {line}' if line else ''}: {message}{more}")
+    refuse(str(path), found)
     return Corpus(path, sentences)
+
+
+def refuse(where: str, found: list[Fault]) -> None:
+    """Raise the first fault, if there is one."""
+    if found:
+        line, message = min(found)
+        more = f" (and {len(found) - 1} more; `softq data check` lists them)" if len(found) > 1 else ""
+        raise DataError(f"{where}{f', line {line}' if line else ''}: {message}{more}")
 
 
 def check_conll(path: Path, *, annotators: Annotators = 0, scheme: Scheme | None = None) -> list[Fault]:
@@ -210,23 +215,31 @@ class _UnreadableError(DataError):
     """No bytes came from a file."""
 
 
-class _Block(NamedTuple):
-    """Lines between two blank ones."""
+class Block(NamedTuple):
+    """A sentence as it stands in a file: the lines between two blank ones.
 
-    line: int  # of the first token
+    Attributes:
+        line: Of the first token, from 1.
+        names: Of annotators, where a line before the first token has them.
+        widths: Columns of each line.
+        columns: ``[column][token]``; none where widths differ.
+
+    """
+
+    line: int
     names: tuple[str, ...] | None
-    widths: list[int]  # columns of each line
-    columns: list[tuple[str, ...]]  # none where widths differ
+    widths: list[int]
+    columns: list[tuple[str, ...]]
 
 
 def _parse(path: Path, annotators: Annotators) -> tuple[list[Sentence], list[Fault]]:
     """Sentences without a fault, and all faults of the lines in order."""
     if annotators != "all" and annotators < 0:
         raise DataError(f"annotators must be 'all' or a number of columns, 0 or more, got {annotators}")
-    text, found = _decode(_read_bytes(path))
-    lines = [line.rstrip(" ") if line.strip(" \t") else "" for line in text.split("\n")]
+    text, found = decode(_read_bytes(path))
+    lines = clean_lines(text)
     tabs = any("\t" in line for line in lines)
-    blocks = list(_split(lines, tabs, found))
+    blocks = list(split_blocks(lines, tabs, found))
     if not blocks and not found:
         found.append(Fault(0, "no sentences: expected lines of a token and its label"))
     if any(block.names is not None for block in blocks):
@@ -259,7 +272,7 @@ def _parse(path: Path, annotators: Annotators) -> tuple[list[Sentence], list[Fau
     return sentences, sorted(found)
 
 
-def _count_labels(block: _Block, annotators: Annotators) -> int:
+def _count_labels(block: Block, annotators: Annotators) -> int:
     if block.names is not None:
         return len(block.names)
     if annotators == "all":
@@ -272,10 +285,15 @@ def _describe(others: int, labels: int) -> str:
     return f"token{between}, {'label' if labels == 1 else f'{labels} labels'}"
 
 
-def _split(whole: Iterable[str], tabs: bool, found: list[Fault]) -> Iterator[_Block]:
-    """Blocks of lines; what is wrong with single lines goes to ``found``."""
+def clean_lines(text: str) -> list[str]:
+    """Lines without the spaces at their ends; blank ones are empty."""
+    return [line.rstrip(" ") if line.strip(" \t") else "" for line in text.split("\n")]
+
+
+def split_blocks(whole: Iterable[str], tabs: bool, found: list[Fault], first: int = 1) -> Iterator[Block]:
+    """Blocks of lines, the first of which has this number; what is wrong with single lines goes to ``found``."""
     lines: list[str] = []
-    for number, line in enumerate(chain(whole, [""]), start=1):
+    for number, line in enumerate(chain(whole, [""]), start=first):
         if line and not _starts_document(line):
             lines.append(line)
             continue
@@ -299,7 +317,7 @@ def _split(whole: Iterable[str], tabs: bool, found: list[Fault]) -> Iterator[_Bl
                     found += [Fault(start + place, f"column {k} is empty") for k in empty]
             widths = list(map(len, rows))
             columns = [tuple(map(intern, column)) for column in zip(*rows, strict=True)] if len(set(widths)) == 1 else []
-            yield _Block(start, names, widths, columns)
+            yield Block(start, names, widths, columns)
         lines = []
 
 
@@ -310,17 +328,20 @@ def _starts_document(line: str) -> bool:
     return line.startswith(DOCUMENT) and line[len(DOCUMENT) :][:1] in ("", " ", "\t")
 
 
-def _decode(data: bytes) -> tuple[str, list[Fault]]:
-    """Text with LF ends and without a byte-order mark, and what is wrong with its characters; there are as many lines as in the bytes."""
+def decode(data: bytes, first: int = 1, offset: int = 0) -> tuple[str, list[Fault]]:
+    """Text with LF ends and without a byte-order mark, and what is wrong with its characters; there are as many lines as in the bytes.
+
+    The bytes may be a part of a file: ``first`` is the number of their first line, ``offset`` what comes before them.
+    """
+    encoding = "utf-8-sig" if first == 1 else "utf-8"  # joined files have the mark elsewhere too, which is a fault
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "", [Fault(1, "expected UTF-8, got UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`")]
     found = []
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode(encoding)
     except UnicodeDecodeError:
-        text = data.decode("utf-8-sig", errors="replace")
-        offset = 0
-        for number, line in enumerate(data.split(b"\n"), start=1):
+        text = data.decode(encoding, errors="replace")
+        for number, line in enumerate(data.split(b"\n"), start=first):
             try:
                 line.decode()
             except UnicodeDecodeError as error:
@@ -331,9 +352,9 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
     text = text.replace("\r\n", "\n")
     for mark, name in ("\0", "a NUL character"), ("\r", "a carriage return that does not end it"):
         if mark in text:
-            found += [Fault(number, f"the line holds {name}") for number, line in enumerate(text.split("\n"), start=1) if mark in line]
+            found += [Fault(number, f"the line holds {name}") for number, line in enumerate(text.split("\n"), first) if mark in line]
     if "\ufeff" in text:
-        lines = enumerate(text.split("\n"), start=1)
+        lines = enumerate(text.split("\n"), first)
         found += [
             Fault(number, "the line begins with a byte-order mark: were files joined?") for number, line in lines if line[:1] == "\ufeff"
         ]
@@ -342,12 +363,16 @@ def _decode(data: bytes) -> tuple[str, list[Fault]]:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as file:
-                return file.read()
-        if path.suffix == ".xz":
-            with lzma.open(path) as file:
-                return file.read()
-        return path.read_bytes()
+        with path.open("rb") as packed, unpacked(packed, path) as file:
+            return file.read()
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise _UnreadableError(f"cannot read {path}: {error}") from error
+
+
+def unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
+    """What is in a file that is open for reading, by the end of its name: .gz, .xz, or as it is."""
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(file))
+    if path.suffix == ".xz":
+        return lzma.open(file)
+    return file

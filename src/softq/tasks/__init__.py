@@ -2,7 +2,8 @@
 
 from softq.tasks.base import Cell, Recipe, Task, train_cells
 from softq.tasks.classification import Classification
+from softq.tasks.ner import Ner
 
-TASKS: dict[str, Task] = {task.name: task for task in (Classification(),)}
+TASKS: dict[str, Task] = {task.name: task for task in (Classification(), Ner())}
 
-__all__ = ["TASKS", "Cell", "Classification", "Recipe", "Task", "train_cells"]
+__all__ = ["TASKS", "Cell", "Classification", "Ner", "Recipe", "Task", "train_cells"]

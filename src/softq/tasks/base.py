@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
 from softq.errors import RunError
-from softq.recipe import Objective, Training, recipe_hash, to_toml
+from softq.recipe import Objective, Training, flag_names, recipe_hash, to_toml
 from softq.run import BEST, CELLS, RunFolder
 from softq.train import Learner, Outcome, Watcher, Workers, find_workers, train
 
@@ -30,7 +32,10 @@ class Recipe(Protocol):
 
 
 class Task(Protocol):
-    """Data, model, objective and metric of one of the paper's experiments."""
+    """Data, model, objective and metric of one of the paper's experiments.
+
+    Its class is made without arguments: that is how `softq sweep --jobs` has it in other processes.
+    """
 
     name: ClassVar[str]
     recipe_type: ClassVar[type[Any]]
@@ -54,7 +59,8 @@ class Task(Protocol):
         ...
 
 
-class Cell(NamedTuple):
+@dataclass(frozen=True)
+class Cell:
     """One trained model of a run or sweep, with all that a table needs to say of it."""
 
     hash: str
@@ -65,32 +71,96 @@ class Cell(NamedTuple):
     epoch: int
     dev: float
     test: float
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # keys that its sweep varies, by their flags; JSON values
+    measures: dict[str, float] = dataclasses.field(default_factory=dict)  # what else was measured on the test set
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Cell:
+        """The cell of a row of ``result.json``, which holds measures beside the rest; rows of old have no settings.
+
+        >>> row = {"hash": "abc", "objective": "ml", "tau": None, "temperature_scaled": False, "seed": 0}
+        >>> Cell.from_row(row | {"epoch": 3, "dev": 0.5, "test": 0.25, "recall": 0.75}).measures
+        {'recall': 0.75}
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        measures = {name: value for name, value in row.items() if name not in names}
+        return cls(**{name: value for name, value in row.items() if name in names}, measures=measures)
 
 
-def describe_cell(task: Task, recipe: Recipe) -> dict[str, Any]:
-    """What tells a cell from others of its run, and the hash of its recipe."""
+def describe_cell(task: Task, recipe: Recipe, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What tells a cell from others of its run or sweep, and the hash of its recipe; ``settings`` are from `settings_of`."""
     objective = recipe.objective
     return {
         "hash": recipe_hash(recipe, task=task.name),
         "objective": objective.name,
         "tau": objective.tau,
         "temperature_scaled": objective.temperature_scaled,
+        "settings": dict(settings or {}),
         "seed": recipe.training.seed,
     }
 
 
 def cell_recipe(base: Any, described: Mapping[str, Any]) -> Any:
-    """The recipe of a cell from that of its run and `describe_cell`."""
-    objective = Objective(described["objective"], described["tau"], described["temperature_scaled"])
-    return dataclasses.replace(base, objective=objective, training=dataclasses.replace(base.training, seed=described["seed"]))
+    """The recipe of a cell from that of its run or sweep and `describe_cell`."""
+    sections: dict[str, dict[str, Any]] = {"training": {"seed": described["seed"]}}
+    changed: dict[str, Any] = {"objective": Objective(described["objective"], described["tau"], described["temperature_scaled"])}
+    for flag, value in described.get("settings", {}).items():
+        section, name = _places(base.__class__)[flag]
+        (sections.setdefault(section, {}) if section else changed)[name] = tuple(value) if isinstance(value, list) else value
+    # all at once: a recipe may check that its sections fit together
+    changed |= {name: dataclasses.replace(getattr(base, name), **keys) for name, keys in sections.items()}
+    return dataclasses.replace(base, **changed)
+
+
+def settings_of(recipe: Any, flags: Iterable[str]) -> dict[str, Any]:
+    """The values of these keys in a recipe, as JSON has them; keys are named by their flags."""
+    found = {}
+    for flag in flags:
+        section, name = _places(recipe.__class__)[flag]
+        value = getattr(getattr(recipe, section) if section else recipe, name)
+        found[flag] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+@lru_cache
+def _places(recipe_type: type[Any]) -> dict[str, tuple[str, str]]:
+    """Section and key of each flag."""
+    return {flag: (section, name) for flag, (section, name, _) in flag_names(recipe_type).items()}
+
+
+def show_settings(settings: Mapping[str, Any]) -> str:
+    """Settings as people write them, "" of none.
+
+    >>> show_settings({"c2": 0.3, "hidden": [8, 8], "average": True})
+    'c2=0.3 hidden=8,8 average=true'
+    """
+
+    def show(value: Any) -> str:
+        if isinstance(value, list):
+            return ",".join(map(show, value))
+        if isinstance(value, bool) or value is None:
+            return str(value).lower()
+        return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+    return " ".join(f"{flag}={show(value)}" for flag, value in settings.items())
 
 
 def train_cells(
-    task: Task, cells: Sequence[Any], out: Path, *, resume: bool = False, watcher: Watcher | None = None, workers: Workers | None = None
+    task: Task,
+    cells: Sequence[Any],
+    out: Path,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    workers: Workers | None = None,
 ) -> dict[str, Any]:
-    """Train cells (recipes that differ in objective and seed) into one run folder and return its result."""
+    """Train cells (recipes that differ in objective and seed) into one run folder and return its result.
+
+    ``settings`` are what the sweep they are of has varied (`settings_of`); a run that goes on keeps those it began with.
+    """
     workers = workers or find_workers(cells[0].training.device)
-    described = [describe_cell(task, cell) for cell in cells]
+    described = [describe_cell(task, cell, settings) for cell in cells]
     run = RunFolder(out)
     if workers.is_main:
         if not (resume and run.exists()):
@@ -98,6 +168,7 @@ def train_cells(
             run = RunFolder.create(out, to_toml(cells[0], task=task.name), described, device)
         _check_same_cells(run, described)
     workers.any(False)  # wait for the folder
+    described = run.lines(CELLS)
 
     def finish(outcome: Outcome) -> dict[str, Any]:
         rows = [
@@ -131,7 +202,7 @@ def _check_same_cells(run: RunFolder, described: Sequence[Mapping[str, Any]]) ->
 def read_cells(run: RunFolder) -> list[Cell]:
     """The cells of a finished run, [] of one that is not."""
     result = run.result()
-    return [] if result is None else [Cell(**{name: row[name] for name in Cell._fields}) for row in result["cells"]]
+    return [] if result is None else [Cell.from_row(row) for row in result["cells"]]
 
 
 def best_models(run: RunFolder) -> Mapping[str, Tensor]:

@@ -1,0 +1,50 @@
+"""Named entities (paper §4.2, Tables 2 and 6, Appendix D.2.2): a feature CRF trained exactly by ML, RAML and SQDML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from softq.errors import RecipeError
+from softq.evaluate import span_f1
+from softq.tagging import Tagger
+from softq.tasks.ner_learner import BatchLearner, FoldLearner, Problem
+from softq.tasks.ner_recipe import NerRecipe
+from softq.train import Learner, Workers
+
+
+class Ner:
+    """The task."""
+
+    name: ClassVar[str] = "ner"
+    recipe_type: ClassVar[type[NerRecipe]] = NerRecipe
+    metric: ClassVar[str] = "F1"
+    together: ClassVar[bool] = False
+
+    def learner(self, cells: Sequence[NerRecipe], workers: Workers) -> Learner:
+        """One tagger, by the optimizer that the recipe names."""
+        if workers.size > 1:
+            raise RecipeError(
+                f"ner trains in one process with several threads, got {workers.size} processes; several models: softq sweep --jobs"
+            )
+        problem = Problem.of(cells[0])
+        return FoldLearner(problem) if cells[0].optimizer.method == "lbfgs" else BatchLearner(problem)
+
+    def signature(self, recipe: NerRecipe) -> str:
+        """The reward that training aims at."""
+        weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
+        if (weight, credit) == (1, 0):
+            return "token-accuracy"
+        return f"token-reward:entity-weight={weight:g}" + (f":type-credit={credit:g}" if credit else "")
+
+    def test_statistics(self, cells: Sequence[NerRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
+        """Counts of spans, tokens and sentences for each test sentence."""
+        tagger, _ = Tagger.from_tensors(best)
+        return torch.stack([Problem.of(cells[number]).test(tagger) for number in chosen])
+
+    def metric_of(self, sums: Tensor) -> Tensor:
+        """F1 of entities."""
+        return span_f1(sums)

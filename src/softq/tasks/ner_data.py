@@ -1,0 +1,259 @@
+"""Files, or the built-in world, as what a tagger is trained on and judged by."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softq.data.annotators import Reliability, estimate, reference_weights, vote
+from softq.data.conll import MISSING, Sentence, find_scheme, read_conll
+from softq.data.tags import Scheme, convert, spans
+from softq.data.worlds import LABELS, EntityWorld
+from softq.distributions import Chain
+from softq.errors import DataError, OutputError
+from softq.evaluate import span_statistics
+from softq.features import FINKEL, FeatureMatrix, TemplateIndex
+from softq.kernels import feature_crf as kernels
+from softq.tagging import References
+from softq.tasks.ner_recipe import Data, Features, scheme_of
+
+Array = np.ndarray[Any, Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _once(size: int) -> Callable[[F], F]:
+    """Remember the last ``size`` results of a function of `Data` and more, as long as the files that it names stay the same."""
+
+    def decorate(function: F) -> F:
+        @lru_cache(maxsize=size)
+        def found(stamps: Any, *args: Any) -> Any:
+            return function(*args)
+
+        @wraps(function)
+        def call(data: Data, *args: Any) -> Any:
+            return found(tuple(map(_stamp, (data.train, data.dev, data.test))), data, *args)
+
+        return cast(F, call)
+
+    return decorate
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is written."""
+    try:
+        about = os.stat(path)
+    except OSError:  # whoever reads it will say so
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+class Part(NamedTuple):
+    """Sentences to be judged by: the true labels, in the files' scheme."""
+
+    sentences: list[Sentence]
+    gold: list[tuple[str, ...]]
+
+
+class Corpora(NamedTuple):
+    """What a recipe's data section names.
+
+    Attributes:
+        train: sentences to learn from, with the labels of one or several annotators.
+        dev: to choose by; None: folds of train, or train itself.
+        test: of the final numbers; None: dev again.
+        scheme: of the files.
+
+    """
+
+    train: list[Sentence]
+    dev: Part | None
+    test: Part | None
+    scheme: Scheme
+
+
+@_once(2)
+def read_corpora(data: Data) -> Corpora:
+    """Read the files, or draw from the built-in world; what does not fit is an error with file and line."""
+    if not data.train:
+        world = EntityWorld()
+        train = world.annotate(world.draw(data.sentences, seed=4 * data.seed), seed=data.seed)
+        judged = [_part(world.draw(data.dev_sentences, seed=4 * data.seed + part)) for part in (1, 2)]
+        return Corpora(train, judged[0], judged[1], "bio")
+    path = Path(data.train)
+    train = read_conll(path, annotators=data.annotator_columns(), scheme=scheme_of(data.scheme)).sentences
+    scheme = scheme_of(data.scheme) or find_scheme(train)
+    if scheme is None:
+        labels = sorted({label for sentence in train for labels in sentence.labels for label in labels})
+        raise DataError(f"{path}: expected entity tags such as B-PER and O in the last column, got {', '.join(map(repr, labels[:5]))}")
+    _check_tags(path, train, scheme)
+    for sentence in train:
+        if not sentence.references:
+            raise DataError(f"{path}, line {sentence.line}: expected an annotator who labelled every token of the sentence, got none")
+    if data.folds > len(train):
+        raise DataError(f"{path}: expected {data.folds} sentences or more, one for each fold, got {len(train)}")
+    known = {label for sentence in train for labels in sentence.references for label in labels}
+    dev = _read_part(data.dev, scheme, known) if data.dev else None
+    test = _read_part(data.test, scheme, known) if data.test else None
+    if data.halve_dev and dev is not None:
+        if len(dev.sentences) < 2:
+            raise DataError(f"{data.dev}: expected two sentences or more to halve, got {len(dev.sentences)}")
+        dev, test = (Part(dev.sentences[half::2], dev.gold[half::2]) for half in (0, 1))
+    return Corpora(train, dev, test, scheme)
+
+
+def _check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> None:
+    """Every label must be a tag of the scheme; what may follow what is not asked here, for annotators err."""
+    good: set[str] = set()
+    for sentence in sentences:
+        if sentence.annotators:
+            good.add(MISSING)
+        for label in sorted(set().union(*sentence.labels) - good):
+            try:
+                spans([label], scheme)
+            except OutputError:
+                place = min(labels.index(label) for labels in sentence.labels if label in labels)
+                raise DataError(
+                    f"{path}, line {sentence.line + place}: expected a tag such as B-PER or O, as most labels of the file are ({scheme}), "
+                    f"got {label!r}"
+                ) from None
+            good.add(label)
+
+
+def _part(sentences: Sequence[Sentence]) -> Part:
+    return Part(list(sentences), [sentence.labels[0] for sentence in sentences])
+
+
+def _read_part(path: str, scheme: Scheme, known: set[str]) -> Part:
+    """A file of true labels, which must be among those of the training file."""
+    found = read_conll(Path(path), scheme=scheme).sentences
+    for sentence in found:
+        for token, label in enumerate(sentence.labels[0]):
+            if label not in known:
+                raise DataError(f"{path}, line {sentence.line + token}: the label {label} does not occur in the training file")
+    return _part(found)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Features of all parts: made once, however many models are trained."""
+
+    corpora: Corpora
+    index: TemplateIndex
+    train: FeatureMatrix
+    columns: kernels.Columns
+    dev: FeatureMatrix | None
+    test: FeatureMatrix | None
+
+
+@_once(2)
+def prepare(data: Data, features: Features) -> Prepared:
+    """Read and extract."""
+    corpora = read_corpora(data)
+    templates = None if features.templates == FINKEL else features.templates
+    index, train = TemplateIndex.fit(
+        [sentence.tokens for sentence in corpora.train],
+        templates,
+        columns=_columns(corpora.train, features.pos, data.train),
+        min_freq=features.min_freq,
+        hash_bits=features.hash_bits or None,
+    )
+    dev, test = (
+        None if part is None else transform(index, part.sentences, features.pos, path)
+        for part, path in ((corpora.dev, data.dev), (corpora.test, data.test or data.dev))
+    )
+    turned = kernels.transpose(train.offsets, train.indices, train.values, train.size)
+    return Prepared(corpora, index, train, turned, dev, test)
+
+
+def transform(index: TemplateIndex, sentences: Sequence[Sentence], pos: int, path: str) -> FeatureMatrix:
+    """Features of sentences from a file; ``pos`` is the column of their parts of speech, 0 for none."""
+    return index.transform([sentence.tokens for sentence in sentences], _columns(sentences, pos, path))
+
+
+def _columns(sentences: Sequence[Sentence], pos: int, path: str) -> dict[str, list[tuple[str, ...]]] | None:
+    """Parts of speech, where there are any."""
+    if not pos:
+        return None
+    for sentence in sentences:
+        if len(sentence.extra) < pos - 1:
+            raise DataError(
+                f"{path}, line {sentence.line}: expected parts of speech in column {pos}, got {1 + len(sentence.extra)} before the labels"
+            )
+    return {"pos": [sentence.extra[pos - 2] for sentence in sentences]}
+
+
+class Labelled(NamedTuple):
+    """What the training sentences say: label names of the model, references by their numbers, and the annotators, where estimated."""
+
+    names: tuple[str, ...]
+    references: References
+    reliability: Reliability | None
+
+
+@_once(4)
+def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> Labelled:
+    """The references of the training sentences, in the scheme to train in.
+
+    Args:
+        data: the corpus.
+        references: "all" or "vote".
+        ties: of votes.
+        weights: of annotators, as in the recipe.
+        mend: whether sequences that break the scheme are mended, as they must be where the target forbids them.
+
+    """
+    corpora = read_corpora(data)
+    target = scheme_of(data.train_scheme) or corpora.scheme
+    several = any(sentence.annotators for sentence in corpora.train)
+    if not several and (references == "vote" or weights != "uniform"):
+        raise DataError(
+            f"{data.train or 'the training data'}: votes and weights need annotators, and the file has none (annotators = N, or all)"
+        )
+    reliability = None if weights == "uniform" else estimate(corpora.train, weights)  # type: ignore[arg-type]
+    sequences: list[list[Sequence[str]]] = []
+    shares: list[Array] = []
+    for sentence in corpora.train:
+        if references == "vote":
+            found: list[Sequence[str]] = [vote(sentence, ties, seed=data.seed)]
+            share = np.ones(1)
+        else:
+            found = list(sentence.references)
+            share = np.ones(len(found))
+            if reliability is not None:
+                share = np.array([weight for weight in reference_weights(sentence, reliability) if weight > 0])
+        if mend or target != corpora.scheme:
+            found = [convert(labels, corpora.scheme, target) for labels in found]
+        sequences.append(found)
+        shares.append(share)
+    names = tuple(sorted({name for found in sequences for labels in found for name in labels}))
+    number = {name: k for k, name in enumerate(names)}
+    arrays = [np.array([[number[name] for name in labels] for labels in found], np.int64) for found in sequences]
+    return Labelled(names, References(arrays, shares), reliability)
+
+
+def statistics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme, trained: Scheme) -> Tensor:
+    """Counts for each sentence (`softq.evaluate.span_statistics`), predictions being brought back into the files' scheme."""
+    if trained != scheme:
+        predicted = [convert(labels, trained, scheme) for labels in predicted]
+    return span_statistics(gold, predicted, scheme).rows
+
+
+def bayes_statistics(data: Data) -> Tensor:
+    """Counts for each test sentence of the built-in world under its Bayes rule: the most right labels that the words allow."""
+    part = read_corpora(data).test
+    if data.train or part is None:
+        raise DataError("the Bayes rule is known of the built-in world alone")
+    world = EntityWorld()
+    predicted = []
+    for sentence in part.sentences:
+        emissions, transitions = (torch.from_numpy(scores) for scores in world.scores(sentence.tokens))
+        predicted.append([LABELS[k] for k in Chain(emissions.unsqueeze(0), transitions).mbr()[0].tolist()])
+    return span_statistics(part.gold, predicted, "bio").rows

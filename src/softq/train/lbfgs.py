@@ -1,0 +1,226 @@
+"""L-BFGS for smooth convex objectives over all data at once (Liu and Nocedal 1989; Nocedal and Wright 2006, chapters 3 and 7)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Evaluate = Callable[[Tensor, Tensor], float]
+"""Takes a point, writes its gradient to the second tensor and returns its value."""
+
+Status = Literal["going", "converged", "stuck"]
+
+_SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9  # the Wolfe conditions
+_MOST_TRIALS = 25  # of one line search
+_ROUNDING = 1e-7  # relative noise of a value: below it two values count as equal
+_CHUNK = 1 << 16  # numbers whose products are taken at a time: small enough to stay in the cache
+
+
+class _Trial(NamedTuple):
+    step: float
+    value: float
+    slope: float
+
+
+class LBFGS:
+    """One minimisation: `iterate` until its status is no longer "going".
+
+    Inner products of the last ``memory`` steps and changes of the gradient are kept in one small table, and the search direction is a
+    combination of them whose coefficients come from that table: each iteration reads the stored vectors twice, however many there are.
+
+    >>> def bowl(x, gradient):
+    ...     gradient.copy_(2 * (x - 3))
+    ...     return float(((x - 3) ** 2).sum())
+    >>> search = LBFGS(torch.zeros(2), bowl, tolerance=1e-6)
+    >>> while search.status == "going":
+    ...     search.iterate()
+    >>> search.status, search.point.round(decimals=4)
+    ('converged', tensor([3., 3.]))
+    """
+
+    def __init__(self, point: Tensor, evaluate: Evaluate, *, tolerance: float, memory: int = 8, scale: float | None = None) -> None:
+        """Begin at ``point [N]`` (it is copied).
+
+        Args:
+            point: where to begin.
+            evaluate: the objective.
+            tolerance: converged is a gradient whose norm is at most this part of ``scale``.
+            memory: steps to remember.
+            scale: the norm that gradients are measured by; that of the first gradient if None.
+
+        """
+        self.point = point.detach().clone()
+        self.gradient = torch.empty_like(self.point)
+        self._evaluate, self._tolerance, self._memory = evaluate, tolerance, memory
+        self._basis = torch.zeros(2 * memory, len(point), dtype=point.dtype)  # steps, then changes of the gradient; a ring of each
+        self._products = torch.zeros(2 * memory, 2 * memory, dtype=torch.float64)  # of the basis with itself
+        self._against = torch.zeros(2 * memory, dtype=torch.float64)  # of the basis with the gradient
+        self.iterations, self.evaluations = 0, 1
+        self._kept = 0
+        self.value = evaluate(self.point, self.gradient)
+        self.norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
+        self.scale = self.norm if scale is None else scale
+        self.status: Status = "going"
+        self._judge()
+
+    @property
+    def relative_norm(self) -> float:
+        """Norm of the gradient in units of ``scale``."""
+        return self.norm / self.scale if self.scale else 0.0
+
+    def _judge(self) -> None:
+        if not (math.isfinite(self.value) and math.isfinite(self.norm)):
+            raise FloatingPointError(f"the objective is {self.value}, its gradient's norm {self.norm}")
+        if self.norm <= self._tolerance * self.scale:
+            self.status = "converged"
+
+    def iterate(self) -> None:
+        """One step: choose a direction, search along it, remember."""
+        direction = self._direction()
+        slope = self._slope(direction)
+        if slope >= 0:  # rounding has spoilt the memory: start again from the gradient
+            self._kept = 0
+            direction = -self.gradient
+            slope = -(self.norm**2)
+        first = 1.0 if self._kept else min(1.0, 1.0 / self.norm)
+        before = self.point, self.gradient, self.value
+        self.point, self.gradient = torch.empty_like(self.point), torch.empty_like(self.gradient)
+        found = self._search(before[0], direction, _Trial(0.0, self.value, slope), first)
+        if found is None:
+            self.point, self.gradient, self.value = before
+            if not self._kept:
+                self.status = "stuck"
+            self._kept = 0  # try once more without memory
+            return
+        self.value = found.value
+        self.norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
+        self.iterations += 1
+        self._judge()
+        if self.status == "going":
+            self._remember(direction.mul_(found.step), before[1].neg_().add_(self.gradient))
+
+    def _direction(self) -> Tensor:
+        """-H g, H being what the memory says of the inverse Hessian."""
+        coefficients, factor = self._combination()
+        direction = torch.mul(self.gradient, factor)
+        return direction.addmv_(self._basis.T, coefficients.to(direction.dtype))
+
+    def _slope(self, direction: Tensor) -> float:
+        return float(torch.dot(self.gradient, direction))
+
+    def _combination(self) -> tuple[Tensor, float]:
+        """Coefficients of the basis, and of the gradient, in the search direction -H g: the two loops, on inner products alone."""
+        memory, kept = self._memory, min(self._kept, self._memory)
+        coefficients = torch.zeros(2 * memory, dtype=torch.float64)
+        if not kept:
+            return coefficients, -1.0
+        order = [(self._kept - 1 - age) % memory for age in range(kept)]  # the latest first
+        products, against = self._products, self._against
+        alpha = {}
+        for i in order:  # q = g - Σ alpha_i y_i
+            with_step = against[i] + products[i] @ coefficients
+            alpha[i] = with_step / products[i, memory + i]
+            coefficients[memory + i] -= alpha[i]
+        latest = order[0]
+        gamma = products[latest, memory + latest] / products[memory + latest, memory + latest]
+        coefficients *= gamma
+        for i in reversed(order):
+            with_change = gamma * against[memory + i] + products[memory + i] @ coefficients
+            coefficients[i] += alpha[i] - with_change / products[i, memory + i]
+        return -coefficients, -float(gamma)
+
+    def _remember(self, step: Tensor, change: Tensor) -> None:
+        """Put the step and the change of the gradient in place of the oldest, and their products into the table."""
+        slot = self._kept % self._memory
+        pair = [slot, self._memory + slot]
+        curvature = float(torch.dot(step, change))
+        if curvature <= 0:  # only rounding can do that after a Wolfe step; the memory stays as it is
+            self._against = self._inner([self.gradient])[:, 0]
+            return
+        self._basis[pair[0]], self._basis[pair[1]] = step, change
+        self._kept += 1
+        products = self._inner([step, change, self.gradient])
+        self._products[:, pair] = products[:, :2]
+        self._products[pair, :] = products[:, :2].T
+        self._against = products[:, 2]
+
+    def _inner(self, vectors: list[Tensor]) -> Tensor:
+        """Inner products of the basis with these vectors, ``[2 · memory, vectors]`` float64."""
+        found = torch.zeros(len(self._basis), len(vectors), dtype=torch.float64)
+        for start in range(0, len(self.point), _CHUNK):
+            piece = slice(start, start + _CHUNK)
+            found += (self._basis[:, piece] @ torch.stack([vector[piece] for vector in vectors]).T).double()
+        return found
+
+    def _search(self, origin: Tensor, direction: Tensor, start: _Trial, first: float) -> _Trial | None:
+        """A step that meets the strong Wolfe conditions, with `point` and `gradient` set to it; None if there is none to be found."""
+        low, high = start, None
+        step = first
+        for _ in range(_MOST_TRIALS):
+            trial = self._try(origin, direction, step)
+            allowed = start.value + _SUFFICIENT_DECREASE * step * start.slope
+            # Close to the minimum values differ by less than their rounding, and slopes say more (Hager and Zhang 2005).
+            flat = abs(trial.value - start.value) <= _ROUNDING * abs(start.value)
+            higher = not flat and (not trial.value <= allowed or (low.step > 0 and trial.value >= low.value))
+            if not higher and abs(trial.slope) <= -_CURVATURE * start.slope:
+                return trial
+            if higher:
+                high = trial
+            else:
+                ahead = 1.0 if high is None else high.step - low.step
+                if trial.slope * ahead >= 0:
+                    high = low
+                low = trial
+            if high is None:
+                step *= 4.0
+            else:
+                step = _between(low, high)
+                if abs(high.step - low.step) <= 1e-9 * max(1.0, low.step):
+                    break
+        return None
+
+    def _try(self, origin: Tensor, direction: Tensor, step: float) -> _Trial:
+        torch.add(origin, direction, alpha=step, out=self.point)
+        value = self._evaluate(self.point, self.gradient)
+        self.evaluations += 1
+        return _Trial(step, value, self._slope(direction))
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything `iterate` goes on from."""
+        numbers = torch.tensor([self.value, self.norm, self.scale], dtype=torch.float64)
+        counts = torch.tensor([self.iterations, self.evaluations, self._kept, ["going", "converged", "stuck"].index(self.status)])
+        return {
+            "point": self.point,
+            "gradient": self.gradient,
+            "basis": self._basis,
+            "products": self._products,
+            "against": self._against,
+            "numbers": numbers,
+            "counts": counts,
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from there."""
+        self.point, self.gradient = state["point"].clone(), state["gradient"].clone()
+        self._basis, self._products, self._against = (state[name].clone() for name in ("basis", "products", "against"))
+        self.value, self.norm, self.scale = state["numbers"].tolist()
+        counts: list[Any] = state["counts"].tolist()
+        self.iterations, self.evaluations, self._kept = counts[:3]
+        statuses: tuple[Status, ...] = ("going", "converged", "stuck")
+        self.status = statuses[counts[3]]
+
+
+def _between(low: _Trial, high: _Trial) -> float:
+    """The minimum of the cubic through both ends, kept away from them; the middle where there is none."""
+    width = high.step - low.step
+    bend = low.slope + high.slope - 3 * (high.value - low.value) / width if math.isfinite(high.value) else math.nan
+    inside = bend * bend - low.slope * high.slope
+    share = 0.5
+    if inside >= 0:
+        root = math.copysign(math.sqrt(inside), width)
+        share = 1 - (high.slope + root - bend) / (high.slope - low.slope + 2 * root) if high.slope - low.slope + 2 * root else 0.5
+    return low.step + width * (min(max(share, 0.1), 0.9) if math.isfinite(share) else 0.5)

@@ -1,0 +1,36 @@
+"""Examples run as people run them, and learn."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name, *flags):
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def token_accuracy(output, system):
+    (row,) = [line for line in output.splitlines() if system in line]
+    return float(re.findall(r"\d+\.\d+", row)[0])
+
+
+def test_the_tagger_learns():
+    output = run("bilstm_crf.py", "--sentences", "500", "--epochs", "4", "--constraints")
+    bayes = token_accuracy(output, "Bayes rule")
+    assert 90 < bayes < 99
+    # Of every hundred words 74 are O: a tagger that learnt nothing is right on those.
+    assert 82 < token_accuracy(output, "BiLSTM-CRF, sqdml") <= bayes + 1
+
+
+@pytest.mark.parametrize("objective", ["ml", "raml"])
+def test_the_other_objectives_train_too(objective):
+    output = run("bilstm_crf.py", "--objective", objective, "--sentences", "64", "--epochs", "1")
+    assert 0 <= token_accuracy(output, f"BiLSTM-CRF, {objective}") <= 100
