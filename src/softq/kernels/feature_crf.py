@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from softq.errors import ShapeError
 from softq.kernels.chain import _backward, _exponentials, _forward
 from softq.kernels.jit import LOG, PLAIN, jit, run_batch
 from softq.kernels.lanes import WIDTH, fill, kernel, load, spread, store
@@ -33,6 +34,8 @@ class Columns(NamedTuple):
 def transpose(offsets: Array, indices: Array, values: Array | None, size: int) -> Columns:
     """The same matrix by columns, tokens in ascending order."""
     ends = np.cumsum(np.bincount(indices, minlength=size))
+    if len(ends) > size:  # it would be written to what lies behind the weights
+        raise ShapeError(f"expected columns below {size}, got {len(ends) - 1}")
     starts = np.concatenate([[0], ends]).astype(np.int64)
     rows = np.empty(len(indices), np.int32)
     turned = None if values is None else np.empty(len(indices), np.float32)
@@ -193,13 +196,13 @@ def _differences(
         losses[block] = loss
 
 
-def gradient(columns: Columns, found: Array, labels: int, gradient: Array) -> None:
-    """Writes Σ over the tokens of each feature of ``found`` (flat, ``[T, K]`` and padded) to ``gradient`` (flat, ``[F, K]``, padded)."""
-    run_batch(_gradient, _BLOCKS, len(columns.rows) * labels, *columns, found, labels, gradient)
+def gradient(columns: Columns, found: Array, labels: int, into: Array) -> None:
+    """Writes Σ over the tokens of each feature of ``found`` (flat, ``[T, K]`` and padded) to ``into`` (flat, ``[F, K]``, padded)."""
+    run_batch(_gradient, _BLOCKS, len(columns.rows) * labels, *columns, found, labels, into)
 
 
 @kernel
-def _gradient(first: int, stride: int, offsets: Any, rows: Any, values: Any, found: Any, labels: int, gradient: Any) -> None:
+def _gradient(first: int, stride: int, offsets: Any, rows: Any, values: Any, found: Any, labels: int, into: Any) -> None:
     size = len(offsets) - 1
     groups = (labels + WIDTH - 1) // WIDTH
     row = np.empty(groups * WIDTH, np.float32)
@@ -211,4 +214,4 @@ def _gradient(first: int, stride: int, offsets: Any, rows: Any, values: Any, fou
         for f in range(low, min(high, size)):
             _score(offsets, rows, values, found, f, labels, groups, row)
             for k in range(labels):
-                gradient[f * labels + k] = row[k]
+                into[f * labels + k] = row[k]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,14 @@ from softq.errors import DataError, RecipeError
 from softq.recipe import read_toml
 from softq.report.classification import section as classification_section
 from softq.report.classification_load import classification_results
+from softq.report.ner import section as ner_section
+from softq.report.ner_load import ner_results
 from softq.report.page import Section
 from softq.report.runs import RunSummary, runs_section
 from softq.run import CELLS, METRICS, RECIPE, RunFolder
 from softq.sweep import SWEEP, read_sweep
 from softq.tasks import TASKS, Task
+from softq.tasks.base import show_settings
 
 MOST_COMMANDS = 4  # shown of several runs
 
@@ -72,8 +75,8 @@ def _runs_alone(runs: Sequence[RunFolder]) -> Section:
     return runs_section(summaries, command="\n".join(commands), recipe="\n".join(texts))
 
 
-def _run_summaries(run: RunFolder) -> list[RunSummary]:
-    """One for each cell of a run, finished or not."""
+def _run_summaries(run: RunFolder, settings: Mapping[str, Mapping[str, Any]] | None = None) -> list[RunSummary]:
+    """One for each cell of a run, finished or not; what its sweep says of settings, by hash, is newer than what the run says."""
     task = _task_of(run.path / RECIPE)
     result, metrics = run.result(), run.lines(METRICS)
     summaries = []
@@ -94,6 +97,7 @@ def _run_summaries(run: RunFolder) -> list[RunSummary]:
                 curve=curve,
                 recipe_hash=row["hash"],
                 signature=result["signature"] if result else "",
+                settings=show_settings((settings or {}).get(row["hash"], row.get("settings", {}))),
             )
         )
     return summaries
@@ -115,15 +119,18 @@ def _sweep_section(source: Source) -> Section:
     finished, wanted = len(sweep.cells), sweep.wanted
     if not finished:
         section = Section(f"Sweep of {task.name}", [f"Nothing is finished yet, none of {wanted} models."], [])
-    elif task.name == "classification":
+    elif task.name == "classification" and not any(member.cell.settings for member in sweep.cells):  # the paper varies nothing else
         section = classification_section(classification_results(task, sweep, source.path, source.scale))
+    elif task.name == "ner":
+        section = ner_section(ner_results(task, sweep, source.path, source.scale))
     else:
         runs = sorted({member.run for member in sweep.cells})
-        section = runs_section([summary for run in runs for summary in _run_summaries(RunFolder(run))])
+        settings = {member.cell.hash: member.cell.settings for member in sweep.cells}
+        section = runs_section([summary for run in runs for summary in _run_summaries(RunFolder(run), settings)])
     intro = [f"{finished} of {wanted} models are finished; this page is of these.", *section.intro]
     return dataclasses.replace(
         section,
         intro=intro if 0 < finished < wanted else section.intro,
-        command=source.command or f"softq sweep {shlex.quote(str(path))} --out sweeps/again",
-        recipe=path.read_text(encoding="utf-8"),
+        command=source.command or section.command or f"softq sweep {shlex.quote(str(path))} --out sweeps/again",
+        recipe=section.recipe or path.read_text(encoding="utf-8"),
     )

@@ -34,28 +34,32 @@ class RunSummary:
     curve: Sequence[tuple[int, float | None, float | None]]
     recipe_hash: str
     signature: str  # of the reward
+    settings: str = ""  # what else its sweep varied, "c2=0.3"
 
 
 def runs_section(runs: Sequence[RunSummary], *, command: str = "", recipe: str = "") -> Section:
     """A table of all runs, and for each task and metric the learning curves of its runs."""
-    fields = ("name", "task", "objective", "tau", "seed", "metric", "best_dev", "best_epoch", "test", "recipe_hash", "signature")
-    rows: list[Sequence[Value]] = [tuple(getattr(run, field) for field in fields) for run in runs]
+    columns = {
+        "name": Column("Run"),
+        "task": Column("Task"),
+        "objective": Column("Objective"),
+        "tau": Column("τ", ",g"),
+        "settings": Column("Settings"),
+        "seed": Column("Seed", "d"),
+        "metric": Column("Metric"),
+        "best_dev": Column("Development", ".4f"),
+        "best_epoch": Column("Epoch", "d"),
+        "test": Column("Test", ".4f"),
+        "recipe_hash": Column("Recipe"),
+        "signature": Column("Reward"),
+    }
+    if not any(run.settings for run in runs):
+        del columns["settings"]
+    rows: list[Sequence[Value]] = [tuple(getattr(run, field) for field in columns) for run in runs]
     table = Table(
         name="runs",
         caption="Runs at their best epoch on the development set",
-        columns=[
-            Column("Run"),
-            Column("Task"),
-            Column("Objective"),
-            Column("τ", ",g"),
-            Column("Seed", "d"),
-            Column("Metric"),
-            Column("Development", ".4f"),
-            Column("Epoch", "d"),
-            Column("Test", ".4f"),
-            Column("Recipe"),
-            Column("Reward"),
-        ],
+        columns=list(columns.values()),
         rows=rows,
     )
     groups: dict[tuple[str, str], list[RunSummary]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from softq.data.tags import Scheme
 from softq.distributions import Chain
-from softq.errors import DataError
+from softq.errors import DataError, ShapeError
 from softq.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.kernels import feature_crf as kernels
 from softq.run import write_atomically
@@ -52,6 +52,8 @@ class Tagger:
 
     def chains(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain]]:
         """Distributions over label sequences, in batches of sentences of like length: their numbers, and the chain."""
+        if matrix.size != self.index.size:
+            raise ShapeError(f"expected features of the tagger's own index, which has {self.index.size} columns, got {matrix.size}")
         forbidden = Forbidden.by(self.scheme, self.labels)
         transitions = torch.from_numpy(self.transitions)
         scores = kernels.emissions(matrix.offsets, matrix.indices, matrix.values, self.weights, len(self.labels))
@@ -155,19 +157,3 @@ class Tagger:
 def _writable(array: Array) -> Array:
     """The array itself, or a copy of one that torch would warn about."""
     return array if array.flags.writeable else array.copy()
-
-
-def read_columns(sentences: Sequence[Sequence[Any]]) -> tuple[list[Sequence[str]], dict[str, list[Sequence[str]]] | None]:
-    """Words, and parts of speech where the tokens are (word, part of speech) pairs.
-
-    >>> read_columns([[("Ann", "NNP"), ("ran", "VBD")]])
-    ([['Ann', 'ran']], {'pos': [['NNP', 'VBD']]})
-    """
-    if all(isinstance(token, str) for sentence in sentences for token in sentence):
-        return list(sentences), None
-    for number, sentence in enumerate(sentences):
-        for place, token in enumerate(sentence):
-            if isinstance(token, str) or len(token) != 2:
-                raise DataError(f"sentence {number}, token {place}: expected a word and its part of speech, as others have, got {token!r}")
-    words, tags = ([[token[k] for token in sentence] for sentence in sentences] for k in (0, 1))
-    return list(words), {"pos": list(tags)}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from softq.data.annotators import Reliability, estimate, reference_weights, vote
 from softq.data.conll import MISSING, Sentence, find_scheme, read_conll
-from softq.data.tags import Scheme, convert, spans
+from softq.data.tags import OUTSIDE, Scheme, convert, spans
 from softq.data.worlds import LABELS, EntityWorld
 from softq.distributions import Chain
 from softq.errors import DataError, OutputError
@@ -99,7 +99,7 @@ def read_corpora(data: Data) -> Corpora:
             raise DataError(f"{path}, line {sentence.line}: expected an annotator who labelled every token of the sentence, got none")
     if data.folds > len(train):
         raise DataError(f"{path}: expected {data.folds} sentences or more, one for each fold, got {len(train)}")
-    known = {label for sentence in train for labels in sentence.references for label in labels}
+    known = {OUTSIDE}.union(*(labels for sentence in train for labels in sentence.references))
     dev = _read_part(data.dev, scheme, known) if data.dev else None
     test = _read_part(data.test, scheme, known) if data.test else None
     if data.halve_dev and dev is not None:
@@ -233,7 +233,8 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
             found = [convert(labels, corpora.scheme, target) for labels in found]
         sequences.append(found)
         shares.append(share)
-    names = tuple(sorted({name for found in sequences for labels in found for name in labels}))
+    # O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of one word can be
+    names = tuple(sorted({OUTSIDE}.union(*(labels for found in sequences for labels in found))))
     number = {name: k for k, name in enumerate(names)}
     arrays = [np.array([[number[name] for name in labels] for labels in found], np.int64) for found in sequences]
     return Labelled(names, References(arrays, shares), reliability)

@@ -36,6 +36,7 @@ class Data:
     def __post_init__(self) -> None:
         """What goes together."""
         check_seed("seed", self.seed)
+        self.annotator_columns()
         at_least("sentences", self.sentences, 1)
         at_least("dev_sentences", self.dev_sentences, 1)
         if self.folds == 1 or self.folds < 0:
@@ -48,7 +49,6 @@ class Data:
             raise RecipeError("name the training file as well (train), or leave out dev and test for the built-in world")
         if not self.train and (self.folds or self.annotators != "0" or self.scheme != "auto"):
             raise RecipeError("folds, annotators and scheme are of files: name one (train), or leave them out for the built-in world")
-        self.annotator_columns()
 
     def annotator_columns(self) -> Annotators:
         """The value of ``annotators``."""
@@ -138,6 +138,15 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
+class TaggerTraining(Training):
+    """How long and where; only adagrad has epochs and batches."""
+
+    epochs: int = key(1, "passes of adagrad over the training data, at most; lbfgs counts iterations")
+    patience: int = key(0, "epochs without a better development score before adagrad stops; 0: never stops early")
+    batch_size: int = key(64, "sentences of one step of adagrad")
+
+
+@dataclass(frozen=True)
 class NerRecipe:
     """Everything that a run depends on."""
 
@@ -147,7 +156,7 @@ class NerRecipe:
     objective: Objective = field(default_factory=Objective)
     annotations: Annotations = field(default_factory=Annotations)
     optimizer: Optimizer = field(default_factory=Optimizer)
-    training: Training = field(default_factory=lambda: Training(epochs=1, patience=0, batch_size=64))
+    training: TaggerTraining = field(default_factory=TaggerTraining)
 
     def __post_init__(self) -> None:
         """What the sections say must fit together."""

@@ -77,7 +77,7 @@ class OWLQN(LBFGS):
             self._remember(moved, before[3].neg_().add_(self._smooth))
 
     def _descend(self, origin: Tensor, gradient: Tensor, direction: Tensor) -> Tensor | None:
-        """A step that makes the value smaller by enough, with point, gradient and value set to its end; None if there is none to be found."""
+        """A step that makes the value smaller by enough, with point, gradient and value set to its end; None if none is found."""
         start = self.value
         orthant = torch.where(origin == 0, -gradient.sign(), origin.sign())
         step = 1.0 if self._kept else min(1.0, 1.0 / self.norm)

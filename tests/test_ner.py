@@ -1,0 +1,543 @@
+"""Named entities from files and from the built-in world: what is read, trained, judged, refused, and gone on with."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from small_runs import CPU, contents, single_thread
+from softq.data.annotators import estimate, reference_weights, vote
+from softq.data.conll import Sentence, read_conll, to_conll
+from softq.data.tags import convert, faults
+from softq.data.worlds import EntityWorld
+from softq.errors import DataError, RecipeError
+from softq.evaluate import span_f1, span_statistics
+from softq.recipe import build, parse_flags
+from softq.run import BEST, METRICS, RESULT, RunFolder
+from softq.tagging import ConvergenceWarning, Tagger
+from softq.tasks import TASKS, train_cells
+from softq.tasks.base import best_models, cell_recipe, describe_cell
+from softq.tasks.ner_data import bayes_statistics, label, read_corpora
+from softq.tasks.ner_learner import Problem
+from softq.tasks.ner_recipe import NerRecipe
+from softq.train import events
+from test_conll import FRAGMENTS, sentences_of
+from test_crashes import CrashError, crash_at
+
+TASK = TASKS["ner"]
+WORLD = EntityWorld(common=20, names=4, shared=3, double=3)
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = ["--templates", "word[0],word[-1],shape[0]"]
+few_iterations = pytest.mark.filterwarnings("ignore::softq.tagging.ConvergenceWarning")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    with single_thread():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_events(monkeypatch):
+    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+
+
+def recipe(*flags):
+    return build(NerRecipe, parse_flags(NerRecipe, [*FEW, *map(str, flags)]))
+
+
+def write(path, sentences):
+    path.write_text(sentences if isinstance(sentences, str) else to_conll(sentences), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Training, development and test file in bio, and the training file as annotators have it."""
+    folder = tmp_path_factory.mktemp("files")
+    drawn = {name: WORLD.draw(size, seed=seed) for seed, (name, size) in enumerate({"train": 150, "dev": 41, "test": 30}.items())}
+    paths = {name: write(folder / f"{name}.conll", sentences) for name, sentences in drawn.items()}
+    return paths | {"crowd": write(folder / "crowd.conll", WORLD.annotate(drawn["train"], seed=0))}
+
+
+def parts(files, *names):
+    return [text for name in names for text in (f"--{name}", files[name])]
+
+
+def run(out, *flags):
+    """The row of a run."""
+    return train_cells(TASK, [recipe(*flags)], out, workers=CPU)["cells"][0]
+
+
+def tagger_of(out):
+    return Tagger.from_tensors(best_models(RunFolder(out)))
+
+
+def labels_of(path):
+    return [list(sentence.labels[0]) for sentence in read_conll(path).sentences]
+
+
+def predictions(out, path):
+    tagger, _ = tagger_of(out)
+    return tagger.decode(tagger.index.transform([sentence.tokens for sentence in read_conll(path).sentences]))
+
+
+# --- from end to end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", [["ml"], ["raml", "--tau", 0.5], ["sqdml", "--tau", 0.5]])
+def test_lbfgs_from_end_to_end(tmp_path, files, objective):
+    row = run(tmp_path, *parts(files, "train", "dev", "test"), "--objective", *objective)
+    for part in ("dev", "test"):
+        counts = span_statistics(labels_of(files[part]), predictions(tmp_path, files[part]), "bio").rows.sum(0)
+        assert row[part] == row[f"{part}_f1"] == float(span_f1(counts))
+        assert row[f"{part}_token_accuracy"] == float(counts[3] / counts[4])
+        assert row[f"{part}_precision"] == float(counts[0] / counts[1])
+        assert row[f"{part}_recall"] == float(counts[0] / counts[2])
+        assert row[f"{part}_exact_match"] == float(counts[5] / counts[6])
+    assert row["test"] > 0.6  # what anyone would learn
+    assert row["converged"] == 1.0
+    assert row["gradient_norm"] <= 1e-4
+    assert 0 <= row["kl"] <= row["cross_entropy"] + 1e-9
+    (line,) = RunFolder(tmp_path).lines(METRICS)
+    assert (line["loss"], line["dev"]) == (row["cross_entropy"], row["dev"])
+    statistics = TASK.test_statistics([recipe(*parts(files, "train", "dev", "test"))], best_models(RunFolder(tmp_path)), [0])
+    assert statistics.shape == (1, 30, 7)
+    assert float(TASK.metric_of(statistics.sum(1))) == row["test"]
+    again = json.loads((tmp_path / RESULT).read_text())
+    assert again["cells"][0] == row
+    assert (again["task"], again["metric"]) == ("ner", "F1")
+
+
+def test_ml_is_raml_without_temperature(tmp_path, files):
+    flags = [*parts(files, "train", "dev"), "--tolerance", 1e-4]
+    ml, raml = run(tmp_path / "ml", *flags), run(tmp_path / "raml", *flags, "--objective", "raml", "--tau", 0.01)
+    assert ml["penalised_loss"] == pytest.approx(raml["penalised_loss"], rel=1e-5)
+    assert ml["kl"] == pytest.approx(ml["cross_entropy"])
+
+
+def test_adagrad_from_end_to_end(tmp_path, files):
+    flags = [*parts(files, "train", "dev", "test"), "--c2", 0.1]
+    row = run(tmp_path / "a", *flags, "--method", "adagrad", "--epochs", 6, "--batch-size", 16, "--learning-rate", 0.3)
+    lines = RunFolder(tmp_path / "a").lines(METRICS)
+    assert len(lines) == 6
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert row["dev"] == max(line["dev"] for line in lines)
+    assert abs(row["test"] - run(tmp_path / "b", *flags)["test"]) < 0.1
+    again = run(tmp_path / "c", *flags, "--method", "adagrad", "--epochs", 6, "--batch-size", 16, "--learning-rate", 0.3)
+    assert again == row
+    other = run(tmp_path / "d", *flags, "--method", "adagrad", "--epochs", 6, "--batch-size", 16, "--learning-rate", 0.3, "--seed", 1)
+    assert other["test_token_accuracy"] != row["test_token_accuracy"] or other["dev"] != row["dev"] or other["epoch"] != row["epoch"]
+
+
+def test_without_dev_it_is_judged_by_what_it_learnt_from(tmp_path, files):
+    row = run(tmp_path, "--train", files["train"])
+    assert row["dev"] == row["test"] > 0.7
+
+
+def test_halves_of_dev(tmp_path, files):
+    row = run(tmp_path / "a", *parts(files, "train", "dev"), "--halve-dev")
+    sentences = read_conll(files["dev"]).sentences
+    even, odd = (write(tmp_path / f"{half}.conll", sentences[half::2]) for half in (0, 1))
+    other = run(tmp_path / "b", "--train", files["train"], "--dev", even, "--test", odd)
+    assert {name: value for name, value in row.items() if name != "hash"} == {k: v for k, v in other.items() if k != "hash"}
+
+
+def test_folds_are_models_of_the_others(tmp_path, files):
+    row = run(tmp_path / "folds", *parts(files, "train", "test"), "--folds", 3, "--c2", 1)
+    sentences = read_conll(files["train"]).sentences
+    counts = torch.zeros(7, dtype=torch.float64)
+    for fold in range(3):
+        rest = write(tmp_path / "rest.conll", [s for number, s in enumerate(sentences) if number % 3 != fold])
+        held_out = write(tmp_path / "fold.conll", sentences[fold::3])
+        run(tmp_path / str(fold), "--train", rest, "--dev", held_out, "--c2", 1)
+        counts += span_statistics(labels_of(held_out), predictions(tmp_path / str(fold), held_out), "bio").rows.sum(0)
+    assert row["dev"] == row["dev_f1"] == pytest.approx(float(span_f1(counts)), abs=0.005)
+    whole = run(tmp_path / "whole", *parts(files, "train", "test"), "--c2", 1)
+    assert row["test"] == whole["test"]
+    assert row["penalised_loss"] == whole["penalised_loss"]
+
+
+# --- broken off -------------------------------------------------------------------------------------------
+
+
+@few_iterations
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--iterations", 9, "--tolerance", 0.2, "--checkpoint-every", 3],  # which has converged before the end
+        ["--iterations", 4, "--tolerance", 1e-9, "--checkpoint-every", 3],
+        ["--iterations", 4, "--tolerance", 0.05, "--checkpoint-every", 3, "--folds", 2],
+        ["--method", "adagrad", "--epochs", 2, "--batch-size", 30, "--checkpoint-every", 2],
+    ],
+    ids=["converged", "going", "folds", "adagrad"],
+)
+def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, files, flags):
+    train = write(tmp_path / "train.conll", read_conll(files["train"]).sentences[:60])
+
+    def job(out):
+        train_cells(TASK, [recipe("--train", train, "--objective", "raml", "--tau", 0.5, *flags)], out, resume=True, workers=CPU)
+
+    job(tmp_path / "whole")
+    whole = contents(tmp_path / "whole")
+    writes = 0
+    for late in (False, True):
+        for number in itertools.count(1):
+            out = tmp_path / f"{late}-{number}"
+            with pytest.MonkeyPatch.context() as patch:
+                crash_at(patch, number, late)
+                try:
+                    job(out)
+                    break
+                except CrashError:
+                    writes += 1
+            job(out)
+            assert contents(out) == whole
+    assert writes >= 2 * 8
+
+
+# --- annotators -------------------------------------------------------------------------------------------
+
+
+def test_all_annotators_are_references(files):
+    sentences = read_conll(files["crowd"]).sentences
+    problem = Problem.of(recipe("--train", files["crowd"], "--constraints", "none"))
+    names = problem.labelled.names
+    for sentence, found, weights in zip(sentences, *problem.labelled.references, strict=True):
+        assert [[names[k] for k in row] for row in found.tolist()] == [list(labels) for labels in sentence.references]
+        assert weights.tolist() == [1.0] * len(found)
+    assert problem.labelled.reliability is None
+
+
+def test_a_missing_label_makes_no_reference(tmp_path):
+    sentences = [Sentence(("Ann", "ran"), (("B-PER", "?"), ("B-PER", "O"), ("O", "O")), ("w1", "w2", "w3"))] * 3
+    found = label(recipe("--train", write(tmp_path / "t", sentences)).data, "all", "first", "uniform", False)
+    assert [[found.names[k] for k in row] for row in found.references.labels[0].tolist()] == [["B-PER", "O"], ["O", "O"]]
+    weighted = label(recipe("--train", tmp_path / "t").data, "all", "first", "dawid-skene", False)
+    expected = reference_weights(sentences[0], estimate(sentences))
+    assert np.allclose(weighted.references.weights[0], [share for share in expected if share > 0])
+
+
+@pytest.mark.parametrize("ties", ["entity", "outside", "first", "random"])
+def test_votes(tmp_path, files, ties):
+    flags = ["--train", files["crowd"], "--references", "vote", "--ties", ties]
+    problem = Problem.of(recipe(*flags, "--constraints", "none"))
+    names = problem.labelled.names
+    for sentence, (found,), weights in zip(read_conll(files["crowd"]).sentences, *problem.labelled.references, strict=True):
+        assert tuple(names[k] for k in found) == vote(sentence, ties, seed=0)
+        assert weights.tolist() == [1.0]
+    mended = Problem.of(recipe(*flags, "--constraints", "model")).labelled
+    for (found,) in mended.references.labels:
+        assert not faults([mended.names[k] for k in found], "bio")
+    assert run(tmp_path, *flags, *parts(files, "dev"))["dev"] > 0.4
+
+
+@pytest.mark.parametrize("weights", ["one-coin", "dawid-skene"])
+def test_estimated_weights(tmp_path, files, weights):
+    flags = ["--train", files["crowd"], "--weights", weights]
+    sentences = read_conll(files["crowd"]).sentences
+    reliability = estimate(sentences, weights)
+    found = Problem.of(recipe(*flags)).labelled.references.weights
+    sharp = Problem.of(recipe(*flags, "--sharpness", 3)).labelled.references.weights
+    for sentence, share, sharper in zip(sentences, found, sharp, strict=True):
+        expected = np.array(reference_weights(sentence, reliability))
+        assert np.allclose(share / share.sum(), expected)
+        assert np.allclose(sharper / sharper.sum(), expected**3 / (expected**3).sum())
+    row = run(tmp_path, *flags, *parts(files, "dev"), "--objective", "sqdml", "--tau", 0.5)
+    assert row["dev"] > 0.4
+    sharpest = Problem.of(recipe(*flags, "--sharpness", 5000)).labelled.references.weights
+    assert all(share.max() == 1 for share in sharpest)  # not all of them 0
+
+
+def test_votes_and_weights_need_annotators(files):
+    for flags in (["--references", "vote"], ["--weights", "one-coin"]):
+        with pytest.raises(DataError, match=r"train.conll: votes and weights need annotators, and the file has none"):
+            Problem.of(recipe("--train", files["train"], *flags))
+
+
+# --- schemes, constraints, parts of speech ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["iob1", "bioes"])
+@pytest.mark.parametrize("constraints", ["none", "decode", "target", "model"])
+def test_another_scheme_to_train_in(tmp_path, files, scheme, constraints):
+    flags = [*parts(files, "train", "dev"), "--train-scheme", scheme, "--constraints", constraints, "--objective", "raml", "--tau", 0.4]
+    row = run(tmp_path, *flags)
+    tagger, notes = tagger_of(tmp_path)
+    assert (notes["file_scheme"], notes["trained_scheme"]) == ("bio", scheme)
+    found = predictions(tmp_path, files["dev"])
+    gold = labels_of(files["dev"])
+    counts = span_statistics(gold, [convert(labels, scheme, "bio") for labels in found], "bio").rows.sum(0)
+    assert row["dev"] == float(span_f1(counts)) > 0.4
+    assert float(counts[2]) == sum(name.startswith("B-") for labels in gold for name in labels)  # as many as the file has
+    assert set(tagger.labels) == {name for labels in labels_of(files["train"]) for name in convert(labels, "bio", scheme)}
+    if constraints != "none":
+        assert not any(faults(labels, scheme) for labels in found)
+
+
+@pytest.mark.parametrize("constraints", ["target", "model"])
+def test_broken_sequences_are_mended_where_they_must_be(tmp_path, constraints):
+    text = "Ann I-PER\nran O\n\nLee B-PER\nran O\n\nAnn B-PER\nLee I-PER\n\nBob B-PER\nran O\n\n" * 3
+    path = write(tmp_path / "t", text)
+    assert read_corpora(recipe("--train", path).data).scheme == "bio"
+    row = run(tmp_path / "run", "--train", path, "--constraints", constraints)
+    assert row["dev"] == 1.0
+    problem = Problem.of(recipe("--train", path, "--constraints", constraints))
+    assert problem.training_gold([0]) == [["B-PER", "O"]]
+    assert Problem.of(recipe("--train", path)).training_gold([0]) == [["I-PER", "O"]]
+
+
+def test_a_word_can_always_be_outside(tmp_path):
+    # No O and no S-PER in training, and yet a sentence of one word has a label that the scheme allows.
+    text = "Ann B-PER\nLee E-PER\n\nBob B-PER\nLee E-PER\n\nLee E-PER\n"
+    row = run(tmp_path / "run", "--train", write(tmp_path / "t", text))
+    assert row["dev"] < 1
+    assert tagger_of(tmp_path / "run")[0].labels == ("B-PER", "E-PER", "O")
+
+
+def test_mbr_and_viterbi(tmp_path, files):
+    rows = [run(tmp_path / name, *parts(files, "train", "dev"), "--decoding", name, "--c2", 5) for name in ("viterbi", "mbr")]
+    assert rows[0]["penalised_loss"] == rows[1]["penalised_loss"]
+    assert tagger_of(tmp_path / "mbr")[1]["decoding"] == "mbr"
+
+
+def test_parts_of_speech(tmp_path, files):
+    def with_pos(path):
+        return write(
+            tmp_path / path.name,
+            [
+                Sentence(s.tokens, s.labels, (), (("x",) * len(s.tokens), tuple(name[0] for name in s.labels[0])))
+                for s in read_conll(path).sentences
+            ],
+        )
+
+    train, dev = with_pos(files["train"]), with_pos(files["dev"])
+    flags = ["--train", train, "--dev", dev]
+    row = run(tmp_path / "run", *flags, "--pos", 3, "--templates", "word[0],pos[0]")
+    assert row["dev_token_accuracy"] > run(tmp_path / "other", *flags, "--templates", "word[0]")["dev_token_accuracy"]
+    assert tagger_of(tmp_path / "run")[1]["pos"] == 3
+    with pytest.raises(DataError, match=r"train.conll, line 1: expected parts of speech in column 4, got 3 before the labels"):
+        Problem.of(recipe(*flags, "--pos", 4))
+    with pytest.raises(DataError, match=r"dev.conll, line 1: expected parts of speech in column 3, got 1 before the labels"):
+        Problem.of(recipe("--train", train, "--dev", files["dev"], "--pos", 3))
+
+
+def test_all_pairs_and_all_features(tmp_path, files):
+    few = run(tmp_path / "a", *parts(files, "train", "dev"), "--no-all-possible-transitions")
+    many = run(tmp_path / "b", *parts(files, "train", "dev"), "--all-possible-states")
+    tagger, _ = tagger_of(tmp_path / "b")
+    assert many["parameters"] == tagger.index.size * len(tagger.labels) + len(tagger.labels) ** 2
+    assert few["parameters"] < many["parameters"]
+    hashed = run(tmp_path / "c", *parts(files, "train", "dev"), "--hash-bits", 14)
+    assert abs(hashed["dev"] - few["dev"]) < 0.1
+    rare = run(tmp_path / "d", *parts(files, "train", "dev"), "--min-freq", 3)
+    assert rare["parameters"] < few["parameters"] + 200
+
+
+# --- what is refused --------------------------------------------------------------------------------------
+
+
+def test_a_label_that_training_does_not_have(tmp_path, files):
+    dev = write(tmp_path / "dev.conll", "Ann O\nLee O\n\nin O\nRome B-GPE\n")
+    with pytest.raises(DataError, match=r"dev.conll, line 5: the label B-GPE does not occur in the training file"):
+        Problem.of(recipe("--train", files["train"], "--dev", dev))
+    write(dev, "Ann O\nLee I-PER\n")
+    with pytest.raises(DataError, match=r"dev.conll, line 2: expected O or B-\* after O, got I-PER \(bio\)"):
+        Problem.of(recipe("--train", files["train"], "--dev", dev))
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        ("", [], "t: no sentences: expected lines of a token and its label"),
+        ("Ann B-PER\nLee\n", [], "t, line 2: expected 2 columns separated by spaces"),
+        ("Ann\tB-PER\nran\tO\nLee\t\n", [], "t, line 3: column 2 is empty"),
+        ("She PRP\nran VBD\n", [], "t: expected entity tags such as B-PER and O in the last column, got 'PRP', 'VBD'"),
+        ("Ann B-PER\nran O\n\nat O\nhome LOC\n", [], r"t, line 5: expected a tag such as B-PER or O, as most .* \(bio\), got 'LOC'"),
+        ("Ann B-PER\nran ?\n", [], "t, line 2: expected a tag .* got '\\?'"),
+        ("Ann O\nLee I-PER\n", ["--scheme", "bio"], r"t, line 2: expected O or B-\* after O, got I-PER"),
+        ("# annotators = a b\nAnn B-PER ?\nran O O\n\n# annotators = a b\nAnn ? O\nran O ?\n", [], "t, line 6: expected an annotator who"),
+        ("Ann B-PER O\nran O\n", ["--annotators", "2"], "t, line 2: expected 3 columns"),
+        ("Ann B-PER\n", ["--folds", "2"], "t: expected 2 sentences or more, one for each fold, got 1"),
+    ],
+)
+def test_broken_files_are_named_with_their_line(tmp_path, text, flags, message):
+    with pytest.raises(DataError, match=message):
+        Problem.of(recipe("--train", write(tmp_path / "t", text), *flags))
+    with pytest.raises(DataError, match=message):
+        run(tmp_path / "run", "--train", tmp_path / "t", *flags)
+
+
+def test_other_faults_of_files(tmp_path, files):
+    with pytest.raises(DataError, match=r"cannot read .*none"):
+        Problem.of(recipe("--train", tmp_path / "none"))
+    (tmp_path / "latin").write_bytes("Ann B-PER\nCafé O\n".encode("latin-1"))
+    with pytest.raises(DataError, match="latin, line 2: expected UTF-8"):
+        Problem.of(recipe("--train", tmp_path / "latin"))
+    one = write(tmp_path / "one", "Ann O\n")
+    with pytest.raises(DataError, match="one: expected two sentences or more to halve, got 1"):
+        Problem.of(recipe("--train", files["train"], "--dev", one, "--halve-dev"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--folds", 1], "folds must be 0, or 2 and more, got 1"),
+        (["--folds", -2], "folds must be 0, or 2 and more"),
+        (["--train", "a", "--dev", "b", "--folds", 3], "folds are for training without a development file"),
+        (["--halve-dev"], "halve_dev takes the test part from dev"),
+        (["--train", "a", "--dev", "b", "--test", "c", "--halve-dev"], "halve_dev takes the test part from dev"),
+        (["--dev", "b"], "name the training file as well"),
+        (["--annotators", "many"], "annotators is a number of columns, or all, got 'many'"),
+        (["--annotators", "3"], "folds, annotators and scheme are of files"),
+        (["--folds", 3], "folds, annotators and scheme are of files"),
+        (["--scheme", "bioes"], "folds, annotators and scheme are of files"),
+        (["--scheme", "iobes"], "scheme"),
+        (["--sentences", 0], "sentences must be at least 1"),
+        (["--dev-sentences", 0], "dev_sentences must be at least 1"),
+        (["--pos", 1], "pos must be 0, or a column from 2 on, got 1"),
+        (["--pos", 2], "the built-in world has no parts of speech"),
+        (["--min-freq", 0], "min_freq must be at least 1"),
+        (["--entity-weight", 0], "entity_weight must be a positive number, got 0"),
+        (["--entity-weight", "inf"], "entity_weight must be a positive number, got inf"),
+        (["--type-credit", 1], "type_credit must lie in 0..1, below 1"),
+        (["--sharpness", -1], "sharpness must be at least 0"),
+        (["--c2", -1], "c2 must be at least 0"),
+        (["--c2", "inf"], "c2 must be finite"),
+        (["--tolerance", 0], "tolerance must be a positive number"),
+        (["--learning-rate", "nan"], "learning_rate must be a positive number, got nan"),
+        (["--memory", 0], "memory must be at least 1"),
+        (["--iterations", 0], "iterations must be at least 1"),
+        (["--epochs", 3], "lbfgs counts iterations, not epochs"),
+        (["--train", "a", "--method", "adagrad", "--folds", 2], "folds are for lbfgs"),
+        (["--method", "adagrad", "--no-all-possible-transitions"], "adagrad has weights for all neighbouring labels"),
+        (["--objective", "raml", "--tau", 1, "--temperature-scaled"], "ner has no temperature_scaled"),
+        (["--objective", "raml"], "tau"),
+    ],
+)
+def test_recipes_that_do_not_fit_together(flags, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe(*flags)
+
+
+def test_one_process_trains(files):
+    class Two:
+        size = 2
+
+    with pytest.raises(RecipeError, match="ner trains in one process with several threads, got 2 processes"):
+        TASK.learner([recipe("--train", files["train"])], Two())
+
+
+def train_quickly(path, *flags):
+    """All that a run does, but for its folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        learner = TASK.learner([recipe("--train", path, "--iterations", 3, *flags)], CPU)
+        learner.train(0, 0, learner.steps, [True])
+        learner.end_epoch([True])
+        learner.evaluate([True])
+        learner.keep_best([True])
+        learner.load_best(learner.best())
+        (row,) = learner.test()
+    assert all(math.isfinite(value) for value in row.values())
+
+
+OPTIONS = [
+    ["--constraints", "model", "--objective", "sqdml", "--tau", 0.5],
+    ["--constraints", "none", "--train-scheme", "bioes"],
+    ["--references", "vote", "--constraints", "target", "--annotators", "all"],
+    ["--folds", 2, "--train-scheme", "iob1"],
+    ["--method", "adagrad", "--constraints", "model"],
+    ["--weights", "dawid-skene", "--objective", "raml", "--tau", 2],
+]
+
+
+@QUICK
+@given(st.lists(st.sampled_from([*FRAGMENTS, b"a\tB-P\n", b"b\tI-P\n", b"c\tE-P\n\n"]), max_size=12), st.sampled_from(OPTIONS))
+def test_any_bytes_train_or_are_refused(tmp_path, pieces, flags):
+    path = tmp_path / "t"
+    path.write_bytes(b"".join(pieces))
+    with contextlib.suppress(DataError, RecipeError):
+        train_quickly(path, *flags)
+
+
+@QUICK
+@given(st.booleans().flatmap(lambda annotated: sentences_of(annotated)), st.sampled_from(OPTIONS), st.sampled_from(["", "\ufeff"]))
+def test_any_sentences_train_or_are_refused(tmp_path, sentences, flags, mark):
+    path = tmp_path / "t"
+    path.write_bytes((mark + to_conll(sentences)).replace("\n", "\r\n" if mark else "\n").encode())
+    with contextlib.suppress(DataError, RecipeError):
+        train_quickly(path, *flags)
+
+
+def test_a_file_that_changes_is_read_again(tmp_path):
+    path = write(tmp_path / "t", "Ann B-PER\nran O\n")
+    assert Problem.of(recipe("--train", path)).labelled.names == ("B-PER", "O")
+    write(path, "Rome B-LOC\nran O\n")
+    problem = Problem.of(recipe("--train", path))
+    assert problem.labelled.names == ("B-LOC", "O")
+    assert "word[0]=Rome" in problem.prepared.index.names()
+    assert Problem.of(recipe("--train", path)).prepared is problem.prepared
+
+
+# --- convergence, the built-in world, taggers on the disk -------------------------------------------------
+
+
+def test_too_few_iterations_are_told(tmp_path, files):
+    with pytest.warns(ConvergenceWarning, match="training stopped after 2 iterations, before it converged"):
+        row = run(tmp_path / "a", *parts(files, "train", "dev"), "--iterations", 2)
+    assert (row["converged"], row["iterations"]) == (0.0, 2.0)
+    with pytest.warns(ConvergenceWarning) as told:
+        run(tmp_path / "b", "--train", files["train"], "--iterations", 2, "--folds", 2)
+    assert [str(warning.message)[:7] for warning in told] == ["fold 0:", "fold 1:", "trainin"]
+
+
+@pytest.mark.parametrize("flags", [["--objective", "sqdml", "--tau", 0.3, "--weights", "dawid-skene"], ["--references", "vote"]])
+def test_no_tagger_of_the_world_beats_its_bayes_rule(tmp_path, flags):
+    flags = ["--sentences", 250, "--dev-sentences", 250, "--decoding", "mbr", *flags]
+    row = run(tmp_path, *flags)
+    made = recipe(*flags)
+    best = bayes_statistics(made.data)
+    found = TASK.test_statistics([made], best_models(RunFolder(tmp_path)), [0])[0]
+    assert torch.equal(best[:, [2, 4, 6]], found[:, [2, 4, 6]])  # the same sentences and entities
+    ahead = best[:, 3] - found[:, 3]
+    assert float(ahead.mean()) > -4 * float(ahead.std()) / math.sqrt(len(ahead))  # by chance once in 30,000 at most
+    assert float(best[:, 3].sum() / best[:, 4].sum()) > 0.9
+    assert 0.5 < row["test"] < float(span_f1(best.sum(0))) + 0.05
+    with pytest.raises(DataError, match="the Bayes rule is known of the built-in world alone"):
+        bayes_statistics(recipe("--train", write(tmp_path / "x", "Ann B-PER\nran O\n")).data)
+
+
+def test_the_signature_names_the_reward():
+    assert TASK.signature(recipe()) == "token-accuracy"
+    assert TASK.signature(recipe("--entity-weight", 2.5)) == "token-reward:entity-weight=2.5"
+    assert TASK.signature(recipe("--entity-weight", 2, "--type-credit", 0.5)) == "token-reward:entity-weight=2:type-credit=0.5"
+
+
+def test_the_best_tagger_of_a_run_is_a_file(tmp_path, files):
+    run(tmp_path, *parts(files, "train", "dev"))
+    tagger, notes = Tagger.load(tmp_path / BEST)
+    sentences = [sentence.tokens for sentence in read_conll(files["dev"]).sentences]
+    assert tagger.decode(tagger.index.transform(sentences)) == predictions(tmp_path, files["dev"])
+    assert notes == {"file_scheme": "bio", "trained_scheme": "bio", "decoding": "viterbi", "pos": 0}
+    with pytest.raises(DataError, match="is not a tagger of softq"):
+        Tagger.load(tmp_path / RESULT)
+
+
+def test_keys_of_training_keep_the_others_defaults():
+    plain, seeded = recipe().training, recipe("--seed", 3).training
+    assert seeded == dataclasses.replace(plain, seed=3)
+    assert (plain.epochs, plain.patience, plain.batch_size) == (1, 0, 64)
+
+
+def test_cells_of_a_sweep_have_their_recipes_back():
+    made = recipe("--objective", "raml", "--tau", 0.5, "--seed", 3)
+    assert cell_recipe(recipe(), describe_cell(TASK, made)) == made
