@@ -18,7 +18,7 @@ from softq.sentences import Sentences
 from softq.targets import Target, ml, raml, sqdml
 
 if TYPE_CHECKING:
-    from softq.estimators import RewardClassifier
+    from softq.estimators import CRFTagger, RewardClassifier
 
 try:
     __version__ = version("softq")
@@ -27,14 +27,15 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 
 def __getattr__(name: str) -> Any:
-    if name == "RewardClassifier":  # when it is asked for, because scikit-learn is an extra
-        from softq.estimators import RewardClassifier
+    if name in ("CRFTagger", "RewardClassifier"):  # when they are asked for: scikit-learn is an extra, and slow to import
+        from softq import estimators
 
-        return RewardClassifier
+        return getattr(estimators, name)
     raise AttributeError(f"module 'softq' has no attribute {name!r}")
 
 
 __all__ = [
+    "CRFTagger",
     "Candidates",
     "Categorical",
     "Chain",

@@ -9,6 +9,8 @@ import typer
 import softq
 from softq.cli.bench_command import bench
 from softq.cli.data_command import data
+from softq.cli.evaluate_command import evaluate
+from softq.cli.predict_command import predict
 from softq.cli.report_command import report, reproduce
 from softq.cli.shared import list_flags
 from softq.cli.sweep_command import sweep
@@ -27,6 +29,8 @@ FLAGS_OF_RECIPES = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags())(train)
 app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags(sweep=True))(sweep)
 app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags(sweep=True))(reproduce)
+app.command()(predict)
+app.command()(evaluate)
 app.command()(report)
 app.command()(theory)
 app.add_typer(data, name="data")
@@ -49,6 +53,8 @@ def main(
 
     - `softq reproduce`: the paper's experiments, small enough for a laptop, and a page of the results
     - `softq train classification --objective sqdml --tau 1.1`: one model; `softq sweep` trains many, `softq report` shows them
+    - `softq train ner --train FILE --dev FILE --out runs/ner`: a tagger of your own
+    - `softq predict runs/ner FILES`, `softq evaluate runs/ner FILE`: its labels, and how good they are
     - `softq data check FILES`, `softq data stats FILES`: faults and counts of column files, and how far annotators agree
     - `softq theory`: what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly
     - `softq theory --references FILE --reward bleu`: what a temperature means for your own references

@@ -12,32 +12,36 @@ from rich.text import Text
 
 from softq.train import Watcher
 
+_COUNTED = "models"  # take minutes each: how many are done says more than a rate
+
 
 class _Rate(ProgressColumn):
-    """Examples per second, of this process alone: what a resumed run had seen before does not count."""
+    """What is done per second, by this process alone: what a resumed run had seen before does not count."""
 
     def render(self, task: Bar) -> Text:
-        """Like ``1.2M examples/s``."""
-        if not task.speed:
+        """Like ``1.2M examples/s``; nothing at the end, to which a search that has converged jumps."""
+        if not task.speed or task.finished or task.fields["unit"] == _COUNTED:
             return Text("")
-        speed, unit = task.speed, ""
+        speed, prefix = task.speed, ""
         for larger in ("k", "M", "G"):
             if speed < 1000:
                 break
-            speed, unit = speed / 1000, larger
-        return Text(f"{speed:.3g}{unit} examples/s", style="progress.data.speed")
+            speed, prefix = speed / 1000, larger
+        return Text(f"{speed:.3g}{prefix} {task.fields['unit']}/s", style="progress.data.speed")
 
 
 class _Watcher:
-    """Shows one run as a bar of its own."""
+    """Shows what is under way as a bar; what begins next takes its place."""
 
-    def __init__(self, progress: Progress, label: str) -> None:
-        self._progress, self._label = progress, label
+    def __init__(self, progress: Progress, label: str, unit: str) -> None:
+        self._progress, self._label, self._unit = progress, label, unit
         self._bar: TaskID | None = None
 
     def begin(self, examples: int, done: int) -> None:
-        """Show the bar."""
-        self._bar = self._progress.add_task(self._label, total=examples, completed=done, status="")
+        """Show the bar; of 0 examples, it only shows that something goes on."""
+        for before in self._progress.task_ids:
+            self._progress.remove_task(before)
+        self._bar = self._progress.add_task(self._label, total=examples or None, completed=done, status="", unit=self._unit)
 
     def advance(self, examples: int, status: str) -> None:
         """Move it."""
@@ -46,9 +50,16 @@ class _Watcher:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callable[[str], Watcher]]:
-    """A maker of watchers, each with a bar of its own while the block lasts."""
+def progress_bars() -> Iterator[Callable[..., Watcher]]:
+    """A maker of watchers, ``watch(label, unit="examples")``, each with a bar while the block lasts and until the next one begins.
+
+    The unit is that of the rate; of models, those that are done are counted instead.
+    """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), _Rate(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        yield lambda label: _Watcher(progress, label)
+
+        def watch(label: str, unit: str = "examples") -> Watcher:
+            return _Watcher(progress, label, unit)
+
+        yield watch

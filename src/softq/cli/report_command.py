@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +13,14 @@ from typing import Annotated
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import RECIPES, find_recipe, one_line_errors, results_console, show_choices, split_flags
+from softq.cli.shared import RECIPES, Wanted, find_recipe, one_line_errors, results_console, show_choices, split_flags
 from softq.cli.sweep_command import sweep_json
 from softq.errors import DependencyError, RecipeError
 from softq.report import write_report
 from softq.report.load import Source, find_sources, read_sections
 from softq.sweep import run_sweep
 from softq.tasks import TASKS
+from softq.tasks.ner_recipe import NerRecipe
 
 
 class Scale(StrEnum):
@@ -55,20 +57,22 @@ def reproduce(
     context: typer.Context,
     task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="One experiment; all of them if left out.")] = None,
     scale: Annotated[Scale, typer.Option(help="small: minutes on two cores; paper: the sizes of the paper.")] = Scale.small,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of real corpora, for tasks that read any.", exists=True, file_okay=False)
-    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Runs to train at a time, each in a process of its own, where a task trains its models one by one.")
+    ] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder of the results.  [default: reproduction/SCALE]", file_okay=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Run the paper's experiments and write the report. Started again, it goes on where it stopped.
 
-    Flags of the recipe work here too, such as `--inputs 10000` for a quick look. Needs `softq[plot]`.
+    Flags of an experiment's recipe work here too, such as `--inputs 10000` for a quick look. Needs `softq[plot]`.
 
     **Examples**
 
     - `softq reproduce`: every experiment the library has, small enough for a laptop
     - `softq reproduce classification --scale paper`: the sizes of the paper; meant for a GPU
+    - `softq reproduce ner --jobs 2`: taggers of a made-up language that several people have labelled
+    - `softq reproduce ner --scale paper --train eng.train --test eng.testb`: the paper's corpus, CoNLL-2003, of which you need a copy
     """
     with one_line_errors():
         task, flags = split_flags(task, context.args)
@@ -77,14 +81,13 @@ def reproduce(
         if importlib.util.find_spec("matplotlib") is None:  # before hours of training, not after
             raise DependencyError("the report needs matplotlib, which is not installed: pip install 'softq[plot]'")
         out = out or Path("reproduction") / scale
-        if data is not None:
-            typer.echo("softq: --data is left unused: the experiments here make their own data", err=True)
+        experiments = {name: _find_experiment(name, scale, flags, alone=task is not None) for name in ([task] if task else TASKS)}
         found, sources = {}, []
-        for name in [task] if task else TASKS:
-            wanted = find_recipe(str(RECIPES / f"{name}-{scale}.toml"), flags, sweep=True)
+        for name, wanted in experiments.items():  # all of them are known to be sound before the first is trained
             folder = out / name
             with progress_bars() as watch:
-                found[name] = (run_sweep(wanted.task, wanted.recipe, wanted.grids, folder, resume=True, watch=watch), folder)
+                sweep = run_sweep(wanted.task, wanted.recipe, wanted.grids, folder, resume=True, jobs=jobs, watch=watch)
+            found[name] = (sweep, folder)
             command = shlex.join(["softq", "reproduce", name, "--scale", scale, *flags])
             sources.append(Source(folder, command=command, scale=str(scale)))
         page = out / "report.html"
@@ -95,3 +98,21 @@ def reproduce(
         for sweep, _ in found.values():
             show_choices(sweep, results_console())
         typer.echo(f"page: {page}")
+
+
+def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bool) -> Wanted:
+    """The recipe of an experiment with flags laid over it."""
+    try:
+        wanted = find_recipe(str(RECIPES / f"{name}-{scale}.toml"), flags, sweep=True)
+    except RecipeError as error:
+        if alone or not flags:
+            raise
+        raise RecipeError(f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK {shlex.join(flags)}") from None
+    if isinstance(wanted.recipe, NerRecipe) and scale == Scale.paper:
+        for path in filter(None, (wanted.recipe.data.train, wanted.recipe.data.test)):
+            if not Path(path).is_file():
+                raise RecipeError(
+                    f"ner at the paper's scale is trained on CoNLL-2003, which does not come with softq, and there is no file {path}: "
+                    "name your copy, softq reproduce ner --scale paper --train eng.train --test eng.testb"
+                )
+    return wanted

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import typer
 from rich import box
@@ -56,11 +56,13 @@ def _one_line_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def tell(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        def tell(
+            message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+        ) -> None:
             if issubclass(category, ConvergenceWarning):
                 _tell(str(message))
             else:
-                show(message, category, *place)
+                show(message, category, filename, lineno, file, line)
 
         warnings.showwarning = tell
         warnings.simplefilter("always", ConvergenceWarning)  # each run of a sweep may have its own

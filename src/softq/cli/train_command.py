@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +15,7 @@ from softq.errors import RecipeError, RunError
 from softq.recipe import recipe_hash, to_toml
 from softq.run import RECIPE
 from softq.tasks import train_cells
+from softq.tasks.ner_recipe import Data, NerRecipe
 from softq.train import find_workers
 
 
@@ -34,6 +36,7 @@ def train(
     **Examples**
 
     - `softq train classification --objective raml --tau 2.4 --out runs/raml`
+    - `softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/ner`: then `softq predict runs/ner FILES`
     - `softq train --resume --out runs/raml`: go on with it
     - `softq train classification --dry-run > mine.toml`: a recipe to start from
     - `accelerate launch -m softq train classification`: several processes or GPUs
@@ -61,7 +64,26 @@ def train(
         if as_json:
             typer.echo(json.dumps(result | {"run": str(out)}))
             return
-        typer.echo(
-            f"{recipe.objective}, seed {cell['seed']}: {task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
-        )
+        found = f"{task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
+        if isinstance(recipe, NerRecipe):
+            found = _scores_of_tagger(recipe.data, cell)
+        typer.echo(f"{recipe.objective}, seed {cell['seed']}: {found}")
         typer.echo(f"reward: {result['signature']}\nrun: {out}")
+
+
+def _scores_of_tagger(data: Data, cell: Mapping[str, Any]) -> str:
+    """Scores of both parts, and what the parts are: they need not be files of their own."""
+    train, dev = Path(data.train).name, Path(data.dev).name
+    itself = f"{train} itself, which it was trained on"
+    if not data.train:
+        parts = ("built-in world", "built-in world")
+    elif data.halve_dev:
+        parts = (f"every other sentence of {dev}", f"the other sentences of {dev}")
+    else:
+        chosen_on = dev or (f"{data.folds} folds of {train}" if data.folds else itself)
+        parts = (chosen_on, Path(data.test).name or (f"{dev} again" if dev else itself))
+    return "; ".join(
+        f"{part} F1 {cell[f'{part}_f1']:.4f}, token accuracy {cell[f'{part}_token_accuracy']:.4f}, "
+        f"exact match {cell[f'{part}_exact_match']:.4f} ({of})"
+        for part, of in zip(("dev", "test"), parts, strict=True)
+    )

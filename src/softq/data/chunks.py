@@ -29,7 +29,7 @@ class Chunk(NamedTuple):
     separator: str
 
 
-def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 15) -> Iterator[Chunk]:
+def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 17) -> Iterator[Chunk]:
     r"""Sentences of a column file, whatever the columns after the token are: a label need not be among them.
 
     The format is that of `softq.data.conll`, except that sentences may differ in the number of their columns (the lines of one sentence
@@ -62,7 +62,7 @@ def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 15) -> Iterator
         yield Chunk(first, lines, blocks, separator)
 
 
-def read_plain_chunks(file: IO[bytes], where: str, *, size: int = 1 << 11) -> Iterator[Chunk]:
+def read_plain_chunks(file: IO[bytes], where: str, *, size: int = 1 << 13) -> Iterator[Chunk]:
     r"""Running text, a sentence per line, its tokens separated by white space: chunks as of a file with a token per line.
 
     Empty lines are skipped.

@@ -1,0 +1,226 @@
+"""`softq evaluate`: scores of a tagger, or of labels that are there already."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+import softq
+from softq.cli.data_command import SchemeName
+from softq.cli.predict_command import DecodingOption, FileTagger
+from softq.cli.progress import progress_bars
+from softq.cli.shared import one_line_errors, results_console
+from softq.data.conll import Sentence, find_scheme, read_conll
+from softq.data.tags import Scheme, spans
+from softq.errors import DataError, OutputError
+from softq.evaluate import (
+    Interval,
+    SpanScores,
+    SpanStatistics,
+    exact_match,
+    paired_bootstrap,
+    span_f1,
+    span_precision,
+    span_recall,
+    span_statistics,
+    token_accuracy,
+)
+from softq.tasks.ner_data import transform
+
+_AT_A_TIME = 2000  # sentences
+_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
+    "precision": span_precision,
+    "recall": span_recall,
+    "f1": span_f1,
+    "token_accuracy": token_accuracy,
+    "exact_match": exact_match,
+}
+_TITLES = {"f1": "F1", "token_accuracy": "token accuracy", "exact_match": "exact match"}  # those not called by their name
+
+
+class Gold(NamedTuple):
+    """A file to be judged by."""
+
+    path: Path
+    sentences: list[Sentence]
+    labels: list[tuple[str, ...]]
+    scheme: Scheme
+
+
+def evaluate(
+    model: Annotated[
+        Path | None, typer.Argument(metavar="MODEL", help="A run folder of `softq train ner`, or a file of a tagger.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Column file, the true label in the last column; plain, .gz or .xz.")
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="Score a file instead whose last column was predicted and whose last but one is true.", dir_okay=False),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="A second model on the same file: the difference, with an interval.")
+    ] = None,
+    scheme: Annotated[SchemeName | None, typer.Option(help="Tag scheme of the file; found by looking if not given.")] = None,
+    decoding: DecodingOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Score a tagger on a file with true labels, or a file that holds both true and predicted ones.
+
+    An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that break their tag
+    scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences without a wrong one. A
+    model's labels are written in the scheme of the file before they are compared.
+
+    With `--against`, sentences are drawn again a thousand times, the same for both models (paired bootstrap): the difference is the first
+    model's advantage, and 95 % of the draws lie in the interval.
+
+    **Examples**
+
+    - `softq evaluate runs/raml test.conll`: a table of all scores, by type of entity
+    - `softq evaluate runs/raml test.conll --against runs/ml`: is it better, and how sure is that?
+    - `softq evaluate --predictions labelled.conll`: what `softq predict` made of a labelled file, or any other program
+    - `softq evaluate runs/raml test.conll --json | jq .f1`: one number for a program
+    """
+    with one_line_errors():
+        named: Scheme | None = scheme.value if scheme else None
+        others = None
+        if predictions is not None:
+            if model is not None or against is not None or decoding is not None:
+                raise DataError("--predictions FILE stands alone: no model is asked, so leave out MODEL, --against and --decoding")
+            gold, found = _score_columns(predictions, named)
+        else:
+            if model is None or file is None:
+                raise DataError("expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE")
+            taggers = [FileTagger.load(path, decoding) for path in (model, against) if path is not None]
+            gold = _read_gold(file, named, taggers[0].file_scheme)
+            found, *others = (_score_model(tagger, gold) for tagger in taggers)
+    scores = SpanScores.of(found)
+    compared = _compare(found, others[0]) if others else None
+    if as_json:
+        typer.echo(json.dumps(_as_json(gold, scores, compared, model, against)))
+        return
+    console = results_console()
+    _show(gold, scores, console)
+    if compared is not None:
+        _show_difference(scores, compared, f"{model}", f"{against}", console)
+
+
+def _score_columns(path: Path, named: Scheme | None) -> tuple[Gold, SpanStatistics]:
+    """The last column against the one before it."""
+    sentences = _read(path)
+    for sentence in sentences:
+        if not sentence.extra:
+            raise DataError(f"{path}, line {sentence.line}: expected a token, its true label and the predicted one, got 2 columns")
+    predicted = [sentence.labels[0] for sentence in sentences]
+    true = [dataclasses.replace(sentence, labels=sentence.extra[-1:], extra=sentence.extra[:-1]) for sentence in sentences]
+    scheme = named or find_scheme(true) or find_scheme(sentences) or "bio"
+    for labels in (predicted, [sentence.labels[0] for sentence in true]):
+        _check_tags(path, sentences, labels, scheme)
+    gold = Gold(path, true, [sentence.labels[0] for sentence in true], scheme)
+    return gold, span_statistics(gold.labels, predicted, scheme)
+
+
+def _read_gold(path: Path, named: Scheme | None, usual: Scheme | None) -> Gold:
+    """A file of true labels; ``usual`` is the scheme where they show none."""
+    sentences = _read(path)
+    labels = [sentence.labels[0] for sentence in sentences]
+    scheme = named or find_scheme(sentences) or usual or "bio"
+    _check_tags(path, sentences, labels, scheme)
+    return Gold(path, sentences, labels, scheme)
+
+
+def _read(path: Path) -> list[Sentence]:
+    sentences = read_conll(path).sentences
+    if sentences[0].annotators:
+        raise DataError(f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of annotators")
+    return sentences
+
+
+def _check_tags(path: Path, sentences: Sequence[Sentence], labels: Sequence[Sequence[str]], scheme: Scheme) -> None:
+    for label in sorted({label for row in labels for label in row}):
+        try:
+            spans([label], scheme)
+        except OutputError as error:
+            line = next(s.line + row.index(label) for s, row in zip(sentences, labels, strict=True) if label in row)
+            raise DataError(f"{path}, line {line}: {str(error).removeprefix('label 0 is ')}") from None
+
+
+def _score_model(tagger: FileTagger, gold: Gold) -> SpanStatistics:
+    try:
+        spans(tagger.tagger.labels, tagger.trained_scheme or gold.scheme)
+    except OutputError:
+        labels = ", ".join(tagger.tagger.labels[:5])
+        raise DataError(f"expected a model of entities, whose labels are such as B-PER and O ({gold.scheme}), got {labels}") from None
+    predicted: list[Sequence[str]] = []
+    with progress_bars() as watch:
+        watcher = watch(str(gold.path), unit="sentences")
+        watcher.begin(len(gold.sentences), 0)
+        for first in range(0, len(gold.sentences), _AT_A_TIME):
+            some = gold.sentences[first : first + _AT_A_TIME]
+            own = tagger.tagger.decode(transform(tagger.index, some, tagger.pos, str(gold.path)), tagger.decoding)
+            predicted += tagger.labels(own, gold.scheme)
+            watcher.advance(len(some), "")
+    return span_statistics(gold.labels, predicted, gold.scheme)
+
+
+def _compare(found: SpanStatistics, others: SpanStatistics) -> dict[str, tuple[float, Interval]]:
+    """For each metric the second model's score, and the first one's advantage."""
+    compared = {}
+    for name, metric in _METRICS.items():
+        generator = torch.Generator().manual_seed(0)  # the same draws for all metrics
+        (gap,) = paired_bootstrap(found.rows[None, None], others.rows[None], metric, generator=generator)
+        compared[name] = float(metric(others.rows.sum(0))), gap
+    return compared
+
+
+def _as_json(
+    gold: Gold, scores: SpanScores, compared: dict[str, tuple[float, Interval]] | None, model: Path | None, against: Path | None
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {"command": "evaluate", "softq": softq.__version__, "model": model and str(model), "file": str(gold.path)}
+    facts |= {"scheme": gold.scheme, "sentences": len(gold.labels), "tokens": sum(map(len, gold.labels)), **dataclasses.asdict(scores)}
+    facts["kinds"] = {kind: row._asdict() for kind, row in scores.kinds.items()}
+    if compared is not None:
+        rows = {name: {"score": score, "difference": gap._asdict()} for name, (score, gap) in compared.items()}
+        facts["against"] = {"model": str(against), **rows}
+    return facts
+
+
+def _show(gold: Gold, scores: SpanScores, console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column(f"entities ({gold.scheme})")
+    for title in ("precision", "recall", "F1", "predicted", "true"):
+        table.add_column(title, justify="right")
+    for kind, row in scores.kinds.items():
+        table.add_row(escape(kind), *(f"{value:.4f}" for value in row[:3]), *(f"{count:,}" for count in row[3:]))
+    table.add_section()
+    totals = (sum(row.predicted for row in scores.kinds.values()), sum(row.gold for row in scores.kinds.values()))
+    overall = (scores.precision, scores.recall, scores.f1)
+    table.add_row("all", *(f"{value:.4f}" for value in overall), *(f"{count:,}" for count in totals))
+    tokens = sum(map(len, gold.labels))
+    console.print(f"{gold.path}: {len(gold.labels):,} sentences, {tokens:,} tokens", markup=False, highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print(f"token accuracy {scores.token_accuracy:.4f}, exact match {scores.exact_match:.4f}", highlight=False)
+
+
+def _show_difference(scores: SpanScores, compared: dict[str, tuple[float, Interval]], model: str, against: str, console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("")
+    for title in (escape(model), escape(against), "difference"):
+        table.add_column(title, justify="right")
+    table.add_column("95 % interval")
+    for name, (other, gap) in compared.items():
+        interval = f"\\[{gap.low:+.4f}, {gap.high:+.4f}]"
+        table.add_row(_TITLES.get(name, name), f"{getattr(scores, name):.4f}", f"{other:.4f}", f"{gap.value:+.4f}", interval)
+    console.print(table)
+    console.print("Intervals are of a paired bootstrap over the sentences of the file.", highlight=False)

@@ -1,0 +1,267 @@
+"""`softq predict`: labels for column files and running text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Annotated, Any, cast
+
+import numpy as np
+import typer
+
+import softq
+from softq.cli.progress import progress_bars
+from softq.cli.shared import one_line_errors
+from softq.data.chunks import Chunk, read_chunks, read_plain_chunks
+from softq.data.conll import unpacked
+from softq.data.tags import Scheme, convert
+from softq.errors import DataError
+from softq.features import FeatureMatrix, TemplateIndex
+from softq.run import BEST
+from softq.sweep import RUNS, SWEEP
+from softq.tagging import Decoding, Tagger
+from softq.train import Silence, Watcher
+
+STDIN = Path("-")
+_ANNOTATOR = "softq"  # what the added column is called where lines name annotators
+_LABEL = re.compile(r"O|[BIES]-.+")
+
+
+class DecodingName(StrEnum):
+    """How labels are chosen from their distribution."""
+
+    viterbi = "viterbi"
+    mbr = "mbr"
+
+
+ModelArgument = typer.Argument(metavar="MODEL", help="A run folder of `softq train ner`, or a file of a tagger.")
+DecodingOption = Annotated[
+    DecodingName | None,
+    typer.Option(help="viterbi: the most probable sequence; mbr: the most right labels to be expected.  [default: the model's]"),
+]
+
+
+@dataclass(frozen=True)
+class FileTagger:
+    """A tagger with what it needs to know of the files it was trained on.
+
+    Attributes:
+        tagger: the model.
+        index: of its features.
+        file_scheme: of the training files, None where it is not known, or labels are no entity tags.
+        trained_scheme: of the tagger's own labels, or None likewise.
+        decoding: how labels are chosen.
+        pos: column of parts of speech, the token's being 1; 0 where the model knows none.
+
+    """
+
+    tagger: Tagger
+    index: TemplateIndex
+    file_scheme: Scheme | None
+    trained_scheme: Scheme | None
+    decoding: Decoding
+    pos: int
+
+    @classmethod
+    def load(cls, path: Path, decoding: DecodingName | None = None) -> FileTagger:
+        """The best model of a run folder, or that of a file."""
+        if (path / SWEEP).is_file():
+            raise DataError(f"{path} is a sweep of many models: name one of the run folders in {path / RUNS}")
+        if path.is_dir() and not (path / BEST).is_file():
+            raise DataError(f"{path} holds no model: expected {BEST} in it, which a run of softq train has after its first epoch")
+        tagger, notes = Tagger.load(path / BEST if path.is_dir() else path)
+        if not isinstance(tagger.index, TemplateIndex):
+            raise DataError(f"{path} was trained on features that a program made: expected a tagger that finds its own features in words")
+        scheme = notes.get("file_scheme", tagger.scheme)
+        # a file of CRFTagger.save notes other things: its options, and whether tokens are pairs, of which the second is a part of speech
+        usual: Decoding = notes.get("decoding") or notes.get("parameters", {}).get("decoding", "viterbi")
+        pos = notes.get("pos", 2 if notes.get("kind") == "pairs" else 0)
+        return cls(tagger, tagger.index, scheme, notes.get("trained_scheme", scheme), decoding.value if decoding else usual, pos)
+
+    def features(self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None) -> FeatureMatrix:
+        """Features of sentences."""
+        return self.index.transform(tokens, None if pos is None else {"pos": pos})
+
+    def labels(self, own: Sequence[Sequence[str]], scheme: Scheme | None) -> Sequence[Sequence[str]]:
+        """The tagger's own labels, written in another scheme."""
+        if self.trained_scheme is None or scheme is None or self.trained_scheme == scheme:
+            return own
+        return [convert(labels, self.trained_scheme, scheme) for labels in own]
+
+
+def predict(
+    model: Annotated[Path, ModelArgument],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES…", help="Column files, the token in the first column; plain, .gz or .xz; - for standard input."),
+    ],
+    plain: Annotated[bool, typer.Option("--plain", help="The files are running text: a sentence per line, words by spaces.")] = False,
+    decoding: DecodingOption = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add one more column: the probability of the label, whatever the others are.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the result, packed if it ends in .gz or .xz.  [default: standard output]", dir_okay=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Label the words of column files (CoNLL) or of running text with a trained tagger.
+
+    Every line comes back as it was, with the predicted label as one more column; a line that is blank or begins with `-DOCSTART-` has none.
+    Labels may be there already or not. They are written in the tag scheme of the files that the model was trained on. Where lines
+    `# annotators = …` name annotators, the model becomes one more, `softq`. Files are worked on in parts, so they may be of any size.
+
+    The probability is that of the label in the scheme the model was trained in, summed over all sequences of the others.
+
+    **Examples**
+
+    - `softq predict runs/raml test.conll > labelled.conll`: `softq evaluate --predictions labelled.conll` then scores it
+    - `softq predict runs/raml a.conll.gz b.conll.gz --out labelled.conll.gz`: one file of both
+    - `echo "Ann went to Rome" | softq predict runs/raml - --plain --probabilities`
+    """
+    with one_line_errors():
+        tagger = FileTagger.load(model, decoding)
+        if plain and tagger.pos:
+            raise DataError(f"{model} needs parts of speech (column {tagger.pos}), and running text has none: give column files")
+        began = time.perf_counter()
+        # a bar would mix with labels on the same screen
+        bars = nullcontext(lambda *_, **__: Silence()) if out is None and sys.stdout.isatty() else progress_bars()
+        with bars as watch, _opened_for_writing(out) as target:
+            counts = _label_files(tagger, files, target, plain=plain, probabilities=probabilities, watch=watch)
+        seconds = time.perf_counter() - began
+        rate = counts["tokens"] / seconds
+        if as_json:
+            facts = {"command": "predict", "softq": softq.__version__, "model": str(model), "decoding": tagger.decoding}
+            typer.echo(json.dumps({**facts, **counts, "seconds": seconds, "tokens_per_second": rate, "out": out and str(out)}))
+        elif out is not None:
+            typer.echo(f"{out}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, {rate:,.0f} tokens/s")
+
+
+def _label_files(
+    tagger: FileTagger, files: Sequence[Path], target: IO[bytes], *, plain: bool, probabilities: bool, watch: Callable[..., Watcher]
+) -> dict[str, int]:
+    counts = {"files": len(files), "sentences": 0, "tokens": 0}
+    separators: dict[str, str] = {}  # the first file that has each
+    for path in files:
+        where = "standard input" if path == STDIN else str(path)
+        with _opened_for_reading(path, where) as (packed, file):
+            watcher = watch(where, unit="bytes")
+            watcher.begin(0 if path == STDIN else path.stat().st_size, 0)
+            seen = 0
+            for chunk in (read_plain_chunks if plain else read_chunks)(file, where):
+                if chunk.blocks and separators.setdefault(chunk.separator, where) == where and len(separators) > 1:
+                    other = next(iter(separators.values()))
+                    raise DataError(f"{where} and {other} separate columns differently, tabs and spaces: label them one by one")
+                target.write(_label_chunk(tagger, chunk, where, probabilities=probabilities))
+                counts["sentences"] += len(chunk.blocks)
+                counts["tokens"] += sum(len(block.widths) for block in chunk.blocks)
+                place = 0 if path == STDIN else packed.tell()
+                watcher.advance(place - seen, f"{counts['tokens']:,} tokens")
+                seen = place
+    return counts
+
+
+def _label_chunk(tagger: FileTagger, chunk: Chunk, where: str, *, probabilities: bool) -> bytes:
+    """The lines with their labels."""
+    lines = chunk.lines
+    if chunk.blocks:
+        matrix = tagger.features([block.columns[0] for block in chunk.blocks], _parts_of_speech(tagger.pos, chunk, where))
+        own = tagger.tagger.decode(matrix, tagger.decoding)
+        added = tagger.labels(own, tagger.file_scheme)
+        if probabilities:
+            added = list(_with_probabilities(tagger.tagger, matrix, own, added, chunk.separator))
+        for block, labels in zip(chunk.blocks, added, strict=True):
+            start = block.line - chunk.first
+            rows = zip(lines[start : start + len(labels)], labels, strict=True)
+            lines[start : start + len(labels)] = [f"{line}{chunk.separator}{label}" for line, label in rows]
+            if block.names is not None:
+                if probabilities:
+                    raise DataError(f"{where}, line {block.line - 1}: annotators have names here, and a probability is no label of theirs")
+                lines[start - 1] += f" {_ANNOTATOR}"
+    if lines and lines[-1]:
+        lines.append("")  # of several files, each ends its last sentence
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _with_probabilities(
+    tagger: Tagger, matrix: FeatureMatrix, own: Sequence[Sequence[str]], written: Sequence[Sequence[str]], separator: str
+) -> Iterator[list[str]]:
+    number = {label: k for k, label in enumerate(tagger.labels)}
+    for table, labels, shown in zip(tagger.marginals(matrix), own, written, strict=True):
+        chosen = table[np.arange(len(labels)), [number[label] for label in labels]]
+        yield [f"{label}{separator}{probability:.4f}" for label, probability in zip(shown, chosen.tolist(), strict=True)]
+
+
+def _parts_of_speech(pos: int, chunk: Chunk, where: str) -> list[tuple[str, ...]] | None:
+    """The column of parts of speech, where the model looks at one."""
+    if not pos:
+        return None
+    for block in chunk.blocks:
+        if len(block.columns) < pos:
+            raise DataError(
+                f"{where}, line {block.line}: the model needs parts of speech in column {pos}, as in the files it was trained on, "
+                f"got {len(block.columns)} columns"
+            )
+    if all(len(block.columns) == pos for block in chunk.blocks):
+        values = {value for block in chunk.blocks for value in block.columns[pos - 1]}
+        if all(map(_LABEL.fullmatch, values)):
+            raise DataError(
+                f"{where}, line {chunk.blocks[0].line}: the model needs parts of speech in column {pos}, got labels such as {min(values)!r}"
+            )
+    return [block.columns[pos - 1] for block in chunk.blocks]
+
+
+@contextmanager
+def _opened_for_reading(path: Path, where: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """The file as it is on the disk, and what is packed in it."""
+    if path == STDIN:
+        stream = typer.get_binary_stream("stdin")
+        yield stream, stream
+        return
+    with ExitStack() as stack:
+        try:
+            packed = stack.enter_context(path.open("rb"))
+        except OSError as error:
+            raise DataError(f"cannot read {where}: {error}") from error
+        yield packed, stack.enter_context(unpacked(packed, path))
+
+
+@contextmanager
+def _opened_for_writing(path: Path | None) -> Iterator[IO[bytes]]:
+    """A file that takes its place when it is complete; standard output for None."""
+    if path is None:
+        stream = typer.get_binary_stream("stdout")
+        yield stream
+        stream.flush()
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            with _packed(file, path) as target:
+                yield target
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()  # there is none, if all went well
+
+
+def _packed(file: IO[bytes], path: Path) -> Any:
+    if path.suffix == ".gz":
+        return gzip.GzipFile("", "wb", fileobj=cast(Any, file), mtime=0)  # without name and time: the same labels, the same bytes
+    if path.suffix == ".xz":
+        return lzma.open(file, "wb")
+    return nullcontext(file)

@@ -1,0 +1,216 @@
+"""Sentences and labels as users have them: read, checked, and turned into what taggers are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from softq.errors import DataError, DtypeError, ShapeError, WeightError
+from softq.features import AttributeIndex, FeatureMatrix, TemplateIndex
+from softq.tagging import References
+
+Index = TemplateIndex | AttributeIndex
+Kind = Literal["words", "pairs", "features"]
+"""What tokens are: strings; (word, part of speech); features that the caller made."""
+
+_NAMES: dict[Kind, str] = {
+    "words": "a word (a string)",
+    "pairs": "a (word, part of speech) tuple",
+    "features": "a dict, list or set of features",
+}
+
+
+class Sentences(NamedTuple):
+    """Tokens of N sentences, all of one kind; None where there is no token to tell by."""
+
+    sentences: list[Any]
+    kind: Kind | None
+
+    @classmethod
+    def read(cls, given: Any) -> Sentences:
+        """Check that ``given`` is a sequence of sequences of tokens."""
+        if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+            raise DataError(f"X must be a sequence of sentences, each a sequence of tokens, got {_shown(given)}")
+        sentences = list(given)
+        for number, sentence in enumerate(sentences):
+            if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
+                raise DataError(f"sentence {number} of X must be a sequence of tokens, got {_shown(sentence)}; split it into tokens first")
+        kinds = {_kind(token_type) for token_type in set(map(type, chain.from_iterable(sentences)))}
+        if len(kinds) > 1 or None in kinds:
+            raise _mixed(sentences)
+        kind = next(iter(kinds), None)
+        if kind == "pairs":
+            _check_pairs(sentences)
+        return cls(sentences, kind)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each sentence."""
+        return [len(sentence) for sentence in self.sentences]
+
+    def _columns(self, kind: Kind) -> tuple[list[Any], dict[str, list[list[str]]] | None]:
+        if kind != "pairs":
+            return self.sentences, None
+        words, pos = ([[token[part] for token in sentence] for sentence in self.sentences] for part in (0, 1))
+        return words, {"pos": pos}
+
+    def number(self, templates: Sequence[str] | None, hash_bits: int | None) -> tuple[Index, FeatureMatrix, Kind]:
+        """Number the features of these sentences; also returns their kind."""
+        if self.kind is None:
+            raise DataError(f"X must hold at least one token to learn from, got {len(self.sentences)} sentences without any")
+        if self.kind == "features":
+            if templates is not None:
+                raise DataError("templates make features of words, and the tokens of X are features already: leave out one of them")
+            return *AttributeIndex.fit(self.sentences, hash_bits=hash_bits), self.kind
+        words, columns = self._columns(self.kind)
+        return *TemplateIndex.fit(words, templates, columns=columns, hash_bits=hash_bits), self.kind
+
+    def features(self, index: Index, kind: Kind) -> FeatureMatrix:
+        """Features of these sentences by an index that was made of tokens of this kind."""
+        if self.kind not in (kind, None):
+            raise DataError(f"each token of X must be {_NAMES[kind]}, as in fit, got {_NAMES[self.kind]}")
+        words, columns = self._columns(kind)
+        return index.transform(words) if isinstance(index, AttributeIndex) else index.transform(words, columns)
+
+
+def _kind(token_type: type) -> Kind | None:
+    if issubclass(token_type, str):
+        return "words"
+    if issubclass(token_type, tuple):
+        return "pairs"
+    return "features" if issubclass(token_type, (dict, list, set, frozenset)) else None
+
+
+def _mixed(sentences: list[Any]) -> DataError:
+    """The error for the first token that is nothing known, or not what the first one is."""
+    first: Kind | None = None
+    for s, sentence in enumerate(sentences):
+        for t, token in enumerate(sentence):
+            kind = _kind(type(token))
+            if kind is None:
+                expected = f"{_NAMES['words']}, {_NAMES['pairs']}, or {_NAMES['features']}"
+                return DataError(f"sentence {s}, token {t}: expected {expected}, got {_shown(token)}")
+            first = first or kind
+            if kind != first:
+                return DataError(f"sentence {s}, token {t}: expected {_NAMES[first]} like the tokens before, got {_shown(token)}")
+    raise RuntimeError("all tokens are alike")
+
+
+def _check_pairs(sentences: list[Any]) -> None:
+    for s, sentence in enumerate(sentences):
+        for t, token in enumerate(sentence):
+            if len(token) != 2 or not (isinstance(token[0], str) and isinstance(token[1], str)):
+                raise DataError(
+                    f"sentence {s}, token {t}: a tuple must be (word, part of speech), two strings, got {_shown(token)}; features "
+                    "are given as a list, a set or a dict"
+                )
+
+
+class Annotations(NamedTuple):
+    """Label sequences of N sentences, one or several of each, with their weights."""
+
+    sequences: list[list[Sequence[str]]]
+    weights: list[np.ndarray[Any, Any]]
+
+    @classmethod
+    def read(cls, given: Any, lengths: Sequence[int], ref_weights: Any = None) -> Annotations:
+        """Check y against the lengths of the sentences; annotators that are missing, or have the weight 0, are left out."""
+        per_sentence = _as_long("y", given, len(lengths))
+        weights_given = [None] * len(lengths) if ref_weights is None else _as_long("ref_weights", ref_weights, len(lengths))
+        sequences, weights = [], []
+        for number, (labels, length, shares) in enumerate(zip(per_sentence, lengths, weights_given, strict=True)):
+            found = _sequences(labels, number)
+            checked = _weights(shares, len(found), number)
+            kept = [(sequence, weight) for sequence, weight in zip(found, checked, strict=True) if sequence is not None and weight > 0]
+            if not kept:
+                missing = "every annotator is missing" if ref_weights is None else "every annotator is missing or has the weight 0"
+                raise DataError(f"sentence {number} has no labels: {missing}; leave it out")
+            for annotator, sequence in enumerate(found):
+                if sequence is not None and len(sequence) != length:
+                    who = f"annotator {annotator} of sentence {number}" if len(found) > 1 else f"sentence {number}"
+                    raise ShapeError(f"y must have a label for each token: {who} has {len(sequence)} labels for {length} tokens")
+            sequences.append([sequence for sequence, _ in kept])
+            weights.append(np.array([weight for _, weight in kept]))
+        return cls(sequences, weights)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All labels, sorted."""
+        return tuple(sorted({str(label) for found in self.sequences for sequence in found for label in sequence}))
+
+    def references(self, labels: Sequence[str]) -> References:
+        """By the numbers of these labels."""
+        number = {label: k for k, label in enumerate(labels)}
+        arrays = [np.array([[number[label] for label in sequence] for sequence in found], np.int64) for found in self.sequences]
+        return References(arrays, self.weights)
+
+    def accuracy(self, predicted: Sequence[Sequence[str]]) -> float:
+        """Share of right labels over all tokens; a token with several annotators counts by the share that agrees."""
+        right = 0.0
+        for guess, found, weights in zip(predicted, self.sequences, self.weights, strict=True):
+            agreeing = [sum(map(str.__eq__, guess, map(str, sequence))) for sequence in found]
+            right += float(np.dot(agreeing, weights) / weights.sum())
+        return right / max(sum(map(len, predicted)), 1)
+
+
+def _as_long(name: str, given: Any, count: int) -> list[Any]:
+    if given is None or isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise DataError(f"{name} must be a sequence with an entry for each sentence of X, got {_shown(given)}")
+    entries = list(given)
+    if len(entries) != count:
+        raise ShapeError(f"{name} must have an entry for each of the {count} sentences of X, got {len(entries)}")
+    return entries
+
+
+def _sequences(labels: Any, number: int) -> list[Sequence[str] | None]:
+    """One label sequence, or those of several annotators: labels are strings, so the two cannot be confused."""
+    if labels is None:
+        return [None]
+    wanted = f"the labels of sentence {number} must be a list of strings, or one such list (or None) per annotator"
+    if isinstance(labels, (str, bytes, Mapping)) or not hasattr(labels, "__len__"):
+        raise DataError(f"{wanted}, got {_shown(labels)}")
+    entries = list(labels)
+    if all(isinstance(label, str) for label in entries):
+        return [entries]
+    if not all(map(_may_be_annotator, entries)):
+        odd = next(entry for entry in entries if not isinstance(entry, str))
+        raise DtypeError(f"{wanted}, got {_shown(odd)} among them")
+    return [None if entry is None else _sequence(entry, annotator, number) for annotator, entry in enumerate(entries)]
+
+
+def _sequence(entry: Any, annotator: int, number: int) -> list[str]:
+    for label in entry:
+        if not isinstance(label, str):
+            raise DtypeError(
+                f"every label must be a string, annotator {annotator} of sentence {number} has {_shown(label)}; an annotator who left "
+                "out a token is None for the whole sentence"
+            )
+    return list(entry)
+
+
+def _may_be_annotator(entry: Any) -> bool:
+    return entry is None or (hasattr(entry, "__len__") and not isinstance(entry, (str, bytes, Mapping)))
+
+
+def _weights(given: Any, count: int, number: int) -> list[float]:
+    if given is None:
+        return [1.0] * count
+    if not hasattr(given, "__len__") or len(given) != count:
+        raise ShapeError(
+            f"ref_weights of sentence {number} must be {count} numbers, one for each label sequence of it, got {_shown(given)}"
+        )
+    weights = list(given)
+    for weight in weights:
+        if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)) or not 0 <= weight < math.inf:
+            raise WeightError(f"ref_weights of sentence {number} must be finite numbers from 0, got {_shown(weight)}")
+    return [float(weight) for weight in weights]
+
+
+def _shown(value: Any) -> str:
+    """A value and its type, for an error, shortened."""
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

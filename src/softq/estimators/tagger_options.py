@@ -1,0 +1,99 @@
+"""What the options of `CRFTagger` mean: choices by name, rewards, tag schemes."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+
+from softq.data.conll import Sentence, find_scheme
+from softq.data.tags import Scheme
+from softq.errors import DataError, EstimatorError, OutputError, RewardError, ShapeError
+from softq.estimators import options
+from softq.estimators.tagger_input import Annotations
+from softq.rewards import TokenReward
+from softq.tagging import entity_reward
+
+Array = np.ndarray[Any, Any]
+Choice = TypeVar("Choice", bound=str)
+SchemeOption = Literal["auto", "iob1", "bio", "bioes"]
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number above 0."""
+    return options.number(name, value, "a positive number", lambda number: 0.0 < number < math.inf)
+
+
+def not_negative(name: str, value: Any) -> float:
+    """A finite number from 0."""
+    return options.number(name, value, "a number from 0", lambda number: 0.0 <= number < math.inf)
+
+
+def choice(name: str, value: Any, known: tuple[Choice, ...]) -> Choice:
+    """One of the known names."""
+    if value not in known:
+        near = difflib.get_close_matches(str(value).lower(), known, 1, cutoff=0.0)
+        raise EstimatorError(f"{name} must be one of {', '.join(known)}, got {value!r}; did you mean {near[0]!r}?")
+    return known[known.index(value)]
+
+
+def scheme_for(option: Any, annotations: Annotations) -> Scheme:
+    """The tag scheme of an option, where it says "auto" the one that the labels follow."""
+    known: tuple[SchemeOption, ...] = get_args(SchemeOption)
+    scheme = choice("scheme", option, known)
+    if scheme != "auto":
+        return scheme
+    found = find_scheme(Sentence((), tuple(tuple(sequence) for sequence in sequences)) for sequences in annotations.sequences)
+    if found is None:
+        labels = ", ".join(annotations.labels[:5])
+        raise DataError(
+            f"constraints are for tags of entities such as B-PER, and the labels of y are {labels}: leave constraints at 'none'"
+        )
+    return found
+
+
+def reward_for(option: Any, entity_weight: Any, labels: Sequence[str]) -> TokenReward:
+    """The reward over these labels."""
+    weight = positive("entity_weight", entity_weight)
+    if option is None:
+        return entity_reward(labels, weight)
+    if weight != 1.0:
+        raise EstimatorError(f"reward and entity_weight={weight:g} do not go together: put the weight into the reward")
+    if isinstance(option, Mapping):
+        unknown = [label for label in option if label not in labels]
+        if unknown:
+            raise OutputError(f"reward must name labels that occur in y, {', '.join(labels)}; got {unknown[0]!r}")
+        weights = [not_negative(f"reward of {label}", option.get(label, 1.0)) for label in labels]
+        return TokenReward.weighted(torch.tensor(weights, dtype=torch.float64))
+    table = reward_table(option)
+    if table.shape != (len(labels), len(labels)):
+        wanted = f"[{len(labels)}, {len(labels)}] (predicted, right) for the labels of y, {', '.join(labels)}"
+        raise ShapeError(f"reward must be {wanted}; got {list(table.shape)}")
+    return TokenReward(torch.from_numpy(table))
+
+
+def reward_table(option: Any) -> Array:
+    """A reward that is given as a table, as float64."""
+    try:
+        return np.array(option.table.cpu().numpy() if isinstance(option, TokenReward) else option, dtype=np.float64)
+    except (TypeError, ValueError):
+        wanted = "a table [K, K] of numbers, a softq.rewards.TokenReward, or a dict from labels to numbers"
+        raise RewardError(f"reward must be {wanted}, got {type(option).__name__}") from None
+
+
+def as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON can hold them; made with the result, a tagger has the same ones."""
+    kept = {name: options.plain(value) for name, value in parameters.items()}
+    if not isinstance(kept["random_state"], int):
+        kept["random_state"] = None
+    if kept["templates"] is not None:
+        kept["templates"] = list(kept["templates"])
+    if isinstance(kept["reward"], Mapping):
+        kept["reward"] = {label: float(weight) for label, weight in kept["reward"].items()}
+    elif kept["reward"] is not None:
+        kept["reward"] = reward_table(kept["reward"]).tolist()
+    return kept
