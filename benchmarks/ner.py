@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -81,7 +82,7 @@ def _show(console: Console, title: str, numbers: dict[str, Any]) -> None:
 def bench_iteration(rounds: int) -> dict[str, Any]:
     """Milliseconds of an iteration on features that are drawn at random, as frequent as words are (Zipf)."""
     words, labels = draw_corpus(np.random.default_rng(0))
-    index, matrix = AttributeIndex.fit(words)
+    _, matrix = AttributeIndex.fit(words)
     names = tuple(f"L{k}" for k in range(LABELS))
     references = References([np.array([sequence]) for sequence in labels], [np.ones(1)] * len(labels))
     objective = CRFSettings(labels=names, c2=C2, all_transitions=False).whole(matrix, references)
@@ -185,7 +186,7 @@ def bench_training(folder: Path) -> dict[str, Any]:
             str(folder / "dev.conll"),
         ]
         began = time.perf_counter()
-        subprocess.run([*command, "--c2", str(C2), "--out", f"{out}/run"], check=True, capture_output=True)
+        subprocess.run([*command, "--c2", str(C2), "--out", f"{out}/run"], check=True, capture_output=True)  # noqa: S603
         seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # the largest child so far: each corpus is smaller than the last
     most_seconds, most_bytes = BARS[folder.name]
@@ -246,7 +247,7 @@ def compare_optima(
 def _named(matrix: FeatureMatrix, names: list[str]) -> Any:
     """Sentences of tokens of feature names."""
     starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
-    for first, last in zip(starts[:-1], starts[1:], strict=True):
+    for first, last in pairwise(starts):
         yield [[names[i] for i in matrix.indices[matrix.offsets[t] : matrix.offsets[t + 1]]] for t in range(first, last)]
 
 

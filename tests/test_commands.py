@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import ClassVar
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
             ["clasification"],
             ["expected a task, a recipe of softq, or a file that ends in .toml, got 'clasification'", "did you mean 'classification'?"],
         ),
-        (["zzz"], ["there are classification, classification-paper, classification-small"]),
+        (["zzz"], ["there are classification, ner, classification-paper, classification-small, ner-crowd, ner-paper, ner-small"]),
         (["missing.toml"], ["there is no file missing.toml"]),
         (["classification", "--epoch", "3"], ["there is no flag --epoch, did you mean --epochs?"]),
         (["classification", "--epochs", "0"], ["[training]: epochs must be at least 1, got 0"]),
@@ -127,8 +128,8 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (["classification", "epochs", "3"], ["expected a flag like --epochs 10, got 'epochs'"]),
         ([*TRAIN[1:], "--out", "file/run"], ["cannot write to file/run: Not a directory; nothing was begun there"]),
         ([*TRAIN[1:], "--learning-rate", "1e30", "--out", "wild"], ["is not finite", "nonfinite.safetensors"]),
-        (["other.toml"], ["other.toml: the key 'task' must be one of classification, got 'other'"]),
-        (["none.toml"], ["none.toml: the key 'task' must be one of classification, got 'none.toml'"]),
+        (["other.toml"], ["other.toml: the key 'task' must be one of classification, ner, got 'other'"]),
+        (["none.toml"], ["none.toml: the key 'task' must be one of classification, ner, got 'none.toml'"]),
         (["broken.toml"], ["broken.toml is not valid TOML", "line 2"]),
     ],
 )
@@ -175,6 +176,8 @@ def test_a_progress_bar_where_somebody_watches(tmp_path, monkeypatch):
 def test_rates_are_short():
     class Bar:
         speed = None
+        finished = False
+        fields: ClassVar = {"unit": "examples"}
 
     rates = []
     for speed in (None, 12.3, 45_600.0, 1.2e6, 3.4e9, 5.6e12):
@@ -285,17 +288,17 @@ def test_report_needs_something_to_report(tmp_path):
     (tmp_path / "empty").mkdir()
     refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), f"{tmp_path / 'empty'} holds no run and no sweep")
     (tmp_path / "empty" / RECIPE).write_text('task = "other"\n')
-    refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, got 'other'")
+    refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, ner, got 'other'")
     (tmp_path / "empty" / RECIPE).unlink()
     (tmp_path / "empty" / SWEEP).write_text("[data]\n")
-    refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, got None")
+    refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, ner, got None")
     assert not (tmp_path / "page.html").exists()
 
 
 @pytest.mark.usefixtures("coarse")
 def test_reproduce_runs_the_experiments_once(tmp_path, monkeypatch):
     tiny = ["--inputs", "2000", "--dev", "500", "--test", "500", "--epochs", "1", "--burn-in", "0"]
-    arguments = ["reproduce", *tiny, "--out", tmp_path / "out"]
+    arguments = ["reproduce", "classification", *tiny, "--out", tmp_path / "out"]
     found = told(softq(*arguments, "--json"))
     assert found["page"] == str(tmp_path / "out" / "report.html")
     (experiment,) = found["experiments"]
@@ -305,7 +308,7 @@ def test_reproduce_runs_the_experiments_once(tmp_path, monkeypatch):
     before = snapshot(tmp_path / "out" / "classification" / "runs")
     monkeypatch.setattr(Classification, "learner", None)
     monkeypatch.setattr(report_command, "write_report", lambda sections, page, title: None)  # the figures take long
-    again = softq(*arguments[:1], "classification", *arguments[1:])
+    again = softq(*arguments)
     assert (again.exit_code, again.stderr) == (0, "")
     assert "gain over ML" in again.stdout
     assert again.stdout.splitlines()[-1] == f"page: {tmp_path / 'out' / 'report.html'}"
@@ -313,8 +316,8 @@ def test_reproduce_runs_the_experiments_once(tmp_path, monkeypatch):
 
 
 def test_reproduce_refuses_in_one_line(tmp_path):
-    refused(softq("reproduce", "cooking"), "the experiments are classification, got 'cooking'")
-    refused(softq("reproduce", "--epoch", "3", "--out", tmp_path), "did you mean --epochs?")
+    refused(softq("reproduce", "cooking"), "the experiments are classification, ner, got 'cooking'")
+    refused(softq("reproduce", "classification", "--epoch", "3", "--out", tmp_path), "did you mean --epochs?")
 
 
 def test_reproduce_has_a_recipe_for_every_scale():

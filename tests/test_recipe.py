@@ -283,8 +283,8 @@ def counted(text):
     return round((last - first) / step) + 1
 
 
-@pytest.mark.parametrize("path", sorted(shared.RECIPES.glob("*.toml")), ids=lambda path: path.stem)
-def test_recipes_that_come_with_softq(path):
+@pytest.mark.parametrize("path", sorted(shared.RECIPES.glob("classification-*.toml")), ids=lambda path: path.stem)
+def test_recipes_of_classification(path):
     task = TASKS[read_toml(path)["task"]]
     recipe, grids = read_recipe(task, path)
     cells = expand(task, recipe, grids)
@@ -354,3 +354,9 @@ def test_bad_seeds(text):
 def test_a_range_of_temperatures_holds_its_end():
     taus = parse_taus("0.1:3:0.1")
     assert taus == [round(0.1 * number, 1) for number in range(1, 31)]
+
+
+def test_a_section_keeps_the_defaults_of_its_recipe():
+    # of the experiment, not of the section's class
+    assert build(ClassificationRecipe, {"training": {"seed": 3}}).training == dataclasses.replace(ClassificationRecipe().training, seed=3)
+    assert ClassificationRecipe().training.burn_in != Training().burn_in

@@ -67,3 +67,7 @@ class RunError(SoftqError, RuntimeError):
 
 class DependencyError(SoftqError, ImportError):
     """An optional package is missing; the message says what to install."""
+
+
+class ConvergenceWarning(UserWarning):
+    """Training stopped before the gradient was small enough."""

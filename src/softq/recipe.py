@@ -111,8 +111,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise RecipeError(f"{path} is not valid TOML: {error}") from None
 
 
-def build(recipe_type: type[R], table: Mapping[str, Any], where: str = "recipe") -> R:
-    """The recipe that a table of TOML describes; missing keys take their defaults, unknown ones are errors.
+def build(recipe_type: type[R], table: Mapping[str, Any], where: str = "recipe", base: R | None = None) -> R:
+    """The recipe that a table of TOML describes; missing keys are as in ``base``, or take their defaults, unknown ones are errors.
 
     >>> build(Training, {"epochs": 3}).epochs
     3
@@ -130,13 +130,20 @@ def build(recipe_type: type[R], table: Mapping[str, Any], where: str = "recipe")
         if dataclasses.is_dataclass(hint):
             if not isinstance(value, Mapping):
                 raise RecipeError(f"{where}: {name!r} is a section, write [{name}] and its keys below it, got {value!r}")
-            values[name] = build(cast(type, hint), value, f"{where}, [{name}]")
+            values[name] = build(cast(type, hint), value, f"{where}, [{name}]", _section(known[name], base))
         else:
             values[name] = _typed(value, hint, place)
     try:
-        return recipe_type(**values)
+        return recipe_type(**values) if base is None else dataclasses.replace(cast(Any, base), **values)
     except SoftqError as error:  # from a section's own checks
         raise RecipeError(f"{where}: {error}") from None
+
+
+def _section(field: dataclasses.Field[Any], base: Any) -> Any:
+    """A section as it is without a table of its own: a recipe may have other defaults for it than the section's class."""
+    if base is not None:
+        return getattr(base, field.name)
+    return None if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def merge(*tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,11 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 import softq
-from softq.errors import RecipeError, SoftqError
+from softq.errors import ConvergenceWarning, RecipeError, SoftqError
 from softq.evaluate import Interval
 from softq.recipe import describe, flag_names, merge, parse_flags, read_toml
 from softq.sweep import Grid, Sweep, parse_recipe
-from softq.tagging import ConvergenceWarning
 from softq.tasks import TASKS, Task
 from softq.tasks.base import show_settings
 from softq.train import StoppedError

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softq.errors import DataError
-from softq.kernels.feature_columns import learn, render_names
 from softq.features.matrix import Array, FeatureMatrix
 from softq.features.strings import Stream, Texts, encode, read_stream, shape_symbols
 from softq.features.table import ColumnTable, check_min_freq
 from softq.features.templates import Atom, Template, check_columns, default_templates, parse_templates
+from softq.kernels.feature_columns import learn, render_names
 from softq.kernels.features import (
     NGRAMS,
     PREFIX,

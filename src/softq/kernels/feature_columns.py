@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-
 from softq.kernels.features import (
     UNKNOWN,
     Elements,

@@ -21,6 +21,7 @@ import sys
 import threading
 import tomllib
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from softq.errors import RunError, SoftqError
+from softq.errors import ConvergenceWarning, RunError, SoftqError
 from softq.recipe import to_toml
 from softq.sweep.grids import parse_recipe
 from softq.tasks.base import Task, show_settings, train_cells
@@ -149,6 +150,8 @@ def _read_reply(process: subprocess.Popen[str], run: Run) -> None:
         raise StoppedError(reply["stopped"])
     if "failed" in reply:
         raise RunError(f"{run.name}: {reply['failed']} (run {run.path}; what else was under way has stopped, --resume goes on with it)")
+    for text in reply.get("warnings", ()):
+        warnings.warn(f"{run.name}: {text}", ConvergenceWarning, stacklevel=2)
 
 
 def _ending(code: int) -> str:
@@ -181,12 +184,14 @@ def _listen(orders: queue.SimpleQueue[str]) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _carry_out(order: Mapping[str, Any]) -> dict[str, str]:
+def _carry_out(order: Mapping[str, Any]) -> dict[str, Any]:
     try:
         module, _, name = order["task"].partition(":")
         task: Task = operator.attrgetter(name)(importlib.import_module(module))()
         recipe, _ = parse_recipe(task, tomllib.loads(order["recipe"]), order["path"])
-        train_cells(task, [recipe], Path(order["path"]), settings=order["settings"], resume=order["resume"])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", ConvergenceWarning)
+            train_cells(task, [recipe], Path(order["path"]), settings=order["settings"], resume=order["resume"])
     except StoppedError as stop:
         return {"stopped": str(stop)}
     except SoftqError as error:
@@ -194,4 +199,8 @@ def _carry_out(order: Mapping[str, Any]) -> dict[str, str]:
     except Exception as error:  # a fault of the task: its place is worth more than one line
         traceback.print_exc()
         return {"failed": f"{type(error).__name__}: {error}"}
-    return {"finished": order["path"]}
+    told = [str(warning.message) for warning in caught if issubclass(warning.category, ConvergenceWarning)]
+    for warning in caught:
+        if not issubclass(warning.category, ConvergenceWarning):
+            warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno)
+    return {"finished": order["path"]} | ({"warnings": told} if told else {})  # the sweep's own process says it, in its own way

@@ -22,10 +22,6 @@ from softq.train.lbfgs import LBFGS
 Array = np.ndarray[Any, Any]
 
 
-class ConvergenceWarning(UserWarning):
-    """Training stopped before the gradient was small enough."""
-
-
 @dataclass(frozen=True)
 class CRFSettings:
     """What a feature CRF is trained toward.
@@ -100,7 +96,8 @@ def shortfall(search: LBFGS, tolerance: float, iterations: int) -> str | None:
 class AdaGrad:
     """Stochastic gradient descent with a step size per weight (Duchi, Hazan and Singer 2011), a batch of sentences at a time.
 
-    It needs the features of one batch at a time, and touches no weights but those of its features. The penalty of a feature's weights
+    It needs the features of one batch at a time, and touches no weights but those of its features. Every feature has a weight with every
+    label (``all_states``, ``all_transitions`` and ``min_freq`` of the settings do not matter). The penalty of a feature's weights
     is divided among the batches that have the feature, so that an epoch adds up to the objective of `CRFObjective`.
     """
 

@@ -141,27 +141,54 @@ def _read_part(path: str, scheme: Scheme, known: set[str]) -> Part:
     return _part(found)
 
 
+class Whole(NamedTuple):
+    """Features of all training sentences, by tokens and by features."""
+
+    rows: FeatureMatrix
+    columns: kernels.Columns
+
+
 @dataclass(frozen=True)
 class Prepared:
-    """Features of all parts: made once, however many models are trained."""
+    """Features of all parts: made once, however many models are trained.
 
+    Attributes:
+        data: what was read.
+        features: what was extracted.
+        corpora: the sentences.
+        index: from words to columns.
+        whole: features of all training sentences; None where they are made a batch at a time.
+        dev: features of the development part, if there is one.
+        test: of the test part, if there is one.
+
+    """
+
+    data: Data
+    features: Features
     corpora: Corpora
     index: TemplateIndex
-    train: FeatureMatrix
-    columns: kernels.Columns
+    whole: Whole | None
     dev: FeatureMatrix | None
     test: FeatureMatrix | None
 
+    def training(self, sentences: Array) -> FeatureMatrix:
+        """Features of these training sentences."""
+        if self.whole is not None:
+            return self.whole.rows.take(sentences)
+        chosen = [self.corpora.train[number] for number in sentences]
+        return transform(self.index, chosen, self.features.pos, self.data.train)
+
 
 @_once(2)
-def prepare(data: Data, features: Features) -> Prepared:
-    """Read and extract."""
+def prepare(data: Data, features: Features, in_batches: bool) -> Prepared:
+    """Read and extract; ``in_batches`` keeps no features of the training sentences, so that they need not fit into memory."""
     corpora = read_corpora(data)
     templates = None if features.templates == FINKEL else features.templates
-    index, train = TemplateIndex.fit(
-        [sentence.tokens for sentence in corpora.train],
+    seen = corpora.train if not (in_batches and features.hash_bits) else []  # hashing has no table to make
+    index, rows = TemplateIndex.fit(
+        [sentence.tokens for sentence in seen],
         templates,
-        columns=_columns(corpora.train, features.pos, data.train),
+        columns=_columns(seen, features.pos, data.train),
         min_freq=features.min_freq,
         hash_bits=features.hash_bits or None,
     )
@@ -169,8 +196,8 @@ def prepare(data: Data, features: Features) -> Prepared:
         None if part is None else transform(index, part.sentences, features.pos, path)
         for part, path in ((corpora.dev, data.dev), (corpora.test, data.test or data.dev))
     )
-    turned = kernels.transpose(train.offsets, train.indices, train.values, train.size)
-    return Prepared(corpora, index, train, turned, dev, test)
+    whole = None if in_batches else Whole(rows, kernels.transpose(rows.offsets, rows.indices, rows.values, rows.size))
+    return Prepared(data, features, corpora, index, whole, dev, test)
 
 
 def transform(index: TemplateIndex, sentences: Sequence[Sentence], pos: int, path: str) -> FeatureMatrix:

@@ -20,6 +20,7 @@ from softq.train import NonFiniteLossError, generator_for
 from softq.train.lbfgs import LBFGS
 
 Array = np.ndarray[Any, Any]
+_SENTENCES_AT_ONCE = 10_000  # whose features are made together where they are not kept
 _MEASURES = {
     "f1": span_f1,
     "precision": span_precision,
@@ -46,7 +47,7 @@ class Problem(NamedTuple):
             labels, weights = labelled.references
             sharpened = References(labels, [(share / share.max()) ** annotations.sharpness for share in weights])
             labelled = labelled._replace(references=sharpened)
-        return cls(recipe, prepare(recipe.data, recipe.features), labelled)
+        return cls(recipe, prepare(recipe.data, recipe.features, recipe.optimizer.method == "adagrad"), labelled)
 
     @property
     def trained_scheme(self) -> Scheme:
@@ -99,20 +100,28 @@ class Problem(NamedTuple):
         part = self.prepared.corpora.dev
         if part is not None and self.prepared.dev is not None:
             return self.judge(tagger, self.prepared.dev, part.gold)
-        return self._on_training(tagger, self.prepared.train, np.arange(len(self.prepared.train.lengths)))
+        return self.held_out(tagger, np.arange(self.sentences))
 
     def test(self, tagger: Tagger) -> Tensor:
         """Counts for each test sentence; the development part's where there is none."""
         part = self.prepared.corpora.test
         return self.dev(tagger) if part is None or self.prepared.test is None else self.judge(tagger, self.prepared.test, part.gold)
 
-    def _on_training(self, tagger: Tagger, matrix: FeatureMatrix, sentences: Array) -> Tensor:
-        predicted = tagger.decode(matrix, self.recipe.model.decoding)
-        return statistics(self.training_gold(sentences), predicted, self.trained_scheme, self.trained_scheme)
-
     def held_out(self, tagger: Tagger, sentences: Array) -> Tensor:
         """Counts for each of these training sentences."""
-        return self._on_training(tagger, self.prepared.train.take(sentences), sentences)
+        found = []
+        for some in np.array_split(sentences, -(-len(sentences) // _SENTENCES_AT_ONCE)):
+            predicted = tagger.decode(self.prepared.training(some), self.recipe.model.decoding)
+            found.append(statistics(self.training_gold(some), predicted, self.trained_scheme, self.trained_scheme))
+        return torch.cat(found)
+
+    @property
+    def sentences(self) -> int:
+        """Number of training sentences."""
+        return len(self.labelled.references.labels)
+
+
+_FINAL = ("cross_entropy", "kl", "penalised_loss", "gradient_norm", "iterations", "converged", "parameters")
 
 
 class _Judged:
@@ -153,143 +162,131 @@ class _Judged:
         return {"test": measures["test_f1"], **measures}
 
 
+class _Fit(NamedTuple):
+    """One minimisation: of the complement of a fold, or of all data, which comes last."""
+
+    number: int
+    objective: CRFObjective
+    search: LBFGS
+
+
 class FoldLearner(_Judged):
     """L-BFGS on all data, after L-BFGS on the complement of each fold where the development score comes from folds."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         recipe = problem.recipe
-        self._fits = recipe.data.folds + 1
-        self._iterations = recipe.optimizer.iterations
-        self.steps = self._fits * self._iterations
+        self._folds, self._iterations = recipe.data.folds, recipe.optimizer.iterations
+        self.steps = (self._folds + 1) * self._iterations
         self.examples = self.steps  # a step is a pass over the data: iterations are what is worth counting
-        self._fit = -1
-        self._search: LBFGS | None = None
-        self._objective: CRFObjective | None = None
-        self._fold_counts = torch.zeros(recipe.data.folds, 7, dtype=torch.float64)
+        self._fit: _Fit | None = None
+        self._fold_counts = torch.zeros(self._folds, 7, dtype=torch.float64)
+        self._converged = torch.zeros(self._folds + 1, dtype=torch.bool)
         self._final_numbers: dict[str, float] = {}
 
     def _fold(self, number: int) -> Array:
         """The sentences of a fold, every so many-th."""
-        return np.arange(number, len(self._problem.prepared.train.lengths), self._problem.recipe.data.folds)
+        return np.arange(number, self._problem.sentences, self._folds)
 
-    def _begin(self, fit: int) -> None:
-        """Prepare a fit: the complement of fold ``fit``, or after the last fold all data."""
+    def _begin(self, number: int) -> _Fit:
+        """Prepare a fit."""
         problem, optimizer = self._problem, self._problem.recipe.optimizer
-        references, matrix = problem.labelled.references, problem.prepared.train
-        if fit < self._fits - 1:
-            rest = np.setdiff1d(np.arange(len(matrix.lengths)), self._fold(fit))
-            self._objective = problem.settings.whole(matrix.take(rest), references.take(rest))
+        references, whole = problem.labelled.references, problem.prepared.whole
+        if number == self._folds and whole is not None:
+            objective = problem.settings.whole(whole.rows, references, whole.columns)
         else:
-            self._objective = problem.settings.whole(matrix, references, problem.prepared.columns)
-        start = torch.zeros(self._objective.layout.size)
-        self._search = LBFGS(start, self._objective, tolerance=optimizer.tolerance, memory=optimizer.memory)
-        self._fit = fit
+            rest = np.setdiff1d(np.arange(problem.sentences), self._fold(number))
+            objective = problem.settings.whole(problem.prepared.training(rest), references.take(rest))
+        start = torch.zeros(objective.layout.size)
+        self._fit = _Fit(number, objective, LBFGS(start, objective, tolerance=optimizer.tolerance, memory=optimizer.memory))
+        return self._fit
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Iterations first..last-1, of whichever fit they belong to."""
         for step in range(first, last):
-            fit, iteration = divmod(step, self._iterations)
+            number, iteration = divmod(step, self._iterations)
             try:
-                if fit != self._fit:
-                    self._begin(fit)
-                search = self._searching()
-                if search.status == "going":
-                    search.iterate()
+                fit = self._fit if self._fit is not None and self._fit.number == number else self._begin(number)
+                fit.search.iterate()
             except FloatingPointError as error:
-                point = {} if self._search is None else {"point": self._search.point}
+                point = {} if self._fit is None else {"point": self._fit.search.point}
                 raise NonFiniteLossError(f"iteration {iteration}: {error}", point) from None
             if iteration == self._iterations - 1:
-                self._end()
+                self._end(fit)
 
-    def _searching(self) -> LBFGS:
-        if self._search is None:
-            raise RuntimeError("there is no search yet")
-        return self._search
-
-    def _end(self) -> None:
+    def _end(self, fit: _Fit) -> None:
         """A fit is over: say so if it has not converged, and judge a fold by it."""
         optimizer = self._problem.recipe.optimizer
-        problem = shortfall(self._searching(), optimizer.tolerance, optimizer.iterations)
+        problem = shortfall(fit.search, optimizer.tolerance, optimizer.iterations)
+        self._converged[fit.number] = problem is None
         if problem is not None:
-            where = f"fold {self._fit}: " if self._fit < self._fits - 1 else ""
+            where = f"fold {fit.number}: " if fit.number < self._folds else ""
             warnings.warn(where + problem, ConvergenceWarning, stacklevel=2)
-        if self._fit < self._fits - 1:
-            self._fold_counts[self._fit] = self._problem.held_out(self._tagger(), self._fold(self._fit)).sum(0)
+        if fit.number < self._folds:
+            self._fold_counts[fit.number] = self._problem.held_out(self._tagger(), self._fold(fit.number)).sum(0)
 
     def _tagger(self) -> Tagger:
-        if self._objective is None:
-            self._begin(self._fits - 1)
-        assert self._objective is not None  # noqa: S101 -- set by _begin
-        return self._problem.tagger(*self._objective.layout.unpack(self._searching().point))
+        fit = self._fit or self._begin(self._folds)
+        return self._problem.tagger(*fit.objective.layout.unpack(fit.search.point))
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
         """Cross-entropy and KL to the target, per training sentence, and how far the search got."""
-        numbers = self._numbers()
-        return {"loss": [numbers["cross_entropy"]], **{name: [value] for name, value in numbers.items() if name != "cross_entropy"}}
-
-    def _numbers(self) -> dict[str, float]:
-        if not self._final_numbers:
-            search, sentences = self._searching(), len(self._problem.prepared.train.lengths)
-            objective = self._objective
-            assert objective is not None  # noqa: S101 -- there is a search
-            objective(search.point, torch.empty_like(search.point))
-            self._final_numbers = {
-                "cross_entropy": objective.cross_entropy / sentences,
-                "kl": objective.kl / sentences,
-                "penalised_loss": search.value,
-                "gradient_norm": search.relative_norm,
-                "iterations": float(search.iterations),
-                "converged": float(search.status == "converged"),
-                "parameters": float(objective.layout.size),
-            }
-        return self._final_numbers
+        fit, sentences = self._fit or self._begin(self._folds), self._problem.sentences
+        fit.objective(fit.search.point, torch.empty_like(fit.search.point))
+        found = (
+            fit.objective.cross_entropy / sentences,
+            fit.objective.kl / sentences,
+            fit.search.value,
+            fit.search.relative_norm,
+            float(fit.search.iterations),
+            float(self._converged.all()),
+            float(fit.objective.layout.size),
+        )
+        self._final_numbers = dict(zip(_FINAL, found, strict=True))
+        return {"loss" if name == "cross_entropy" else name: [value] for name, value in self._final_numbers.items()}
 
     def evaluate(self, active: Sequence[bool]) -> list[float]:
         """F1 on the development part, or over all folds together."""
-        if len(self._fold_counts):
+        if self._folds:
             return [float(span_f1(self._fold_counts.sum(0)))]
         return super().evaluate(active)
 
     def test(self) -> list[dict[str, float]]:
         """Final measures, and how far the search got."""
         final = self._final() | self._final_numbers
-        if len(self._fold_counts):
+        if self._folds:
             sums = self._fold_counts.sum(0)
             final |= {f"dev_{name}": float(of(sums)) for name, of in _MEASURES.items()}
         return [final]
 
     def state(self) -> dict[str, Tensor]:
         """The search; of one that is over, only what it found."""
-        state = {"folds": self._fold_counts, "fit": torch.tensor(self._fit)}
-        if self._search is not None:
-            kept = self._search.state()
-            if self._search.status != "going":
+        state = {"folds": self._fold_counts, "converged": self._converged}
+        if self._fit is not None:
+            kept = self._fit.search.state()
+            if self._fit.search.status != "going":
                 kept = {name: tensor for name, tensor in kept.items() if name in ("point", "gradient", "numbers", "counts")}
-            state |= {f"search.{name}": tensor for name, tensor in kept.items()}
-        if self._final_numbers:
-            state["final"] = torch.tensor(list(self._final_numbers.values()), dtype=torch.float64)
-        return state
+            state |= {"fit": torch.tensor(self._fit.number), **{f"search.{name}": tensor for name, tensor in kept.items()}}
+        return state | {f"final.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._final_numbers.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from there."""
-        self._fold_counts = state["folds"].clone()
-        if int(state["fit"]) >= 0:
-            self._begin(int(state["fit"]))
-            search = self._searching()
+        self._fold_counts, self._converged = state["folds"].clone(), state["converged"].clone()
+        if "fit" in state:
+            search = self._begin(int(state["fit"])).search
             kept = {name.removeprefix("search."): tensor for name, tensor in state.items() if name.startswith("search.")}
             search.load_state(search.state() | kept)  # of a search that is over, the rest is as good as any
-        if "final" in state:
-            self._final_numbers = dict(zip(self._numbers(), state["final"].tolist(), strict=True))
+        named = {name.removeprefix("final."): float(tensor) for name, tensor in state.items() if name.startswith("final.")}
+        self._final_numbers = {name: named[name] for name in _FINAL if name in named}
 
 
 class BatchLearner(_Judged):
-    """AdaGrad, a batch of sentences at a time."""
+    """AdaGrad, a batch of sentences at a time; their features are made when it is their turn, and not kept."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         recipe = problem.recipe
-        self.examples = len(problem.prepared.train.lengths)
+        self.examples = problem.sentences
         self._size = recipe.training.batch_size
         self.steps = -(-self.examples // self._size)
         self._descent = AdaGrad(problem.settings, problem.prepared.index.size, recipe.optimizer.learning_rate)
@@ -301,7 +298,7 @@ class BatchLearner(_Judged):
         return np.arange(number, self.examples, self.steps)  # every so many-th: like the whole, if the file is in some order
 
     def _features(self, number: int) -> FeatureMatrix:
-        return self._problem.prepared.train.take(self._sentences(number))
+        return self._problem.prepared.training(self._sentences(number))
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Batches in an order of the epoch's own."""

@@ -79,7 +79,9 @@ class LBFGS:
             self.status = "converged"
 
     def iterate(self) -> None:
-        """One step: choose a direction, search along it, remember."""
+        """One step: choose a direction, search along it, remember. Of a search that is over, none."""
+        if self.status != "going":
+            return
         direction = self._direction()
         slope = self._slope(direction)
         if slope >= 0:  # rounding has spoilt the memory: start again from the gradient
@@ -190,7 +192,7 @@ class LBFGS:
         return _Trial(step, value, self._slope(direction))
 
     def state(self) -> dict[str, Tensor]:
-        """Everything `iterate` goes on from."""
+        """Everything `iterate` goes on from: the tensors themselves, which it overwrites, so save them before."""
         numbers = torch.tensor([self.value, self.norm, self.scale], dtype=torch.float64)
         counts = torch.tensor([self.iterations, self.evaluations, self._kept, ["going", "converged", "stuck"].index(self.status)])
         return {
