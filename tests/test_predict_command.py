@@ -483,7 +483,7 @@ def test_recipes_of_ner():
     for path in sorted(shared.RECIPES.glob("ner-*.toml")):
         wanted = shared.find_recipe(str(path), [], sweep=True)
         sizes[path.stem] = len(expand(wanted.task, wanted.recipe, wanted.grids))
-    assert sizes["ner-small"] == 3 + 1 + 3 + 9 + 3
+    assert sizes["ner-small"] == 4 + 1 + 1 + 4 + 2 * 2
     assert sizes["ner-paper"] == 2 * 3 * (1 + 9)
     assert set(sizes) == {"ner-crowd", "ner-paper", "ner-small"}
 

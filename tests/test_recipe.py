@@ -228,10 +228,11 @@ def test_namesakes_without_training_have_no_short_flag():
 
 def test_help_lists_a_flag_for_every_key():
     listed = shared.list_flags()
-    for section, name, _, explanation in describe(ClassificationRecipe()):
-        (line,) = (line for line in listed.splitlines() if line.endswith(explanation) and name.replace("_", "-") in line + "name")
-        flag = line.split("`")[1]
-        assert flag_names(ClassificationRecipe)[flag[2:].replace("-", "_")][:2] == (section, name)
+    for task, of_task in zip(TASKS.values(), listed.split("**Recipe of ")[1:], strict=True):
+        for section, name, _, explanation in describe(task.recipe_type()):
+            (line,) = (line for line in of_task.splitlines() if line.endswith(explanation) and name.replace("_", "-") in line + "name")
+            flag = line.split("`")[1]
+            assert flag_names(task.recipe_type)[flag[2:].replace("-", "_")][:2] == (section, name)
     assert "- `--seed` `0` of the first weights" in listed
     assert "- `--data.seed` `0` of the data" in listed
     assert "- `--objective` `ml` " in listed

@@ -15,6 +15,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import softq
 from softq import CRFTagger
+from softq.data.annotators import estimate
 from softq.data.tags import faults
 from softq.data.worlds import EntityWorld
 from softq.errors import DataError, EstimatorError, RecipeError
@@ -335,3 +336,30 @@ def test_files_that_are_no_taggers(tmp_path):
         CRFTagger.load(tmp_path / "text")
     with pytest.raises(DataError, match="is not a tagger of softq"):
         CRFTagger.load(tmp_path / "nothing")
+
+
+# --- annotators weighed by their agreement --------------------------------------------------------------
+
+
+def test_estimated_weights_are_those_of_the_estimate(tmp_path):
+    world = EntityWorld()
+    crowd = world.annotate(world.draw(150, seed=7), seed=7)
+    names = sorted({name for sentence in crowd for name in sentence.annotators})
+    x = [list(sentence.tokens) for sentence in crowd]
+    by_name = [dict(zip(sentence.annotators, sentence.labels, strict=True)) for sentence in crowd]
+    y = [[labels.get(name) for name in names] for labels in by_name]
+    options = {"objective": "sqdml", "tau": 0.2, "templates": ["word[0]"], "c2": 0.1}
+    fitted = CRFTagger(**options).fit(x, y, ref_weights="dawid-skene")
+    found = estimate(crowd, "dawid-skene")
+    rows = {row.name: row for row in found.annotators}
+    assert [names[int(row.name)] for row in sorted(fitted.annotators_, key=lambda row: int(row.name))] == names
+    for row in fitted.annotators_:
+        assert row[1:] == pytest.approx(rows[names[int(row.name)]][1:], rel=1e-6)
+    weights = [[rows[name].weight if name in labels else 0.0 for name in names] for labels in by_name]
+    by_hand = CRFTagger(**options).fit(x, y, ref_weights=weights)
+    assert by_hand.annotators_ == ()
+    np.testing.assert_allclose(by_hand.tagger_.weights, fitted.tagger_.weights, atol=1e-3)
+    fitted.save(tmp_path / "tagger")
+    assert CRFTagger.load(tmp_path / "tagger").annotators_ == fitted.annotators_
+    with pytest.raises(EstimatorError, match="ref_weights must be one of one-coin, dawid-skene, got 'dawid'"):
+        CRFTagger(**options).fit(x, y, ref_weights="dawid")

@@ -12,6 +12,8 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from softq.checks import check_tau
+from softq.data.annotators import AnnotatorRow
+from softq.data.annotators import Model as AnnotatorModel
 from softq.errors import DataError, EstimatorError, TemperatureError
 from softq.estimators import options
 from softq.estimators.tagger_input import Annotations, Sentences
@@ -84,6 +86,8 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         n_iter_: iterations, or epochs.
         converged_: whether one of the rules was met; None for ``"adagrad"``, which has none.
         loss_curve_: the minimised loss at the start and after each iteration; for ``"adagrad"`` the cross-entropy of each epoch.
+        annotators_: where ``ref_weights`` were estimated, what was: a row for each annotator (accuracy, precision, recall, weight), in the
+            order of their names, which are their places in ``y``; else empty.
         kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence.
 
     >>> X = [["Ann", "Lee", "met", "Bob", "."], ["He", "met", "Ann", "."]]
@@ -160,12 +164,20 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
             X: sentences, each a sequence of tokens (see the class); one may be empty.
             y: for each sentence a sequence of labels, strings, as long as the sentence; or one such sequence per annotator, None for one
                 who is missing, and as many annotators as there happen to be.
-            ref_weights: for each sentence a weight from 0 for each of its sequences in ``y``, missing ones too; None: all alike.
+            ref_weights: for each sentence a weight from 0 for each of its sequences in ``y``, missing ones too; None: all alike;
+                ``"dawid-skene"`` or ``"one-coin"``: estimated from how annotators agree (`softq.data.annotators.estimate`), who
+                must then have the same place in every sentence, None where they are missing.
 
         """
         stopping, schedule = self._stopping(), self._schedule()  # what is wrong with them is told before anything takes long
         sentences = Sentences.read(X)
-        annotations = Annotations.read(y, sentences.lengths, ref_weights)
+        self.annotators_: tuple[AnnotatorRow, ...] = ()
+        if isinstance(ref_weights, str):
+            model = choice("ref_weights", ref_weights, get_args(AnnotatorModel))
+            annotations, reliability = Annotations.read(y, sentences.lengths).weighed(model)
+            self.annotators_ = reliability.annotators
+        else:
+            annotations = Annotations.read(y, sentences.lengths, ref_weights)
         index, matrix, kind = sentences.number(self.templates, self.hash_bits)
         settings = self._settings(annotations)
         trained = self._train(settings, matrix, annotations.references(settings.labels), stopping, schedule)
@@ -272,7 +284,7 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         """
         tagger = self._fitted()
         parameters = as_json(self.get_params())
-        learnt = {name: getattr(self, name) for name in _LEARNT}
+        learnt = {name: getattr(self, name) for name in (*_LEARNT, "annotators_")}
         tagger.save(path, {"estimator": type(self).__name__, "parameters": parameters, "kind": self._kind, "learnt": learnt})
 
     @classmethod
@@ -288,6 +300,7 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         loaded.tagger_, loaded.classes_, loaded._kind = tagger, list(tagger.labels), notes["kind"]
         for name in _LEARNT:
             setattr(loaded, name, notes["learnt"][name])
+        loaded.annotators_ = tuple(AnnotatorRow(*row) for row in notes["learnt"]["annotators_"])
         return loaded
 
     # --- options ------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from softq.data.annotators import Model, Reliability, estimate, reference_weights
+from softq.data.conll import Sentence
 from softq.errors import DataError, DtypeError, ShapeError, WeightError
 from softq.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.tagging import References
@@ -111,21 +113,22 @@ def _check_pairs(sentences: list[Any]) -> None:
 
 
 class Annotations(NamedTuple):
-    """Label sequences of N sentences, one or several of each, with their weights."""
+    """Label sequences of N sentences, one or several of each, with their weights and their annotators' places in y."""
 
     sequences: list[list[Sequence[str]]]
     weights: list[np.ndarray[Any, Any]]
+    annotators: list[list[int]]
 
     @classmethod
     def read(cls, given: Any, lengths: Sequence[int], ref_weights: Any = None) -> Annotations:
         """Check y against the lengths of the sentences; annotators that are missing, or have the weight 0, are left out."""
         per_sentence = _as_long("y", given, len(lengths))
         weights_given = [None] * len(lengths) if ref_weights is None else _as_long("ref_weights", ref_weights, len(lengths))
-        sequences, weights = [], []
+        sequences, weights, annotators = [], [], []
         for number, (labels, length, shares) in enumerate(zip(per_sentence, lengths, weights_given, strict=True)):
             found = _sequences(labels, number)
             checked = _weights(shares, len(found), number)
-            kept = [(sequence, weight) for sequence, weight in zip(found, checked, strict=True) if sequence is not None and weight > 0]
+            kept = [(*one, place) for place, one in enumerate(zip(found, checked, strict=True)) if one[0] is not None and one[1] > 0]
             if not kept:
                 missing = "every annotator is missing" if ref_weights is None else "every annotator is missing or has the weight 0"
                 raise DataError(f"sentence {number} has no labels: {missing}; leave it out")
@@ -133,9 +136,23 @@ class Annotations(NamedTuple):
                 if sequence is not None and len(sequence) != length:
                     who = f"annotator {annotator} of sentence {number}" if len(found) > 1 else f"sentence {number}"
                     raise ShapeError(f"y must have a label for each token: {who} has {len(sequence)} labels for {length} tokens")
-            sequences.append([sequence for sequence, _ in kept])
-            weights.append(np.array([weight for _, weight in kept]))
-        return cls(sequences, weights)
+            sequences.append([sequence for sequence, _, _ in kept if sequence is not None])
+            weights.append(np.array([weight for _, weight, _ in kept]))
+            annotators.append([place for _, _, place in kept])
+        return cls(sequences, weights, annotators)
+
+    def weighed(self, model: Model) -> tuple[Annotations, Reliability]:
+        """The same with annotators, who are told apart by their places in y, weighed by how reliable they seem (EM)."""
+        sentences = [
+            Sentence(("",) * len(found[0]), tuple(map(tuple, found)), tuple(map(str, places)))
+            for found, places in zip(self.sequences, self.annotators, strict=True)
+        ]
+        reliability = estimate([sentence for sentence in sentences if sentence.tokens], model)
+        weights = [
+            np.array(reference_weights(sentence, reliability)) if sentence.tokens else before
+            for sentence, before in zip(sentences, self.weights, strict=True)
+        ]
+        return self._replace(weights=weights), reliability
 
     @property
     def labels(self) -> tuple[str, ...]:

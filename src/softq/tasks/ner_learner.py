@@ -178,7 +178,7 @@ class FoldLearner(_Judged):
         recipe = problem.recipe
         self._folds, self._iterations = recipe.data.folds, recipe.optimizer.iterations
         self.steps = (self._folds + 1) * self._iterations
-        self.examples = self.steps  # a step is a pass over the data: iterations are what is worth counting
+        self.examples = self.steps * problem.sentences  # every iteration sees all of them
         self._fit: _Fit | None = None
         self._fold_counts = torch.zeros(self._folds, 7, dtype=torch.float64)
         self._converged = torch.zeros(self._folds + 1, dtype=torch.bool)
