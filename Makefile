@@ -15,7 +15,7 @@ help: ## Show this list
 install: $(VENV)/installed ## Make the virtual environment and install softq into it
 
 run: install ## Run the paper's experiments, small enough for two cores, and write the report (softq reproduce)
-	$(BIN)/softq reproduce --scale small
+	$(BIN)/softq reproduce --scale small --jobs 2
 
 # Coverage cannot see compiled code, so the kernels run a second time as plain Python: there numpy warns of what
 # compiled code does in silence and on purpose (log 0 = -inf, 64-bit numbers that wrap around).

@@ -69,6 +69,9 @@ class OverTask(ToyTask):
     def __init__(self):
         super().__init__(dev_score, earned)
 
+    def signature(self, recipe):
+        return f"weight={recipe.penalty.entity_weight}"
+
     def learner(self, cells, workers):
         (cell,) = cells
         self.trained.append(cell)

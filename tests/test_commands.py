@@ -162,6 +162,10 @@ def test_help_teaches_the_keys():
         assert result.exit_code == 0
         for text in ("--resume", "--learning-rate", "--data.seed", "units of each hidden layer", f"softq {command} classification"):
             assert text in result.stdout
+        lines = [line.strip() for line in result.stdout.splitlines()]
+        heading = next(number for number, line in enumerate(lines) if line.startswith("Recipe of ner"))
+        assert lines[heading - 1] == ""
+    assert "softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml" in result.stdout
 
 
 def test_a_progress_bar_where_somebody_watches(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from softq.tasks import TASKS, train_cells
 from softq.tasks.base import best_models, cell_recipe, describe_cell
 from softq.tasks.ner_data import bayes_statistics, label, read_corpora
 from softq.tasks.ner_learner import Problem
-from softq.tasks.ner_recipe import NerRecipe
+from softq.tasks.ner_recipe import Data, NerRecipe
 from softq.train import events
 from test_conll import FRAGMENTS, sentences_of
 from test_crashes import CrashError, crash_at
@@ -232,7 +232,7 @@ def test_votes(tmp_path, files, ties):
     problem = Problem.of(recipe(*flags, "--constraints", "none"))
     names = problem.labelled.names
     for sentence, (found,), weights in zip(read_conll(files["crowd"]).sentences, *problem.labelled.references, strict=True):
-        assert tuple(names[k] for k in found) == vote(sentence, ties, seed=0)
+        assert [names[k] for k in found] == convert(vote(sentence, ties, seed=0), "bio", "bio")  # mended
         assert weights.tolist() == [1.0]
     mended = Problem.of(recipe(*flags, "--constraints", "model")).labelled
     for (found,) in mended.references.labels:
@@ -541,3 +541,41 @@ def test_keys_of_training_keep_the_others_defaults():
 def test_cells_of_a_sweep_have_their_recipes_back():
     made = recipe("--objective", "raml", "--tau", 0.5, "--seed", 3)
     assert cell_recipe(recipe(), describe_cell(TASK, made)) == made
+
+
+# --- what must not pass for truth -----------------------------------------------------------------------
+
+
+def test_annotators_are_not_the_truth(tmp_path, files):
+    crowd = tmp_path / "crowd.conll"
+    crowd.write_text("# annotators = u v\nAnn\tB-PER\tO\nran\tO\tO\n\n# annotators = u v\nBob\tB-PER\tB-PER\nran\tO\tO\n")
+    with pytest.raises(DataError, match=r"crowd.conll, line 2: expected the true labels in the last column, got those of several annotators"):
+        run(tmp_path / "a", *parts(files, "train"), "--dev", crowd)
+    with pytest.raises(DataError, match="folds are judged by the labels they hold out, and these are annotators'"):
+        run(tmp_path / "b", "--train", crowd, "--folds", 2)
+
+
+def test_without_a_test_file_folds_are_the_test_too(tmp_path, files):
+    row = run(tmp_path / "folds", *parts(files, "train"), "--folds", 3)
+    assert row["test"] == row["dev"] == row["dev_f1"] == row["test_f1"]
+    assert row["test_token_accuracy"] == row["dev_token_accuracy"]
+
+
+def test_the_likeliest_labels_are_a_reference(tmp_path):
+    world = Data(sentences=200, dev_sentences=50)
+    found = label(world, "dawid-skene", "entity", "uniform", False)
+    assert found.reliability is not None
+    truth = EntityWorld().draw(200, seed=0)
+    right = total = 0
+    for sentence, labels in zip(truth, found.references.labels, strict=True):
+        assert labels.shape[0] == 1
+        right += sum(found.names[k] == name for k, name in zip(labels[0], sentence.labels[0], strict=True))
+        total += len(sentence.tokens)
+    voted = label(world, "vote", "entity", "uniform", False)
+    by_vote = sum(
+        sum(voted.names[k] == name for k, name in zip(labels[0], sentence.labels[0], strict=True))
+        for sentence, labels in zip(truth, voted.references.labels, strict=True)
+    )
+    assert right / total > by_vote / total > 0.9  # EM knows whom to believe
+    for labels in voted.references.labels:
+        assert not faults([voted.names[k] for k in labels[0]], "bio")  # votes are mended

@@ -193,6 +193,19 @@ def test_stuck_where_no_step_helps():
     assert search.value == 0.0
 
 
+def test_a_search_that_is_over_stays_where_it_is():
+    f, columns, _ = logistic(5)
+    strongest = np.abs(f(np.zeros(columns))[1]).max()
+    at_the_start = OWLQN(torch.zeros(columns, dtype=torch.float64), as_evaluate(f), c1=strongest, tolerance=1e-6)
+    later = minimise(OWLQN(torch.zeros(columns, dtype=torch.float64), as_evaluate(f), c1=0.5, tolerance=1e-3))
+    for search in (at_the_start, later):
+        assert search.status == "converged"
+        before = search.iterations, search.evaluations, search.value, search.point.clone()
+        search.iterate()
+        assert (search.iterations, search.evaluations, search.value) == before[:3]
+        assert torch.equal(search.point, before[3])
+
+
 def test_values_that_are_not_finite_are_refused():
     def broken(x, gradient):
         gradient.fill_(1.0)

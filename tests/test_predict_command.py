@@ -4,6 +4,8 @@ import gzip
 import io
 import json
 import lzma
+import math
+import random
 import warnings
 
 import pytest
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 from small_runs import single_thread, snapshot
 from softq import cli
 from softq.cli import evaluate_command, progress, report_command, shared
+from softq.data.annotators import estimate
 from softq.data.chunks import read_chunks, read_plain_chunks
 from softq.data.conll import read_conll, to_conll
 from softq.data.tags import convert
@@ -19,6 +22,8 @@ from softq.data.worlds import EntityWorld
 from softq.errors import DataError
 from softq.estimators import CRFTagger
 from softq.evaluate import SpanScores, span_statistics
+from softq.ranges import parse_seeds, parse_taus
+from softq.recipe import read_toml
 from softq.run import BEST, RunFolder
 from softq.sweep import expand
 from softq.tagging import ConvergenceWarning, Tagger
@@ -340,7 +345,8 @@ def test_a_file_in_another_scheme_has_the_same_scores(corpus, runs, tmp_path):
     refused(
         softq("evaluate", runs[0] / "bio", tmp_path / "bioes", "--scheme", "bio"),
         "bioes, line ",
-        "no tag of bio",
+        "expected a tag such as B-PER or O",
+        "(bio), got '",
     )
 
 
@@ -381,11 +387,12 @@ def test_decoding_for_evaluation(corpus, runs, tmp_path):
         (["RUN", "FILE", "--predictions", "FILE"], "a\tO\tO\n", ["--predictions FILE stands alone"]),
         (["--predictions", "FILE", "--decoding", "mbr"], "a\tO\tO\n", ["--predictions FILE stands alone"]),
         (["--predictions", "FILE"], "a\tO\n", ["file.conll, line 1: expected a token, its true label and the predicted one"]),
-        (["--predictions", "FILE"], "a\tB-X\tO\nb\tO\tNN\n", ["file.conll, line 2: no tag of bio", "got 'NN'"]),
-        (["--predictions", "FILE"], "a\tNN\tNN\n", ["file.conll, line 1: no tag of bio"]),
+        (["--predictions", "FILE"], "a\tB-X\tO\nb\tO\tNN\n", ["file.conll, line 2: expected a tag such as B-PER or O", "(bio), got 'NN'"]),
+        (["--predictions", "FILE"], "a\tB-X\tO\nb\tNN\tO\n", ["file.conll, line 2: expected a tag such as B-PER or O", "got 'NN'"]),
+        (["--predictions", "FILE"], "a\tNN\tNN\n", ["file.conll, line 1: expected a tag such as B-PER or O", "(bio), got 'NN'"]),
         (["RUN", "FILE"], "a\n", ["file.conll, line 1: expected 2 columns"]),
         (["RUN", "FILE"], "# annotators = u\na\tO\n", ["file.conll, line 1: expected a column of true labels, got those of annotators"]),
-        (["RUN", "FILE"], "a\tS-X\n\nb\tS-X\n\nc\tZ-X\n", ["file.conll, line 5: no tag of bioes", "got 'Z-X'"]),
+        (["RUN", "FILE"], "a\tS-X\n\nb\tS-X\n\nc\tZ-X\n", ["file.conll, line 5: expected a tag such as B-PER or O", "(bioes), got 'Z-X'"]),
     ],
 )
 def test_evaluate_refuses_in_one_line(runs, tmp_path, arguments, text, texts):
@@ -433,8 +440,65 @@ def test_training_by_halves_and_on_the_built_in_world(corpus, tmp_path):
     assert well(softq("train", "ner", *QUICK, *flags)).splitlines()[0].count("(built-in world)") == 2
 
 
+@pytest.fixture(scope="module")
+def crowd(corpus):
+    """Training data that eleven people labelled, three a sentence: the higher their number, the more entities they miss."""
+    path, chances = corpus / "crowd.conll", random.Random(0)  # noqa: S311
+    blocks = []
+    for number, sentence in enumerate(read_conll(corpus / "train.conll").sentences):
+        people = sorted({number % 11, (number + 4) % 11, (number + 7) % 11})
+        blocks.append("# annotators = " + " ".join(f"p{person:02}" for person in people))
+        for token, label in zip(sentence.tokens, sentence.labels[0], strict=True):
+            blocks.append("\t".join([token, *("O" if chances.random() < 0.07 * person else label for person in people)]))
+        blocks.append("")
+    path.write_text("\n".join(blocks) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("flags", [["--weights", "dawid-skene"], ["--weights", "one-coin"], ["--references", "dawid-skene"]])
+def test_training_says_whom_it_trusts(corpus, crowd, tmp_path, flags):
+    arguments = ["train", "ner", *QUICK, "--train", crowd, "--dev", corpus / "dev.conll", *flags, "--out", tmp_path / "run"]
+    shown = well(softq(*arguments))
+    found = told(softq(*arguments, "--resume", "--json"))
+    assert {name: value for name, value in found.items() if name not in ("annotators", "run")} == RunFolder(tmp_path / "run").result()
+    expected = estimate(read_conll(crowd).sentences, flags[1]).annotators
+    assert found["annotators"] == [row._asdict() for row in expected]
+    score, *table, reward, run = shown.splitlines()
+    assert (score[:3], reward, run) == ("ml,", "reward: token-accuracy", f"run: {tmp_path / 'run'}")
+    assert f"annotators: best and worst 5 of 11, estimated by {flags[1]}" in shown
+    rows = sorted(expected, key=lambda row: row.weight, reverse=True)
+    assert [line.split() for line in table if line.strip().startswith("p")] == [
+        [name, f"{tokens:,}", *(f"{share:.4f}" for share in shares)] for name, tokens, *shares in rows[:5] + rows[-5:]
+    ]
+
+
+def test_few_annotators_are_shown_all(corpus, tmp_path):
+    flags = ["--weights", "dawid-skene", "--out", tmp_path / "run"]
+    blocks = [f"# annotators = [b]a b\n{token}\tB-PER\tB-PER\nran\tO\tO\n" for token in ("Ann", "Bob")]
+    (tmp_path / "two.conll").write_text("\n".join(blocks) + "\n")
+    shown = well(softq("train", "ner", *QUICK, "--train", tmp_path / "two.conll", *flags))
+    assert "annotators: 2, estimated by dawid-skene" in shown
+    assert {"[b]a", "b"} <= {line.split()[0] for line in shown.splitlines() if line.split()}
+    (tmp_path / "two.conll").unlink()
+    result = softq("train", "--resume", "--out", tmp_path / "run")
+    assert (result.exit_code, result.stderr.count("\n")) == (0, 1)
+    assert result.stderr.startswith("softq: the annotators are estimated from the training data: cannot read ")
+    assert result.stdout.splitlines()[0] == shown.splitlines()[0]
+    plain = ["--train", corpus / "train.conll", "--dev", corpus / "dev.conll", "--out", tmp_path / "plain", "--json"]
+    assert "annotators" not in told(softq("train", "ner", *QUICK, *plain))
+
+
+def test_a_sweep_says_what_its_numbers_are_of(corpus, tmp_path):
+    files = ["--train", corpus / "train.conll", "--dev", corpus / "dev.conll", *QUICK, "--objective", "raml", "--tau", "0.2"]
+    test = ["--test", corpus / "test.conll"]
+    shown = well(softq("sweep", "ner", *files, *test, "--over", "entity-weight=2", "--out", tmp_path / "a")).splitlines()
+    assert shown[-3:-1] == ["dev: dev.conll; test: test.conll", "reward: token-reward:entity-weight=2"]
+    shown = well(softq("sweep", "ner", *files, "--over", "halve-dev=true", "--out", tmp_path / "b")).splitlines()
+    assert shown[-3] == "dev: every other sentence of dev.conll; test: the other sentences of dev.conll"
+
+
 def test_a_search_that_does_not_converge_is_one_line(corpus, tmp_path):
-    flags = ["--train", corpus / "train.conll", *QUICK, "--iterations", "2"]
+    flags = ["--train", corpus / "train.conll", "--dev", corpus / "dev.conll", *QUICK, "--iterations", "2"]
     result = softq("train", "ner", *flags, "--out", tmp_path / "run")
     assert result.exit_code == 0
     assert result.stderr.startswith("softq: training stopped after 2 iterations, before it converged: ")
@@ -478,12 +542,22 @@ def test_bars_take_turns_and_have_their_unit(corpus, runs, monkeypatch):
             monkeypatch.setattr(progress, "Console", lambda **options: real(**options, force_terminal=True, width=200))
 
 
+def models_asked_for(path):
+    """How many models the grids of a recipe have, if none is of two grids."""
+    count = 0
+    for grid in read_toml(path)["sweep"]:
+        values = [len(entry.partition("=")[2].split(",")) for entry in grid.get("over", [])]
+        targets = sum(1 if name == "ml" else len(parse_taus(grid["tau"])) for name in grid["objective"])
+        count += targets * math.prod(values) * len(parse_seeds(grid.get("seed", "0")))
+    return count
+
+
 def test_recipes_of_ner():
     sizes = {}
     for path in sorted(shared.RECIPES.glob("ner-*.toml")):
         wanted = shared.find_recipe(str(path), [], sweep=True)
         sizes[path.stem] = len(expand(wanted.task, wanted.recipe, wanted.grids))
-    assert sizes["ner-small"] == 4 + 1 + 1 + 4 + 2 * 2
+        assert sizes[path.stem] == models_asked_for(path)
     assert sizes["ner-paper"] == 2 * 3 * (1 + 9)
     assert set(sizes) == {"ner-crowd", "ner-paper", "ner-small"}
 
@@ -502,9 +576,10 @@ def test_reproduce_ner(tmp_path, monkeypatch):
 
     monkeypatch.setattr(report_command, "run_sweep", run_sweep)
     arguments = ["reproduce", "ner", "--sentences", "40", "--dev-sentences", "20", "--jobs", "3", "--out", tmp_path]
+    count = models_asked_for(shared.RECIPES / "ner-small.toml")
     with single_thread():
         (experiment,) = told(softq(*arguments, "--json"))["experiments"]
-    assert (experiment["task"], experiment["cells"], asked, reported) == ("ner", 19, [3], [tmp_path / "report.html"])
+    assert (experiment["task"], experiment["cells"], asked, reported) == ("ner", count, [3], [tmp_path / "report.html"])
     before = snapshot(tmp_path / "ner" / "runs")
     monkeypatch.setattr(type(TASKS["ner"]), "learner", None)
     assert "gain over ML" in well(softq(*arguments))

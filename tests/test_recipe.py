@@ -10,6 +10,7 @@ import pytest
 import softq
 from softq.cli import shared
 from softq.errors import RecipeError
+from softq.features import FINKEL
 from softq.ranges import parse_seeds, parse_taus
 from softq.recipe import Objective, Training, build, describe, flag_names, key, merge, parse_flags, read_toml, recipe_hash, to_toml
 from softq.sweep import Grid, expand, parse_recipe, read_recipe, sweep_toml
@@ -237,6 +238,10 @@ def test_help_lists_a_flag_for_every_key():
     assert "- `--data.seed` `0` of the data" in listed
     assert "- `--objective` `ml` " in listed
     assert "- `--hidden` `8,8` " in listed
+    assert "\n\n**Recipe of ner** " in listed  # else Markdown takes it for the end of the item before
+    assert f"- `--templates` `{len(FINKEL)} values` features" in listed
+    assert "- `--train` column file" in listed
+    assert "``" not in listed
 
 
 def test_the_last_table_lies_on_top():

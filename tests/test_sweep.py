@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from small_runs import ToyRecipe, ToyTask, recipe, snapshot
-from softq.errors import RecipeError, RunError
+from softq.errors import DataError, RecipeError, RunError
 from softq.evaluate import mean_interval
 from softq.run import CELLS, RESULT, RunFolder
 from softq.sweep import RUNS, SUMMARY, SWEEP, Grid, expand, parse_recipe, read_sweep, run_sweep, sweep_toml
@@ -124,6 +124,36 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
     assert snapshot(tmp_path / RUNS) == before
     with pytest.raises(RunError, match="already holds a sweep: add --resume to go on with it"):
         run_sweep(again, ToyRecipe(), [GRID], tmp_path)
+
+
+@pytest.mark.parametrize("grid", [GRID, Grid("main", ("ml", "raml"), "1,2", "0:1")], ids=["the same", "a smaller one"])
+def test_conclusions_stay_where_they_cannot_be_drawn_again(tmp_path, monkeypatch, grid):
+    first, task = run_sweep(toy(), ToyRecipe(), [GRID], tmp_path), toy()
+
+    def no_data(*_):
+        raise DataError("cannot read test.conll")
+
+    monkeypatch.setattr(task, "test_statistics", no_data)
+    before = snapshot(tmp_path)
+    with pytest.raises(DataError, match="cannot read"):
+        run_sweep(task, ToyRecipe(), [grid], tmp_path, resume=True)
+    assert snapshot(tmp_path) == before
+    assert read_sweep(task, tmp_path) == first
+
+
+def test_old_conclusions_go_where_there_is_more_to_train(tmp_path, monkeypatch):
+    run_sweep(toy(), ToyRecipe(), [GRID], tmp_path)
+    task, larger = toy(), Grid("main", ("ml", "raml", "sqdml"), "1,2,4,8", "0:1")
+
+    def no_data(*_):
+        raise DataError("cannot read train.conll")
+
+    monkeypatch.setattr(task, "learner", no_data)
+    with pytest.raises(DataError, match="cannot read"):
+        run_sweep(task, ToyRecipe(), [larger], tmp_path, resume=True)
+    assert not (tmp_path / SUMMARY).exists()
+    found = read_sweep(task, tmp_path)
+    assert (len(found.cells), found.wanted) == (14, 18)
 
 
 def test_a_larger_grid_trains_what_is_new(tmp_path):

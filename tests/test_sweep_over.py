@@ -136,6 +136,30 @@ def test_the_gain_is_over_ml_of_the_same_grid(tmp_path):
     assert {(c.grid, c.settings["ties"]) for c in sweep.choices} == {("token", "token"), ("entity", "entity"), ("no ml", "entity")}
 
 
+def test_a_choice_has_the_reward_of_its_own_recipe(tmp_path, capsys):
+    grids = [Grid("plain", ("ml",)), Grid("heavy", ("ml", "raml"), "2", over=("entity-weight=3",))]
+    sweep = run_sweep(OverTask(), OverRecipe(), grids, tmp_path)
+    assert [(c.grid, c.objective, c.signature) for c in sweep.choices] == [
+        ("plain", "ml", "weight=1"), ("heavy", "ml", "weight=3"), ("heavy", "raml", "weight=3")
+    ]  # fmt: skip
+    assert sweep.signature == "weight=1, weight=3"
+    assert [c.recipe(OverRecipe()).penalty.entity_weight for c in sweep.choices] == [1, 3, 3]
+    assert read_sweep(OverTask(), tmp_path) == sweep
+    show_choices(sweep, OverRecipe(), Console(width=200))
+    assert capsys.readouterr().out.splitlines()[-2:] == ["reward: weight=1 (plain ml)", "reward: weight=3 (heavy ml, heavy raml)"]
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+    for row in summary["choices"]:
+        del row["signature"]
+    (tmp_path / SUMMARY).write_text(json.dumps(summary | {"signature": "weight=1"}))  # as it was written of old
+    assert read_sweep(OverTask(), tmp_path) == sweep
+
+
+def test_one_reward_is_said_once(tmp_path, capsys):
+    sweep = run_sweep(OverTask(), OverRecipe(), [Grid("a", ("ml", "raml"), "2", over=("entity-weight=3",))], tmp_path)
+    show_choices(sweep, OverRecipe(), Console(width=200))
+    assert capsys.readouterr().out.splitlines()[-1] == "reward: weight=3"
+
+
 def test_no_gain_over_another_test_set(tmp_path):
     grids = [Grid("few", ("ml",), over=("test=100",)), Grid("many", ("raml",), "1", over=("test=200",))]
     with single_thread():
@@ -162,6 +186,7 @@ def test_folders_from_before_there_were_settings(tmp_path):
         plain = json.loads(path.read_text())
         for row in plain.get("choices", plain["cells"]):
             assert row.pop("settings") == {}
+            row.pop("signature", None)
             row.pop("recall", None)
         path.write_text(json.dumps(plain))
     for path in tmp_path.rglob(CELLS):
@@ -232,7 +257,7 @@ def test_over_on_the_command_line_and_in_the_report(tmp_path):
 
 def test_no_column_without_settings(tmp_path, capsys):
     sweep = run_sweep(OverTask(), OverRecipe(), [Grid(objective=("ml",))], tmp_path)
-    show_choices(sweep, Console(width=200))
+    show_choices(sweep, OverRecipe(), Console(width=200))
     shown = capsys.readouterr().out
     assert "settings" not in shown
     assert "τ is chosen on the development set. Intervals" in shown

@@ -204,6 +204,17 @@ def test_the_tutorial_with_nothing_but_the_class_changed():
     assert ours[6] == pytest.approx(theirs[6], abs=0.01)
 
 
+def test_none_is_the_default():
+    X, y = corpus(40, 0)
+    shared = set(softq.CRFTagger().get_params()) & set(sklearn_crfsuite.CRF().get_params())
+    assert {"algorithm", "c1", "c2", "min_freq", "max_iterations", "num_memories", "epsilon", "delta", "period", "verbose"} <= shared
+    nothing = dict.fromkeys(shared)
+    default, ours, theirs = softq.CRFTagger(), softq.CRFTagger(**nothing), sklearn_crfsuite.CRF(**nothing)
+    assert ours.get_params() == {**default.get_params(), **nothing}  # kept as given, as scikit-learn's clone needs it
+    assert ours.fit(X, y).state_features_ == default.fit(X, y).state_features_
+    assert largest_difference(ours.state_features_, theirs.fit(X, y).state_features_) < 0.02
+
+
 def test_crfsuites_rules_end_the_search():
     X, y = corpus(60, 0)
     exact = softq.CRFTagger(c2=0.1, delta=0.0, epsilon=0.0).fit(X, y)

@@ -74,7 +74,7 @@ def test_weights_that_do_not_fit(weights, error, text):
         ({"max_iterations": 0}, "max_iterations must be a whole number of at least 1, got 0"),
         ({"num_memories": 0}, "num_memories must be a whole number"),
         ({"epsilon": -1}, "epsilon must be a number from 0"),
-        ({"delta": None}, "delta must be a number from 0"),
+        ({"delta": "x"}, "delta must be a number from 0"),
         ({"period": 0}, "period must be a whole number"),
         ({"learning_rate": 0}, "learning_rate must be a positive number"),
         ({"objective": "rml"}, "objective must be one of ml, raml, sqdml, got 'rml'; did you mean 'raml'"),
@@ -111,6 +111,13 @@ def test_what_is_asked_too_early_or_of_the_wrong_kind():
         CRFTagger(templates=["word[0]"]).fit([[["a"]]], [["X"]])
     with pytest.raises(EstimatorError, match="decoding must be one of viterbi, mbr, got 'best'"):
         model.set_params(decoding="best").predict(A)
+
+
+def test_a_label_that_would_read_as_missing():
+    crowd = [[["X", "?"], ["X", "Y"]], [["Y"], ["Y"]]]
+    with pytest.raises(DataError, match=r"'\?' stands for one that is missing: expected y without it"):
+        CRFTagger().fit(A, crowd, ref_weights="one-coin")
+    assert CRFTagger().fit(A, crowd).classes_ == ["?", "X", "Y"]
 
 
 def test_values_beyond_reason():

@@ -36,7 +36,7 @@ from softq.evaluate import (
     span_statistics,
     token_accuracy,
 )
-from softq.tasks.ner_data import transform
+from softq.tasks.ner_data import check_tags, transform
 
 _AT_A_TIME = 2000  # sentences
 _METRICS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -125,8 +125,8 @@ def _score_columns(path: Path, named: Scheme | None) -> tuple[Gold, SpanStatisti
     predicted = [sentence.labels[0] for sentence in sentences]
     true = [dataclasses.replace(sentence, labels=sentence.extra[-1:], extra=sentence.extra[:-1]) for sentence in sentences]
     scheme = named or find_scheme(true) or find_scheme(sentences) or "bio"
-    for labels in (predicted, [sentence.labels[0] for sentence in true]):
-        _check_tags(path, sentences, labels, scheme)
+    for labelled in (sentences, true):
+        check_tags(path, labelled, scheme)
     gold = Gold(path, true, [sentence.labels[0] for sentence in true], scheme)
     return gold, span_statistics(gold.labels, predicted, scheme)
 
@@ -136,7 +136,7 @@ def _read_gold(path: Path, named: Scheme | None, usual: Scheme | None) -> Gold:
     sentences = _read(path)
     labels = [sentence.labels[0] for sentence in sentences]
     scheme = named or find_scheme(sentences) or usual or "bio"
-    _check_tags(path, sentences, labels, scheme)
+    check_tags(path, sentences, scheme)
     return Gold(path, sentences, labels, scheme)
 
 
@@ -145,15 +145,6 @@ def _read(path: Path) -> list[Sentence]:
     if sentences[0].annotators:
         raise DataError(f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of annotators")
     return sentences
-
-
-def _check_tags(path: Path, sentences: Sequence[Sentence], labels: Sequence[Sequence[str]], scheme: Scheme) -> None:
-    for label in sorted({label for row in labels for label in row}):
-        try:
-            spans([label], scheme)
-        except OutputError as error:
-            line = next(s.line + row.index(label) for s, row in zip(sentences, labels, strict=True) if label in row)
-            raise DataError(f"{path}, line {line}: {str(error).removeprefix('label 0 is ')}") from None
 
 
 def _score_model(tagger: FileTagger, gold: Gold) -> SpanStatistics:

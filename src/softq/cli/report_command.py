@@ -95,8 +95,8 @@ def reproduce(
         if as_json:
             typer.echo(json.dumps({"page": str(page), "experiments": [sweep_json(sweep, folder) for sweep, folder in found.values()]}))
             return
-        for sweep, _ in found.values():
-            show_choices(sweep, results_console())
+        for name, (sweep, _) in found.items():
+            show_choices(sweep, experiments[name].recipe, results_console())
         typer.echo(f"page: {page}")
 
 

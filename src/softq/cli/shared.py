@@ -23,11 +23,13 @@ from softq.recipe import describe, flag_names, merge, parse_flags, read_toml
 from softq.sweep import Grid, Sweep, parse_recipe
 from softq.tasks import TASKS, Task
 from softq.tasks.base import show_settings
+from softq.tasks.ner_recipe import Data, NerRecipe
 from softq.train import StoppedError
 
 RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
 if not RECIPES.is_dir():
     RECIPES = Path(softq.__file__).parents[2] / "recipes"  # of the source tree
+_MOST_VALUES = 8  # of a default that is shown in full
 
 
 @contextmanager
@@ -40,13 +42,13 @@ def one_line_errors() -> Iterator[None]:
         with _one_line_warnings():
             yield
     except StoppedError as stop:
-        _tell(str(stop))
+        tell(str(stop))
         raise typer.Exit(130) from None
     except KeyboardInterrupt:
-        _tell("stopped; what is trained is kept: add --resume to go on")
+        tell("stopped; what is trained is kept: add --resume to go on")
         raise typer.Exit(130) from None
     except SoftqError as error:
-        _tell(str(error))
+        tell(str(error))
         raise typer.Exit(2) from None
 
 
@@ -55,20 +57,21 @@ def _one_line_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def tell(
+        def show_in_one_line(
             message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
         ) -> None:
             if issubclass(category, ConvergenceWarning):
-                _tell(str(message))
+                tell(str(message))
             else:
                 show(message, category, filename, lineno, file, line)
 
-        warnings.showwarning = tell
+        warnings.showwarning = show_in_one_line
         warnings.simplefilter("always", ConvergenceWarning)  # each run of a sweep may have its own
         yield
 
 
-def _tell(message: str) -> None:
+def tell(message: str) -> None:
+    """One line on stderr."""
     if os.environ.get("RANK", "0") == "0":  # of several processes, one speaks
         typer.echo(f"softq: {message}", err=True)
 
@@ -131,19 +134,47 @@ def list_flags(*, sweep: bool = False) -> str:
     """What ``--help`` says of the recipes' keys; in a sweep, less those that are the grids'."""
     lines = []
     for task in TASKS.values():
-        lines.append(f"**Recipe of {task.name}** (each key is a flag; the value is its default)\n")
+        lines.append(f"\n**Recipe of {task.name}** (each key is a flag; the value is its default)\n")
         flags = flag_names(task.recipe_type)
         for section, name, value, explanation in describe(task.recipe_type()):
             if sweep and (section == "objective" or (section, name) == ("training", "seed")):
                 continue
             flag = min((flag for flag, place in flags.items() if place[:2] == (section, name)), key=len).replace("_", "-")
-            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            lines.append(f"- `--{flag}` {'' if value is None else f'`{shown}` '}{explanation}")
-    return "\n".join(lines)
+            lines.append(f"- `--{flag}` {_show_default(value)}{explanation}")
+    return "\n".join(lines).lstrip()
 
 
-def show_choices(sweep: Sweep, console: Console) -> None:
-    """The temperatures and settings that the development set chose, and what they earn."""
+def _show_default(value: Any) -> str:
+    """A default as ``--help`` shows it, with a space after it; "" of nothing.
+
+    >>> _show_default((8, 8)), _show_default(("word",) * 27), _show_default("")
+    ('`8,8` ', '`27 values` ', '')
+    """
+    if isinstance(value, tuple):
+        if len(value) > _MOST_VALUES:
+            return f"`{len(value)} values` "
+        value = ",".join(map(str, value))
+    return "" if value is None or value == "" else f"`{value}` "
+
+
+def parts_of(data: Data) -> tuple[str, str]:
+    """What the development and test parts of a tagger's data are: they need not be files of their own.
+
+    >>> parts_of(Data(train="a/train.conll", dev="a/dev.conll")), parts_of(Data(train="a/train.conll", test="b/test.conll", folds=5))
+    (('dev.conll', 'dev.conll again'), ('5 folds of train.conll', 'test.conll'))
+    """
+    train, dev = Path(data.train).name, Path(data.dev).name
+    itself = f"{train} itself, which it was trained on"
+    if not data.train:
+        return "built-in world", "built-in world"
+    if data.halve_dev:
+        return f"every other sentence of {dev}", f"the other sentences of {dev}"
+    chosen_on = dev or (f"{data.folds} folds of {train}" if data.folds else itself)
+    return chosen_on, Path(data.test).name or (f"{dev} again" if dev else itself)
+
+
+def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
+    """The temperatures and settings that the development set chose, and what they earn; ``recipe`` is that of the sweep."""
     varied = any(choice.settings for choice in sweep.choices)
     table = Table(title=f"{sweep.task}: {sweep.metric}, {len(sweep.cells)} models", box=box.SIMPLE_HEAD, title_justify="left")
     for title in ("grid", "objective"):
@@ -169,7 +200,20 @@ def show_choices(sweep: Sweep, console: Console) -> None:
         f"{'τ and settings are' if varied else 'τ is'} chosen on the development set. "
         "Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
     )
-    console.print(f"reward: {sweep.signature}")
+    if isinstance(recipe, NerRecipe):
+        parts = [parts_of(choice.recipe(recipe).data) for choice in sweep.choices]
+        _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
+    _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
+
+
+def _show_by_choice(sweep: Sweep, facts: Sequence[str], console: Console) -> None:
+    """A fact for each choice: one line if it is the same for all, else one for each with the choices it holds for."""
+    holds_for: dict[str, list[str]] = {}
+    for choice, fact in zip(sweep.choices, facts, strict=True):
+        holds_for.setdefault(fact, []).append(f"{choice.grid} {choice.objective}")
+    for fact, names in holds_for.items():
+        whose = f" ({', '.join(dict.fromkeys(names))})" if len(holds_for) > 1 else ""
+        console.print(fact + whose, markup=False, highlight=False, soft_wrap=True)
 
 
 def _with_half_width(interval: Interval) -> str:

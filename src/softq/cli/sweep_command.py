@@ -48,6 +48,8 @@ def sweep(
     **Examples**
 
     - `softq sweep classification --tau 0.5:3:0.5 --seed 0:4 --out sweeps/tau`
+    - `softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau 0.1:0.9:0.1 --over c2=0.1,0.3,1
+      --jobs 2`: taggers, two at a time
     - `softq sweep --resume --out sweeps/tau`: go on with it
     - `softq sweep classification --tau 0.5:5:0.5 --seed 0:4 --out sweeps/tau --resume`: a larger grid; what is trained stays
     - `softq sweep classification --over learning-rate=0.03,0.1,0.3 --over "hidden=8,8;16"`: other axes
@@ -76,7 +78,7 @@ def sweep(
         if as_json:
             typer.echo(json.dumps(sweep_json(found, out)))
             return
-        show_choices(found, results_console())
+        show_choices(found, recipe, results_console())
         typer.echo(f"sweep: {out}; a page of it: softq report {out} --out report.html")
 
 

@@ -8,15 +8,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import find_recipe, one_line_errors, split_flags
-from softq.errors import RecipeError, RunError
+from softq.cli.shared import find_recipe, one_line_errors, parts_of, results_console, split_flags, tell
+from softq.data.annotators import Reliability
+from softq.errors import DataError, RecipeError, RunError
 from softq.recipe import recipe_hash, to_toml
 from softq.run import RECIPE
 from softq.tasks import train_cells
+from softq.tasks.ner_data import label
 from softq.tasks.ner_recipe import Data, NerRecipe
 from softq.train import find_workers
+
+_BEST_AND_WORST = 5  # annotators that are shown of each
 
 
 def train(
@@ -60,30 +68,52 @@ def train(
             result = train_cells(task, [recipe], out, resume=resume, watcher=watcher, workers=workers)
         if not workers.is_main:
             return
-        cell = result["cells"][0]
+        cell, reliability = result["cells"][0], _reliability(recipe)
         if as_json:
-            typer.echo(json.dumps(result | {"run": str(out)}))
+            listed = {"annotators": [row._asdict() for row in reliability.annotators]} if reliability else {}
+            typer.echo(json.dumps(result | listed | {"run": str(out)}))
             return
         found = f"{task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
         if isinstance(recipe, NerRecipe):
             found = _scores_of_tagger(recipe.data, cell)
         typer.echo(f"{recipe.objective}, seed {cell['seed']}: {found}")
+        if reliability:
+            _show_annotators(reliability, results_console())
         typer.echo(f"reward: {result['signature']}\nrun: {out}")
 
 
 def _scores_of_tagger(data: Data, cell: Mapping[str, Any]) -> str:
-    """Scores of both parts, and what the parts are: they need not be files of their own."""
-    train, dev = Path(data.train).name, Path(data.dev).name
-    itself = f"{train} itself, which it was trained on"
-    if not data.train:
-        parts = ("built-in world", "built-in world")
-    elif data.halve_dev:
-        parts = (f"every other sentence of {dev}", f"the other sentences of {dev}")
-    else:
-        chosen_on = dev or (f"{data.folds} folds of {train}" if data.folds else itself)
-        parts = (chosen_on, Path(data.test).name or (f"{dev} again" if dev else itself))
+    """Scores of both parts, and what the parts are."""
     return "; ".join(
         f"{part} F1 {cell[f'{part}_f1']:.4f}, token accuracy {cell[f'{part}_token_accuracy']:.4f}, "
         f"exact match {cell[f'{part}_exact_match']:.4f} ({of})"
-        for part, of in zip(("dev", "test"), parts, strict=True)
+        for part, of in zip(("dev", "test"), parts_of(data), strict=True)
     )
+
+
+def _reliability(recipe: Any) -> Reliability | None:
+    """What training has found of a tagger's annotators, None where it has not asked."""
+    if not isinstance(recipe, NerRecipe) or (recipe.annotations.weights == "uniform" and recipe.annotations.references != "dawid-skene"):
+        return None
+    annotations, mend = recipe.annotations, recipe.model.constraints in ("target", "model")
+    try:
+        return label(recipe.data, annotations.references, annotations.ties, annotations.weights, mend).reliability
+    except DataError as error:  # a run that was finished long ago has its scores even where the data are gone
+        tell(f"the annotators are estimated from the training data: {error}")
+        return None
+
+
+def _show_annotators(reliability: Reliability, console: Console) -> None:
+    """The best and the worst, or all of a few, heaviest first."""
+    rows = sorted(reliability.annotators, key=lambda row: -row.weight)
+    few = len(rows) <= 2 * _BEST_AND_WORST
+    how_many = f"{len(rows)}" if few else f"best and worst {_BEST_AND_WORST} of {len(rows):,}"
+    table = Table(title=f"annotators: {how_many}, estimated by {reliability.model}", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("annotator")
+    for title in ("tokens", "accuracy", "precision", "recall", "weight"):
+        table.add_column(title, justify="right")
+    for place, (name, tokens, *shares) in enumerate(rows):
+        if few or not _BEST_AND_WORST <= place < len(rows) - _BEST_AND_WORST:
+            at_the_gap = not few and place == _BEST_AND_WORST - 1
+            table.add_row(escape(name), f"{tokens:,}", *(f"{share:.4f}" for share in shares), end_section=at_the_gap)
+    console.print(table)

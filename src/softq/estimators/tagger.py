@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Sequence
 from os import PathLike
@@ -14,9 +15,10 @@ import numpy as np
 from softq.checks import check_tau
 from softq.data.annotators import AnnotatorRow
 from softq.data.annotators import Model as AnnotatorModel
+from softq.data.tags import OUTSIDE, Scheme
 from softq.errors import DataError, EstimatorError, TemperatureError
 from softq.estimators import options
-from softq.estimators.tagger_input import Annotations, Sentences
+from softq.estimators.tagger_input import Annotations, Kind, Sentences, check_held_out
 from softq.estimators.tagger_options import SchemeOption, as_json, choice, not_negative, positive, reward_for, scheme_for
 from softq.estimators.tagger_training import Schedule, Stopping, Trained, by_batches, by_search
 from softq.features import FeatureMatrix
@@ -50,6 +52,8 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
     - a *tuple* of two strings: a word and its part of speech, likewise;
     - a dict, or a *list* or set of strings: features of your own, as python-crfsuite takes them (see `softq.features.AttributeIndex`).
 
+    An option that ``sklearn_crfsuite.CRF`` has as well may be None, which is its default there: here, too.
+
     Args:
         algorithm: ``"lbfgs"``: all sentences at once, to convergence (with ``c1`` by OWL-QN); ``"adagrad"``: passes in batches.
         c1: penalty on absolute weights, which makes most of them 0; ``"lbfgs"`` alone has it.
@@ -61,7 +65,8 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         max_iterations: of ``"lbfgs"``; None: 1000.
         num_memories: steps that ``"lbfgs"`` remembers.
         epsilon: ``"lbfgs"`` has converged when the gradient's norm is at most this part of max(1, ‖w‖);
-        delta: or when ``period`` iterations have lowered the loss by at most this part of it. Take 0 for all that float32 can give.
+        delta: or when ``period`` iterations have lowered the loss by at most this part of it, less the target's entropy, which no weights
+            can lower (0 with ``"ml"`` and one annotator). Take 0 for all that float32 can give.
         period: of ``delta``.
         learning_rate: of ``"adagrad"``.
         batch_size: sentences per step of ``"adagrad"``.
@@ -72,7 +77,8 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
             `softq.rewards.TokenReward`; or a dict with what a hit on a label earns, 1 for labels it does not name. None: token accuracy.
         entity_weight: what a hit on any label but ``O`` earns, where a hit on ``O`` earns 1; goes without ``reward``.
         constraints: where label sequences that break the tag scheme are forbidden: ``"none"``; ``"decode"``, in predictions;
-            ``"target"``, there and in what is trained toward; ``"model"``, there and in the model as well.
+            ``"target"``, there and in what is trained toward; ``"model"``, there and in the model as well. With them ``O`` is always a
+            label, for without it there may be no sequence at all that is allowed.
         scheme: of ``constraints``; ``"auto"``: the scheme that the labels of `fit` follow.
         templates: features of words (see `softq.features.templates`); None: `softq.features.default_templates`.
         hash_bits: hash features into 2^bits columns; None: keep a table of them.
@@ -88,6 +94,7 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         loss_curve_: the minimised loss at the start and after each iteration; for ``"adagrad"`` the cross-entropy of each epoch.
         annotators_: where ``ref_weights`` were estimated, what was: a row for each annotator (accuracy, precision, recall, weight), in the
             order of their names, which are their places in ``y``; else empty.
+        dev_score_: the `score` on ``X_dev`` and ``y_dev``; None where `fit` had none.
         kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence.
 
     >>> X = [["Ann", "Lee", "met", "Bob", "."], ["He", "met", "Ann", "."]]
@@ -104,17 +111,17 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
-        algorithm: Algorithm = "lbfgs",
-        c1: float = 0.0,
-        c2: float = 1.0,
-        min_freq: float = 0.0,
-        all_possible_states: bool = False,
-        all_possible_transitions: bool = False,
+        algorithm: Algorithm | None = "lbfgs",
+        c1: float | None = 0.0,
+        c2: float | None = 1.0,
+        min_freq: float | None = 0.0,
+        all_possible_states: bool | None = False,
+        all_possible_transitions: bool | None = False,
         max_iterations: int | None = None,
-        num_memories: int = 6,
-        epsilon: float = 1e-5,
-        delta: float = 1e-5,
-        period: int = 10,
+        num_memories: int | None = 6,
+        epsilon: float | None = 1e-5,
+        delta: float | None = 1e-5,
+        period: int | None = 10,
         learning_rate: float = 0.1,
         batch_size: int = 32,
         max_epochs: int = 30,
@@ -128,7 +135,7 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         hash_bits: int | None = None,
         decoding: Decoding = "viterbi",
         random_state: Any = None,
-        verbose: bool = False,
+        verbose: bool | None = False,
     ) -> None:
         # scikit-learn's convention: keep what was given, check it in fit.
         self.algorithm = algorithm
@@ -157,13 +164,15 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, *, ref_weights: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, X_dev: Any = None, y_dev: Any = None, *, ref_weights: Any = None) -> Self:
         """Train on sentences X and their labels y.
 
         Args:
             X: sentences, each a sequence of tokens (see the class); one may be empty.
             y: for each sentence a sequence of labels, strings, as long as the sentence; or one such sequence per annotator, None for one
                 who is missing, and as many annotators as there happen to be.
+            X_dev: sentences that are not learnt from, but scored when training is over (``dev_score_``; ``verbose`` prints it, too).
+            y_dev: their labels, likewise.
             ref_weights: for each sentence a weight from 0 for each of its sequences in ``y``, missing ones too; None: all alike;
                 ``"dawid-skene"`` or ``"one-coin"``: estimated from how annotators agree (`softq.data.annotators.estimate`), who
                 must then have the same place in every sentence, None where they are missing.
@@ -171,11 +180,11 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         """
         stopping, schedule = self._stopping(), self._schedule()  # what is wrong with them is told before anything takes long
         sentences = Sentences.read(X)
+        check_held_out(X_dev, y_dev, sentences.kind)
         self.annotators_: tuple[AnnotatorRow, ...] = ()
         if isinstance(ref_weights, str):
             model = choice("ref_weights", ref_weights, get_args(AnnotatorModel))
-            annotations, reliability = Annotations.read(y, sentences.lengths).weighed(model)
-            self.annotators_ = reliability.annotators
+            annotations, self.annotators_ = Annotations.read(y, sentences.lengths).weighed(model)
         else:
             annotations = Annotations.read(y, sentences.lengths, ref_weights)
         index, matrix, kind = sentences.number(self.templates, self.hash_bits)
@@ -189,6 +198,10 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         self.loss_curve_, self.converged_ = trained.losses, trained.converged
         self.n_iter_ = len(trained.losses) - (trained.converged is not None)  # a search has a loss before its first iteration, too
         self.kl_ = trained.kl / len(sentences.sentences)
+        self._scheme = settings.scheme or annotations.scheme()
+        self.dev_score_ = None if X_dev is None else self.score(X_dev, y_dev)
+        if self.verbose and X_dev is not None:
+            print(f"share of right labels on X_dev: {self.dev_score_:.4f}", flush=True)  # noqa: T201 -- what verbose asks for
         return self
 
     def _train(
@@ -198,10 +211,10 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
             random = self.random_state
             if not isinstance(random, (np.random.RandomState, np.random.Generator)):
                 random = np.random.default_rng(random)
-            return by_batches(settings, matrix, references, schedule=schedule, random=random, verbose=self.verbose)
-        c1 = not_negative("c1", self.c1)
-        memory = options.count("num_memories", self.num_memories)
-        return by_search(settings, matrix, references, c1=c1, memory=memory, stopping=stopping, verbose=self.verbose)
+            return by_batches(settings, matrix, references, schedule=schedule, random=random, verbose=bool(self.verbose))
+        c1 = not_negative("c1", self._option("c1"))
+        memory = options.count("num_memories", self._option("num_memories"))
+        return by_search(settings, matrix, references, c1=c1, memory=memory, stopping=stopping, verbose=bool(self.verbose))
 
     # --- predictions --------------------------------------------------------------------------------------
 
@@ -284,45 +297,71 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         """
         tagger = self._fitted()
         parameters = as_json(self.get_params())
-        learnt = {name: getattr(self, name) for name in (*_LEARNT, "annotators_")}
-        tagger.save(path, {"estimator": type(self).__name__, "parameters": parameters, "kind": self._kind, "learnt": learnt})
+        learnt = {name: getattr(self, name) for name in (*_LEARNT, "annotators_", "dev_score_")}
+        schemes = {"file_scheme": self._scheme, "trained_scheme": self._scheme}  # by them `softq evaluate` and `softq predict` convert
+        notes = {"estimator": type(self).__name__, "parameters": parameters, "kind": self._kind, "learnt": learnt, **schemes}
+        tagger.save(path, notes)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
         """The tagger that `save` wrote; it predicts the same. Its arrays stay on the disk until they are used."""
         tagger, notes = Tagger.load(path)
-        if notes.get("estimator") != cls.__name__:
+        if not isinstance(notes, dict) or notes.get("estimator") != cls.__name__:
             raise DataError(f"{path} holds a tagger that is no {cls.__name__}'s: expected a file of {cls.__name__}.save")
         try:
-            loaded = cls(**notes["parameters"])
-        except TypeError as error:
-            raise DataError(f"{path} has options that this version of softq does not know ({error})") from None
-        loaded.tagger_, loaded.classes_, loaded._kind = tagger, list(tagger.labels), notes["kind"]
-        for name in _LEARNT:
-            setattr(loaded, name, notes["learnt"][name])
-        loaded.annotators_ = tuple(AnnotatorRow(*row) for row in notes["learnt"]["annotators_"])
+            parameters, learnt = dict(notes["parameters"]), dict(notes["learnt"])
+            unknown = [name for name in parameters if name not in inspect.signature(cls).parameters]
+            if unknown:
+                raise DataError(f"{path} has options that this version of softq does not know ({', '.join(map(repr, unknown))})")
+            loaded = cls(**parameters)
+            loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
+            loaded._kind = choice("kind", notes["kind"], get_args(Kind))
+            for name in _LEARNT:
+                setattr(loaded, name, learnt[name])
+            # not in the files of every version
+            loaded.annotators_ = tuple(AnnotatorRow(*row) for row in learnt.get("annotators_", ()))
+            loaded.dev_score_ = learnt.get("dev_score_")
+            loaded._scheme = notes.get("trained_scheme", tagger.scheme)
+        except DataError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else str(error)
+            raise DataError(
+                f"{path} is damaged, or of another version of softq: expected the notes of {cls.__name__}.save, got {what}; "
+                "fit and save the tagger again"
+            ) from None
         return loaded
 
     # --- options ------------------------------------------------------------------------------------------
 
+    def _option(self, name: str) -> Any:
+        """An option; its default where it is None."""
+        value = getattr(self, name)
+        return inspect.signature(CRFTagger).parameters[name].default if value is None else value
+
     def _settings(self, annotations: Annotations) -> CRFSettings:
-        labels = annotations.labels
         objective = choice("objective", self.objective, get_args(ObjectiveName))
         if objective != "ml" and self.tau is None:
             raise TemperatureError(f"objective={objective!r} needs a temperature: set tau, 0.5 say")
         constraints = choice("constraints", self.constraints, get_args(Constraints))
-        by_search = self.algorithm == "lbfgs"
+        scheme: Scheme | None = None
+        labels = annotations.labels
+        if constraints != "none":
+            scheme = scheme_for(self.scheme, annotations)
+            # Without O, labels such as B-PER and E-PER leave nothing that a sentence of one word can be.
+            labels = tuple(sorted({OUTSIDE, *labels}))
+        by_search = self._option("algorithm") == "lbfgs"
         return CRFSettings(
             labels=labels,
             objective=objective,
             tau=None if self.tau is None else check_tau(options.plain(self.tau)),
             reward=reward_for(self.reward, self.entity_weight, labels),
-            scheme=None if constraints == "none" else scheme_for(self.scheme, annotations),
+            scheme=scheme,
             constraints=constraints,
-            c2=not_negative("c2", self.c2),
+            c2=not_negative("c2", self._option("c2")),
             all_states=bool(self.all_possible_states) or not by_search,
             all_transitions=bool(self.all_possible_transitions) or not by_search,
-            min_freq=not_negative("min_freq", self.min_freq),
+            min_freq=not_negative("min_freq", self._option("min_freq")),
         )
 
     def _stopping(self) -> Stopping | None:
@@ -332,15 +371,15 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
                 f"algorithm must be 'lbfgs' or 'adagrad', got {self.algorithm!r}, which is CRFsuite's alone: take 'adagrad' to learn in "
                 "batches of sentences, 'lbfgs' for the best weights there are"
             )
-        if choice("algorithm", self.algorithm, get_args(Algorithm)) == "adagrad":
+        if choice("algorithm", self._option("algorithm"), get_args(Algorithm)) == "adagrad":
             if self.c1:
                 raise EstimatorError(f"c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got {self.c1!r}")
             return None
         return Stopping(
             max_iterations=_DEFAULT_ITERATIONS if self.max_iterations is None else options.count("max_iterations", self.max_iterations),
-            epsilon=not_negative("epsilon", self.epsilon),
-            delta=not_negative("delta", self.delta),
-            period=options.count("period", self.period),
+            epsilon=not_negative("epsilon", self._option("epsilon")),
+            delta=not_negative("delta", self._option("delta")),
+            period=options.count("period", self._option("period")),
         )
 
     def _schedule(self) -> Schedule:

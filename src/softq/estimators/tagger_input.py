@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from softq.data.annotators import Model, Reliability, estimate, reference_weights
-from softq.data.conll import Sentence
-from softq.errors import DataError, DtypeError, ShapeError, WeightError
+from softq.data.annotators import AnnotatorRow, Model, estimate, reference_weights
+from softq.data.conll import MISSING, Sentence, find_scheme
+from softq.data.tags import Scheme, spans
+from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError, WeightError
 from softq.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.tagging import References
 
@@ -141,8 +142,13 @@ class Annotations(NamedTuple):
             annotators.append([place for _, _, place in kept])
         return cls(sequences, weights, annotators)
 
-    def weighed(self, model: Model) -> tuple[Annotations, Reliability]:
-        """The same with annotators, who are told apart by their places in y, weighed by how reliable they seem (EM)."""
+    def weighed(self, model: Model) -> tuple[Annotations, tuple[AnnotatorRow, ...]]:
+        """The same with annotators, who are told apart by their places in y, weighed by how reliable they seem (EM); and their rows."""
+        if MISSING in self.labels:
+            raise DataError(
+                f"annotators are weighed by their labels, among which {MISSING!r} stands for one that is missing: expected y without it, "
+                "got it as a label; rename it, or put None in place of an annotator who did not label the whole sentence"
+            )
         sentences = [
             Sentence(("",) * len(found[0]), tuple(map(tuple, found)), tuple(map(str, places)))
             for found, places in zip(self.sequences, self.annotators, strict=True)
@@ -152,12 +158,22 @@ class Annotations(NamedTuple):
             np.array(reference_weights(sentence, reliability)) if sentence.tokens else before
             for sentence, before in zip(sentences, self.weights, strict=True)
         ]
-        return self._replace(weights=weights), reliability
+        return self._replace(weights=weights), tuple(sorted(reliability.annotators, key=lambda row: int(row.name)))
 
     @property
     def labels(self) -> tuple[str, ...]:
         """All labels, sorted."""
         return tuple(sorted({str(label) for found in self.sequences for sequence in found for label in sequence}))
+
+    def scheme(self) -> Scheme | None:
+        """The tag scheme that the labels follow, None where some of them are no tags of entities."""
+        found = find_scheme(Sentence((), tuple(map(tuple, sequences))) for sequences in self.sequences)
+        try:
+            if found is not None:
+                spans(self.labels, found)
+        except OutputError:
+            return None
+        return found
 
     def references(self, labels: Sequence[str]) -> References:
         """By the numbers of these labels."""
@@ -172,6 +188,21 @@ class Annotations(NamedTuple):
             agreeing = [sum(map(str.__eq__, guess, map(str, sequence))) for sequence in found]
             right += float(np.dot(agreeing, weights) / weights.sum())
         return right / max(sum(map(len, predicted)), 1)
+
+
+def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
+    """Tell what is wrong with sentences to be scored before training, not after it."""
+    if (sentences is None) != (labels is None):
+        raise DataError(f"X_dev and y_dev go together: expected both or neither, got {'y_dev' if sentences is None else 'X_dev'} alone")
+    if sentences is None:
+        return
+    try:
+        held_out = Sentences.read(sentences)
+        Annotations.read(labels, held_out.lengths)
+    except SoftqError as error:
+        raise type(error)(f"X_dev and y_dev: {error}") from None
+    if kind is not None and held_out.kind not in (kind, None):
+        raise DataError(f"each token of X_dev must be {_NAMES[kind]}, as in X, got {_NAMES[held_out.kind]}")
 
 
 def _as_long(name: str, given: Any, count: int) -> list[Any]:

@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 import torch
 
-from softq.data.conll import Sentence, find_scheme
 from softq.data.tags import Scheme
 from softq.errors import DataError, EstimatorError, OutputError, RewardError, ShapeError
 from softq.estimators import options
@@ -47,7 +46,7 @@ def scheme_for(option: Any, annotations: Annotations) -> Scheme:
     scheme = choice("scheme", option, known)
     if scheme != "auto":
         return scheme
-    found = find_scheme(Sentence((), tuple(tuple(sequence) for sequence in sequences)) for sequences in annotations.sequences)
+    found = annotations.scheme()
     if found is None:
         labels = ", ".join(annotations.labels[:5])
         raise DataError(

@@ -18,17 +18,22 @@ Array = np.ndarray[Any, Any]
 
 _ROUNDING = 1e-6  # of counts that are sums of weights
 _ROUNDED_AWAY = 1e-3  # part of the first gradient: a search that can go no further from there is at the minimum
+_NOISE = 1e-7  # relative, of a loss: what is left of it below this is nothing
 _EXACT = 1e-9  # part of the first gradient: the search's own rule, which hardly ever ends one
 
 
 class Stopping(NamedTuple):
-    """When a search is over: CRFsuite's rules.
+    """When a search is over: CRFsuite's rules, but progress is part of the loss less the target's entropy, which nothing can lower.
+
+    With ML and one annotator that entropy is 0, and the rules are CRFsuite's. With RAML at a large τ it is nearly all of the loss, and
+    progress measured by the whole would end the search far from the minimum.
 
     Attributes:
         max_iterations: after so many.
         epsilon: converged is a gradient whose norm is at most this part of max(1, norm of the weights).
-        delta: so are ``period`` iterations that lowered the loss by at most this part of it.
+        delta: so are ``period`` iterations that lowered the loss by at most this part of what of it is above ``entropy``.
         period: of ``delta``.
+        entropy: of the target.
 
     """
 
@@ -36,6 +41,7 @@ class Stopping(NamedTuple):
     epsilon: float
     delta: float
     period: int
+    entropy: float = 0.0
 
     def converged(self, search: LBFGS, losses: list[float]) -> bool:
         """Whether one of the two rules is met after these losses, or float32 allows no further step from a gradient this small."""
@@ -45,16 +51,18 @@ class Stopping(NamedTuple):
         return search.norm <= small or flat or exhausted
 
     def _progress(self, losses: list[float]) -> float:
-        """What the last iterations brought, as part of the loss."""
+        """What the last iterations brought, as part of the loss less the target's entropy."""
         before, now = losses[max(len(losses) - 1 - self.period, 0)], losses[-1]
-        return (before - now) / now if now > 0 else 0.0
+        left = now - self.entropy
+        return (before - now) / left if left > _NOISE * abs(now) else 0.0
 
     def shortfall(self, search: LBFGS, losses: list[float]) -> str:
         """What to tell of a search that is over but has not converged."""
         stopped = f"training stopped after {search.iterations} iterations"
         if search.status == "stuck":
             return f"{stopped}, where no step makes the loss smaller: rescale features with large values"
-        last = f"the last {min(self.period, search.iterations)} lowered the loss by {self._progress(losses):.1e} of it"
+        what = "the loss less the target's entropy" if self.entropy else "the loss"
+        last = f"the last {min(self.period, search.iterations)} lowered {what} by {self._progress(losses):.1e} of it"
         return f"{stopped}, before it converged: {last}, and delta={self.delta:.0e} was wanted; raise max_iterations, or the penalties"
 
 
@@ -92,6 +100,7 @@ def by_search(
 ) -> Trained:
     """L-BFGS, or with ``c1`` OWL-QN, from weights of 0."""
     objective = _objective(settings, matrix, references)
+    stopping = stopping._replace(entropy=objective.target.entropy)
     start = torch.zeros(objective.layout.size)
     try:
         search = (

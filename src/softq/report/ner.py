@@ -24,7 +24,7 @@ _TEMPERATURES = {
     "sqdml": "by SQDML, which with one reference is RAML",
 }
 _METHODS = {
-    "ml": "by maximum likelihood (ML), on the annotators’ majority vote or on all of them",
+    "ml": "by maximum likelihood (ML)",
     "raml": "by RAML, with each annotator a reference of its own",
     "sqdml": "by SQDML, which takes the mean of what they reward before it exponentiates (eq. 15)",
 }

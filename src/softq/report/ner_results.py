@@ -82,7 +82,11 @@ class System:
         annotations = self.recipe.annotations
         if annotations.references == "vote":
             return f"{self.objective} on the vote, {_TIES[annotations.ties]}"
-        return f"{self.objective} on all annotators{_WEIGHTS[annotations.weights]}"
+        if annotations.references == "dawid-skene":
+            return f"{self.objective} on the labels that EM finds likeliest (Dawid–Skene)"
+        sharpened = f", sharpness {annotations.sharpness:g}" if annotations.sharpness != 1 else ""
+        credit = f", type credit {annotations.type_credit:g}" if annotations.type_credit and self.tau is not None else ""
+        return f"{self.objective} on all annotators{_WEIGHTS[annotations.weights]}{sharpened}{credit}"
 
     def percent(self, name: str) -> Interval | None:
         """A score in percent, None where it was not measured."""

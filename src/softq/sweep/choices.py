@@ -44,6 +44,11 @@ class Choice:
     dev: Interval
     test: Interval
     gain: Interval | None  # over ML on the test set; None for ML, and where there is no ML on as many examples
+    signature: str  # of the reward, which a grid may vary
+
+    def recipe(self, base: Any) -> Any:
+        """The recipe of the chosen cells, from that of the sweep, whose seed it keeps."""
+        return cell_recipe(base, vars(self) | {"seed": base.training.seed})
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; JSON has no NaN, so null stands for an interval's end that a single seed does not give."""
@@ -55,9 +60,9 @@ class Choice:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Choice:
-        """The choice that `as_json` wrote; those of old have no settings."""
+        """The choice that `as_json` wrote; those of old have no settings and no signature."""
         intervals = {name: plain[name] and Interval(*(math.nan if x is None else x for x in plain[name].values())) for name in _INTERVALS}
-        return cls(**{"settings": {}, **plain, **intervals})
+        return cls(**{"settings": {}, "signature": "", **plain, **intervals})
 
 
 def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
@@ -79,6 +84,7 @@ def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
             dev=mean_interval([member.cell.dev for member in members]),
             test=mean_interval([member.cell.test for member in members]),
             gain=gains.get(name),
+            signature=task.signature(cell_recipe(base, vars(members[0].cell))),
         )
         for name, members in chosen.items()
     ]

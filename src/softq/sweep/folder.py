@@ -28,7 +28,7 @@ class Sweep(NamedTuple):
 
     task: str
     metric: str
-    signature: str
+    signature: str  # of the reward; of all rewards that are in the choices, where grids vary it
     cells: list[SweepCell]
     choices: list[Choice]
     wanted: int  # cells, finished or not
@@ -71,9 +71,10 @@ def run_sweep(
     with telling_how_to_go_on(out):
         out.mkdir(parents=True, exist_ok=True)
     with folder.locked():
-        folder.write(SWEEP, sweep_toml(task, base, grids))
-        (out / SUMMARY).unlink(missing_ok=True)  # it may not fit what follows
         runs = _left_to_train(task, base, varied(task, grids), out / RUNS, wanted)
+        if runs:
+            folder.write(SWEEP, sweep_toml(task, base, grids))
+            (out / SUMMARY).unlink(missing_ok=True)  # it does not fit what follows
         if jobs > 1 and len(runs) > 1 and not task.together:
             jobs = min(jobs, len(runs))
             watcher = watch(f"{len(runs)} models, {jobs} at a time", unit="models") if watch else None
@@ -83,7 +84,9 @@ def run_sweep(
                 label = run.name + (f" ({number + 1} of {len(runs)})" if len(runs) > 1 else "")
                 watcher = watch(label) if watch else None
                 train_cells(task, run.cells, run.path, settings=run.settings, resume=run.old, watcher=watcher, workers=workers)
-        return _write(conclude(task, base, grids, out), out)
+        sweep = conclude(task, base, grids, out)  # of what was trained before, it may fail: the old files stay until it has not
+        folder.write(SWEEP, sweep_toml(task, base, grids))
+        return _write(sweep, out)
 
 
 def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
@@ -106,7 +109,13 @@ def conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
         if name in found:
             cell, path = found[name]
             cells.append(SweepCell(names, dataclasses.replace(cell, settings=settings_of(recipe, flags)), path))
-    return Sweep(task.name, task.metric, task.signature(base), cells, choose(task, base, cells), len(wanted))
+    choices = choose(task, base, cells)
+    signature = _signature(choices) or task.signature(base)
+    return Sweep(task.name, task.metric, signature, cells, choices, len(wanted))
+
+
+def _signature(choices: Sequence[Choice]) -> str:
+    return ", ".join(dict.fromkeys(choice.signature for choice in choices))
 
 
 def _write(sweep: Sweep, out: Path) -> Sweep:
@@ -129,8 +138,12 @@ def read_sweep(task: Task, out: Path) -> Sweep:
     for row in folder.lines(CELLS):
         names, path = tuple(row.pop("grids")), out / row.pop("run")
         cells.append(SweepCell(names, Cell(**row), path))
-    choices = [Choice.from_json(row) for row in summary["choices"]]
-    return Sweep(summary["task"], summary["metric"], summary["signature"], cells, choices, len(cells))
+    choices, signature = [Choice.from_json(row) for row in summary["choices"]], summary["signature"]
+    if not all(choice.signature for choice in choices):  # of old there was one for all, the recipe's without what the grids vary
+        base, _ = read_recipe(task, out / SWEEP)
+        choices = [dataclasses.replace(choice, signature=task.signature(choice.recipe(base))) for choice in choices]
+        signature = _signature(choices)
+    return Sweep(summary["task"], summary["metric"], signature, cells, choices, len(cells))
 
 
 def _runs(runs: Path) -> list[Path]:

@@ -93,10 +93,12 @@ def read_corpora(data: Data) -> Corpora:
     if scheme is None:
         labels = sorted({label for sentence in train for labels in sentence.labels for label in labels})
         raise DataError(f"{path}: expected entity tags such as B-PER and O in the last column, got {', '.join(map(repr, labels[:5]))}")
-    _check_tags(path, train, scheme)
+    check_tags(path, train, scheme)
     for sentence in train:
         if not sentence.references:
             raise DataError(f"{path}, line {sentence.line}: expected an annotator who labelled every token of the sentence, got none")
+    if data.folds and any(sentence.annotators for sentence in train):
+        raise DataError(f"{path}: folds are judged by the labels they hold out, and these are annotators': name a file of true labels, dev")
     if data.folds > len(train):
         raise DataError(f"{path}: expected {data.folds} sentences or more, one for each fold, got {len(train)}")
     known = {OUTSIDE}.union(*(labels for sentence in train for labels in sentence.references))
@@ -109,7 +111,7 @@ def read_corpora(data: Data) -> Corpora:
     return Corpora(train, dev, test, scheme)
 
 
-def _check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> None:
+def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> None:
     """Every label must be a tag of the scheme; what may follow what is not asked here, for annotators err."""
     good: set[str] = set()
     for sentence in sentences:
@@ -135,6 +137,8 @@ def _read_part(path: str, scheme: Scheme, known: set[str]) -> Part:
     """A file of true labels, which must be among those of the training file."""
     found = read_conll(Path(path), scheme=scheme).sentences
     for sentence in found:
+        if sentence.annotators:
+            raise DataError(f"{path}, line {sentence.line}: expected the true labels in the last column, got those of several annotators")
         for token, label in enumerate(sentence.labels[0]):
             if label not in known:
                 raise DataError(f"{path}, line {sentence.line + token}: the label {label} does not occur in the training file")
@@ -231,7 +235,7 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
 
     Args:
         data: the corpus.
-        references: "all" or "vote".
+        references: as in the recipe.
         ties: of votes.
         weights: of annotators, as in the recipe.
         mend: whether sequences that break the scheme are mended, as they must be where the target forbids them.
@@ -240,30 +244,33 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
     corpora = read_corpora(data)
     target = scheme_of(data.train_scheme) or corpora.scheme
     several = any(sentence.annotators for sentence in corpora.train)
-    if not several and (references == "vote" or weights != "uniform"):
+    if not several and (references != "all" or weights != "uniform"):
         raise DataError(
             f"{data.train or 'the training data'}: votes and weights need annotators, and the file has none (annotators = N, or all)"
         )
-    reliability = None if weights == "uniform" else estimate(corpora.train, weights)  # type: ignore[arg-type]
+    model = references if references == "dawid-skene" else weights
+    reliability = None if model == "uniform" else estimate(corpora.train, model)  # type: ignore[arg-type]
     sequences: list[list[Sequence[str]]] = []
     shares: list[Array] = []
-    for sentence in corpora.train:
+    for number, sentence in enumerate(corpora.train):
         if references == "vote":
             found: list[Sequence[str]] = [vote(sentence, ties, seed=data.seed)]
-            share = np.ones(1)
+        elif references == "dawid-skene" and reliability is not None:
+            found = [[reliability.labels[k] for k in reliability.posteriors[number].argmax(1)]]
         else:
             found = list(sentence.references)
-            share = np.ones(len(found))
-            if reliability is not None:
-                share = np.array([weight for weight in reference_weights(sentence, reliability) if weight > 0])
-        if mend or target != corpora.scheme:
+        share = np.ones(len(found))
+        if references == "all" and reliability is not None:
+            share = np.array([weight for weight in reference_weights(sentence, reliability) if weight > 0])
+        # what is put together token by token belongs to nobody, and is mended in any case
+        if mend or references != "all" or target != corpora.scheme:
             found = [convert(labels, corpora.scheme, target) for labels in found]
         sequences.append(found)
         shares.append(share)
     # O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of one word can be
     names = tuple(sorted({OUTSIDE}.union(*(labels for found in sequences for labels in found))))
-    number = {name: k for k, name in enumerate(names)}
-    arrays = [np.array([[number[name] for name in labels] for labels in found], np.int64) for found in sequences]
+    numbers = {name: k for k, name in enumerate(names)}
+    arrays = [np.array([[numbers[name] for name in labels] for labels in found], np.int64) for found in sequences]
     return Labelled(names, References(arrays, shares), reliability)
 
 

@@ -256,7 +256,10 @@ class FoldLearner(_Judged):
         final = self._final() | self._final_numbers
         if self._folds:
             sums = self._fold_counts.sum(0)
-            final |= {f"dev_{name}": float(of(sums)) for name, of in _MEASURES.items()}
+            of_folds = {name: float(of(sums)) for name, of in _MEASURES.items()}
+            final |= {f"dev_{name}": value for name, value in of_folds.items()}
+            if self._problem.prepared.corpora.test is None:  # the model of all data knows them: what it makes of them is no test
+                final |= {"test": of_folds["f1"], **{f"test_{name}": value for name, value in of_folds.items()}}
         return [final]
 
     def state(self) -> dict[str, Tensor]:

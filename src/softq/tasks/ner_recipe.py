@@ -94,7 +94,10 @@ class Model:
 class Annotations:
     """How several annotators are used."""
 
-    references: Literal["all", "vote"] = key("all", "each annotator is a reference, or their majority vote is the only one")
+    references: Literal["all", "vote", "dawid-skene"] = key(
+        "all",
+        "all: each annotator is a reference; vote: their majority vote is the only one; dawid-skene: the labels that EM finds likeliest",
+    )
     ties: Ties = key("entity", "which label wins a tie of votes: entity, outside (O), first (annotator) or random")
     weights: Literal["uniform", "one-coin", "dawid-skene"] = key(
         "uniform", "of annotators: the same, or estimated from what they wrote by EM"
@@ -111,6 +114,12 @@ class Annotations:
         if math.isinf(self.sharpness):
             raise RecipeError("sharpness must be finite, got inf")
         _check_positive("entity_weight", self.entity_weight)
+        if self.references != "all" and self.weights != "uniform":
+            raise RecipeError(
+                f"weights are of annotators, and references = {self.references} leaves one reference: choose all, or uniform weights"
+            )
+        if self.sharpness != 1 and self.weights == "uniform":
+            raise RecipeError("sharpness is of estimated weights: choose weights = dawid-skene, or leave it out")
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,9 @@ class OWLQN(LBFGS):
         super().__init__(point, penalised, tolerance=tolerance, memory=memory, scale=scale)
 
     def iterate(self) -> None:
-        """One step: choose a direction and an orthant, search along it, remember."""
+        """One step: choose a direction and an orthant, search along it, remember. Of a search that is over, none."""
+        if self.status != "going":
+            return
         direction = self._direction()
         direction.masked_fill_(direction * self.gradient >= 0, 0.0)  # downhill in every coordinate, or not at all
         if self._slope(direction) >= 0:
