@@ -361,7 +361,7 @@ def test_a_label_that_training_does_not_have(tmp_path, files):
         ("Ann B-PER\nLee\n", [], "t, line 2: expected 2 columns separated by spaces"),
         ("Ann\tB-PER\nran\tO\nLee\t\n", [], "t, line 3: column 2 is empty"),
         ("She PRP\nran VBD\n", [], "t: expected entity tags such as B-PER and O in the last column, got 'PRP', 'VBD'"),
-        ("Ann B-PER\nran O\n\nat O\nhome LOC\n", [], r"t, line 5: expected a tag such as B-PER or O, as most .* \(bio\), got 'LOC'"),
+        ("Ann B-PER\nran O\n\nat O\nhome LOC\n", [], r"t, line 5: expected a tag of bio such as B-PER or O, got 'LOC'"),
         ("Ann B-PER\nran ?\n", [], "t, line 2: expected a tag .* got '\\?'"),
         ("Ann O\nLee I-PER\n", ["--scheme", "bio"], r"t, line 2: expected O or B-\* after O, got I-PER"),
         ("# annotators = a b\nAnn B-PER ?\nran O O\n\n# annotators = a b\nAnn ? O\nran O ?\n", [], "t, line 6: expected an annotator who"),
@@ -518,8 +518,10 @@ def test_no_tagger_of_the_world_beats_its_bayes_rule(tmp_path, flags):
 
 def test_the_signature_names_the_reward():
     assert TASK.signature(recipe()) == "token-accuracy"
-    assert TASK.signature(recipe("--entity-weight", 2.5)) == "token-reward:entity-weight=2.5"
-    assert TASK.signature(recipe("--entity-weight", 2, "--type-credit", 0.5)) == "token-reward:entity-weight=2:type-credit=0.5"
+    assert TASK.signature(recipe("--entity-weight", 2.5)) == "token-accuracy"  # which ML does not aim at anyway
+    toward = ("--objective", "raml", "--tau", 0.5, "--entity-weight", 2.5)
+    assert TASK.signature(recipe(*toward)) == "token-reward:entity-weight=2.5"
+    assert TASK.signature(recipe(*toward, "--type-credit", 0.5)) == "token-reward:entity-weight=2.5:type-credit=0.5"
 
 
 def test_the_best_tagger_of_a_run_is_a_file(tmp_path, files):
@@ -549,7 +551,9 @@ def test_cells_of_a_sweep_have_their_recipes_back():
 def test_annotators_are_not_the_truth(tmp_path, files):
     crowd = tmp_path / "crowd.conll"
     crowd.write_text("# annotators = u v\nAnn\tB-PER\tO\nran\tO\tO\n\n# annotators = u v\nBob\tB-PER\tB-PER\nran\tO\tO\n")
-    with pytest.raises(DataError, match=r"crowd.conll, line 2: expected the true labels in the last column, got those of several annotators"):
+    with pytest.raises(
+        DataError, match=r"crowd.conll, line 2: expected the true labels in the last column, got those of several annotators"
+    ):
         run(tmp_path / "a", *parts(files, "train"), "--dev", crowd)
     with pytest.raises(DataError, match="folds are judged by the labels they hold out, and these are annotators'"):
         run(tmp_path / "b", "--train", crowd, "--folds", 2)

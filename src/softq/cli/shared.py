@@ -120,6 +120,8 @@ def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Want
     if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
         raise RecipeError(f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep")
     recipe, grids = parse_recipe(task, merge(table, laid_over), where)
+    if sweep and isinstance(recipe, NerRecipe) and recipe.data.train and not (recipe.data.dev or recipe.data.folds):
+        raise RecipeError("a sweep chooses by development scores, and those of the training file say nothing: add --dev FILE or --folds 5")
     return Wanted(task, recipe, grids)
 
 

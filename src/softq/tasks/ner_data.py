@@ -123,8 +123,7 @@ def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> Non
             except OutputError:
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
                 raise DataError(
-                    f"{path}, line {sentence.line + place}: expected a tag such as B-PER or O, as most labels of the file are ({scheme}), "
-                    f"got {label!r}"
+                    f"{path}, line {sentence.line + place}: expected a tag of {scheme} such as B-PER or O, got {label!r}"
                 ) from None
             good.add(label)
 
