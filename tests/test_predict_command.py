@@ -345,8 +345,8 @@ def test_a_file_in_another_scheme_has_the_same_scores(corpus, runs, tmp_path):
     refused(
         softq("evaluate", runs[0] / "bio", tmp_path / "bioes", "--scheme", "bio"),
         "bioes, line ",
-        "such as B-PER or O",
-        "expected a tag of bio",
+        "such as B-PER, got '",
+        "(bio)",
     )
 
 
@@ -616,3 +616,11 @@ def test_a_sweep_needs_something_to_choose_by(tmp_path):
     assert result.exit_code == 2
     assert "add --dev FILE or --folds 5" in result.stderr
     assert not (tmp_path / "sweep").exists()
+
+
+def test_a_wrong_scheme_is_not_scored(runs, tmp_path):
+    path = tmp_path / "true.conll"
+    path.write_text("Ann\tB-PER\nran\tO\n")
+    result = softq("evaluate", runs[0] / "bio", path, "--scheme", "bioes")
+    assert result.exit_code == 2
+    assert "true.conll, line 2: expected I-PER or E-PER after B-PER, got O (bioes)" in result.stderr

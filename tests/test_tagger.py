@@ -215,7 +215,7 @@ def test_constraints_of_the_model_are_in_its_marginals():
         assert all(sentence[0][label] == 0.0 for label in model.classes_ if label.startswith("I-"))
 
 
-@pytest.mark.parametrize(("labels", "scheme"), [(["B-X", "I-X"], "bioes"), (["B-X", "E-X"], "bioes"), (["I-X", "I-X"], "iob1")])
+@pytest.mark.parametrize(("labels", "scheme"), [(["B-X", "E-X"], "bioes"), (["I-X", "I-X"], "iob1")])
 @pytest.mark.parametrize("constraints", ["decode", "target", "model"])
 @pytest.mark.parametrize("algorithm", ["lbfgs", "adagrad"])
 def test_constraints_always_leave_a_sequence(labels, scheme, constraints, algorithm):

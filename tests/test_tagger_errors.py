@@ -128,3 +128,15 @@ def test_values_beyond_reason():
         CRFTagger().fit([*huge, [{"b": 3e38}] * 9], [*L, ["X"] * 9])
     with pytest.raises(SoftqError, match=r"training diverged in epoch 2: the loss is .*; lower learning_rate"), np.errstate(all="ignore"):
         CRFTagger(algorithm="adagrad", learning_rate=1e39).fit(A, L)
+
+
+def test_a_scheme_that_the_labels_do_not_follow():
+    x, y = [["Ann", "Lee", "ran"]], [["B-PER", "I-PER", "O"]]
+    with pytest.raises(DataError, match=r"scheme='bioes' does not fit: sentence 0, token 2: expected .* got O; the labels of y follow bio"):
+        CRFTagger(scheme="bioes", constraints="decode").fit(x, y)
+
+
+@pytest.mark.parametrize(("y", "got"), [([["O", "B-PER"]], "1"), ([[["O", "B-PER"]] * 2, [["O", "O"]] * 3], "2, 3")])
+def test_weighed_annotators_keep_their_places(y, got):
+    with pytest.raises(DataError, match=f"None where an annotator is missing, got {got}$"):
+        CRFTagger().fit([["a", "b"]] * len(y), y, ref_weights="dawid-skene")

@@ -16,7 +16,9 @@ from softq.data.conll import Sentence, to_conll
 from softq.data.tags import convert
 from softq.data.worlds import EntityWorld
 from softq.errors import DataError
+from softq.recipe import build, parse_flags
 from softq.tagging import Tagger
+from softq.tasks import TASKS, train_cells
 
 GOLDEN = Path(__file__).parent / "golden"
 SENTENCES = [["Ann", "Lee", "met", "Zoë", "in", "Łódź", "."], ["She", "lives", "in", "Paris", "now"], ["Ann"], []]
@@ -154,3 +156,19 @@ def test_files_that_are_no_taggers(fitted, tmp_path):
         CRFTagger.load(tmp_path / "text")
     with pytest.raises(DataError, match="is not a tagger of softq"):
         CRFTagger.load(tmp_path / "nothing")
+
+
+def test_a_run_of_the_command_is_read(tmp_path):
+    train = tmp_path / "train.conll"
+    sentences = EntityWorld().draw(40, seed=3)
+    train.write_text("\n".join("".join(f"{t}\t{y}\n" for t, y in zip(s.tokens, s.labels[0], strict=True)) for s in sentences))
+    task = TASKS["ner"]
+    table = parse_flags(task.recipe_type, ["--train", str(train), "--templates", "word[0],word[-1]"])
+    train_cells(task, [build(task.recipe_type, table)], tmp_path / "run")
+    tagger, _ = Tagger.load(tmp_path / "run" / "best.safetensors")
+    words = [list(s.tokens) for s in sentences]
+    for path in (tmp_path / "run", tmp_path / "run" / "best.safetensors"):
+        loaded = CRFTagger.load(path)
+        assert loaded.predict(words) == tagger.decode(tagger.index.transform(words))
+    loaded.save(tmp_path / "again")
+    assert CRFTagger.load(tmp_path / "again").predict(words) == loaded.predict(words)

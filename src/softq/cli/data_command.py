@@ -17,7 +17,7 @@ from rich.table import Table
 import softq
 from softq.cli.shared import one_line_errors, results_console
 from softq.data.agreement import Agreement, agreement
-from softq.data.conll import Annotators, check_conll, find_scheme, read_conll
+from softq.data.conll import MISSING, Annotators, check_conll, find_scheme, read_conll
 from softq.data.tags import Scheme, spans
 from softq.errors import DataError, OutputError
 
@@ -149,7 +149,9 @@ def _count(path: Path, annotators: Annotators, name: SchemeName | None) -> dict[
         "labels": dict(sorted(labels.items())),
         "entities": dict(sorted(entities.items())),
         "annotators": len(names),
-        "annotations": sum(len(sentence.labels) for sentence in sentences) if names else 0,
+        "annotations": sum(any(label != MISSING for label in labels) for sentence in sentences for labels in sentence.labels)
+        if names
+        else 0,
         "agreement": _as_json(agreement(sentences)) if names else None,
     }
 

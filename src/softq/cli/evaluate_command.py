@@ -133,15 +133,15 @@ def _score_columns(path: Path, named: Scheme | None) -> tuple[Gold, SpanStatisti
 
 def _read_gold(path: Path, named: Scheme | None, usual: Scheme | None) -> Gold:
     """A file of true labels; ``usual`` is the scheme where they show none."""
-    sentences = _read(path)
+    sentences = _read(path, named)
     labels = [sentence.labels[0] for sentence in sentences]
     scheme = named or find_scheme(sentences) or usual or "bio"
     check_tags(path, sentences, scheme)
     return Gold(path, sentences, labels, scheme)
 
 
-def _read(path: Path) -> list[Sentence]:
-    sentences = read_conll(path).sentences
+def _read(path: Path, named: Scheme | None = None) -> list[Sentence]:
+    sentences = read_conll(path, scheme=named).sentences
     if sentences[0].annotators:
         raise DataError(f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of annotators")
     return sentences

@@ -8,6 +8,7 @@ import inspect
 import warnings
 from collections.abc import Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -21,7 +22,8 @@ from softq.estimators import options
 from softq.estimators.tagger_input import Annotations, Kind, Sentences, check_held_out
 from softq.estimators.tagger_options import SchemeOption, as_json, choice, not_negative, positive, reward_for, scheme_for
 from softq.estimators.tagger_training import Schedule, Stopping, Trained, by_batches, by_search
-from softq.features import FeatureMatrix
+from softq.features import FeatureMatrix, TemplateIndex
+from softq.run import BEST
 from softq.tagging import Constraints, ConvergenceWarning, CRFSettings, Decoding, References, Tagger
 from softq.targets import ObjectiveName
 
@@ -304,8 +306,13 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """The tagger that `save` wrote; it predicts the same. Its arrays stay on the disk until they are used."""
-        tagger, notes = Tagger.load(path)
+        """The tagger that `save` wrote; it predicts the same. Its arrays stay on the disk until they are used.
+
+        A run folder of ``softq train ner`` is read too, or the ``best.safetensors`` in it: what the run measured stays there.
+        """
+        tagger, notes = Tagger.load(Path(path) / BEST if Path(path).is_dir() else path)
+        if isinstance(notes, dict) and "file_scheme" in notes and "estimator" not in notes:
+            return cls._of_run(tagger, notes)
         if not isinstance(notes, dict) or notes.get("estimator") != cls.__name__:
             raise DataError(f"{path} holds a tagger that is no {cls.__name__}'s: expected a file of {cls.__name__}.save")
         try:
@@ -330,6 +337,18 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
                 f"{path} is damaged, or of another version of softq: expected the notes of {cls.__name__}.save, got {what}; "
                 "fit and save the tagger again"
             ) from None
+        return loaded
+
+    @classmethod
+    def _of_run(cls, tagger: Tagger, notes: dict[str, Any]) -> Self:
+        """The tagger of a run; attributes of a fit are None."""
+        templates = list(tagger.index.templates) if isinstance(tagger.index, TemplateIndex) else None
+        loaded = cls(constraints="decode" if tagger.scheme else "none", decoding=notes["decoding"], templates=templates)
+        loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
+        loaded._kind, loaded._scheme = "pairs" if notes["pos"] else "words", notes["trained_scheme"]
+        loaded.annotators_, loaded.dev_score_ = (), None
+        for name in _LEARNT:
+            setattr(loaded, name, None)
         return loaded
 
     # --- options ------------------------------------------------------------------------------------------

@@ -119,13 +119,14 @@ class Annotations(NamedTuple):
     sequences: list[list[Sequence[str]]]
     weights: list[np.ndarray[Any, Any]]
     annotators: list[list[int]]
+    places: list[int]  # of annotators in y, missing ones too
 
     @classmethod
     def read(cls, given: Any, lengths: Sequence[int], ref_weights: Any = None) -> Annotations:
         """Check y against the lengths of the sentences; annotators that are missing, or have the weight 0, are left out."""
         per_sentence = _as_long("y", given, len(lengths))
         weights_given = [None] * len(lengths) if ref_weights is None else _as_long("ref_weights", ref_weights, len(lengths))
-        sequences, weights, annotators = [], [], []
+        sequences, weights, annotators, places = [], [], [], []
         for number, (labels, length, shares) in enumerate(zip(per_sentence, lengths, weights_given, strict=True)):
             found = _sequences(labels, number)
             checked = _weights(shares, len(found), number)
@@ -140,7 +141,8 @@ class Annotations(NamedTuple):
             sequences.append([sequence for sequence, _, _ in kept if sequence is not None])
             weights.append(np.array([weight for _, weight, _ in kept]))
             annotators.append([place for _, _, place in kept])
-        return cls(sequences, weights, annotators)
+            places.append(len(found))
+        return cls(sequences, weights, annotators, places)
 
     def weighed(self, model: Model) -> tuple[Annotations, tuple[AnnotatorRow, ...]]:
         """The same with annotators, who are told apart by their places in y, weighed by how reliable they seem (EM); and their rows."""
@@ -148,6 +150,12 @@ class Annotations(NamedTuple):
             raise DataError(
                 f"annotators are weighed by their labels, among which {MISSING!r} stands for one that is missing: expected y without it, "
                 "got it as a label; rename it, or put None in place of an annotator who did not label the whole sentence"
+            )
+        counts = sorted(set(self.places))
+        if len(counts) > 1 or counts[0] < 2:
+            raise DataError(
+                "annotators are weighed by where they agree and told apart by their places in y: expected the same two places or more in "
+                f"every sentence, None where an annotator is missing, got {', '.join(map(str, counts))}"
             )
         sentences = [
             Sentence(("",) * len(found[0]), tuple(map(tuple, found)), tuple(map(str, places)))

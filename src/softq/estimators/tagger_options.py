@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 import torch
 
-from softq.data.tags import Scheme
+from softq.data.tags import Scheme, faults
 from softq.errors import DataError, EstimatorError, OutputError, RewardError, ShapeError
 from softq.estimators import options
 from softq.estimators.tagger_input import Annotations
@@ -44,15 +44,27 @@ def scheme_for(option: Any, annotations: Annotations) -> Scheme:
     """The tag scheme of an option, where it says "auto" the one that the labels follow."""
     known: tuple[SchemeOption, ...] = get_args(SchemeOption)
     scheme = choice("scheme", option, known)
-    if scheme != "auto":
-        return scheme
     found = annotations.scheme()
+    if scheme != "auto":
+        if found not in (scheme, None):
+            _check_scheme(scheme, annotations, found)
+        return scheme
     if found is None:
         labels = ", ".join(annotations.labels[:5])
         raise DataError(
             f"constraints are for tags of entities such as B-PER, and the labels of y are {labels}: leave constraints at 'none'"
         )
     return found
+
+
+def _check_scheme(scheme: Scheme, annotations: Annotations, found: Scheme | None) -> None:
+    """Labels of another scheme would all be forbidden, and a tagger that keeps to this one would predict nothing but O."""
+    for number, sequences in enumerate(annotations.sequences):
+        for labels in sequences:
+            for place, message in faults(labels, scheme):
+                raise DataError(
+                    f"scheme={scheme!r} does not fit: sentence {number}, token {place}: {message}; the labels of y follow {found}"
+                )
 
 
 def reward_for(option: Any, entity_weight: Any, labels: Sequence[str]) -> TokenReward:
