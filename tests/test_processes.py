@@ -244,7 +244,7 @@ def test_two_processes_go_on_after_a_signal(server, alone, tmp_path):
 
     has_begun = begins(run)
     pids = start()
-    wait_for(has_begun)
+    wait_for(lambda: has_begun() and place(run) > 0)  # a checkpoint: the other one, too, is past its first epoch and hears signals
     os.kill(pids[1], signal.SIGTERM)  # one hears it, both stop
     ended = server.wait()
     assert [code for code, *_ in ended] == [130, 130], ended
