@@ -418,7 +418,7 @@ def test_training_says_what_its_numbers_are_of(runs):
     folder, printed = runs
     expected = {
         "bio": ("dev.conll", "dev.conll again"),
-        "bioes": ("2 folds of train.conll", "train.conll itself, which it was trained on"),
+        "bioes": ("2 folds of train.conll", "2 folds of train.conll again"),
         "pos": ("train.pos itself, which it was trained on", "train.pos itself, which it was trained on"),
     }
     for name, parts in expected.items():
@@ -612,9 +612,10 @@ def test_reproduce_all_and_what_it_refuses(tmp_path, monkeypatch, corpus):
 def test_a_sweep_needs_something_to_choose_by(tmp_path):
     train = tmp_path / "train.conll"
     train.write_text("Ann B-PER\nran O\n")
-    result = softq("sweep", "ner", "--train", train, "--out", tmp_path / "sweep")
-    assert result.exit_code == 2
-    assert "add --dev FILE or --folds 5" in result.stderr
+    for more in ([], ["--folds", "2"]):
+        refused(
+            softq("sweep", "ner", "--train", train, *more, "--out", tmp_path / "sweep"), "add --dev FILE, or --folds 5 with --test FILE"
+        )
     assert not (tmp_path / "sweep").exists()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -14,7 +14,6 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
 
 import softq
 from softq.cli.data_command import SchemeName
@@ -24,28 +23,10 @@ from softq.cli.shared import one_line_errors, results_console
 from softq.data.conll import Sentence, find_scheme, read_conll
 from softq.data.tags import Scheme, spans
 from softq.errors import DataError, OutputError
-from softq.evaluate import (
-    Interval,
-    SpanScores,
-    SpanStatistics,
-    exact_match,
-    paired_bootstrap,
-    span_f1,
-    span_precision,
-    span_recall,
-    span_statistics,
-    token_accuracy,
-)
+from softq.evaluate import SPAN_METRICS, Interval, SpanScores, SpanStatistics, paired_bootstrap, span_statistics
 from softq.tasks.ner_data import check_tags, transform
 
 _AT_A_TIME = 2000  # sentences
-_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
-    "precision": span_precision,
-    "recall": span_recall,
-    "f1": span_f1,
-    "token_accuracy": token_accuracy,
-    "exact_match": exact_match,
-}
 _TITLES = {"f1": "F1", "token_accuracy": "token accuracy", "exact_match": "exact match"}  # those not called by their name
 
 
@@ -168,7 +149,7 @@ def _score_model(tagger: FileTagger, gold: Gold) -> SpanStatistics:
 def _compare(found: SpanStatistics, others: SpanStatistics) -> dict[str, tuple[float, Interval]]:
     """For each metric the second model's score, and the first one's advantage."""
     compared = {}
-    for name, metric in _METRICS.items():
+    for name, metric in SPAN_METRICS.items():
         generator = torch.Generator().manual_seed(0)  # the same draws for all metrics
         (gap,) = paired_bootstrap(found.rows[None, None], others.rows[None], metric, generator=generator)
         compared[name] = float(metric(others.rows.sum(0))), gap

@@ -120,8 +120,11 @@ def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Want
     if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
         raise RecipeError(f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep")
     recipe, grids = parse_recipe(task, merge(table, laid_over), where)
-    if sweep and isinstance(recipe, NerRecipe) and recipe.data.train and not (recipe.data.dev or recipe.data.folds):
-        raise RecipeError("a sweep chooses by development scores, and those of the training file say nothing: add --dev FILE or --folds 5")
+    if sweep and isinstance(recipe, NerRecipe) and recipe.data.train and not (recipe.data.dev or (recipe.data.folds and recipe.data.test)):
+        raise RecipeError(
+            "a sweep chooses by development scores and compares on a test part, and the training file can be neither: add --dev FILE, or "
+            "--folds 5 with --test FILE"
+        )
     return Wanted(task, recipe, grids)
 
 
@@ -172,7 +175,7 @@ def parts_of(data: Data) -> tuple[str, str]:
     if data.halve_dev:
         return f"every other sentence of {dev}", f"the other sentences of {dev}"
     chosen_on = dev or (f"{data.folds} folds of {train}" if data.folds else itself)
-    return chosen_on, Path(data.test).name or (f"{dev} again" if dev else itself)
+    return chosen_on, Path(data.test).name or (f"{chosen_on} again" if dev or data.folds else itself)
 
 
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:

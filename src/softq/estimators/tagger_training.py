@@ -9,14 +9,12 @@ import torch
 
 from softq.errors import ScoreError
 from softq.features import FeatureMatrix
-from softq.kernels import feature_crf as kernels
-from softq.tagging import AdaGrad, CRFObjective, CRFSettings, Forbidden, Layout, References, corpus_target, seen_layout
+from softq.tagging import AdaGrad, CRFObjective, CRFSettings, Layout, References
 from softq.train.lbfgs import LBFGS
 from softq.train.owlqn import OWLQN
 
 Array = np.ndarray[Any, Any]
 
-_ROUNDING = 1e-6  # of counts that are sums of weights
 _ROUNDED_AWAY = 1e-3  # part of the first gradient: a search that can go no further from there is at the minimum
 _NOISE = 1e-7  # relative, of a loss: what is left of it below this is nothing
 _EXACT = 1e-9  # part of the first gradient: the search's own rule, which hardly ever ends one
@@ -99,7 +97,7 @@ def by_search(
     settings: CRFSettings, matrix: FeatureMatrix, references: References, *, c1: float, memory: int, stopping: Stopping, verbose: bool
 ) -> Trained:
     """L-BFGS, or with ``c1`` OWL-QN, from weights of 0."""
-    objective = _objective(settings, matrix, references)
+    objective = settings.whole(matrix, references)
     stopping = stopping._replace(entropy=objective.target.entropy)
     start = torch.zeros(objective.layout.size)
     try:
@@ -121,27 +119,6 @@ def by_search(
         raise ScoreError(f"training diverged: {error}; rescale features with large values, or raise c2 ({settings.c2:g})") from None
     problem = None if converged else stopping.shortfall(search, losses)
     return Trained(*objective.layout.unpack(search.point), losses, objective.kl, converged, problem)
-
-
-def _objective(settings: CRFSettings, matrix: FeatureMatrix, references: References) -> CRFObjective:
-    """The objective over all sentences, with a weight for what CRFsuite has one for."""
-    columns = kernels.transpose(matrix.offsets, matrix.indices, matrix.values, matrix.size)
-    counted, counted_columns = matrix, columns
-    if settings.min_freq == 0:  # then a feature counts that a token names, even with the value 0
-        counted, counted_columns = matrix._replace(values=None), columns._replace(values=None)
-    layout = seen_layout(
-        counted,
-        references,
-        len(settings.labels),
-        all_states=settings.all_states,
-        all_transitions=settings.all_transitions,
-        min_freq=settings.min_freq,
-        columns=counted_columns,
-    )
-    if settings.min_freq > 1 and not settings.all_transitions:
-        seen = corpus_target("ml", references, Forbidden.by(None, settings.labels)).pairs
-        layout = layout._replace(transitions=torch.from_numpy(np.flatnonzero(seen > settings.min_freq - _ROUNDING)))
-    return CRFObjective(matrix, settings.target(references), layout, c2=settings.c2, forbidden=settings.forbidden, columns=columns)
 
 
 def by_batches(

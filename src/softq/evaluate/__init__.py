@@ -2,6 +2,7 @@
 
 from softq.evaluate.intervals import Interval, mean_interval, mean_of_first, paired_bootstrap, student_t
 from softq.evaluate.spans import (
+    SPAN_METRICS,
     SPAN_STATISTICS,
     KindScores,
     SpanScores,
@@ -15,6 +16,7 @@ from softq.evaluate.spans import (
 )
 
 __all__ = [
+    "SPAN_METRICS",
     "SPAN_STATISTICS",
     "Interval",
     "KindScores",

@@ -8,7 +8,7 @@ here. A ratio of nothing to nothing is 0, as conlleval has it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,6 +83,16 @@ def token_accuracy(sums: Tensor) -> Tensor:
 def exact_match(sums: Tensor) -> Tensor:
     """Share of sentences with every label right, from sums of rows ``[..., 7]``."""
     return _ratio(sums[..., 5], sums[..., 6])
+
+
+SPAN_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
+    "precision": span_precision,
+    "recall": span_recall,
+    "f1": span_f1,
+    "token_accuracy": token_accuracy,
+    "exact_match": exact_match,
+}
+"""All of them, by the names that `SpanScores` has for them."""
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:

@@ -17,15 +17,13 @@ from torch import Tensor
 from softq.data.tags import convert
 from softq.errors import SoftqError
 from softq.evaluate import (
+    SPAN_METRICS,
     Interval,
     KindScores,
     SpanScores,
-    exact_match,
     mean_interval,
     paired_bootstrap,
     span_f1,
-    span_precision,
-    span_recall,
     span_statistics,
     token_accuracy,
 )
@@ -148,8 +146,8 @@ def _from_data(task: Task, results: NerResults, members: Mapping[str, Sequence[S
     if results.kind != "temperatures" and estimated:
         annotations = estimated[0].annotations
         reliability = label(estimated[0].data, annotations.references, annotations.ties, annotations.weights, False).reliability
-        assert reliability is not None  # noqa: S101 -- weights are estimated
-        found |= {"annotators": reliability.annotators, "annotator_model": annotations.weights}
+        if reliability is not None:
+            found |= {"annotators": reliability.annotators, "annotator_model": annotations.weights}
     if results.best is not None:
         kinds = _by_kind(results.best.recipe, members[results.best.name][0])
         found |= {"kinds": kinds, "kinds_of": results.best.name if kinds else ""}
@@ -180,14 +178,7 @@ def _gain(ours: Tensor, theirs: Tensor, metric: Callable[[Tensor], Tensor]) -> I
 
 def _bayes(data: Data) -> dict[str, float]:
     sums = bayes_statistics(data).sum(0)
-    metrics = {
-        "f1": span_f1,
-        "precision": span_precision,
-        "recall": span_recall,
-        "token_accuracy": token_accuracy,
-        "exact_match": exact_match,
-    }
-    return {name: float(metric(sums)) for name, metric in metrics.items()}
+    return {name: float(metric(sums)) for name, metric in SPAN_METRICS.items()}
 
 
 def _by_kind(recipe: NerRecipe, member: SweepCell) -> dict[str, KindScores]:

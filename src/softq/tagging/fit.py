@@ -21,6 +21,8 @@ from softq.train.lbfgs import LBFGS
 
 Array = np.ndarray[Any, Any]
 
+_ROUNDING = 1e-6  # of counts that are sums of weights
+
 
 @dataclass(frozen=True)
 class CRFSettings:
@@ -36,7 +38,8 @@ class CRFSettings:
         c2: penalty.
         all_states: weights for all pairs of features and labels, not only for those a reference shows.
         all_transitions: likewise for pairs of labels.
-        min_freq: pairs of features and labels that references show less often have no weight.
+        min_freq: pairs of features and labels, or of labels, that references show less often have no weight; as in CRFsuite a feature
+            counts by its value, and with 0 one of the value 0 counts, too.
 
     """
 
@@ -69,15 +72,21 @@ class CRFSettings:
     def whole(self, matrix: FeatureMatrix, references: References, columns: kernels.Columns | None = None) -> CRFObjective:
         """The objective over a corpus; ``columns`` is the transposed matrix where the caller has it already."""
         columns = columns or kernels.transpose(matrix.offsets, matrix.indices, matrix.values, matrix.size)
+        counted, counted_columns = matrix, columns
+        if self.min_freq == 0:  # then a feature counts that a token names, even with the value 0
+            counted, counted_columns = matrix._replace(values=None), columns._replace(values=None)
         layout = seen_layout(
-            matrix,
+            counted,
             references,
             len(self.labels),
             all_states=self.all_states,
             all_transitions=self.all_transitions,
             min_freq=self.min_freq,
-            columns=columns,
+            columns=counted_columns,
         )
+        if self.min_freq > 1 and not self.all_transitions:
+            seen = corpus_target("ml", references, Forbidden.by(None, self.labels)).pairs
+            layout = layout._replace(transitions=torch.from_numpy(np.flatnonzero(seen > self.min_freq - _ROUNDING)))
         return CRFObjective(matrix, self.target(references), layout, c2=self.c2, forbidden=self.forbidden, columns=columns)
 
 

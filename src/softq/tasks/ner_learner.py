@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from softq.data.tags import Scheme
-from softq.evaluate import exact_match, span_f1, span_precision, span_recall, token_accuracy
+from softq.evaluate import SPAN_METRICS, span_f1
 from softq.features import FeatureMatrix
 from softq.tagging import AdaGrad, ConvergenceWarning, CRFObjective, CRFSettings, References, Tagger, entity_reward, shortfall
 from softq.tasks.ner_data import Labelled, Prepared, label, prepare, statistics
@@ -21,13 +21,6 @@ from softq.train.lbfgs import LBFGS
 
 Array = np.ndarray[Any, Any]
 _SENTENCES_AT_ONCE = 10_000  # whose features are made together where they are not kept
-_MEASURES = {
-    "f1": span_f1,
-    "precision": span_precision,
-    "recall": span_recall,
-    "token_accuracy": token_accuracy,
-    "exact_match": exact_match,
-}
 
 
 class Problem(NamedTuple):
@@ -158,7 +151,7 @@ class _Judged:
     def _final(self) -> dict[str, float]:
         problem, tagger = self._problem, self._kept()
         dev, test = problem.dev(tagger).sum(0), problem.test(tagger).sum(0)
-        measures = {f"{part}_{name}": float(of(sums)) for part, sums in (("dev", dev), ("test", test)) for name, of in _MEASURES.items()}
+        measures = {f"{part}_{name}": float(of(sums)) for part, sums in (("dev", dev), ("test", test)) for name, of in SPAN_METRICS.items()}
         return {"test": measures["test_f1"], **measures}
 
 
@@ -256,7 +249,7 @@ class FoldLearner(_Judged):
         final = self._final() | self._final_numbers
         if self._folds:
             sums = self._fold_counts.sum(0)
-            of_folds = {name: float(of(sums)) for name, of in _MEASURES.items()}
+            of_folds = {name: float(of(sums)) for name, of in SPAN_METRICS.items()}
             final |= {f"dev_{name}": value for name, value in of_folds.items()}
             if self._problem.prepared.corpora.test is None:  # the model of all data knows them: what it makes of them is no test
                 final |= {"test": of_folds["f1"], **{f"test_{name}": value for name, value in of_folds.items()}}
