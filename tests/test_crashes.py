@@ -78,6 +78,22 @@ def plain_sgd(out):
     go(noisy_regression(average=False, optimizer=torch.optim.SGD), out, epochs=2, checkpoint_every=1)
 
 
+def broken_off_at_every_write(job, folder):
+    """The folders of a job that crashed at one write, each at another, and then went on to its end."""
+    for late in (False, True):
+        for number in itertools.count(1):
+            out = folder / f"{late}-{number}"
+            with pytest.MonkeyPatch.context() as patch:
+                crash_at(patch, number, late)
+                try:
+                    job(out)
+                    break
+                except CrashError:
+                    pass
+            job(out)
+            yield out
+
+
 @pytest.fixture
 def no_events(monkeypatch):
     monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
@@ -89,20 +105,11 @@ def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, job):
     job(tmp_path / "whole")
     whole = contents(tmp_path / "whole")
     writes = 0
-    for late in (False, True):
-        for number in itertools.count(1):
-            out = tmp_path / f"{late}-{number}"
-            with pytest.MonkeyPatch.context() as patch:
-                crash_at(patch, number, late)
-                try:
-                    job(out)
-                    break
-                except CrashError:
-                    writes += 1
-            job(out)
-            assert contents(out) == whole
-            assert not list(out.glob(".*"))
-            assert len(RunFolder(out).lines(TIMINGS)) == len(RunFolder(out).lines(METRICS))
+    for out in broken_off_at_every_write(job, tmp_path):
+        writes += 1
+        assert contents(out) == whole
+        assert not list(out.glob(".*"))
+        assert len(RunFolder(out).lines(TIMINGS)) == len(RunFolder(out).lines(METRICS))
     assert writes >= 2 * (3 + 2 + 3 * len(RunFolder(tmp_path / "whole").lines(METRICS)) + 1)  # more with checkpoints and better models
 
 

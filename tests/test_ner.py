@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import math
 import warnings
@@ -30,7 +29,7 @@ from softq.tasks.ner_learner import Problem
 from softq.tasks.ner_recipe import Data, NerRecipe
 from softq.train import events
 from test_conll import FRAGMENTS, sentences_of
-from test_crashes import CrashError, crash_at
+from test_crashes import broken_off_at_every_write
 
 TASK = TASKS["ner"]
 WORLD = EntityWorld(common=20, names=4, shared=3, double=3)
@@ -189,18 +188,9 @@ def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, files, fl
     job(tmp_path / "whole")
     whole = contents(tmp_path / "whole")
     writes = 0
-    for late in (False, True):
-        for number in itertools.count(1):
-            out = tmp_path / f"{late}-{number}"
-            with pytest.MonkeyPatch.context() as patch:
-                crash_at(patch, number, late)
-                try:
-                    job(out)
-                    break
-                except CrashError:
-                    writes += 1
-            job(out)
-            assert contents(out) == whole
+    for out in broken_off_at_every_write(job, tmp_path):
+        writes += 1
+        assert contents(out) == whole
     assert writes >= 2 * 8
 
 
@@ -583,3 +573,12 @@ def test_the_likeliest_labels_are_a_reference(tmp_path):
     assert right / total > by_vote / total > 0.9  # EM knows whom to believe
     for labels in voted.references.labels:
         assert not faults([voted.names[k] for k in labels[0]], "bio")  # votes are mended
+
+
+def test_bad_files_leave_nothing_behind(tmp_path):
+    for name, text in (("broken.conll", "Ann B-PER\nran\n"), ("none.conll", None)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(DataError, match=name):
+            run(tmp_path / "out", "--train", tmp_path / name)
+        assert not (tmp_path / "out").exists()

@@ -60,8 +60,7 @@ class RunFolder:
     def create(cls, path: Path, recipe: str, cells: Sequence[Mapping[str, Any]], device: str) -> RunFolder:
         """A new folder with the resolved recipe, its cells and the environment; one that holds a run already is an error."""
         folder = cls(path)
-        if folder.exists():
-            raise RunError(f"{path} already holds a run: add --resume to go on with it, or choose another --out")
+        folder.refuse_existing()
         with telling_how_to_go_on(folder.path):
             folder.path.mkdir(parents=True, exist_ok=True)
         folder.write(ENVIRONMENT, as_json(environment() | {"device": device}))
@@ -72,6 +71,11 @@ class RunFolder:
     def exists(self) -> bool:
         """Whether the folder holds a run, finished or not."""
         return (self.path / RECIPE).is_file()
+
+    def refuse_existing(self) -> None:
+        """An error where the folder holds a run already."""
+        if self.exists():
+            raise RunError(f"{self.path} already holds a run: add --resume to go on with it, or choose another --out")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

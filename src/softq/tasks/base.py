@@ -162,8 +162,12 @@ def train_cells(
     workers = workers or find_workers(cells[0].training.device)
     described = [describe_cell(task, cell, settings) for cell in cells]
     run = RunFolder(out)
+    fresh, learner = not (resume and run.exists()), None
+    if fresh:
+        run.refuse_existing()
+        learner = task.learner(cells, workers)  # what is wrong with the data is told before anything is written
     if workers.is_main:
-        if not (resume and run.exists()):
+        if fresh:
             device = f"{workers.size} × {workers.device.type}" if workers.size > 1 else workers.device.type
             run = RunFolder.create(out, to_toml(cells[0], task=task.name), described, device)
         _check_same_cells(run, described)
@@ -178,16 +182,25 @@ def train_cells(
         return {"task": task.name, "metric": task.metric, "signature": task.signature(cells[0]), "cells": rows}
 
     if not workers.is_main:
-        return _train(task, cells, run, workers, finish, watcher)
+        return _train(task, cells, learner, run, workers, finish, watcher)
     with run.locked():
-        return _train(task, cells, run, workers, finish, watcher)
+        return _train(task, cells, learner, run, workers, finish, watcher)
 
 
-def _train(task: Task, cells: Sequence[Any], run: RunFolder, workers: Workers, finish: Any, watcher: Watcher | None) -> dict[str, Any]:
+def _train(
+    task: Task,
+    cells: Sequence[Any],
+    learner: Learner | None,
+    run: RunFolder,
+    workers: Workers,
+    finish: Any,
+    watcher: Watcher | None,
+) -> dict[str, Any]:
     if (result := run.result()) is not None:
         return result
+    learner = learner or task.learner(cells, workers)
     names = [f"{cell.objective} seed={cell.training.seed}" for cell in cells]
-    return train(task.learner(cells, workers), run, cells[0].training, workers=workers, cell_names=names, finish=finish, watcher=watcher)
+    return train(learner, run, cells[0].training, workers=workers, cell_names=names, finish=finish, watcher=watcher)
 
 
 def _check_same_cells(run: RunFolder, described: Sequence[Mapping[str, Any]]) -> None:
