@@ -625,3 +625,12 @@ def test_a_wrong_scheme_is_not_scored(runs, tmp_path):
     result = softq("evaluate", runs[0] / "bio", path, "--scheme", "bioes")
     assert result.exit_code == 2
     assert "true.conll, line 2: expected I-PER or E-PER after B-PER, got O (bioes)" in result.stderr
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_sweep_of_bad_files_leaves_nothing_behind(tmp_path, jobs):
+    train = tmp_path / "train.conll"
+    train.write_text("Ann B-PER\nran\n")
+    result = softq("sweep", "ner", "--train", train, "--dev", train, "--jobs", jobs, "--out", tmp_path / "sweep")
+    refused(result, "train.conll, line 2: expected 2 columns")
+    assert not (tmp_path / "sweep").exists()

@@ -6,18 +6,19 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softq.errors import RecipeError, RunError
+from softq.errors import RecipeError, RunError, SoftqError
 from softq.recipe import recipe_hash
 from softq.run import CELLS, RECIPE, RunFolder, as_json, read_json, telling_how_to_go_on
 from softq.sweep.choices import Choice, SweepCell, choose
 from softq.sweep.grids import Grid, expand, read_recipe, sweep_toml, varied
 from softq.sweep.processes import Run, train_in_processes
 from softq.tasks.base import Cell, Task, cell_recipe, read_cells, settings_of, show_settings, train_cells
-from softq.train import Watcher, find_workers
+from softq.train import StoppedError, Watcher, find_workers
 
 SWEEP, SUMMARY, RUNS = "sweep.toml", "summary.json", "runs"
 _LONGEST_SLUG = 120  # of the settings in the name of a folder
@@ -64,13 +65,14 @@ def run_sweep(
         raise RunError(f"a sweep runs in one process, got {workers.size}; train single models with several processes: softq train")
     folder = RunFolder(out)
     wanted = expand(task, base, grids)  # before anything is written: a cell's recipe may be refused
-    if (out / SWEEP).is_file():
+    new = not (out / SWEEP).is_file()
+    if not new:
         if not resume:
             raise RunError(f"{out} already holds a sweep: add --resume to go on with it, or choose another --out")
         _check_same_recipe(task, base, out)
     with telling_how_to_go_on(out):
         out.mkdir(parents=True, exist_ok=True)
-    with folder.locked():
+    with folder.locked(), _leaving_no_false_start(out, new):
         runs = _left_to_train(task, base, varied(task, grids), out / RUNS, wanted)
         if runs:
             folder.write(SWEEP, sweep_toml(task, base, grids))
@@ -87,6 +89,21 @@ def run_sweep(
         sweep = conclude(task, base, grids, out)  # of what was trained before, it may fail: the old files stay until it has not
         folder.write(SWEEP, sweep_toml(task, base, grids))
         return _write(sweep, out)
+
+
+@contextmanager
+def _leaving_no_false_start(out: Path, new: bool) -> Iterator[None]:
+    """Take back what was written of a new sweep whose first run could not begin, its data being bad."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except SoftqError:
+        if new and not _runs(out / RUNS):
+            (out / SWEEP).unlink(missing_ok=True)
+            with suppress(OSError):  # it holds something else
+                out.rmdir()
+        raise
 
 
 def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
