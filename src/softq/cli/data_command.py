@@ -1,4 +1,4 @@
-"""`softq data`: what column files hold, and what is wrong with them."""
+"""`softq data`: what files of labels and trees hold, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import softq
+from softq.cli.data_trees import add_counts, count_trees, show_trees
 from softq.cli.shared import one_line_errors, results_console
 from softq.data.agreement import Agreement, agreement
 from softq.data.conll import MISSING, Annotators, check_conll, find_scheme, read_conll
+from softq.data.conllu import check_conllu, is_conllu
 from softq.data.tags import Scheme, spans
 from softq.errors import DataError, OutputError
 
@@ -32,8 +34,28 @@ class SchemeName(StrEnum):
     bioes = "bioes"
 
 
+class FormatName(StrEnum):
+    """How a file is written."""
+
+    auto = "auto"
+    columns = "columns"
+    conllu = "conllu"
+
+
 Files = Annotated[
-    list[Path], typer.Argument(metavar="FILES…", help="Column files: a token per line, its labels in the last columns; plain, .gz or .xz.")
+    list[Path],
+    typer.Argument(
+        metavar="FILES…",
+        help="Column files, a token per line, its labels in the last columns, or trees in CoNLL-U or CoNLL-X; plain, .gz or .xz.",
+    ),
+]
+FormatOption = Annotated[
+    FormatName,
+    typer.Option(
+        "--format",
+        help="`columns` of labels or trees in `conllu`. `auto` takes files for trees that are called .conllu or .conllx, or whose first "
+        "word has ten or eight columns separated by tabs, with the number 1 in the first and a number or _ in the seventh.",
+    ),
 ]
 AnnotatorsOption = Annotated[
     str,
@@ -50,11 +72,17 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 @data.callback()
 def _data() -> None:
-    """Look at column files (CoNLL) before training on them: `stats` counts, `check` finds faults."""
+    """Look at column files (CoNLL) and trees (CoNLL-U) before training on them: `stats` counts, `check` finds faults."""
 
 
 @data.command()
-def stats(files: Files, annotators: AnnotatorsOption = "0", scheme: SchemeOption = None, as_json: AsJson = False) -> None:
+def stats(
+    files: Files,
+    annotators: AnnotatorsOption = "0",
+    scheme: SchemeOption = None,
+    layout: FormatOption = FormatName.auto,
+    as_json: AsJson = False,
+) -> None:
     """Count sentences, tokens, words, labels and entities of each file, and measure how far its annotators agree.
 
     Blank lines separate sentences, tabs or spaces separate columns; the first column is the token, the last its label, or the last ones
@@ -64,31 +92,47 @@ def stats(files: Files, annotators: AnnotatorsOption = "0", scheme: SchemeOption
     chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a token
     together. Most tokens are outside entities, so agreement alone looks high: read kappa.
 
+    Of trees, the relations, parts of speech, arc lengths and depths are counted, and how many arcs are not projective: they pass over a
+    word that is not below their head, and a projective parser cannot find them.
+
     **Examples**
 
     - `softq data stats train.conll dev.conll`: a table for each
     - `softq data stats crowd.conll --annotators 2`: the last two columns are two people's labels
     - `softq data stats crowd.conll.gz --annotators all`: the number of annotators differs between sentences
+    - `softq data stats en_ewt-ud-train.conllu.gz`: words, relations and trees of a treebank
     - `softq data stats train.conll --json | jq .files[0].entities`: entities by type, for a program
     """
     with one_line_errors():
         whose = _parse_annotators(annotators)
-        counted = [_count(path, whose, scheme) for path in files]
+        counted = [count_trees(path) if _holds_trees(path, layout, whose, scheme) else _count(path, whose, scheme) for path in files]
     if as_json:
         typer.echo(json.dumps({"command": "data stats", "softq": softq.__version__, "files": counted}))
         return
     console = results_console()
     for file in counted:
-        _show(file, console)
+        if file.get("format") == FormatName.conllu:
+            show_trees(file, console)
+        else:
+            _show(file, console)
 
 
 @data.command()
-def check(files: Files, annotators: AnnotatorsOption = "0", scheme: SchemeOption = None, as_json: AsJson = False) -> None:
+def check(
+    files: Files,
+    annotators: AnnotatorsOption = "0",
+    scheme: SchemeOption = None,
+    layout: FormatOption = FormatName.auto,
+    as_json: AsJson = False,
+) -> None:
     """Print every fault of each file as `file:line: what is wrong`, and exit with 2 if there is any.
 
     Faults are lines with more or fewer columns than others, empty tokens and labels, bytes that are not UTF-8, NUL, a file without
     sentences, and tags that break their scheme, such as `I-PER` after `O` in BIO. A sentence with a broken line is judged further once
     it is mended. A byte-order mark at the start, CR LF and spaces at the end of a line are no faults.
+
+    In trees, faults are lines without ten columns, empty ones, numbers of words, ranges and empty nodes out of order, comments inside a
+    sentence, heads that are no number of a word, cycles, a second root or none, and sentences without a tree where others have one.
 
     Without `--scheme`, tags are held against the scheme that they break least often, and labels that are no tags against none.
 
@@ -97,11 +141,20 @@ def check(files: Files, annotators: AnnotatorsOption = "0", scheme: SchemeOption
     - `softq data check train.conll dev.conll && softq train …`: train only on sound files
     - `softq data check train.conll --scheme bio`: entities must be in BIO, also called IOB2
     - `softq data check crowd.conll --annotators all`: each column after the token is an annotator's
+    - `softq data check train.conllu`: every sentence must have a tree
     - `softq data check *.conll --json | jq '.files[].faults | length'`: how many there are in each
     """
     with one_line_errors():
         whose = _parse_annotators(annotators)
-        found = [(path, check_conll(path, annotators=whose, scheme=_as_scheme(scheme))) for path in files]
+        found = [
+            (
+                path,
+                check_conllu(path)
+                if _holds_trees(path, layout, whose, scheme)
+                else check_conll(path, annotators=whose, scheme=_as_scheme(scheme)),
+            )
+            for path in files
+        ]
     if as_json:
         listed = [{"path": str(path), "faults": [fault._asdict() for fault in faults]} for path, faults in found]
         typer.echo(json.dumps({"command": "data check", "softq": softq.__version__, "files": listed}))
@@ -121,6 +174,14 @@ def _parse_annotators(text: str) -> Annotators:
     if not (text.isascii() and text.isdigit()):
         raise DataError(f"--annotators must be a number, 0 or more, or all, got {text!r}")
     return int(text)
+
+
+def _holds_trees(path: Path, layout: FormatName, annotators: Annotators, scheme: SchemeName | None) -> bool:
+    """Whether to read a file as trees; options for labels are refused if so."""
+    trees = layout is FormatName.conllu or (layout is FormatName.auto and is_conllu(path))
+    if trees and (annotators != 0 or scheme is not None):
+        raise DataError(f"--annotators and --scheme are for labels, but {path} holds trees; if it does not, add --format columns")
+    return trees
 
 
 def _as_scheme(name: SchemeName | None) -> Scheme | None:
@@ -174,9 +235,9 @@ def _show(file: dict[str, Any], console: Console) -> None:
     table.add_column(justify="right")
     for name, key in (("sentences", "sentences"), ("tokens", "tokens"), ("distinct words", "words")):
         table.add_row(name, f"{file[key]:,}")
-    _add_counts(table, "labels", file["labels"])
+    add_counts(table, "labels", file["labels"])
     if file["scheme"]:
-        _add_counts(table, f"entities ({file['scheme']})", file["entities"])
+        add_counts(table, f"entities ({file['scheme']})", file["entities"])
     if file["agreement"]:
         found = file["agreement"]
         table.add_section()
@@ -187,11 +248,3 @@ def _show(file: dict[str, Any], console: Console) -> None:
             table.add_row(name, "undefined" if found[key] is None else f"{found[key]:.4f}")
     console.print(escape(file["path"]), highlight=False, soft_wrap=True)
     console.print(table)
-
-
-def _add_counts(table: Table, title: str, counts: dict[str, int]) -> None:
-    total = sum(counts.values())
-    table.add_section()
-    table.add_row(title, f"{total:,}")
-    for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        table.add_row(f"  {escape(name)}", f"{count:,}", f"{count / total:.2%}")

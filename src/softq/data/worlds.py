@@ -121,7 +121,7 @@ class EntityWorld:
 
     def draw(self, count: int, *, seed: int) -> list[Sentence]:
         """Sentences with their true labels; another seed draws others from the same world."""
-        rng = _generator(self.seed, seed, "draw")
+        rng = seeded_generator(self.seed, seed, "draw")
         lengths = _SHORTEST + rng.poisson(_MEAN_LENGTH - _SHORTEST, count)
         states = np.zeros((count, int(lengths.max(initial=0))), dtype=np.int64)
         for position in range(states.shape[1]):
@@ -144,7 +144,7 @@ class EntityWorld:
             seed: Another seed gives other annotators and other errors.
 
         """
-        rng = _generator(self.seed, seed, "annotate")
+        rng = seeded_generator(self.seed, seed, "annotate")
         found = []
         for sentence in sentences:
             if sentence.annotators or len(sentence.labels) != 1:
@@ -233,7 +233,7 @@ def _pick(items: Sequence[T], chance: float) -> T:
     return items[int(chance * len(items))]
 
 
-def _generator(world: int, seed: int, use: str) -> np.random.Generator:
+def seeded_generator(world: int, seed: int, use: str) -> np.random.Generator:
     """A stream of its own for each use of each seed, so that one seed for all does no harm."""
     if seed < 0:
         raise DataError(f"seed must be 0 or more, got {seed}")
@@ -326,7 +326,7 @@ class _Lexicon(NamedTuple):
 
 
 def _make_lexicon(world: EntityWorld) -> _Lexicon:
-    rng = _generator(world.seed, 0, "words")
+    rng = seeded_generator(world.seed, 0, "words")
     words: list[str] = []
     columns: list[Floats] = []  # [S, words of a group]
 

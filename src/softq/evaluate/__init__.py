@@ -1,5 +1,16 @@
-"""Evaluation: span metrics from statistics of each sentence, and how sure a number is."""
+"""Evaluation: metrics of spans and trees from statistics of each sentence, and how sure a number is."""
 
+from softq.evaluate.attachment import (
+    ATTACHMENT_METRICS,
+    ATTACHMENT_STATISTICS,
+    AlignedScores,
+    align_score,
+    attachment_statistics,
+    clas,
+    las,
+    las_subtypes,
+    uas,
+)
 from softq.evaluate.intervals import Interval, mean_interval, mean_of_first, paired_bootstrap, student_t
 from softq.evaluate.spans import (
     SPAN_METRICS,
@@ -16,13 +27,21 @@ from softq.evaluate.spans import (
 )
 
 __all__ = [
+    "ATTACHMENT_METRICS",
+    "ATTACHMENT_STATISTICS",
     "SPAN_METRICS",
     "SPAN_STATISTICS",
+    "AlignedScores",
     "Interval",
     "KindScores",
     "SpanScores",
     "SpanStatistics",
+    "align_score",
+    "attachment_statistics",
+    "clas",
     "exact_match",
+    "las",
+    "las_subtypes",
     "mean_interval",
     "mean_of_first",
     "paired_bootstrap",
@@ -32,4 +51,5 @@ __all__ = [
     "span_statistics",
     "student_t",
     "token_accuracy",
+    "uas",
 ]

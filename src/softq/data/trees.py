@@ -1,0 +1,234 @@
+"""Dependency trees as heads: what is wrong with them, whether arcs cross, and the nearest projective tree by lifting arcs.
+
+The head of word d = 1..n stands at ``heads[d - 1]``; 0 is the root. Functions take tuples, lists, and one-dimensional arrays or tensors.
+An arc from head h to dependent d is projective if every word strictly between them is a descendant of h; a tree is, if all its arcs are.
+Everything is a descendant of the root, so the arc of a root is always projective.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex, cast
+
+import numpy as np
+
+from softq.errors import DtypeError, OutputError
+from softq.kernels.jit import jit
+
+Heads = Sequence[int] | Iterable[SupportsIndex]
+"""One head for each word: a tuple, a list, a one-dimensional array or tensor of integers."""
+
+_SHOWN = 8  # words of a cycle that a message names
+
+
+def tree_fault(heads: Heads, *, multiroot: bool = False) -> tuple[int, str] | None:
+    """What keeps ``heads`` from being a tree: the first of `tree_faults`, None if there is none.
+
+    >>> tree_fault((2, 0, 2))
+    >>> tree_fault((2, 3, 2))
+    (0, 'expected a root, a word with head 0, got none')
+    """
+    return next(iter(tree_faults(heads, multiroot=multiroot)), None)
+
+
+def tree_faults(heads: Heads, *, multiroot: bool = False) -> list[tuple[int, str]]:
+    """Everything that keeps ``heads`` from being a tree, in order: the word (from 1; 0 is the sentence) and what is wrong.
+
+    Heads outside 0..n, words that are their own head, roots after the first unless ``multiroot``, a missing root, and cycles, each at its
+    first word.
+
+    >>> tree_faults((0, 4, 5, 3, 4, 0, 9))  # doctest: +NORMALIZE_WHITESPACE
+    [(3, 'expected a tree, got the cycle 3 -> 5 -> 4 -> 3'),
+     (6, 'expected one root, got a second one (the first is word 1)'),
+     (7, 'expected a head in 0..7, got 9')]
+    """
+    known = _as_list(heads)
+    n = len(known)
+    found: list[tuple[int, str]] = []
+    first_root = 0
+    for word, head in enumerate(known, start=1):
+        if head == 0:
+            if first_root and not multiroot:
+                found.append((word, f"expected one root, got a second one (the first is word {first_root})"))
+            first_root = first_root or word
+        elif not 0 < head <= n:
+            found.append((word, f"expected a head in 0..{n}, got {head}"))
+        elif head == word:
+            found.append((word, f"expected another word or 0 as the head of word {word}, got the word itself"))
+    if n and not first_root:
+        found.append((0, "expected a root, a word with head 0, got none"))
+    reached = [0] * (n + 1)  # by the walk that began at this word, 0 by none yet
+    for start in range(1, n + 1):
+        node = start
+        while 0 < node <= n and not reached[node]:
+            reached[node] = start
+            node = known[node - 1]
+        if 0 < node <= n and reached[node] == start and known[node - 1] != node:  # its own head is told above
+            found.append(_describe_cycle(known, node))
+    return sorted(found) if found else found
+
+
+def _describe_cycle(heads: list[int], inside: int) -> tuple[int, str]:
+    cycle = [inside]
+    while heads[cycle[-1] - 1] != inside:
+        cycle.append(heads[cycle[-1] - 1])
+    place = cycle.index(min(cycle))
+    cycle = cycle[place:] + cycle[:place]
+    shown = cycle if len(cycle) <= _SHOWN else [*cycle[: _SHOWN - 1], "…"]
+    return cycle[0], f"expected a tree, got the cycle {' -> '.join(map(str, [*shown, cycle[0]]))}"
+
+
+def is_projective(heads: Heads) -> bool:
+    """Whether no arcs cross when all are drawn above the words, those of the roots included.
+
+    >>> is_projective((2, 0, 2)), is_projective((3, 4, 0, 3))
+    (True, False)
+    """
+    return crossing_arcs(heads) == 0
+
+
+def crossing_arcs(heads: Heads) -> int:
+    """Words whose arc is not projective: some word strictly between head and dependent is not a descendant of the head.
+
+    >>> crossing_arcs((3, 4, 0, 3))  # 4 -> 2 passes over 3
+    1
+    """
+    return int(_count_crossing(_as_tree(heads)))
+
+
+def tree_depth(heads: Heads) -> int:
+    """Words on the longest way down from the root; 1 if every word is a root, 0 without words.
+
+    >>> tree_depth((2, 0, 2)), tree_depth((2, 3, 0))
+    (2, 3)
+    """
+    return int(_depth(_as_tree(heads)))
+
+
+def projectivise(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """A projective tree near this one, ``[n]``: arcs are lifted until none is left to lift (Nivre and Nilsson 2005).
+
+    A lift gives a word the head of its head. The shortest arc that is not projective goes first, the leftmost among equals. Projective
+    trees come back as they are, and a tree of one root keeps it: no arc of the root word can cross. O(n²) for each lift.
+
+    >>> projectivise((3, 4, 0, 3)).tolist()
+    [3, 3, 0, 3]
+    """
+    lifted = _as_tree(heads).copy()
+    _lift(lifted)
+    return lifted
+
+
+def _as_list(heads: Heads) -> list[int]:
+    try:
+        return list(map(operator.index, heads))
+    except TypeError as error:
+        raise DtypeError(f"expected one integer per word as heads, got {type(heads).__name__}: {error}") from error
+
+
+def _as_tree(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:
+    try:
+        array = np.array(_as_list(heads), dtype=np.int64)
+    except OverflowError:
+        array = None
+    if array is None or not _is_tree(array):
+        fault = tree_fault(heads, multiroot=True)
+        word, message = cast(tuple[int, str], fault)
+        raise OutputError(f"{f'word {word}: ' if word else ''}{message}")
+    return array
+
+
+@jit
+def _is_tree(heads: Any) -> bool:
+    """Whether all heads lie in 0..n and lead to the root."""
+    n = len(heads)
+    for word in range(1, n + 1):
+        if heads[word - 1] < 0 or heads[word - 1] > n:
+            return False
+    reached = np.zeros(n + 1, dtype=np.int64)
+    for start in range(1, n + 1):
+        node = start
+        while node != 0 and reached[node] == 0:
+            reached[node] = start
+            node = heads[node - 1]
+        if node != 0 and reached[node] == start:
+            return False
+    return True
+
+
+@jit
+def _number(heads: Any, enter: Any, leave: Any) -> None:
+    """Number the words 0..n from the root downward: those below a word are numbered enter[word] + 1 .. leave[word] - 1."""
+    n = len(heads)
+    child = np.zeros(n + 1, dtype=np.int64)  # the first one, 0 for none
+    sibling = np.zeros(n + 1, dtype=np.int64)  # the next one
+    for word in range(n, 0, -1):
+        sibling[word] = child[heads[word - 1]]
+        child[heads[word - 1]] = word
+    number = 0
+    node = 0
+    enter[0] = 0
+    while True:
+        below = child[node]
+        if below != 0:
+            child[node] = sibling[below]  # whose turn it is when the walk comes back
+            node = below
+            number += 1
+            enter[node] = number
+        else:
+            leave[node] = number + 1
+            if node == 0:
+                return
+            node = heads[node - 1]
+
+
+@jit
+def _crosses(heads: Any, word: int, enter: Any, leave: Any) -> bool:
+    head = heads[word - 1]
+    outside = 0  # words between the two that are not below the head
+    for between in range(min(word, head) + 1, max(word, head)):
+        outside += enter[between] < enter[head] or enter[between] >= leave[head]
+    return outside > 0
+
+
+@jit
+def _count_crossing(heads: Any) -> int:
+    n = len(heads)
+    enter = np.zeros(n + 1, dtype=np.int64)
+    leave = np.zeros(n + 1, dtype=np.int64)
+    _number(heads, enter, leave)
+    count = 0
+    for word in range(1, n + 1):
+        count += _crosses(heads, word, enter, leave)
+    return count
+
+
+@jit
+def _lift(heads: Any) -> None:
+    n = len(heads)
+    enter = np.zeros(n + 1, dtype=np.int64)
+    leave = np.zeros(n + 1, dtype=np.int64)
+    while True:
+        _number(heads, enter, leave)
+        lowest, shortest = 0, n + 1
+        for word in range(1, n + 1):
+            length = abs(heads[word - 1] - word)
+            if length < shortest and _crosses(heads, word, enter, leave):
+                lowest, shortest = word, length
+        if lowest == 0:
+            return
+        heads[lowest - 1] = heads[heads[lowest - 1] - 1]
+
+
+@jit
+def _depth(heads: Any) -> int:
+    deepest = 0
+    for word in range(1, len(heads) + 1):
+        steps = 0
+        node = word
+        while node != 0:
+            steps += 1
+            node = heads[node - 1]
+        deepest = max(deepest, steps)
+    return deepest
