@@ -1,0 +1,17 @@
+"""Dependency parsers: edge-factored log-linear models of trees, trained exactly (Appendix D.2.3)."""
+
+from softq.parsing.fit import Descent, ParserObjective, ParserSettings, Treebank
+from softq.parsing.model import Decoding, Parse, Parser
+from softq.parsing.target import Trees, TreeTargets
+
+__all__ = [
+    "Decoding",
+    "Descent",
+    "Parse",
+    "Parser",
+    "ParserObjective",
+    "ParserSettings",
+    "TreeTargets",
+    "Treebank",
+    "Trees",
+]
