@@ -1,8 +1,11 @@
 """Results of the four-class experiment and of runs as training would give them, for the tests of the report."""
 
+import csv
 import functools
+import io
 import math
 import random
+import re
 import statistics
 
 import numpy as np
@@ -10,8 +13,18 @@ import numpy as np
 from small_runs import single_thread
 from softq import report, theory
 from softq.report import figures
+from softq.report.page import to_csv
 from softq.report.paper import ClassificationSetup
 
+ORIGIN = {
+    "recipe_hash": "3f9a1c62b7d0",
+    "command": "softq sweep sweep.toml --out sweeps/again",
+    "scale": "",
+    "seconds": 12.0,
+    "device": "2 CPU threads",
+    "version": "0.1.0",
+    "date": "2025-01-31",
+}
 SHORT = [round(0.1 * i, 1) for i in range(1, 31)]
 WIDE = [float(tau) for tau in range(1, 10002, 400)]
 SEEDS = range(5)
@@ -138,3 +151,13 @@ def legend_of(figure):
 
     figures.render(draw, figures.LIGHT, "svg")
     return labels, titles
+
+
+def rows_of(table):
+    """The rows of a table's CSV, by their first column."""
+    return {row[table.columns[0].title]: row for row in csv.DictReader(io.StringIO(to_csv(table)))}
+
+
+def text_of(page):
+    """The text of a page, without its pictures and downloads."""
+    return re.sub(r"base64,[^\"]*", "", page.read_text(encoding="utf-8"))

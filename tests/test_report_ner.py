@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import io
 import math
 import re
 import shutil
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from report_cases import legend_of, part
+from report_cases import ORIGIN, legend_of, part, rows_of, text_of
 from small_runs import single_thread
 from softq import report
 from softq.data.annotators import AnnotatorRow, estimate
@@ -22,8 +21,8 @@ from softq.report import paper
 from softq.report.load import find_sources, read_sections
 from softq.report.ner import section
 from softq.report.ner_load import judge, kind_of, ner_results
-from softq.report.ner_results import Judged, NerResults, System
-from softq.report.page import to_csv
+from softq.report.ner_results import Judged, NerResults
+from softq.report.systems import System
 from softq.sweep import SUMMARY, SWEEP, Grid, read_sweep, run_sweep
 from softq.tasks import TASKS
 from softq.tasks.ner_data import bayes_statistics, read_corpora
@@ -55,16 +54,9 @@ def make(kind, systems, **fields):
         "recipe": systems[0].recipe,
         "sentences": {"train": 1000, "test": 200},
         "signatures": ["token-accuracy"],
-        "recipe_hash": "3f9a1c62b7d0",
         "recipe_text": "task = ner",
-        "command": "softq sweep sweep.toml --out sweeps/again",
-        "scale": "",
-        "seconds": 12.0,
-        "device": "2 CPU threads",
-        "version": "0.1.0",
-        "date": "2025-01-31",
     }
-    return NerResults(kind=kind, systems=systems, **defaults | fields)
+    return NerResults(kind=kind, systems=systems, **ORIGIN | defaults | fields)
 
 
 def temperatures(**fields):
@@ -78,11 +70,6 @@ def temperatures(**fields):
     gain = Interval(0.03, 0.01, 0.05)
     judged = {"raml0.2-2.0": Judged(Interval(0.64, 0.6, 0.7), Interval(0.9, 0.8, 0.95), gain, Interval(-0.001, -0.002, 0.003))}
     return make("temperatures", systems, **{"judged": judged} | fields)
-
-
-def rows_of(table):
-    """The rows of a table's CSV, by their first column."""
-    return {row[table.columns[0].title]: row for row in csv.DictReader(io.StringIO(to_csv(table)))}
 
 
 def test_table_2_beside_the_papers():
@@ -386,16 +373,11 @@ def world(tmp_path_factory):
     return folder
 
 
-def written(page):
-    """The text of a page, without its pictures and downloads."""
-    return re.sub(r"base64,[^\"]*", "", page.read_text(encoding="utf-8"))
-
-
 def test_a_sweep_of_temperatures(swept, tmp_path):
     sections = read_sections(find_sources([swept]))
     (shown,) = sections
     page, *files = report.write_report(sections, tmp_path / "page.html")
-    text = written(page)
+    text = text_of(page)
     assert str(swept.parent) not in text
     assert "held.conll" in text
     assert "nan" not in text
@@ -472,7 +454,7 @@ def test_a_sweep_of_the_world(world, tmp_path):
     estimated = {row.name: row for row in estimate(read_corpora(data).train).annotators}
     table = part(shown, "annotators")
     assert {row[0]: row[-1] for row in table.rows} == {name: row.weight for name, row in estimated.items()}
-    page = written(report.write_report(sections, tmp_path / "page.html")[0])
+    page = text_of(report.write_report(sections, tmp_path / "page.html")[0])
     assert page.count("<img ") == 4
     assert all(len(alt) > 60 for alt in re.findall(r'alt="([^"]*)"', page))
     assert "nan" not in page
@@ -493,7 +475,7 @@ def test_a_sweep_of_a_crowd(tmp_path):
     assert [row[0] for row in part(shown, "methods").rows] == ["vote-entity", "all, ML", "all, SQDML"]
     assert {row[0] for row in part(shown, "annotators").rows} == {"w1", "w2", "w3"}
     assert "every other sentence of gold.conll (3)" in shown.intro[1]
-    assert str(tmp_path) not in written(report.write_report([shown], tmp_path / "page.html")[0])
+    assert str(tmp_path) not in text_of(report.write_report([shown], tmp_path / "page.html")[0])
 
 
 def test_kinds_of_sweeps():

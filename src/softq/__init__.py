@@ -18,7 +18,7 @@ from softq.sentences import Sentences
 from softq.targets import Target, ml, raml, sqdml
 
 if TYPE_CHECKING:
-    from softq.estimators import CRFTagger, RewardClassifier
+    from softq.estimators import CRFTagger, DependencyParser, RewardClassifier
 
 try:
     __version__ = version("softq")
@@ -27,7 +27,11 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("CRFTagger", "RewardClassifier"):  # when they are asked for: scikit-learn is an extra, and slow to import
+    if name in (
+        "CRFTagger",
+        "DependencyParser",
+        "RewardClassifier",
+    ):  # when they are asked for: scikit-learn is an extra, and slow to import
         from softq import estimators
 
         return getattr(estimators, name)
@@ -39,6 +43,7 @@ __all__ = [
     "Candidates",
     "Categorical",
     "Chain",
+    "DependencyParser",
     "Distribution",
     "Independent",
     "ProjectiveTree",

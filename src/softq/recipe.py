@@ -19,6 +19,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import tomllib
 import types
 import typing
@@ -99,6 +100,12 @@ def at_least(name: str, value: float, least: float) -> None:
     """Refuse a value below ``least``."""
     if not value >= least:
         raise RecipeError(f"{name} must be at least {least}, got {value}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse what is not a positive finite number."""
+    if not 0 < value < math.inf:
+        raise RecipeError(f"{name} must be a positive number, got {value}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

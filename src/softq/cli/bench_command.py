@@ -130,6 +130,44 @@ def ner(
     _run_benchmark("ner", as_json, "--rounds", str(rounds), *(["--data", str(data)] if data else []))
 
 
+@bench.command()
+def parsing(
+    passes: Annotated[int, typer.Option(min=1, help="Passes of each objective that are timed; the figure is the median.")] = 4,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with ud_english_ewt/, for the figures on a real treebank.", file_okay=False, exists=True),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time a log-linear parser: a pass over the data by ML and by RAML, a whole training, and parsing.
+
+    Without `--data` on the built-in world, where no bars are set. The benchmarks come with the source tree.
+
+    **Examples**
+
+    - `softq bench parsing`: the built-in world, in a minute
+    - `softq bench parsing --data DIR --json > parsing.json`: the English Web Treebank, in some minutes
+    """
+    _run_benchmark("parsing", as_json, "--passes", str(passes), *(["--data", str(data)] if data else []))
+
+
+@bench.command()
+def biaffine(
+    train: Annotated[Path, typer.Option(help="Treebank to take batches from (CoNLL-U).", dir_okay=False, exists=True)],
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time the training of `examples/biaffine.py` with softq's trees against SuPar's in the same loop.
+
+    SuPar is optional: `make bench` installs it. The benchmarks come with the source tree.
+
+    **Examples**
+
+    - `softq bench biaffine --train en_ewt-ud-train.conllu.gz`: the table, on the GPU if there is one
+    """
+    _run_benchmark("biaffine", as_json, "--train", str(train), "--rounds", str(rounds))
+
+
 def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
     """Run a script of the source tree in a process of its own, and exit as it does."""
     script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"

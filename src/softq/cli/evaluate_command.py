@@ -1,4 +1,4 @@
-"""`softq evaluate`: scores of a tagger, or of labels that are there already."""
+"""`softq evaluate`: scores of a tagger or a parser, or of labels or trees that are there already."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -16,14 +15,18 @@ from rich.markup import escape
 from rich.table import Table
 
 import softq
+from softq.cli import comparison
 from softq.cli.data_command import SchemeName
-from softq.cli.predict_command import DecodingOption, FileTagger
+from softq.cli.evaluate_trees import evaluate_parser, evaluate_trees
+from softq.cli.model_files import DecodingOption, is_parser
+from softq.cli.predict_command import FileTagger
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors, results_console
 from softq.data.conll import Sentence, find_scheme, read_conll
+from softq.data.conllu import is_conllu
 from softq.data.tags import Scheme, spans
 from softq.errors import DataError, OutputError
-from softq.evaluate import SPAN_METRICS, Interval, SpanScores, SpanStatistics, paired_bootstrap, span_statistics
+from softq.evaluate import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
 from softq.tasks.ner_data import check_tags, transform
 
 _AT_A_TIME = 2000  # sentences
@@ -41,14 +44,25 @@ class Gold(NamedTuple):
 
 def evaluate(
     model: Annotated[
-        Path | None, typer.Argument(metavar="MODEL", help="A run folder of `softq train ner`, or a file of a tagger.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="MODEL", help="A run folder of `softq train ner` or `softq train parsing`, or a model's file.", show_default=False
+        ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Column file, the true label in the last column; plain, .gz or .xz.")
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Column file, the true label in the last column; for a parser a CoNLL-U file with true trees; plain, .gz or .xz.",
+        ),
     ] = None,
     predictions: Annotated[
         Path | None,
-        typer.Option(help="Score a file instead whose last column was predicted and whose last but one is true.", dir_okay=False),
+        typer.Option(
+            help="Score a file instead: one whose last column was predicted and whose last but one is true; or predicted trees (CoNLL-U), "
+            "with the file of the true ones in place of MODEL.",
+            dir_okay=False,
+        ),
     ] = None,
     against: Annotated[
         Path | None, typer.Option(metavar="MODEL", help="A second model on the same file: the difference, with an interval.")
@@ -57,11 +71,16 @@ def evaluate(
     decoding: DecodingOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Score a tagger on a file with true labels, or a file that holds both true and predicted ones.
+    """Score a tagger or a parser on a file with true labels or trees, or a file of predicted ones.
 
-    An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that break their tag
-    scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences without a wrong one. A
-    model's labels are written in the scheme of the file before they are compared.
+    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that
+    break their tag scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences
+    without a wrong one. A model's labels are written in the scheme of the file before they are compared.
+
+    **Trees.** UAS is the share of words with the right head, LAS of those with the right relation too, up to its first `:`; CLAS is LAS
+    on content words alone. Every word counts, punctuation too, as in the shared task of CoNLL 2018. Exact match is the share of sentences
+    without a wrong head. Tables follow by relation, by the length of arcs and by that of sentences. Where a file of predicted trees splits
+    the text into other words than the true one, words are aligned as that task's scorer does, and scores are precision, recall and F1.
 
     With `--against`, sentences are drawn again a thousand times, the same for both models (paired bootstrap): the difference is the first
     model's advantage, and 95 % of the draws lie in the interval.
@@ -71,11 +90,20 @@ def evaluate(
     - `softq evaluate runs/raml test.conll`: a table of all scores, by type of entity
     - `softq evaluate runs/raml test.conll --against runs/ml`: is it better, and how sure is that?
     - `softq evaluate --predictions labelled.conll`: what `softq predict` made of a labelled file, or any other program
+    - `softq evaluate runs/parser test.conllu`, `softq evaluate --predictions parsed.conllu test.conllu`: the same for trees
     - `softq evaluate runs/raml test.conll --json | jq .f1`: one number for a program
     """
     with one_line_errors():
         named: Scheme | None = scheme.value if scheme else None
         others = None
+        if predictions is not None and is_conllu(predictions):
+            if model is None or any(given is not None for given in (file, against, scheme, decoding)):
+                raise DataError(
+                    f"{predictions} holds trees: expected the file of the true ones and nothing else, as in softq evaluate --predictions "
+                    "SYSTEM.conllu GOLD.conllu"
+                )
+            evaluate_trees(predictions, model, as_json=as_json)
+            return
         if predictions is not None:
             if model is not None or against is not None or decoding is not None:
                 raise DataError("--predictions FILE stands alone: no model is asked, so leave out MODEL, --against and --decoding")
@@ -83,18 +111,23 @@ def evaluate(
         else:
             if model is None or file is None:
                 raise DataError("expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE")
+            if is_parser(model):
+                if scheme is not None:
+                    raise DataError(f"--scheme is of labels, and {model} is a parser: leave it out")
+                evaluate_parser(model, file, against, decoding, as_json=as_json)
+                return
             taggers = [FileTagger.load(path, decoding) for path in (model, against) if path is not None]
             gold = _read_gold(file, named, taggers[0].file_scheme)
             found, *others = (_score_model(tagger, gold) for tagger in taggers)
     scores = SpanScores.of(found)
-    compared = _compare(found, others[0]) if others else None
+    compared = comparison.compare(found.rows, others[0].rows, SPAN_METRICS) if others else None
     if as_json:
         typer.echo(json.dumps(_as_json(gold, scores, compared, model, against)))
         return
     console = results_console()
     _show(gold, scores, console)
     if compared is not None:
-        _show_difference(scores, compared, f"{model}", f"{against}", console)
+        comparison.show_difference(vars(scores), compared, _TITLES, f"{model}", f"{against}", console)
 
 
 def _score_columns(path: Path, named: Scheme | None) -> tuple[Gold, SpanStatistics]:
@@ -146,25 +179,14 @@ def _score_model(tagger: FileTagger, gold: Gold) -> SpanStatistics:
     return span_statistics(gold.labels, predicted, gold.scheme)
 
 
-def _compare(found: SpanStatistics, others: SpanStatistics) -> dict[str, tuple[float, Interval]]:
-    """For each metric the second model's score, and the first one's advantage."""
-    compared = {}
-    for name, metric in SPAN_METRICS.items():
-        generator = torch.Generator().manual_seed(0)  # the same draws for all metrics
-        (gap,) = paired_bootstrap(found.rows[None, None], others.rows[None], metric, generator=generator)
-        compared[name] = float(metric(others.rows.sum(0))), gap
-    return compared
-
-
 def _as_json(
-    gold: Gold, scores: SpanScores, compared: dict[str, tuple[float, Interval]] | None, model: Path | None, against: Path | None
+    gold: Gold, scores: SpanScores, compared: comparison.Compared | None, model: Path | None, against: Path | None
 ) -> dict[str, Any]:
     facts: dict[str, Any] = {"command": "evaluate", "softq": softq.__version__, "model": model and str(model), "file": str(gold.path)}
     facts |= {"scheme": gold.scheme, "sentences": len(gold.labels), "tokens": sum(map(len, gold.labels)), **dataclasses.asdict(scores)}
     facts["kinds"] = {kind: row._asdict() for kind, row in scores.kinds.items()}
     if compared is not None:
-        rows = {name: {"score": score, "difference": gap._asdict()} for name, (score, gap) in compared.items()}
-        facts["against"] = {"model": str(against), **rows}
+        facts["against"] = comparison.as_json(compared, str(against))
     return facts
 
 
@@ -183,16 +205,3 @@ def _show(gold: Gold, scores: SpanScores, console: Console) -> None:
     console.print(f"{gold.path}: {len(gold.labels):,} sentences, {tokens:,} tokens", markup=False, highlight=False, soft_wrap=True)
     console.print(table)
     console.print(f"token accuracy {scores.token_accuracy:.4f}, exact match {scores.exact_match:.4f}", highlight=False)
-
-
-def _show_difference(scores: SpanScores, compared: dict[str, tuple[float, Interval]], model: str, against: str, console: Console) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column("")
-    for title in (escape(model), escape(against), "difference"):
-        table.add_column(title, justify="right")
-    table.add_column("95 % interval")
-    for name, (other, gap) in compared.items():
-        interval = f"\\[{gap.low:+.4f}, {gap.high:+.4f}]"
-        table.add_row(_TITLES.get(name, name), f"{getattr(scores, name):.4f}", f"{other:.4f}", f"{gap.value:+.4f}", interval)
-    console.print(table)
-    console.print("Intervals are of a paired bootstrap over the sentences of the file.", highlight=False)

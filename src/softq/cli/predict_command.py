@@ -1,4 +1,4 @@
-"""`softq predict`: labels for column files and running text."""
+"""`softq predict`: labels for column files and running text, trees for CoNLL-U files."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated, Any, cast, get_args
 
 import numpy as np
 import typer
 
 import softq
+from softq.cli.model_files import DecodingName, DecodingOption, choose_decoding, find_model, is_parser
+from softq.cli.predict_trees import FileParser, Part, Parts, parsed
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors
 from softq.data.chunks import Chunk, read_chunks, read_plain_chunks
@@ -27,8 +28,6 @@ from softq.data.conll import unpacked
 from softq.data.tags import Scheme, convert
 from softq.errors import DataError
 from softq.features import FeatureMatrix, TemplateIndex
-from softq.run import BEST
-from softq.sweep import RUNS, SWEEP
 from softq.tagging import Decoding, Tagger
 from softq.train import Silence, Watcher
 
@@ -37,18 +36,7 @@ _ANNOTATOR = "softq"  # what the added column is called where lines name annotat
 _LABEL = re.compile(r"O|[BIES]-.+")
 
 
-class DecodingName(StrEnum):
-    """How labels are chosen from their distribution."""
-
-    viterbi = "viterbi"
-    mbr = "mbr"
-
-
-ModelArgument = typer.Argument(metavar="MODEL", help="A run folder of `softq train ner`, or a file of a tagger.")
-DecodingOption = Annotated[
-    DecodingName | None,
-    typer.Option(help="viterbi: the most probable sequence; mbr: the most right labels to be expected.  [default: the model's]"),
-]
+ModelArgument = typer.Argument(metavar="MODEL", help="A run folder of `softq train ner` or `softq train parsing`, or a model's file.")
 
 
 @dataclass(frozen=True)
@@ -75,18 +63,15 @@ class FileTagger:
     @classmethod
     def load(cls, path: Path, decoding: DecodingName | None = None) -> FileTagger:
         """The best model of a run folder, or that of a file."""
-        if (path / SWEEP).is_file():
-            raise DataError(f"{path} is a sweep of many models: name one of the run folders in {path / RUNS}")
-        if path.is_dir() and not (path / BEST).is_file():
-            raise DataError(f"{path} holds no model: expected {BEST} in it, which a run of softq train has after its first epoch")
-        tagger, notes = Tagger.load(path / BEST if path.is_dir() else path)
+        tagger, notes = Tagger.load(find_model(path))
         if not isinstance(tagger.index, TemplateIndex):
             raise DataError(f"{path} was trained on features that a program made: expected a tagger that finds its own features in words")
         scheme = notes.get("file_scheme", tagger.scheme)
         # a file of CRFTagger.save notes other things: its options, and whether tokens are pairs, of which the second is a part of speech
         usual: Decoding = notes.get("decoding") or notes.get("parameters", {}).get("decoding", "viterbi")
         pos = notes.get("pos", 2 if notes.get("kind") == "pairs" else 0)
-        return cls(tagger, tagger.index, scheme, notes.get("trained_scheme", scheme), decoding.value if decoding else usual, pos)
+        chosen = choose_decoding(path, decoding, usual, get_args(Decoding), "tagger")
+        return cls(tagger, tagger.index, scheme, notes.get("trained_scheme", scheme), chosen, pos)
 
     def features(self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None) -> FeatureMatrix:
         """Features of sentences."""
@@ -103,72 +88,101 @@ def predict(
     model: Annotated[Path, ModelArgument],
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILES…", help="Column files, the token in the first column; plain, .gz or .xz; - for standard input."),
+        typer.Argument(
+            metavar="FILES…",
+            help="Column files, the token in the first column; for a parser CoNLL-U files; plain, .gz or .xz; - for standard input.",
+        ),
     ],
     plain: Annotated[bool, typer.Option("--plain", help="The files are running text: a sentence per line, words by spaces.")] = False,
     decoding: DecodingOption = None,
     probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Add one more column: the probability of the label, whatever the others are.")
+        bool,
+        typer.Option(
+            "--probabilities",
+            help="Add the probability of each label, whatever the others are, as one more column; of each head as p=… in MISC.",
+        ),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="File for the result, packed if it ends in .gz or .xz.  [default: standard output]", dir_okay=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Label the words of column files (CoNLL) or of running text with a trained tagger.
+    """Label the words of column files (CoNLL) or of running text with a trained tagger, or parse CoNLL-U files with a trained parser.
 
-    Every line comes back as it was, with the predicted label as one more column; a line that is blank or begins with `-DOCSTART-` has none.
-    Labels may be there already or not. They are written in the tag scheme of the files that the model was trained on. Where lines
-    `# annotators = …` name annotators, the model becomes one more, `softq`. Files are worked on in parts, so they may be of any size.
+    Files are worked on in parts, so they may be of any size.
+
+    **A tagger.** Every line comes back as it was, with the predicted label as one more column; a line that is blank or begins with
+    `-DOCSTART-` has none. Labels may be there already or not. They are written in the tag scheme of the files that the model was trained
+    on. Where lines `# annotators = …` name annotators, the model becomes one more, `softq`.
 
     The probability is that of the label in the scheme the model was trained in, summed over all sequences of the others.
+
+    **A parser.** Files are CoNLL-U, or CoNLL-X. Heads and relations may be there already or not. HEAD and DEPREL of words become the
+    predicted ones (DEPREL is `_` where the model knows no relations), and all else comes back as it was: comments, ranges such as `3-4`,
+    empty nodes, and DEPS too. With `--probabilities`, MISC gets `p=0.9312`, the probability of the head in all trees together. `--plain`
+    is for parsers that look at nothing but words.
 
     **Examples**
 
     - `softq predict runs/raml test.conll > labelled.conll`: `softq evaluate --predictions labelled.conll` then scores it
     - `softq predict runs/raml a.conll.gz b.conll.gz --out labelled.conll.gz`: one file of both
+    - `softq predict runs/parser test.conllu > parsed.conllu`: `softq evaluate --predictions parsed.conllu test.conllu` then scores it
     - `echo "Ann went to Rome" | softq predict runs/raml - --plain --probabilities`
     """
     with one_line_errors():
-        tagger = FileTagger.load(model, decoding)
-        if plain and tagger.pos:
-            raise DataError(f"{model} needs parts of speech (column {tagger.pos}), and running text has none: give column files")
+        predictor = FileParser.load(model, decoding) if is_parser(model) else FileTagger.load(model, decoding)
+        make = (
+            parsed(predictor, plain=plain, probabilities=probabilities)
+            if isinstance(predictor, FileParser)
+            else _tagged(predictor, model, plain=plain, probabilities=probabilities)
+        )
         began = time.perf_counter()
         # a bar would mix with labels on the same screen
         bars = nullcontext(lambda *_, **__: Silence()) if out is None and sys.stdout.isatty() else progress_bars()
         with bars as watch, _opened_for_writing(out) as target:
-            counts = _label_files(tagger, files, target, plain=plain, probabilities=probabilities, watch=watch)
+            counts = _work_through(files, make, target, watch)
         seconds = time.perf_counter() - began
         rate = counts["tokens"] / seconds
         if as_json:
-            facts = {"command": "predict", "softq": softq.__version__, "model": str(model), "decoding": tagger.decoding}
+            facts = {"command": "predict", "softq": softq.__version__, "model": str(model), "decoding": predictor.decoding}
             typer.echo(json.dumps({**facts, **counts, "seconds": seconds, "tokens_per_second": rate, "out": out and str(out)}))
         elif out is not None:
             typer.echo(f"{out}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, {rate:,.0f} tokens/s")
 
 
-def _label_files(
-    tagger: FileTagger, files: Sequence[Path], target: IO[bytes], *, plain: bool, probabilities: bool, watch: Callable[..., Watcher]
-) -> dict[str, int]:
+def _work_through(files: Sequence[Path], make: Parts, target: IO[bytes], watch: Callable[..., Watcher]) -> dict[str, int]:
     counts = {"files": len(files), "sentences": 0, "tokens": 0}
-    separators: dict[str, str] = {}  # the first file that has each
     for path in files:
         where = "standard input" if path == STDIN else str(path)
         with _opened_for_reading(path, where) as (packed, file):
             watcher = watch(where, unit="bytes")
             watcher.begin(0 if path == STDIN else path.stat().st_size, 0)
             seen = 0
-            for chunk in (read_plain_chunks if plain else read_chunks)(file, where):
-                if chunk.blocks and separators.setdefault(chunk.separator, where) == where and len(separators) > 1:
-                    other = next(iter(separators.values()))
-                    raise DataError(f"{where} and {other} separate columns differently, tabs and spaces: label them one by one")
-                target.write(_label_chunk(tagger, chunk, where, probabilities=probabilities))
-                counts["sentences"] += len(chunk.blocks)
-                counts["tokens"] += sum(len(block.widths) for block in chunk.blocks)
+            for part in make(file, where):
+                target.write(part.text)
+                counts["sentences"] += part.sentences
+                counts["tokens"] += part.tokens
                 place = 0 if path == STDIN else packed.tell()
                 watcher.advance(place - seen, f"{counts['tokens']:,} tokens")
                 seen = place
     return counts
+
+
+def _tagged(tagger: FileTagger, model: Path, *, plain: bool, probabilities: bool) -> Parts:
+    """Files with their labels; ``plain`` ones are running text."""
+    if plain and tagger.pos:
+        raise DataError(f"{model} needs parts of speech (column {tagger.pos}), and running text has none: give column files")
+    separators: dict[str, str] = {}  # the first file that has each
+
+    def parts(file: IO[bytes], where: str) -> Iterator[Part]:
+        for chunk in (read_plain_chunks if plain else read_chunks)(file, where):
+            if chunk.blocks and separators.setdefault(chunk.separator, where) == where and len(separators) > 1:
+                other = next(iter(separators.values()))
+                raise DataError(f"{where} and {other} separate columns differently, tabs and spaces: label them one by one")
+            text = _label_chunk(tagger, chunk, where, probabilities=probabilities)
+            yield Part(text, len(chunk.blocks), sum(len(block.widths) for block in chunk.blocks))
+
+    return parts
 
 
 def _label_chunk(tagger: FileTagger, chunk: Chunk, where: str, *, probabilities: bool) -> bytes:

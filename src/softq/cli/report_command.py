@@ -13,14 +13,19 @@ from typing import Annotated
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import RECIPES, Wanted, find_recipe, one_line_errors, results_console, show_choices, split_flags
+from softq.cli.shared import RECIPES, Wanted, find_recipe, of_files, one_line_errors, results_console, show_choices, split_flags
 from softq.cli.sweep_command import sweep_json
 from softq.errors import DependencyError, RecipeError
 from softq.report import write_report
 from softq.report.load import Source, find_sources, read_sections
 from softq.sweep import run_sweep
 from softq.tasks import TASKS
-from softq.tasks.ner_recipe import NerRecipe
+
+_CORPORA = {
+    "ner": ("CoNLL-2003", "--train eng.train --test eng.testb"),
+    "parsing": ("the Penn Treebank as dependencies", "--train train.conllu --dev dev.conllu --test test.conllu"),
+}
+"""The paper's corpora, and the flags that name them."""
 
 
 class Scale(StrEnum):
@@ -73,6 +78,7 @@ def reproduce(
     - `softq reproduce classification --scale paper`: the sizes of the paper; meant for a GPU
     - `softq reproduce ner --jobs 2`: taggers of a made-up language that several people have labelled
     - `softq reproduce ner --scale paper --train eng.train --test eng.testb`: the paper's corpus, CoNLL-2003, of which you need a copy
+    - `softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --test test.conllu`: parsers of your own treebank
     """
     with one_line_errors():
         task, flags = split_flags(task, context.args)
@@ -108,11 +114,12 @@ def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bo
         if alone or not flags:
             raise
         raise RecipeError(f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK {shlex.join(flags)}") from None
-    if isinstance(wanted.recipe, NerRecipe) and scale == Scale.paper:
-        for path in filter(None, (wanted.recipe.data.train, wanted.recipe.data.test)):
+    if scale == Scale.paper and of_files(wanted.recipe):
+        corpus, named = _CORPORA[name]
+        for path in filter(None, wanted.recipe.data.files):
             if not Path(path).is_file():
                 raise RecipeError(
-                    f"ner at the paper's scale is trained on CoNLL-2003, which does not come with softq, and there is no file {path}: "
-                    "name your copy, softq reproduce ner --scale paper --train eng.train --test eng.testb"
+                    f"{name} at the paper's scale is trained on {corpus}, which does not come with softq, and there is no file {path}: "
+                    f"name your copy, softq reproduce {name} --scale paper {named}"
                 )
     return wanted

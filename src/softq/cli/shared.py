@@ -6,7 +6,7 @@ import difflib
 import math
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -21,9 +21,8 @@ from softq.errors import ConvergenceWarning, RecipeError, SoftqError
 from softq.evaluate import Interval
 from softq.recipe import describe, flag_names, merge, parse_flags, read_toml
 from softq.sweep import Grid, Sweep, parse_recipe
-from softq.tasks import TASKS, Task
+from softq.tasks import TASKS, Task, ner_recipe, parsing_recipe
 from softq.tasks.base import show_settings
-from softq.tasks.ner_recipe import Data, NerRecipe
 from softq.train import StoppedError
 
 RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
@@ -120,11 +119,13 @@ def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Want
     if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
         raise RecipeError(f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep")
     recipe, grids = parse_recipe(task, merge(table, laid_over), where)
-    if sweep and isinstance(recipe, NerRecipe) and recipe.data.train and not (recipe.data.dev or (recipe.data.folds and recipe.data.test)):
-        raise RecipeError(
-            "a sweep chooses by development scores and compares on a test part, and the training file can be neither: add --dev FILE, or "
-            "--folds 5 with --test FILE"
-        )
+    if sweep and of_files(recipe) and recipe.data.train and not recipe.data.dev:
+        folds = isinstance(recipe, ner_recipe.NerRecipe)
+        if not (folds and recipe.data.folds and recipe.data.test):
+            raise RecipeError(
+                "a sweep chooses by development scores and compares on a test part, and the training file can be neither: add --dev FILE"
+                + (", or --folds 5 with --test FILE" if folds else "")
+            )
     return Wanted(task, recipe, grids)
 
 
@@ -162,20 +163,42 @@ def _show_default(value: Any) -> str:
     return "" if value is None or value == "" else f"`{value}` "
 
 
-def parts_of(data: Data) -> tuple[str, str]:
-    """What the development and test parts of a tagger's data are: they need not be files of their own.
+def of_files(recipe: Any) -> bool:
+    """Whether a recipe is of a task that learns from files of sentences."""
+    return isinstance(recipe, ner_recipe.NerRecipe | parsing_recipe.ParsingRecipe)
 
-    >>> parts_of(Data(train="a/train.conll", dev="a/dev.conll")), parts_of(Data(train="a/train.conll", test="b/test.conll", folds=5))
-    (('dev.conll', 'dev.conll again'), ('5 folds of train.conll', 'test.conll'))
+
+def parts_of(data: ner_recipe.Data | parsing_recipe.Data) -> tuple[str, str]:
+    """What the development and test parts of a tagger's or parser's data are: they need not be files of their own.
+
+    >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
+    ('dev.conllu', 'dev.conllu again')
+    >>> parts_of(ner_recipe.Data(train="a/train.conll", test="b/test.conll", folds=5))
+    ('5 folds of train.conll', 'test.conll')
     """
     train, dev = Path(data.train).name, Path(data.dev).name
+    folds = data.folds if isinstance(data, ner_recipe.Data) else 0
     itself = f"{train} itself, which it was trained on"
     if not data.train:
         return "built-in world", "built-in world"
     if data.halve_dev:
         return f"every other sentence of {dev}", f"the other sentences of {dev}"
-    chosen_on = dev or (f"{data.folds} folds of {train}" if data.folds else itself)
-    return chosen_on, Path(data.test).name or (f"{chosen_on} again" if dev or data.folds else itself)
+    chosen_on = dev or (f"{folds} folds of {train}" if folds else itself)
+    return chosen_on, Path(data.test).name or (f"{chosen_on} again" if dev or folds else itself)
+
+
+def crossing_trees(measures: Mapping[str, Any]) -> str:
+    """What became of training trees that cross where a parser has none such, "" where there were none; ``measures`` are of its cell.
+
+    >>> crossing_trees({"sentences": 90.0, "lifted": 0.0, "skipped": 10.0})
+    'crossing arcs: 10 of 100 training sentences were skipped'
+    """
+    if measures.get("lifted"):
+        return f"crossing arcs: {measures['lifted']:.0f} trees of {measures['sentences']:.0f} training sentences were lifted"
+    if measures.get("skipped"):
+        skipped = measures["skipped"]
+        return f"crossing arcs: {skipped:.0f} of {measures['sentences'] + skipped:.0f} training sentences were skipped"
+    return ""
 
 
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
@@ -205,9 +228,11 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
         f"{'τ and settings are' if varied else 'τ is'} chosen on the development set. "
         "Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
     )
-    if isinstance(recipe, NerRecipe):
+    if of_files(recipe):
         parts = [parts_of(choice.recipe(recipe).data) for choice in sweep.choices]
         _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
+    for told in dict.fromkeys(filter(None, (crossing_trees(member.cell.measures) for member in sweep.cells))):
+        console.print(told, markup=False, highlight=False, soft_wrap=True)
     _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
 
 

@@ -14,14 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import find_recipe, one_line_errors, parts_of, results_console, split_flags, tell
+from softq.cli.shared import crossing_trees, find_recipe, of_files, one_line_errors, parts_of, results_console, split_flags, tell
 from softq.data.annotators import Reliability
 from softq.errors import DataError, RecipeError, RunError
 from softq.recipe import recipe_hash, to_toml
 from softq.run import RECIPE
 from softq.tasks import train_cells
 from softq.tasks.ner_data import label
-from softq.tasks.ner_recipe import Data, NerRecipe
+from softq.tasks.ner_recipe import NerRecipe
 from softq.train import find_workers
 
 _BEST_AND_WORST = 5  # annotators that are shown of each
@@ -45,6 +45,7 @@ def train(
 
     - `softq train classification --objective raml --tau 2.4 --out runs/raml`
     - `softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/ner`: then `softq predict runs/ner FILES`
+    - `softq train parsing --train train.conllu --dev dev.conllu --objective raml --tau 0.3 --out runs/trees`: a dependency parser
     - `softq train --resume --out runs/raml`: go on with it
     - `softq train classification --dry-run > mine.toml`: a recipe to start from
     - `accelerate launch -m softq train classification`: several processes or GPUs
@@ -74,20 +75,23 @@ def train(
             typer.echo(json.dumps(result | listed | {"run": str(out)}))
             return
         found = f"{task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
-        if isinstance(recipe, NerRecipe):
-            found = _scores_of_tagger(recipe.data, cell)
+        if of_files(recipe):
+            found = _scores_of_parts(recipe, cell)
         typer.echo(f"{recipe.objective}, seed {cell['seed']}: {found}")
         if reliability:
             _show_annotators(reliability, results_console())
+        if told := crossing_trees(cell):
+            typer.echo(told)
         typer.echo(f"reward: {result['signature']}\nrun: {out}")
 
 
-def _scores_of_tagger(data: Data, cell: Mapping[str, Any]) -> str:
-    """Scores of both parts, and what the parts are."""
+def _scores_of_parts(recipe: Any, cell: Mapping[str, Any]) -> str:
+    """Scores of both parts of a tagger or parser, and what the parts are."""
+    shown = {"f1": "F1", "token_accuracy": "token accuracy"} if isinstance(recipe, NerRecipe) else {"uas": "UAS", "las": "LAS"}
+    shown |= {"exact_match": "exact match"}
     return "; ".join(
-        f"{part} F1 {cell[f'{part}_f1']:.4f}, token accuracy {cell[f'{part}_token_accuracy']:.4f}, "
-        f"exact match {cell[f'{part}_exact_match']:.4f} ({of})"
-        for part, of in zip(("dev", "test"), parts_of(data), strict=True)
+        f"{part} " + ", ".join(f"{title} {cell[f'{part}_{name}']:.4f}" for name, title in shown.items()) + f" ({of})"
+        for part, of in zip(("dev", "test"), parts_of(recipe.data), strict=True)
     )
 
 

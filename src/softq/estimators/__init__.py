@@ -1,15 +1,25 @@
-"""Estimators with scikit-learn's interface. `RewardClassifier` needs scikit-learn; `CRFTagger` can do without it."""
+"""Estimators with scikit-learn's interface. `RewardClassifier` needs scikit-learn; `CRFTagger` and `DependencyParser` can do without it."""
 
 from typing import TYPE_CHECKING, Any
 
 from softq.errors import DependencyError
-from softq.estimators.tagger import CRFTagger
 
 if TYPE_CHECKING:
     from softq.estimators.classifier import RewardClassifier
+    from softq.estimators.parser import DependencyParser
+    from softq.estimators.tagger import CRFTagger
 
 
 def __getattr__(name: str) -> Any:
+    # when they are asked for: scikit-learn is slow to import, and commands that read sentences as estimators do need none of it
+    if name == "CRFTagger":
+        from softq.estimators.tagger import CRFTagger
+
+        return CRFTagger
+    if name == "DependencyParser":
+        from softq.estimators.parser import DependencyParser
+
+        return DependencyParser
     if name != "RewardClassifier":
         raise AttributeError(f"module 'softq.estimators' has no attribute {name!r}")
     try:
@@ -21,4 +31,4 @@ def __getattr__(name: str) -> Any:
     return RewardClassifier
 
 
-__all__ = ["CRFTagger", "RewardClassifier"]
+__all__ = ["CRFTagger", "DependencyParser", "RewardClassifier"]

@@ -13,24 +13,20 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from softq.checks import check_tau
 from softq.data.annotators import AnnotatorRow
 from softq.data.annotators import Model as AnnotatorModel
 from softq.data.tags import OUTSIDE, Scheme
-from softq.errors import DataError, EstimatorError, TemperatureError
+from softq.errors import EstimatorError
 from softq.estimators import options
+from softq.estimators.filed import FiledEstimator
+from softq.estimators.options import choice, not_negative, positive
 from softq.estimators.tagger_input import Annotations, Kind, Sentences, check_held_out
-from softq.estimators.tagger_options import SchemeOption, as_json, choice, not_negative, positive, reward_for, scheme_for
+from softq.estimators.tagger_options import SchemeOption, as_json, reward_for, scheme_for
 from softq.estimators.tagger_training import Schedule, Stopping, Trained, by_batches, by_search
 from softq.features import FeatureMatrix, TemplateIndex
 from softq.run import BEST
 from softq.tagging import Constraints, ConvergenceWarning, CRFSettings, Decoding, References, Tagger
 from softq.targets import ObjectiveName
-
-try:
-    from sklearn.base import BaseEstimator
-except ModuleNotFoundError:  # scikit-learn's searches need it; the tagger does not
-    from softq.estimators.parameters import Parameters as BaseEstimator
 
 Algorithm = Literal["lbfgs", "adagrad"]
 
@@ -38,11 +34,7 @@ _DEFAULT_ITERATIONS = 1000
 _CRFSUITE_ONLY = ("l2sgd", "ap", "pa", "arow")
 
 
-class NotFittedError(EstimatorError, AttributeError):
-    """A tagger was asked for what it has after `fit` only."""
-
-
-class CRFTagger(BaseEstimator):  # type: ignore[misc]
+class CRFTagger(FiledEstimator):
     """A linear chain over labels with sparse features, trained by ML, RAML or SQDML; a drop-in for ``sklearn_crfsuite.CRF``.
 
     Training minimises Σ H(target, model) + c1 ‖w‖₁ + c2 ‖w‖² over the sentences (appendix eq. 5-6). With ``"ml"`` that is CRFsuite's
@@ -210,9 +202,7 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         self, settings: CRFSettings, matrix: FeatureMatrix, references: References, stopping: Stopping | None, schedule: Schedule
     ) -> Trained:
         if stopping is None:
-            random = self.random_state
-            if not isinstance(random, (np.random.RandomState, np.random.Generator)):
-                random = np.random.default_rng(random)
+            random = options.generator(self.random_state)
             return by_batches(settings, matrix, references, schedule=schedule, random=random, verbose=bool(self.verbose))
         c1 = not_negative("c1", self._option("c1"))
         memory = options.count("num_memories", self._option("num_memories"))
@@ -246,8 +236,7 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         return Sentences.read(X).features(self._fitted().index, self._kind)
 
     def _fitted(self) -> Tagger:
-        if not self.__sklearn_is_fitted__():
-            raise NotFittedError("this CRFTagger has learnt nothing yet: call fit, or make one with CRFTagger.load")
+        self._check_fitted()
         return self.tagger_
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -298,11 +287,9 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         neither None nor a seed None is kept.
         """
         tagger = self._fitted()
-        parameters = as_json(self.get_params())
-        learnt = {name: getattr(self, name) for name in (*_LEARNT, "annotators_", "dev_score_")}
+        notes = self._notes(as_json(self.get_params()), (*_LEARNT, "annotators_", "dev_score_"))
         schemes = {"file_scheme": self._scheme, "trained_scheme": self._scheme}  # by them `softq evaluate` and `softq predict` convert
-        notes = {"estimator": type(self).__name__, "parameters": parameters, "kind": self._kind, "learnt": learnt, **schemes}
-        tagger.save(path, notes)
+        tagger.save(path, notes | {"kind": self._kind} | schemes)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -313,14 +300,7 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         tagger, notes = Tagger.load(Path(path) / BEST if Path(path).is_dir() else path)
         if isinstance(notes, dict) and "file_scheme" in notes and "estimator" not in notes:
             return cls._of_run(tagger, notes)
-        if not isinstance(notes, dict) or notes.get("estimator") != cls.__name__:
-            raise DataError(f"{path} holds a tagger that is no {cls.__name__}'s: expected a file of {cls.__name__}.save")
-        try:
-            parameters, learnt = dict(notes["parameters"]), dict(notes["learnt"])
-            unknown = [name for name in parameters if name not in inspect.signature(cls).parameters]
-            if unknown:
-                raise DataError(f"{path} has options that this version of softq does not know ({', '.join(map(repr, unknown))})")
-            loaded = cls(**parameters)
+        with cls._reading_notes(path, notes) as (loaded, learnt):
             loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
             loaded._kind = choice("kind", notes["kind"], get_args(Kind))
             for name in _LEARNT:
@@ -329,14 +309,6 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
             loaded.annotators_ = tuple(AnnotatorRow(*row) for row in learnt.get("annotators_", ()))
             loaded.dev_score_ = learnt.get("dev_score_")
             loaded._scheme = notes.get("trained_scheme", tagger.scheme)
-        except DataError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise DataError(
-                f"{path} is damaged, or of another version of softq: expected the notes of {cls.__name__}.save, got {what}; "
-                "fit and save the tagger again"
-            ) from None
         return loaded
 
     @classmethod
@@ -360,8 +332,6 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self, annotations: Annotations) -> CRFSettings:
         objective = choice("objective", self.objective, get_args(ObjectiveName))
-        if objective != "ml" and self.tau is None:
-            raise TemperatureError(f"objective={objective!r} needs a temperature: set tau, 0.5 say")
         constraints = choice("constraints", self.constraints, get_args(Constraints))
         scheme: Scheme | None = None
         labels = annotations.labels
@@ -373,7 +343,7 @@ class CRFTagger(BaseEstimator):  # type: ignore[misc]
         return CRFSettings(
             labels=labels,
             objective=objective,
-            tau=None if self.tau is None else check_tau(options.plain(self.tau)),
+            tau=options.temperature(objective, self.tau),
             reward=reward_for(self.reward, self.entity_weight, labels),
             scheme=scheme,
             constraints=constraints,

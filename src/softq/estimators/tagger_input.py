@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -12,7 +11,8 @@ import numpy as np
 from softq.data.annotators import AnnotatorRow, Model, estimate, reference_weights
 from softq.data.conll import MISSING, Sentence, find_scheme
 from softq.data.tags import Scheme, spans
-from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError, WeightError
+from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError
+from softq.estimators.given import as_long, kept_annotators, may_be_annotator, shown
 from softq.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.tagging import References
 
@@ -37,11 +37,11 @@ class Sentences(NamedTuple):
     def read(cls, given: Any) -> Sentences:
         """Check that ``given`` is a sequence of sequences of tokens."""
         if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-            raise DataError(f"X must be a sequence of sentences, each a sequence of tokens, got {_shown(given)}")
+            raise DataError(f"X must be a sequence of sentences, each a sequence of tokens, got {shown(given)}")
         sentences = list(given)
         for number, sentence in enumerate(sentences):
             if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
-                raise DataError(f"sentence {number} of X must be a sequence of tokens, got {_shown(sentence)}; split it into tokens first")
+                raise DataError(f"sentence {number} of X must be a sequence of tokens, got {shown(sentence)}; split it into tokens first")
         kinds = {_kind(token_type) for token_type in set(map(type, chain.from_iterable(sentences)))}
         if len(kinds) > 1 or None in kinds:
             raise _mixed(sentences)
@@ -96,10 +96,10 @@ def _mixed(sentences: list[Any]) -> DataError:
             kind = _kind(type(token))
             if kind is None:
                 expected = f"{_NAMES['words']}, {_NAMES['pairs']}, or {_NAMES['features']}"
-                return DataError(f"sentence {s}, token {t}: expected {expected}, got {_shown(token)}")
+                return DataError(f"sentence {s}, token {t}: expected {expected}, got {shown(token)}")
             first = first or kind
             if kind != first:
-                return DataError(f"sentence {s}, token {t}: expected {_NAMES[first]} like the tokens before, got {_shown(token)}")
+                return DataError(f"sentence {s}, token {t}: expected {_NAMES[first]} like the tokens before, got {shown(token)}")
     raise RuntimeError("all tokens are alike")
 
 
@@ -108,7 +108,7 @@ def _check_pairs(sentences: list[Any]) -> None:
         for t, token in enumerate(sentence):
             if len(token) != 2 or not (isinstance(token[0], str) and isinstance(token[1], str)):
                 raise DataError(
-                    f"sentence {s}, token {t}: a tuple must be (word, part of speech), two strings, got {_shown(token)}; features "
+                    f"sentence {s}, token {t}: a tuple must be (word, part of speech), two strings, got {shown(token)}; features "
                     "are given as a list, a set or a dict"
                 )
 
@@ -124,23 +124,19 @@ class Annotations(NamedTuple):
     @classmethod
     def read(cls, given: Any, lengths: Sequence[int], ref_weights: Any = None) -> Annotations:
         """Check y against the lengths of the sentences; annotators that are missing, or have the weight 0, are left out."""
-        per_sentence = _as_long("y", given, len(lengths))
-        weights_given = [None] * len(lengths) if ref_weights is None else _as_long("ref_weights", ref_weights, len(lengths))
+        per_sentence = as_long("y", given, len(lengths))
+        weights_given = [None] * len(lengths) if ref_weights is None else as_long("ref_weights", ref_weights, len(lengths))
         sequences, weights, annotators, places = [], [], [], []
         for number, (labels, length, shares) in enumerate(zip(per_sentence, lengths, weights_given, strict=True)):
             found = _sequences(labels, number)
-            checked = _weights(shares, len(found), number)
-            kept = [(*one, place) for place, one in enumerate(zip(found, checked, strict=True)) if one[0] is not None and one[1] > 0]
-            if not kept:
-                missing = "every annotator is missing" if ref_weights is None else "every annotator is missing or has the weight 0"
-                raise DataError(f"sentence {number} has no labels: {missing}; leave it out")
+            kept = kept_annotators(found, shares, number, "labels")
             for annotator, sequence in enumerate(found):
                 if sequence is not None and len(sequence) != length:
                     who = f"annotator {annotator} of sentence {number}" if len(found) > 1 else f"sentence {number}"
                     raise ShapeError(f"y must have a label for each token: {who} has {len(sequence)} labels for {length} tokens")
-            sequences.append([sequence for sequence, _, _ in kept if sequence is not None])
-            weights.append(np.array([weight for _, weight, _ in kept]))
-            annotators.append([place for _, _, place in kept])
+            sequences.append([one.annotation for one in kept])
+            weights.append(np.array([one.weight for one in kept]))
+            annotators.append([one.place for one in kept])
             places.append(len(found))
         return cls(sequences, weights, annotators, places)
 
@@ -213,28 +209,19 @@ def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
         raise DataError(f"each token of X_dev must be {_NAMES[kind]}, as in X, got {_NAMES[held_out.kind]}")
 
 
-def _as_long(name: str, given: Any, count: int) -> list[Any]:
-    if given is None or isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise DataError(f"{name} must be a sequence with an entry for each sentence of X, got {_shown(given)}")
-    entries = list(given)
-    if len(entries) != count:
-        raise ShapeError(f"{name} must have an entry for each of the {count} sentences of X, got {len(entries)}")
-    return entries
-
-
 def _sequences(labels: Any, number: int) -> list[Sequence[str] | None]:
     """One label sequence, or those of several annotators: labels are strings, so the two cannot be confused."""
     if labels is None:
         return [None]
     wanted = f"the labels of sentence {number} must be a list of strings, or one such list (or None) per annotator"
     if isinstance(labels, (str, bytes, Mapping)) or not hasattr(labels, "__len__"):
-        raise DataError(f"{wanted}, got {_shown(labels)}")
+        raise DataError(f"{wanted}, got {shown(labels)}")
     entries = list(labels)
     if all(isinstance(label, str) for label in entries):
         return [entries]
-    if not all(map(_may_be_annotator, entries)):
+    if not all(map(may_be_annotator, entries)):
         odd = next(entry for entry in entries if not isinstance(entry, str))
-        raise DtypeError(f"{wanted}, got {_shown(odd)} among them")
+        raise DtypeError(f"{wanted}, got {shown(odd)} among them")
     return [None if entry is None else _sequence(entry, annotator, number) for annotator, entry in enumerate(entries)]
 
 
@@ -242,31 +229,7 @@ def _sequence(entry: Any, annotator: int, number: int) -> list[str]:
     for label in entry:
         if not isinstance(label, str):
             raise DtypeError(
-                f"every label must be a string, annotator {annotator} of sentence {number} has {_shown(label)}; an annotator who left "
+                f"every label must be a string, annotator {annotator} of sentence {number} has {shown(label)}; an annotator who left "
                 "out a token is None for the whole sentence"
             )
     return list(entry)
-
-
-def _may_be_annotator(entry: Any) -> bool:
-    return entry is None or (hasattr(entry, "__len__") and not isinstance(entry, (str, bytes, Mapping)))
-
-
-def _weights(given: Any, count: int, number: int) -> list[float]:
-    if given is None:
-        return [1.0] * count
-    if not hasattr(given, "__len__") or len(given) != count:
-        raise ShapeError(
-            f"ref_weights of sentence {number} must be {count} numbers, one for each label sequence of it, got {_shown(given)}"
-        )
-    weights = list(given)
-    for weight in weights:
-        if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)) or not 0 <= weight < math.inf:
-            raise WeightError(f"ref_weights of sentence {number} must be finite numbers from 0, got {_shown(weight)}")
-    return [float(weight) for weight in weights]
-
-
-def _shown(value: Any) -> str:
-    """A value and its type, for an error, shortened."""
-    text = repr(value)
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -1,11 +1,9 @@
-"""What the options of `CRFTagger` mean: choices by name, rewards, tag schemes."""
+"""What the options of `CRFTagger` mean: rewards and tag schemes."""
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -13,31 +11,13 @@ import torch
 from softq.data.tags import Scheme, faults
 from softq.errors import DataError, EstimatorError, OutputError, RewardError, ShapeError
 from softq.estimators import options
+from softq.estimators.options import choice, not_negative, positive
 from softq.estimators.tagger_input import Annotations
 from softq.rewards import TokenReward
 from softq.tagging import entity_reward
 
 Array = np.ndarray[Any, Any]
-Choice = TypeVar("Choice", bound=str)
 SchemeOption = Literal["auto", "iob1", "bio", "bioes"]
-
-
-def positive(name: str, value: Any) -> float:
-    """A finite number above 0."""
-    return options.number(name, value, "a positive number", lambda number: 0.0 < number < math.inf)
-
-
-def not_negative(name: str, value: Any) -> float:
-    """A finite number from 0."""
-    return options.number(name, value, "a number from 0", lambda number: 0.0 <= number < math.inf)
-
-
-def choice(name: str, value: Any, known: tuple[Choice, ...]) -> Choice:
-    """One of the known names."""
-    if value not in known:
-        near = difflib.get_close_matches(str(value).lower(), known, 1, cutoff=0.0)
-        raise EstimatorError(f"{name} must be one of {', '.join(known)}, got {value!r}; did you mean {near[0]!r}?")
-    return known[known.index(value)]
 
 
 def scheme_for(option: Any, annotations: Annotations) -> Scheme:
@@ -98,11 +78,7 @@ def reward_table(option: Any) -> Array:
 
 def as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Options as JSON can hold them; made with the result, a tagger has the same ones."""
-    kept = {name: options.plain(value) for name, value in parameters.items()}
-    if not isinstance(kept["random_state"], int):
-        kept["random_state"] = None
-    if kept["templates"] is not None:
-        kept["templates"] = list(kept["templates"])
+    kept = options.as_json(parameters)
     if isinstance(kept["reward"], Mapping):
         kept["reward"] = {label: float(weight) for label, weight in kept["reward"].items()}
     elif kept["reward"] is not None:

@@ -319,10 +319,18 @@ def _add_one(sums: Any, bank: Any, listed: Any, place: Any, slope: Any) -> Any:
 
 
 class Moments(NamedTuple):
-    """What AdaGrad keeps of each weight: the sum of its squared derivatives, and Σ s · change of step s; ``[F]`` each."""
+    """What AdaGrad keeps of each weight: the sum of its squared derivatives, and Σ s · change of step s; of the weights' shape both."""
 
     squares: Array
     drift: Array
+
+    @classmethod
+    def like(cls, weights: Array, squares: float) -> Moments:
+        """Before the first step. Sums of squares begin above 0: a weight moves less than ``rate`` until its derivatives are worth more.
+
+        From 0, the first derivative of a weight would move it by all of ``rate`` however small it is, be it rounding alone.
+        """
+        return cls(np.full_like(weights, squares), np.zeros_like(weights))
 
 
 def descend(sums: Sums, moments: Moments, weights: Array, rate: float, step: int) -> None:
@@ -353,7 +361,7 @@ def _descend(first: int, stride: int, sums: Any, moments: Any, weights: Any, rat
 def _descend_one(values: Any, squares: Any, drift: Any, weights: Any, place: Any, rate: Any, step: Any) -> None:
     slope = values[place]
     squares[place] += slope * slope
-    change = rate * slope / np.sqrt(squares[place] + values.dtype.type(1e-30))  # 0 / sqrt(0) is no change
+    change = rate * slope / np.sqrt(squares[place])
     values[place] = 0
     drift[place] += step * change
     weights[place] -= change

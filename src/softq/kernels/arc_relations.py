@@ -138,11 +138,10 @@ def _descend(
 
 @jit
 def _descend_row(slopes: Any, row: Any, moments: Any, weights: Any, place: Any, rate: Any, step: Any) -> None:
-    tiny = weights.dtype.type(1e-30)  # 0 / sqrt(0) is no change
     for k in range(np.uint64(weights.shape[1])):
         slope = slopes[row, k]
         squares = moments.squares[place, k] + slope * slope
-        change = rate * slope / np.sqrt(squares + tiny)
+        change = rate * slope / np.sqrt(squares)
         moments.squares[place, k] = squares
         moments.drift[place, k] += step * change
         weights[place, k] -= change

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from softq.targets import ObjectiveName
 Array = np.ndarray[Any, Any]
 
 _BATCH_CELLS = 1 << 19  # arcs of one batch where the whole corpus is summed
+_SQUARES, _RELATION_SQUARES = 10.0, 1.0  # where AdaGrad's sums of squares begin; a derivative is at most the number of words of a batch
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class ParserSettings:
     tau: float | None = None
     spanning: bool = False
     bits: int = 22
-    relation_bits: int = 16
+    relation_bits: int = 17
 
 
 @dataclass(frozen=True)
@@ -109,21 +110,32 @@ class ParserObjective:
             yield order[begin:end]
             begin = end
 
-    def __call__(self, parameters: Tensor, gradient: Tensor) -> float:
-        """The value at ``parameters [F]``; its derivatives are written to ``gradient [F]``."""
+    def __call__(self, parameters: Tensor, gradient: Tensor | None = None) -> float:
+        """The value at ``parameters [F]``; its derivatives are written to ``gradient [F]``, if there is one."""
         weights = parameters.numpy()
-        sums = arc_features.Sums.zeros(self.size, weights.dtype)
+        sums = None if gradient is None else arc_features.Sums.zeros(self.size, weights.dtype)
         total = entropy = 0.0
         for batch in self._batches():
             codes = self._bank.codes.take(batch)
             words, scores = score_arcs(self._bank.index, codes, weights)
             loss, slopes = _slopes(scores, codes, self._targets.expected(batch, scores.shape[1] - 1), self._settings.spanning)
-            arc_features.add_gradient(self._bank.index.plan, words, slopes, sums)
+            if sums is not None:
+                arc_features.add_gradient(self._bank.index.plan, words, slopes, sums)
             total += loss
             entropy += self._targets.entropy(batch)
         self.cross_entropy, self.kl = total, total - entropy
-        gradient.copy_(torch.from_numpy(sums.values)).add_(parameters, alpha=2 * self._c2)
+        if gradient is not None and sums is not None:
+            gradient.copy_(torch.from_numpy(sums.values)).add_(parameters, alpha=2 * self._c2)
         return total + self._c2 * float(parameters.double().square().sum())
+
+
+class _Measured(NamedTuple):
+    """What a batch says of relations: the loss, its derivatives by their scores, and what these were made of."""
+
+    loss: float
+    slopes: Array
+    arcs: arc_relations.Arcs
+    words: arc_features.Words
 
 
 class Relations:
@@ -135,16 +147,26 @@ class Relations:
         self._numbers = {name: k for k, name in enumerate(self.names)}
         shape = 1 << settings.relation_bits, len(self.names)
         self.weights = np.zeros(shape, np.float32)
-        self.moments = arc_features.Moments(np.zeros(shape, np.float32), np.zeros(shape, np.float32))
+        self.moments = arc_features.Moments.like(self.weights, _RELATION_SQUARES)
+
+    def loss(self, sentences: Array, codes: ArcCodes, weights: Array) -> float:
+        """Cross-entropy of relations under these weights, summed over the words of a batch; a word's references share it."""
+        return self._measure(sentences, codes, weights).loss if self.names else 0.0
 
     def step(self, sentences: Array, codes: ArcCodes, step: int) -> float:
-        """One batch; returns the cross-entropy of its relations, summed over the words."""
+        """One batch; returns its loss before the step."""
         if not self.names:
             return 0.0
+        found = self._measure(sentences, codes, self.weights)
+        plan = self._bank.index.relation_plan
+        arc_relations.descend(plan, found.words, found.arcs, found.slopes, self.moments, self.weights, self._rate, step)
+        return found.loss
+
+    def _measure(self, sentences: Array, codes: ArcCodes, weights: Array) -> _Measured:
         rows, heads, dependents, wanted, shares = [], [], [], [], []
         for row, number in enumerate(sentences):
-            trees, weights = self._bank.trees.heads[number], self._bank.trees.weights[number]
-            for tree, names, share in zip(trees, self._bank.trees.relations[number], weights / weights.sum(), strict=True):
+            trees, ref_weights = self._bank.trees.heads[number], self._bank.trees.weights[number]
+            for tree, names, share in zip(trees, self._bank.trees.relations[number], ref_weights / ref_weights.sum(), strict=True):
                 rows.append(np.full(len(tree), row))
                 heads.append(tree)
                 dependents.append(np.arange(1, len(tree) + 1))
@@ -153,15 +175,13 @@ class Relations:
         arcs = arc_relations.Arcs(np.concatenate(rows), np.concatenate(heads), np.concatenate(dependents))
         plan = self._bank.index.relation_plan
         words = arc_features.parts(plan, codes.codes, codes.starts)
-        scores = torch.from_numpy(arc_relations.scores(plan, words, arcs, self.weights))
         share = torch.from_numpy(np.concatenate(shares))
-        log_probabilities = scores.log_softmax(1)
+        log_probabilities = torch.from_numpy(arc_relations.scores(plan, words, arcs, weights)).log_softmax(1)
+        right = torch.arange(len(wanted)), torch.tensor(wanted)
         slopes = log_probabilities.exp()
-        places = torch.arange(len(wanted)), torch.tensor(wanted)
-        slopes[places] -= 1
+        slopes[right] -= 1
         slopes *= share.unsqueeze(1)
-        arc_relations.descend(plan, words, arcs, slopes.numpy(), self.moments, self.weights, self._rate, step)
-        return -float((log_probabilities[places] * share).double().sum())
+        return _Measured(-float((log_probabilities[right] * share).double().sum()), slopes.numpy(), arcs, words)
 
     def averaged(self, steps: int) -> Array:
         """Mean of the weights over all steps."""
@@ -178,9 +198,9 @@ class Descent:
         self._bank, self._settings, self._rate, self._trees = treebank, settings, rate, trees
         self._targets = TreeTargets(treebank.possible, settings.objective, settings.tau, spanning=settings.spanning)
         size = 1 << settings.bits
-        self.weights = np.zeros(size if trees else arc_features.BANKS, np.float32)
+        self.weights = np.zeros(size if trees else 2 * arc_features.BANKS, np.float32)
         self._sums = arc_features.Sums.zeros(len(self.weights))
-        self._moments = arc_features.Moments(np.zeros_like(self.weights), np.zeros_like(self.weights))
+        self._moments = arc_features.Moments.like(self.weights, _SQUARES)
         self.relations = Relations(treebank, settings, relation_rate)
         self.steps = 0
 
@@ -200,6 +220,10 @@ class Descent:
     def entropy(self, sentences: Array) -> float:
         """Entropy of the targets, summed: what no model can get below."""
         return self._targets.entropy(sentences)
+
+    def relation_loss(self, sentences: Array, parser: Parser) -> float:
+        """Cross-entropy of a parser's relations on the arcs of these sentences' references, summed over words."""
+        return self.relations.loss(sentences, self._bank.codes.take(sentences), parser.relation_weights)
 
     def parser(self, weights: Array | None = None) -> Parser:
         """The parser of the averaged weights, or of these weights of arcs."""

@@ -160,7 +160,7 @@ class Parser:
         for name, dims in (("weights", 1), ("relation_weights", 2)):
             tensor = tensors[name]
             rows = len(tensor) if tensor.dim() else 0
-            power = rows >= arc_features.BANKS and rows & (rows - 1) == 0
+            power = rows >= 2 * arc_features.BANKS and rows & (rows - 1) == 0
             wide = dims == 1 or tensor.shape[-1] == len(relations)
             if tensor.dtype != torch.float32 or tensor.dim() != dims or not power or not wide:  # the kernels would read what lies beside
                 want = "[2^bits]" if dims == 1 else f"[2^bits, {len(relations)}]"

@@ -156,14 +156,15 @@ class Canvas:
             if np.isfinite(low).any():
                 axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
-    def legend(self, axes: Axes, *, columns: int, phone_columns: int = 2) -> None:
-        """Put the labels of one panel above all panels, each once, and one entry for all exact lines."""
+    def legend(self, *panels: Axes, columns: int, phone_columns: int = 2) -> None:
+        """Put the labels of these panels above all of them, each once, and one entry for all exact lines."""
         from matplotlib.lines import Line2D
 
         entries: dict[str, Any] = {}
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-        if any(line.get_label() == _UNLABELLED for line in axes.lines):
+        for axes in panels:
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                entries.setdefault(label, handle)
+        if any(line.get_label() == _UNLABELLED for axes in panels for line in axes.lines):
             entries["exact"] = Line2D([], [], color=self.style.muted, linewidth=0.9, linestyle="--")
         self.figure.legend(
             entries.values(),

@@ -16,9 +16,11 @@ from softq.report.classification_load import classification_results
 from softq.report.ner import section as ner_section
 from softq.report.ner_load import ner_results
 from softq.report.page import Section
+from softq.report.parsing import section as parsing_section
+from softq.report.parsing_load import parsing_results
 from softq.report.runs import RunSummary, runs_section
 from softq.run import CELLS, METRICS, RECIPE, RunFolder
-from softq.sweep import SWEEP, read_sweep
+from softq.sweep import SWEEP, Sweep, read_sweep
 from softq.tasks import TASKS, Task
 from softq.tasks.base import show_settings
 
@@ -123,10 +125,10 @@ def _sweep_section(source: Source) -> Section:
         section = classification_section(classification_results(task, sweep, source.path, source.scale))
     elif task.name == "ner":
         section = ner_section(ner_results(task, sweep, source.path, source.scale))
+    elif task.name == "parsing":
+        section = parsing_section(parsing_results(task, sweep, source.path, source.scale, _sweep_summaries(sweep)))
     else:
-        runs = sorted({member.run for member in sweep.cells})
-        settings = {member.cell.hash: member.cell.settings for member in sweep.cells}
-        section = runs_section([summary for run in runs for summary in _run_summaries(RunFolder(run), settings)])
+        section = runs_section(_sweep_summaries(sweep))
     intro = [f"{finished} of {wanted} models are finished; this page is of these.", *section.intro]
     return dataclasses.replace(
         section,
@@ -134,3 +136,8 @@ def _sweep_section(source: Source) -> Section:
         command=source.command or section.command or f"softq sweep {shlex.quote(str(path))} --out sweeps/again",
         recipe=section.recipe or path.read_text(encoding="utf-8"),
     )
+
+
+def _sweep_summaries(sweep: Sweep) -> list[RunSummary]:
+    settings = {member.cell.hash: member.cell.settings for member in sweep.cells}
+    return [summary for run in sorted({member.run for member in sweep.cells}) for summary in _run_summaries(RunFolder(run), settings)]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from softq.evaluate import Interval
 from softq.features import FINKEL
 from softq.report import ner_figures as figures
 from softq.report import ner_tables as tables
-from softq.report.ner_results import Judged, NerResults, System, Variant, bare_settings, percent
-from softq.report.page import Figure, Section, Table, show
+from softq.report.ner_results import NerResults, NerSystem, method_of
+from softq.report.page import Figure, Section, Table
 from softq.report.paper import NER_BEST_TAU, NER_SENTENCES
+from softq.report.sweep_words import file_words, gain_words, judging_words, score_words, section_of, temperature_finding
 
 __all__ = ["NerResults", "section"]
 
@@ -46,28 +48,7 @@ def section(results: NerResults) -> Section:
         parts += [tables.methods(results), figures.methods(results), figures.accuracy(results), figures.entity_weight(results)]
         parts += [tables.annotators(results), figures.annotators(results)]
     parts.append(tables.kinds(results))
-    data = results.recipe.data
-    files = dict.fromkeys(Path(path).name for path in (data.train, data.dev, data.test) if path)
-    provenance = {
-        "Recipe": results.recipe_hash,
-        "Reward": ", ".join(results.signatures),
-        "Files": ", ".join(files) or "none: the built-in world",
-        "Seeds": ", ".join(str(seed) for seed in sorted({seed for system in results.systems for seed in system.seeds})),
-        "Scale": results.scale,
-        "Training time": f"{results.seconds:,.0f} seconds of training steps",
-        "Device": results.device,
-        "softq": results.version,
-        "Report written": results.date,
-    }
-    return Section(
-        title=_TITLES[results.kind],
-        intro=[*_problem(results), *_findings(results), *_warnings(results)],
-        parts=[part for part in parts if part is not None],
-        command=results.command,
-        recipe=results.recipe_text,
-        differences=_differences(results),
-        provenance={key: value for key, value in provenance.items() if value},
-    )
+    return section_of(results, _TITLES[results.kind], [*_problem(results), *_findings(results)], parts, _differences(results))
 
 
 # --- what was done --------------------------------------------------------------------------------------
@@ -93,32 +74,20 @@ def _training_part(results: NerResults) -> str:
     data = results.recipe.data
     if results.kind == "world":
         return f"{data.sentences:,} sentences of the built-in world, each labelled by three to seven annotators whose errors are known"
-    return _file(results, "train")
+    return file_words(results, "train")
 
 
 def _judging(results: NerResults) -> str:
-    data, sizes = results.recipe.data, results.sentences
-    if results.kind == "world":
-        choice, final = f"{data.dev_sentences:,} further sentences with the true labels", f"{data.dev_sentences:,} others"
-    elif data.halve_dev:
-        halves = [f" ({sizes[part]:,})" if part in sizes else "" for part in ("dev", "test")]
-        choice, final = f"every other sentence of {Path(data.dev).name}{halves[0]}", f"the remaining ones{halves[1]}"
-    else:
-        folds = (
-            f"{data.folds} folds of the training file, each tagged by a model of the others" if data.folds else "the training file itself"
-        )
-        choice = _file(results, "dev") if data.dev else folds
-        final = _file(results, "test") if data.test else "the development file again" if data.dev else "the training file again"
-    return f"Settings were chosen by F1 on the development part, {choice}; the final numbers are of the test part, {final}."
-
-
-def _file(results: NerResults, part: str) -> str:
-    name = Path(getattr(results.recipe.data, part)).name
-    return f"{name} ({_sentences(results.sentences[part])})" if part in results.sentences else name
-
-
-def _sentences(count: int) -> str:
-    return f"{count:,} {'sentence' if count == 1 else 'sentences'}"
+    data = results.recipe.data
+    count = f"{data.dev_sentences:,}"
+    return judging_words(
+        results,
+        "F1",
+        world=(f"{count} further sentences with the true labels", f"{count} others") if results.kind == "world" else None,
+        without_dev=f"{data.folds} folds of the training file, each tagged by a model of the others"
+        if data.folds
+        else "the training file itself",
+    )
 
 
 # --- what was found -------------------------------------------------------------------------------------
@@ -126,18 +95,8 @@ def _sentences(count: int) -> str:
 
 def _findings(results: NerResults) -> list[str]:
     if results.kind == "temperatures":
-        return [_temperature_finding(results, variant) for variant in results.variants() if variant.systems]
+        return [temperature_finding(one, "F1", _f1_gain(results, one.best)) for one in results.variants() if one.systems]
     return _method_findings(results)
-
-
-def _temperature_finding(results: NerResults, variant: Variant) -> str:
-    said = [f"ML has a test F1 of {_of(variant.ml)}"] if variant.ml is not None else []
-    best = variant.best
-    if best is not None:
-        gain = _gain(results.judged.get(best.name)) if variant.ml is not None else ""
-        said.append(f"{best.objective} at τ = {best.tau:g}, its best on the development part, has {_of(best)}{gain}")
-    which = f"With {bare_settings(variant.settings)}: " if variant.settings else ""
-    return which + "; ".join(said) + "."
 
 
 def _method_findings(results: NerResults) -> list[str]:
@@ -146,11 +105,13 @@ def _method_findings(results: NerResults) -> list[str]:
         return []
     said = []
     if baseline is not None:
-        said.append(f"{baseline.method} is {results.baseline_name} on the development part and has a test F1 of {_of(baseline)}")
+        said.append(
+            f"{method_of(baseline)} is {results.baseline_name} on the development part and has a test F1 of {score_words(baseline)}"
+        )
     if best.system is not baseline:
         at = "" if best.system.tau is None else f" at τ = {best.system.tau:g}"
-        gain = _gain(results.judged.get(best.system.name))
-        said.append(f"{best.label}{at}, the best of all on the development part, has {_of(best.system)}{gain}")
+        gain = gain_words(_f1_gain(results, best.system))
+        said.append(f"{best.label}{at}, the best of all on the development part, has {score_words(best.system)}{gain}")
     else:
         said.append("no other method is better there")
     share = results.of_bayes(best.system)
@@ -159,26 +120,9 @@ def _method_findings(results: NerResults) -> list[str]:
     return ["; ".join(said) + "."]
 
 
-def _of(system: System) -> str:
-    return f"{show(percent(system.scores['test']), '.2f')} %"
-
-
-def _gain(judged: Judged | None) -> str:
-    if judged is None or judged.f1_gain is None:
-        return ""
-    value, low, high = (show(end, "+.2f") for end in percent(judged.f1_gain))
-    return f", {value} points ({low} to {high})"
-
-
-def _warnings(results: NerResults) -> list[str]:
-    said = []
-    late = [results.name_of(system) for system in results.not_converged()]
-    if late:
-        which = "This model" if len(late) == 1 else "These models"
-        said.append(f"{which} stopped before training had converged, so the numbers are not the optimum’s: {'; '.join(late)}.")
-    if results.missing:
-        said.append(f"The data cannot be read here ({results.missing}), so intervals and whatever else needs it are left out.")
-    return said
+def _f1_gain(results: NerResults, system: NerSystem | None) -> Interval | None:
+    judged = None if system is None else results.judged.get(system.name)
+    return None if judged is None else judged.f1_gain
 
 
 # --- what differs ---------------------------------------------------------------------------------------

@@ -2,56 +2,48 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from softq.evaluate import Interval
-from softq.report.figures import Canvas, Look, Series, describe, plain, temperature_axis
-from softq.report.ner_results import NerResults, System, Variant, bare_settings, percent
+from softq.report.curves import GREY, Panel, figure_of_temperatures, flat, numbers, words
+from softq.report.figures import Canvas, Look, Series, plain
+from softq.report.ner_results import NerResults, NerSystem, method_of
 from softq.report.page import Column, Figure, Table, Value
 from softq.report.paper import NER_ML, NER_RAML
+from softq.report.systems import Variant, percent
+from softq.tasks.ner_recipe import NerRecipe
 
 _DEV, _TEST = Look("blue", "o"), Look("orange", "s")
-_PAPER_DEV, _PAPER_TEST = Look("grey", "o"), Look("grey", "s", "--")
+_PAPER_DEV, _PAPER_TEST = Look(GREY, "o"), Look(GREY, "s", "--")
 _ROW = 0.46  # inches of a method
 _LARGEST_MARK = 90.0  # square points
 _NAMED = 30  # annotators, at most, whose dots have names
 _CROWDED = 0.08  # annotators whose recall and precision differ by less
 
 
-def temperatures(variant: Variant) -> Figure | None:
+def temperatures(variant: Variant[NerRecipe]) -> Figure | None:
     """F1 and token accuracy against τ, as Table 2 of the paper has them, and the paper's own beside them."""
     objective = "RAML" if any(system.objective == "RAML" for system in variant.tuned) else "SQDML"
     tuned = [system for system in variant.tuned if system.objective == objective]
     if len(tuned) < 2:
         return None
-    ours = [("F1", _against_tau(tuned, variant.ml, "f1")), ("Token accuracy", _against_tau(tuned, variant.ml, "token_accuracy"))]
-    papers = [("F1 in the paper", _papers("f1")), ("Token accuracy in the paper", _papers("accuracy"))]
-    panels = [panel for panel in (*ours, *papers) if panel[1]]
-
-    def draw(canvas: Canvas) -> None:
-        grey = Canvas(canvas.figure, dataclasses.replace(canvas.style, hues={**canvas.style.hues, "grey": canvas.style.muted}))
-        axes = canvas.panels(len(panels), height=2.3 if canvas.style.phone else 2.7, columns=2, head=0.55 if canvas.style.phone else 0.3)
-        for panel, (title, series) in zip(axes, panels, strict=True):
-            temperature_axis(panel, logarithmic=False)
-            grey.lines(panel, series)
-            panel.set_title(title)
-            panel.set_ylabel("%")
-        canvas.legend(axes[0], columns=4)
-
-    which = f" ({bare_settings(variant.settings)})" if variant.settings else ""
-    told = " ".join(f"{title}: {_words(series, 'τ')}." for title, series in panels)
-    return Figure(
-        name="scores-by-temperature",
-        title=f"{objective} against temperature{which}, the paper’s Table 2",
-        caption="F1 of entities and token accuracy on the development and test parts, each point at the c2 that was best on the "
+    panels = [
+        Panel("F1", _against_tau(tuned, variant.ml, "f1")),
+        Panel("Token accuracy", _against_tau(tuned, variant.ml, "token_accuracy")),
+        Panel("F1 in the paper", _papers("f1")),
+        Panel("Token accuracy in the paper", _papers("accuracy")),
+    ]
+    panels = [panel for panel in panels if panel.series]
+    return figure_of_temperatures(
+        "scores-by-temperature",
+        f"{objective} against temperature{variant.which}, the paper’s Table 2",
+        "F1 of entities and token accuracy on the development and test parts, each point at the c2 that was best on the "
         "development part; flat lines are ML. In grey, the paper’s numbers for CoNLL-2003, on an axis of their own: compare the shapes, "
         "not the heights.",
-        alt=f"{objective} against temperature{which}, in percent. {told}",
-        draw=draw,
-        numbers=_numbers("scores-by-temperature", panels, "τ"),
+        f"{objective} against temperature{variant.which}",
+        panels,
     )
 
 
@@ -73,7 +65,7 @@ def methods(results: NerResults) -> Figure | None:
         "F1 by method",
         "Test F1 of what each method got from the development part, with 95 % intervals of a bootstrap over test sentences"
         + (
-            f", and the gain over {baseline.method}, resampled in pairs: an interval to the right of the line is a gain that "
+            f", and the gain over {method_of(baseline)}, resampled in pairs: an interval to the right of the line is a gain that "
             "another test set would likely show too."
             if len(panels) > 1 and baseline is not None
             else "."
@@ -134,11 +126,11 @@ def entity_weight(results: NerResults) -> Figure | None:
     return Figure(
         name="scores-by-entity-weight",
         title="What a right entity label is worth",
-        caption=f"Test F1, precision and recall of {first.method} at τ = {first.tau:g}, by the reward of a right entity label; a right O "
-        "earns 1. The more it is worth, the sooner the tagger marks what only some annotators have marked.",
-        alt=f"{first.method} at τ = {first.tau:g} on the test part, in percent. {_words(series, 'weight')}.",
+        caption=f"Test F1, precision and recall of {method_of(first)} at τ = {first.tau:g}, by the reward of a right entity label; a right "
+        "O earns 1. The more it is worth, the sooner the tagger marks what only some annotators have marked.",
+        alt=f"{method_of(first)} at τ = {first.tau:g} on the test part, in percent. {words(series, 'weight')}.",
         draw=draw,
-        numbers=_numbers("scores-by-entity-weight", [("", series)], "Entity weight"),
+        numbers=numbers("scores-by-entity-weight", [Panel("", series)], "Entity weight"),
     )
 
 
@@ -199,55 +191,25 @@ def annotators(results: NerResults) -> Figure | None:
 # --- curves ---------------------------------------------------------------------------------------------
 
 
-def _against_tau(tuned: Sequence[System], ml: System | None, score: str) -> list[Series]:
+def _against_tau(tuned: Sequence[NerSystem], ml: NerSystem | None, score: str) -> list[Series]:
     found = []
     for part, look in (("dev", _DEV), ("test", _TEST)):
         points = [(system.tau or 0.0, shown) for system in tuned if (shown := system.percent(f"{part}_{score}")) is not None]
         if points:
             found.append(Series(f"{tuned[0].objective}, {part}", look, points))
-        flat = None if ml is None else ml.percent(f"{part}_{score}")
-        if points and flat is not None:
-            found.append(Series(f"ML, {part}", Look(look.hue, "", ":" if part == "dev" else "-."), [(tau, flat) for tau, _ in points]))
+        ml_score = None if ml is None else ml.percent(f"{part}_{score}")
+        if points and ml_score is not None:
+            found.append(flat(f"ML, {part}", Look(look.hue, "", ":" if part == "dev" else "-."), ml_score, points))
     return found
 
 
 def _papers(score: str) -> list[Series]:
     found = []
     for part, look in (("dev", _PAPER_DEV), ("test", _PAPER_TEST)):
-        found.append(Series(f"RAML, {part}", look, [(tau, getattr(row, f"{part}_{score}")) for tau, row in NER_RAML.items()]))
-        flat = getattr(NER_ML, f"{part}_{score}")
-        found.append(Series(f"ML, {part}", Look("grey", "", ":" if part == "dev" else "-."), [(tau, flat) for tau in NER_RAML]))
+        points = [(tau, getattr(row, f"{part}_{score}")) for tau, row in NER_RAML.items()]
+        found.append(Series(f"RAML, {part}", look, points))
+        found.append(flat(f"ML, {part}", Look(GREY, "", ":" if part == "dev" else "-."), getattr(NER_ML, f"{part}_{score}"), points))
     return found
-
-
-def _words(series: Sequence[Series], at: str) -> str:
-    told = []
-    for one in series:
-        points = [(x, _value(y)) for x, y in one.points]
-        moves = len({y for _, y in points}) > 1
-        told.append(describe(one.label, points, at, 1) if moves else f"{one.label} {points[0][1]:.1f}")
-    return "; ".join(told)
-
-
-def _value(y: float | Interval) -> float:
-    return y.value if isinstance(y, Interval) else y
-
-
-def _numbers(name: str, panels: Sequence[tuple[str, Sequence[Series]]], axis: str) -> Table:
-    """What the panels show, a column for each curve."""
-    curves = [(f"{title}: {one.label}" if title else one.label, dict(one.points)) for title, series in panels for one in series]
-    places = sorted({x for _, points in curves for x in points})
-    return Table(
-        name=name,
-        caption="The curves of this figure, in percent",
-        columns=[Column(axis, ",g"), *(Column(label, ".2f") for label, _ in curves)],
-        rows=[(x, *(_bare(points.get(x)) for _, points in curves)) for x in places],
-    )
-
-
-def _bare(value: float | Interval | None) -> Value:
-    """A mean of one seed has no interval: a plain number."""
-    return value.value if isinstance(value, Interval) and math.isnan(value.low) else value
 
 
 # --- dots with intervals --------------------------------------------------------------------------------

@@ -9,15 +9,17 @@ import numpy as np
 from softq.data.annotators import AnnotatorRow
 from softq.data.worlds import ANNOTATORS
 from softq.evaluate import Interval
-from softq.report.ner_results import Judged, NerResults, System, Variant, bare_settings, of_tau, percent
+from softq.report.ner_results import Judged, NerResults, NerSystem, method_of
 from softq.report.page import Column, Table, Value
 from softq.report.paper import NER_BEST_TAU, NER_EXACT_MATCH_ML, NER_EXACT_MATCH_RAML, NER_ML, NER_RAML, NerScores
+from softq.report.systems import Variant, bare, of_tau, percent
+from softq.tasks.ner_recipe import NerRecipe
 
 MOST_ANNOTATORS, ENDS = 30, 10  # more than so many: the first and the last
 _NO_PAPER = (None, None, None, None)
 
 
-def temperatures(results: NerResults, variant: Variant) -> Table | None:
+def temperatures(results: NerResults, variant: Variant[NerRecipe]) -> Table | None:
     """The paper's Table 2 with ours beside it."""
     if not variant.systems:
         return None
@@ -26,12 +28,12 @@ def temperatures(results: NerResults, variant: Variant) -> Table | None:
         paper: NerScores | tuple[None, ...] = (NER_ML if system.objective == "ML" else of_tau(NER_RAML, system.tau)) or _NO_PAPER
         judged = results.judged.get(system.name)
         ours = [system.percent(name) for name in ("dev_token_accuracy", "dev_f1", "test_token_accuracy", "test_f1")]
-        scores = [value for pair in zip(map(_bare, ours), paper, strict=True) for value in pair]
+        scores = [value for pair in zip(map(bare, ours), paper, strict=True) for value in pair]
         rows.append(
             (
-                f"{system.label} (best)" if system is variant.best else system.label,
+                variant.marked(system),
                 *scores,
-                _bare(system.percent("test_exact_match")),
+                bare(system.percent("test_exact_match")),
                 _papers_exact_match(system),
                 *_gains(judged),
                 system.recipe.optimizer.c2,
@@ -41,7 +43,7 @@ def temperatures(results: NerResults, variant: Variant) -> Table | None:
     corpus = "the same corpus" if results.is_papers_corpus else "which is another corpus: compare differences between rows, not heights"
     return Table(
         name="temperatures",
-        caption="ML and each temperature at the c2 that was best on the development part" + _which(variant),
+        caption="ML and each temperature at the c2 that was best on the development part" + variant.which,
         columns=[
             Column("Model"),
             *(column for title in titles for column in (Column(f"{title}, %", ".2f"), Column(f"{title}, paper", ".1f"))),
@@ -50,12 +52,13 @@ def temperatures(results: NerResults, variant: Variant) -> Table | None:
             Column("c2", "g"),
         ],
         rows=rows,
-        note="“Best” is the temperature with the highest F1 on the development part. Gains are on the test part, in points, with 95 % "
-        f"intervals of a paired bootstrap over its sentences. Columns “paper” are Tables 2 and 6 of the paper, on CoNLL-2003, {corpus}.",
+        note="“Best” is the temperature of an objective with the highest F1 on the development part. Gains are on the test part, in "
+        "points, with 95 % intervals of a paired bootstrap over its sentences. Columns “paper” are Tables 2 and 6 of the paper, on "
+        f"CoNLL-2003, {corpus}.",
     )
 
 
-def training(variant: Variant) -> Table | None:
+def training(variant: Variant[NerRecipe]) -> Table | None:
     """How far the optimizer got with each model of `temperatures`."""
     systems = [system for system in variant.systems if "iterations" in system.scores]
     if not systems:
@@ -65,14 +68,14 @@ def training(variant: Variant) -> Table | None:
         (
             system.label,
             system.recipe.optimizer.c2,
-            *(system.scores[name].value if name in system.scores else None for name in names),
+            *(system.value(name) for name in names),
             "yes" if system.scores["converged"].value == 1 else "no",
         )
         for system in systems
     ]
     return Table(
         name="training",
-        caption="How far training went" + _which(variant),
+        caption="How far training went" + variant.which,
         columns=[
             Column("Model"),
             Column("c2", "g"),
@@ -99,14 +102,14 @@ def methods(results: NerResults) -> Table | None:
         rows.append(
             (
                 ", ".join(one.grids) + (f", {system.objective}" if taken.count(one.grids) > 1 else ""),
-                f"{system.method} ({results.baseline_name.removeprefix('the ')})" if system is baseline else system.method,
+                method_of(system) + (f" ({results.baseline_name.removeprefix('the ')})" if system is baseline else ""),
                 system.tau,
                 system.recipe.annotations.entity_weight,
                 system.recipe.optimizer.c2,
-                _bare(percent(system.scores["dev"])),
-                _bare(percent(system.scores["test"])),
+                bare(percent(system.scores["dev"])),
+                bare(percent(system.scores["test"])),
                 None if judged is None or judged.f1_gain is None else percent(judged.f1_gain),
-                *(_bare(system.percent(f"test_{name}")) for name in ("precision", "recall", "token_accuracy")),
+                *(bare(system.percent(f"test_{name}")) for name in ("precision", "recall", "token_accuracy")),
                 *([results.of_bayes(system)] if world else []),
             )
         )
@@ -232,22 +235,13 @@ def _model(results: NerResults) -> str:
     return {"one-coin": "one coin each", "dawid-skene": "Dawid and Skene"}[results.annotator_model]
 
 
-def _which(variant: Variant) -> str:
-    return f" ({bare_settings(variant.settings)})" if variant.settings else ""
-
-
-def _bare(value: Interval | None) -> Value:
-    """A mean of one seed has no interval: a plain number, which takes one column of a CSV file."""
-    return value.value if value is not None and np.isnan(value.low) else value
-
-
 def _gains(judged: Judged | None) -> tuple[Interval | None, Interval | None]:
     if judged is None or judged.f1_gain is None or judged.accuracy_gain is None:
         return None, None
     return percent(judged.f1_gain), percent(judged.accuracy_gain)
 
 
-def _papers_exact_match(system: System) -> float | None:
+def _papers_exact_match(system: NerSystem) -> float | None:
     if system.objective == "ML":
         return NER_EXACT_MATCH_ML.value
     return NER_EXACT_MATCH_RAML.value if of_tau({NER_BEST_TAU.value: True}, system.tau) else None

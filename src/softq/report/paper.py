@@ -59,3 +59,27 @@ NER_RAML = {  # by τ
 NER_BEST_TAU = PaperNumber(0.2, "Table 2")
 NER_EXACT_MATCH_ML, NER_EXACT_MATCH_RAML = PaperNumber(78.8, "Table 6"), PaperNumber(80.1, "Table 6")  # RAML at its best τ
 NER_SENTENCES = {"train": 14_987, "dev": 3_466, "test": 3_684}  # the table of Appendix D.1
+
+
+class ParsingScores(NamedTuple):
+    """A row of Table 3: UAS in percent."""
+
+    dev_uas: float
+    test_uas: float
+
+
+PARSING_ML = ParsingScores(91.3, 90.7)  # Table 3, the Penn Treebank with Stanford's basic dependencies
+PARSING_RAML = {  # by τ
+    0.1: ParsingScores(91.0, 90.6),
+    0.2: ParsingScores(91.5, 91.0),
+    0.3: ParsingScores(91.7, 91.1),
+    0.4: ParsingScores(91.4, 90.8),
+    0.5: ParsingScores(91.2, 90.7),
+    0.6: ParsingScores(91.0, 90.6),
+    0.7: ParsingScores(90.8, 90.4),
+    0.8: ParsingScores(90.8, 90.3),
+    0.9: ParsingScores(90.7, 90.1),
+}
+PARSING_BEST_TAU = PaperNumber(0.3, "Table 3")
+PARSING_EXACT_MATCH_ML, PARSING_EXACT_MATCH_RAML = PaperNumber(39.9, "Table 6"), PaperNumber(39.4, "Table 6")  # RAML at its best τ
+PARSING_SENTENCES = {"train": 39_832, "dev": 1_700, "test": 2_416}  # the table of Appendix D.1

@@ -65,7 +65,7 @@ def runs_section(runs: Sequence[RunSummary], *, command: str = "", recipe: str =
     groups: dict[tuple[str, str], list[RunSummary]] = {}
     for run in runs:
         groups.setdefault((run.task, run.metric), []).append(run)
-    figures = [_learning_curves(task, metric, members) for (task, metric), members in groups.items()]
+    figures = [learning_curves(task, metric, members) for (task, metric), members in groups.items()]
     return Section(
         title="Runs",
         intro=[f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, each with the recipe and the reward its numbers belong to."],
@@ -75,7 +75,7 @@ def runs_section(runs: Sequence[RunSummary], *, command: str = "", recipe: str =
     )
 
 
-def _learning_curves(task: str, metric: str, runs: Sequence[RunSummary]) -> Figure | None:
+def learning_curves(task: str, metric: str, runs: Sequence[RunSummary]) -> Figure | None:
     """Both panels by epoch; with more runs than looks, runs of one objective share theirs, and a label."""
     names = _labels(runs)
     crowded = len(runs) > len(LOOKS)

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from softq.errors import RecipeError
 from softq.evaluate import span_f1
 from softq.tagging import Tagger
+from softq.tasks.judged import refuse_processes
 from softq.tasks.ner_learner import BatchLearner, FoldLearner, Problem
 from softq.tasks.ner_recipe import NerRecipe
 from softq.train import Learner, Workers
@@ -26,10 +26,7 @@ class Ner:
 
     def learner(self, cells: Sequence[NerRecipe], workers: Workers) -> Learner:
         """One tagger, by the optimizer that the recipe names."""
-        if workers.size > 1:
-            raise RecipeError(
-                f"ner trains in one process with several threads, got {workers.size} processes; several models: softq sweep --jobs"
-            )
+        refuse_processes(self.name, workers)
         problem = Problem.of(cells[0])
         return FoldLearner(problem) if cells[0].optimizer.method == "lbfgs" else BatchLearner(problem)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, wraps
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,36 +21,10 @@ from softq.evaluate import span_statistics
 from softq.features import FINKEL, FeatureMatrix, TemplateIndex
 from softq.kernels import feature_crf as kernels
 from softq.tagging import References
+from softq.tasks.files import halves, once
 from softq.tasks.ner_recipe import Data, Features, scheme_of
 
 Array = np.ndarray[Any, Any]
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _once(size: int) -> Callable[[F], F]:
-    """Remember the last ``size`` results of a function of `Data` and more, as long as the files that it names stay the same."""
-
-    def decorate(function: F) -> F:
-        @lru_cache(maxsize=size)
-        def found(stamps: Any, *args: Any) -> Any:
-            return function(*args)
-
-        @wraps(function)
-        def call(data: Data, *args: Any) -> Any:
-            return found(tuple(map(_stamp, (data.train, data.dev, data.test))), data, *args)
-
-        return cast(F, call)
-
-    return decorate
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file is written."""
-    try:
-        about = os.stat(path)
-    except OSError:  # whoever reads it will say so
-        return None
-    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 class Part(NamedTuple):
@@ -79,7 +51,7 @@ class Corpora(NamedTuple):
     scheme: Scheme
 
 
-@_once(2)
+@once(2)
 def read_corpora(data: Data) -> Corpora:
     """Read the files, or draw from the built-in world; what does not fit is an error with file and line."""
     if not data.train:
@@ -105,9 +77,7 @@ def read_corpora(data: Data) -> Corpora:
     dev = _read_part(data.dev, scheme, known) if data.dev else None
     test = _read_part(data.test, scheme, known) if data.test else None
     if data.halve_dev and dev is not None:
-        if len(dev.sentences) < 2:
-            raise DataError(f"{data.dev}: expected two sentences or more to halve, got {len(dev.sentences)}")
-        dev, test = (Part(dev.sentences[half::2], dev.gold[half::2]) for half in (0, 1))
+        dev, test = map(_part, halves(data.dev, dev.sentences))
     return Corpora(train, dev, test, scheme)
 
 
@@ -182,7 +152,7 @@ class Prepared:
         return transform(self.index, chosen, self.features.pos, self.data.train)
 
 
-@_once(2)
+@once(2)
 def prepare(data: Data, features: Features, in_batches: bool) -> Prepared:
     """Read and extract; ``in_batches`` keeps no features of the training sentences, so that they need not fit into memory."""
     corpora = read_corpora(data)
@@ -228,7 +198,7 @@ class Labelled(NamedTuple):
     reliability: Reliability | None
 
 
-@_once(4)
+@once(4)
 def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> Labelled:
     """The references of the training sentences, in the scheme to train in.
 

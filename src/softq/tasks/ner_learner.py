@@ -14,8 +14,10 @@ from softq.data.tags import Scheme
 from softq.evaluate import SPAN_METRICS, span_f1
 from softq.features import FeatureMatrix
 from softq.tagging import AdaGrad, ConvergenceWarning, CRFObjective, CRFSettings, References, Tagger, entity_reward, shortfall
+from softq.tasks.judged import Judged
 from softq.tasks.ner_data import Labelled, Prepared, label, prepare, statistics
 from softq.tasks.ner_recipe import NerRecipe, scheme_of
+from softq.tasks.searches import load_search, search_state
 from softq.train import NonFiniteLossError, generator_for
 from softq.train.lbfgs import LBFGS
 
@@ -117,42 +119,18 @@ class Problem(NamedTuple):
 _FINAL = ("cross_entropy", "kl", "penalised_loss", "gradient_norm", "iterations", "converged", "parameters")
 
 
-class _Judged:
-    """What both learners do alike: judge, keep the best, and give it away."""
+class _TaggerLearner(Judged[Tagger]):
+    """What both learners do alike."""
 
-    cells = 1
+    metrics = SPAN_METRICS
+    metric = "f1"
 
     def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
         self._problem = problem
-        self._best: Tagger | None = None
 
-    def _tagger(self) -> Tagger:
-        raise NotImplementedError
-
-    def evaluate(self, active: Sequence[bool]) -> list[float]:
-        """F1 on the development part."""
-        return [float(span_f1(self._problem.dev(self._tagger()).sum(0)))]
-
-    def keep_best(self, improved: Sequence[bool]) -> None:
-        """The tagger as it is now."""
-        self._best = self._tagger()
-
-    def best(self) -> dict[str, Tensor]:
-        """The best tagger, as its file holds it."""
-        return self._kept().tensors(self._problem.notes())
-
-    def load_best(self, best: Mapping[str, Tensor]) -> None:
-        """Take this for the best one."""
-        self._best, _ = Tagger.from_tensors(best)
-
-    def _kept(self) -> Tagger:
-        return self._best or self._tagger()
-
-    def _final(self) -> dict[str, float]:
-        problem, tagger = self._problem, self._kept()
-        dev, test = problem.dev(tagger).sum(0), problem.test(tagger).sum(0)
-        measures = {f"{part}_{name}": float(of(sums)) for part, sums in (("dev", dev), ("test", test)) for name, of in SPAN_METRICS.items()}
-        return {"test": measures["test_f1"], **measures}
+    def _read(self, tensors: Mapping[str, Tensor]) -> Tagger:
+        return Tagger.from_tensors(tensors)[0]
 
 
 class _Fit(NamedTuple):
@@ -163,7 +141,7 @@ class _Fit(NamedTuple):
     search: LBFGS
 
 
-class FoldLearner(_Judged):
+class FoldLearner(_TaggerLearner):
     """L-BFGS on all data, after L-BFGS on the complement of each fold where the development score comes from folds."""
 
     def __init__(self, problem: Problem) -> None:
@@ -216,9 +194,9 @@ class FoldLearner(_Judged):
             where = f"fold {fit.number}: " if fit.number < self._folds else ""
             warnings.warn(where + problem, ConvergenceWarning, stacklevel=2)
         if fit.number < self._folds:
-            self._fold_counts[fit.number] = self._problem.held_out(self._tagger(), self._fold(fit.number)).sum(0)
+            self._fold_counts[fit.number] = self._problem.held_out(self._model(), self._fold(fit.number)).sum(0)
 
-    def _tagger(self) -> Tagger:
+    def _model(self) -> Tagger:
         fit = self._fit or self._begin(self._folds)
         return self._problem.tagger(*fit.objective.layout.unpack(fit.search.point))
 
@@ -259,24 +237,19 @@ class FoldLearner(_Judged):
         """The search; of one that is over, only what it found."""
         state = {"folds": self._fold_counts, "converged": self._converged}
         if self._fit is not None:
-            kept = self._fit.search.state()
-            if self._fit.search.status != "going":
-                kept = {name: tensor for name, tensor in kept.items() if name in ("point", "gradient", "numbers", "counts")}
-            state |= {"fit": torch.tensor(self._fit.number), **{f"search.{name}": tensor for name, tensor in kept.items()}}
+            state |= {"fit": torch.tensor(self._fit.number), **search_state(self._fit.search)}
         return state | {f"final.{name}": torch.tensor(value, dtype=torch.float64) for name, value in self._final_numbers.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from there."""
         self._fold_counts, self._converged = state["folds"].clone(), state["converged"].clone()
         if "fit" in state:
-            search = self._begin(int(state["fit"])).search
-            kept = {name.removeprefix("search."): tensor for name, tensor in state.items() if name.startswith("search.")}
-            search.load_state(search.state() | kept)  # of a search that is over, the rest is as good as any
+            load_search(self._begin(int(state["fit"])).search, state)
         named = {name.removeprefix("final."): float(tensor) for name, tensor in state.items() if name.startswith("final.")}
         self._final_numbers = {name: named[name] for name in _FINAL if name in named}
 
 
-class BatchLearner(_Judged):
+class BatchLearner(_TaggerLearner):
     """AdaGrad, a batch of sentences at a time; their features are made when it is their turn, and not kept."""
 
     def __init__(self, problem: Problem) -> None:
@@ -305,7 +278,7 @@ class BatchLearner(_Judged):
         if not bool(torch.isfinite(self._loss)):
             raise NonFiniteLossError("the loss is not finite", {"weights": torch.from_numpy(self._descent.weights)})
 
-    def _tagger(self) -> Tagger:
+    def _model(self) -> Tagger:
         return self._problem.tagger(*self._descent.unpack())
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:

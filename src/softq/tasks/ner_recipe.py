@@ -11,8 +11,10 @@ from softq.data.conll import Annotators
 from softq.data.tags import Scheme
 from softq.errors import RecipeError
 from softq.features import FINKEL
-from softq.recipe import Objective, Training, at_least, check_seed, key
+from softq.recipe import Objective, Training, at_least, check_positive, check_seed, key
 from softq.tagging import Constraints, Decoding
+from softq.tasks.files import check_parts
+from softq.tasks.searches import check_search
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,14 @@ class Data:
             raise RecipeError(f"folds must be 0, or 2 and more, got {self.folds}")
         if self.folds and self.dev:
             raise RecipeError("folds are for training without a development file: leave out folds or dev")
-        if self.halve_dev and (self.test or not self.dev):
-            raise RecipeError("halve_dev takes the test part from dev: name a dev file and leave out test")
-        if not self.train and (self.dev or self.test):
-            raise RecipeError("name the training file as well (train), or leave out dev and test for the built-in world")
+        check_parts(self.train, self.dev, self.test, self.halve_dev)
         if not self.train and (self.folds or self.annotators != "0" or self.scheme != "auto"):
             raise RecipeError("folds, annotators and scheme are of files: name one (train), or leave them out for the built-in world")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file, "" where there is none."""
+        return self.train, self.dev, self.test
 
     def annotator_columns(self) -> Annotators:
         """The value of ``annotators``."""
@@ -113,7 +117,7 @@ class Annotations:
         at_least("sharpness", self.sharpness, 0)
         if math.isinf(self.sharpness):
             raise RecipeError("sharpness must be finite, got inf")
-        _check_positive("entity_weight", self.entity_weight)
+        check_positive("entity_weight", self.entity_weight)
         if self.references != "all" and self.weights != "uniform":
             raise RecipeError(
                 f"weights are of annotators, and references = {self.references} leaves one reference: choose all, or uniform weights"
@@ -137,13 +141,8 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         """Steps go somewhere."""
-        at_least("c2", self.c2, 0)
-        at_least("iterations", self.iterations, 1)
-        at_least("memory", self.memory, 1)
-        if math.isinf(self.c2):
-            raise RecipeError("c2 must be finite, got inf")
-        for name in ("tolerance", "learning_rate"):
-            _check_positive(name, getattr(self, name))
+        check_search(self.c2, self.iterations, self.memory, self.tolerance)
+        check_positive("learning_rate", self.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -184,11 +183,6 @@ class NerRecipe:
             raise RecipeError("adagrad has weights for all neighbouring labels: choose method = lbfgs, or leave all_possible_transitions")
         if self.features.pos and not self.data.train:
             raise RecipeError("the built-in world has no parts of speech: leave pos = 0, or name a training file")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise RecipeError(f"{name} must be a positive number, got {value}")
 
 
 def scheme_of(named: str) -> Scheme | None:

@@ -1,0 +1,52 @@
+"""Two models on the same file: differences of their scores with intervals, as JSON and as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from torch import Tensor
+
+from softq.evaluate import Interval, paired_bootstrap
+
+Compared = dict[str, tuple[float, Interval]]
+"""For each metric the second model's score, and the first one's advantage."""
+
+
+def compare(ours: Tensor, others: Tensor, metrics: Mapping[str, Callable[[Tensor], Tensor]]) -> Compared:
+    """By statistics of the same sentences ``[N, D]``; metrics that one of the models has no value of are left out."""
+    compared = {}
+    for name, metric in metrics.items():
+        score = float(metric(others.sum(0)))
+        if not math.isnan(score + float(metric(ours.sum(0)))):
+            generator = torch.Generator().manual_seed(0)  # the same draws for all metrics
+            (gap,) = paired_bootstrap(ours[None, None], others[None], metric, generator=generator)
+            compared[name] = score, gap
+    return compared
+
+
+def as_json(compared: Compared, against: str) -> dict[str, Any]:
+    """The second model, its scores, and the differences."""
+    return {"model": against} | {name: {"score": score, "difference": gap._asdict()} for name, (score, gap) in compared.items()}
+
+
+def show_difference(
+    scores: Mapping[str, float], compared: Compared, titles: Mapping[str, str], model: str, against: str, console: Console
+) -> None:
+    """The same as a table; ``titles`` are those of metrics not called by their name."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    table.add_column("")
+    for title in (escape(model), escape(against), "difference"):
+        table.add_column(title, justify="right")
+    table.add_column("95 % interval")
+    for name, (other, gap) in compared.items():
+        interval = f"\\[{gap.low:+.4f}, {gap.high:+.4f}]"
+        table.add_row(titles.get(name, name), f"{scores[name]:.4f}", f"{other:.4f}", f"{gap.value:+.4f}", interval)
+    console.print(table)
+    console.print("Intervals are of a paired bootstrap over the sentences of the file.", highlight=False)

@@ -1,0 +1,69 @@
+"""Models on the disk as `softq predict` and `softq evaluate` find them: taggers and parsers."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from safetensors import SafetensorError, safe_open
+
+from softq.errors import DataError
+from softq.run import BEST
+from softq.sweep import RUNS, SWEEP
+
+Known = TypeVar("Known", bound=str)
+
+_PARSER = "softq parser "  # and the number of the format
+
+
+class DecodingName(StrEnum):
+    """How labels or trees are chosen from their distribution."""
+
+    viterbi = "viterbi"
+    mode = "mode"
+    mbr = "mbr"
+
+
+DecodingOption = Annotated[
+    DecodingName | None,
+    typer.Option(
+        help="viterbi (taggers) or mode (parsers): what is most probable as a whole; mbr: the most right labels or heads to be expected.  "
+        "[default: the model's]"
+    ),
+]
+
+
+def find_model(path: Path) -> Path:
+    """The file of a model: the best one of a run folder, or the file itself."""
+    if (path / SWEEP).is_file():
+        raise DataError(f"{path} is a sweep of many models: name one of the run folders in {path / RUNS}")
+    if path.is_dir() and not (path / BEST).is_file():
+        raise DataError(f"{path} holds no model: expected {BEST} in it, which a run of softq train has after its first epoch")
+    return path / BEST if path.is_dir() else path
+
+
+def model_format(path: Path) -> str:
+    """What a model's file says it is, such as "softq tagger 1" or "softq parser 1"; "" of what says nothing, and whoever loads it why."""
+    try:
+        with safe_open(find_model(path), "np") as file:
+            about = json.loads(file.get_tensor("about").tobytes())
+    except (OSError, SafetensorError, ValueError):
+        return ""
+    return str(about.get("format", "")) if isinstance(about, dict) else ""
+
+
+def is_parser(path: Path) -> bool:
+    """Whether a run folder or a file holds a parser of trees."""
+    return model_format(path).startswith(_PARSER)
+
+
+def choose_decoding(path: Path, asked: DecodingName | None, usual: Known, known: tuple[Known, ...], what: str) -> Known:
+    """The decoding that is asked for, if this kind of model knows it, else the model's own."""
+    if asked is None:
+        return usual
+    if asked.value not in known:
+        raise DataError(f"{path} is a {what}, whose --decoding is {' or '.join(known)}, got {asked.value}")
+    return known[known.index(asked.value)]

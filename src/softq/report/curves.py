@@ -1,0 +1,76 @@
+"""Scores against temperature, in percent: the panels of such a figure, its words and its numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from softq.evaluate import Interval
+from softq.report.figures import Canvas, Look, Series, describe, temperature_axis
+from softq.report.page import Column, Figure, Table
+from softq.report.systems import bare
+
+GREY = "grey"  # the hue of the paper's curves
+
+
+class Panel(NamedTuple):
+    """Curves under a title; ``unit`` is the vertical axis' label."""
+
+    title: str
+    series: Sequence[Series]
+    unit: str = "%"
+
+
+def figure_of_temperatures(name: str, title: str, caption: str, subject: str, panels: Sequence[Panel]) -> Figure:
+    """A figure of panels over τ; ``subject`` is what its words begin with."""
+    told = " ".join(f"{panel.title}: {words(panel.series, 'τ', 1 if panel.unit == '%' else 2)}." for panel in panels)
+    return Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        alt=f"{subject}, in percent. {told}",
+        draw=_drawer(panels),
+        numbers=numbers(name, panels, "τ"),
+    )
+
+
+def _drawer(panels: Sequence[Panel]) -> Callable[[Canvas], None]:
+    def draw(canvas: Canvas) -> None:
+        grey = Canvas(canvas.figure, dataclasses.replace(canvas.style, hues={**canvas.style.hues, GREY: canvas.style.muted}))
+        axes = canvas.panels(len(panels), height=2.3 if canvas.style.phone else 2.7, columns=2, head=0.55 if canvas.style.phone else 0.3)
+        for axis, panel in zip(axes, panels, strict=True):
+            temperature_axis(axis, logarithmic=False)
+            grey.lines(axis, panel.series)
+            axis.set_title(panel.title)
+            axis.set_ylabel(panel.unit)
+        canvas.legend(*axes, columns=5)
+
+    return draw
+
+
+def flat(label: str, look: Look, value: float | Interval, places: Sequence[tuple[float, float | Interval]]) -> Series:
+    """What no temperature moves, drawn as far as another curve goes."""
+    return Series(label, look, [(tau, value) for tau, _ in places])
+
+
+def words(series: Sequence[Series], at: str, digits: int = 1) -> str:
+    """Curves in words; of one that does not move, its value."""
+    told = []
+    for one in series:
+        points = [(x, y.value if isinstance(y, Interval) else y) for x, y in one.points]
+        moves = len({y for _, y in points}) > 1
+        told.append(describe(one.label, points, at, digits) if moves else f"{one.label} {points[0][1]:.{digits}f}")
+    return "; ".join(told)
+
+
+def numbers(name: str, panels: Sequence[Panel], axis: str) -> Table:
+    """What the panels show, a column for each curve."""
+    curves = [(f"{panel.title}: {one.label}" if panel.title else one.label, dict(one.points)) for panel in panels for one in panel.series]
+    places = sorted({x for _, points in curves for x in points})
+    return Table(
+        name=name,
+        caption="The curves of this figure, in percent",
+        columns=[Column(axis, ",g"), *(Column(label, ".2f") for label, _ in curves)],
+        rows=[(x, *(bare(points.get(x)) for _, points in curves)) for x in places],
+    )

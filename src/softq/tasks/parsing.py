@@ -1,0 +1,45 @@
+"""Dependency parsing (paper §4.2, Tables 3 and 6, Appendix D.2.3): a feature-based parser trained exactly by ML, RAML and SQDML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from softq.evaluate import uas
+from softq.parsing import Parser
+from softq.rewards import Attachment
+from softq.tasks.judged import refuse_processes
+from softq.tasks.parsing_learner import DescentLearner, Problem, SearchLearner
+from softq.tasks.parsing_recipe import ParsingRecipe
+from softq.train import Learner, Workers
+
+
+class Parsing:
+    """The task."""
+
+    name: ClassVar[str] = "parsing"
+    recipe_type: ClassVar[type[ParsingRecipe]] = ParsingRecipe
+    metric: ClassVar[str] = "UAS"
+    together: ClassVar[bool] = False
+
+    def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
+        """One parser, by the optimizer that the recipe names."""
+        refuse_processes(self.name, workers)
+        problem = Problem.of(cells[0])
+        return SearchLearner(problem) if cells[0].optimizer.method == "lbfgs" else DescentLearner(problem)
+
+    def signature(self, recipe: ParsingRecipe) -> str:
+        """The reward that training aims at."""
+        return Attachment().signature
+
+    def test_statistics(self, cells: Sequence[ParsingRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
+        """Counts of heads, relations and trees for each test sentence."""
+        parser, _ = Parser.from_tensors(best)
+        return torch.stack([Problem.of(cells[number]).test(parser) for number in chosen])
+
+    def metric_of(self, sums: Tensor) -> Tensor:
+        """UAS."""
+        return uas(sums)
