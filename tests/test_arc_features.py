@@ -102,17 +102,17 @@ def test_relations_are_scored_and_learned_as_by_the_twin():
     np.testing.assert_allclose(found, [weights[of].sum(0) for of in places], atol=1e-12)
     slopes = rng.standard_normal((4, kinds))
     slopes[3] = 0.0
-    squares, drift, moved = np.full((rows, kinds), 0.25), np.zeros((rows, kinds)), weights.copy()
-    for template in range(len(TEMPLATES)):  # banks do not meet, so that arcs may come in the order of banks
-        for of, slope in zip(places, slopes, strict=True):
-            for place in of:
-                if place * arc_features.BANKS // rows == template:
-                    squares[place] += slope**2
-                    change = 0.5 * slope / np.sqrt(squares[place])
-                    drift[place] += 7 * change
-                    moved[place] -= change
-    moments = arc_features.Moments.like(weights, 0.25)
-    arc_relations.descend(plan, words, arcs, slopes, moments, weights, 0.5, 7)
+    total = np.zeros((rows, kinds))
+    for of, slope in zip(places, slopes, strict=True):
+        np.add.at(total, of, slope)
+    squares = 0.25 + total**2
+    change = 0.5 * total / np.sqrt(squares)
+    drift, moved = 7 * change, weights - change
+    moments, sums = arc_features.Moments.like(weights, 0.25), arc_relations.RowSums.like(weights)
+    arc_relations.descend(plan, words, arcs, slopes, sums, moments, weights, 0.5, 7)
+    assert not sums.values.any()
+    assert not sums.is_touched.any()
+    assert not sums.counts.any()
     np.testing.assert_allclose(weights, moved, atol=1e-12)
     np.testing.assert_allclose(moments.squares, squares, atol=1e-12)
     np.testing.assert_allclose(moments.drift, drift, atol=1e-12)

@@ -12,12 +12,12 @@ from small_runs import CPU, contents, single_thread
 from softq.data.conllu import read_conllu
 from softq.errors import ConvergenceWarning, DataError, RunError
 from softq.evaluate import ATTACHMENT_METRICS
-from softq.parsing import Parser
+from softq.parsing import Descent, Parser
 from softq.run import BEST, METRICS, RESULT, RunFolder
 from softq.tasks import train_cells
 from softq.tasks.base import best_models, cell_recipe, describe_cell
 from softq.tasks.parsing_data import bayes_statistics, read_corpora
-from softq.tasks.parsing_learner import Problem, relation_loss
+from softq.tasks.parsing_learner import Problem
 from softq.tasks.parsing_recipe import Data, ParsingRecipe
 from softq.train import NonFiniteLossError, events
 from test_crashes import broken_off_at_every_write
@@ -93,9 +93,13 @@ def test_the_measures_are_those_of_the_kept_parser(tmp_path, files):
     assert row["parameters"] == 2**12 + 2**8 * len(bank.relations)
     # a parser without weights has every relation for the same
     blank = Parser(bank.index, parser.weights, parser.relations, np.zeros_like(parser.relation_weights))
-    assert relation_loss(problem, blank) == pytest.approx(math.log(len(bank.relations)), rel=1e-6)
-    assert 0 < row["relation_loss"] == pytest.approx(relation_loss(problem, parser))
-    assert relation_loss(problem, parser) < relation_loss(problem, blank)
+    descent = Descent(bank, problem.settings, 0.1, 0.1)
+    losses = {
+        name: descent.relation_loss(np.arange(len(bank)), of) / problem.prepared.words for name, of in (("own", parser), ("blank", blank))
+    }
+    assert losses["blank"] == pytest.approx(math.log(len(bank.relations)), rel=1e-6)
+    assert 0 < row["relation_loss"] == pytest.approx(losses["own"])
+    assert losses["own"] < losses["blank"]
 
 
 def test_ml_is_raml_without_temperature(tmp_path, files):

@@ -54,8 +54,9 @@ def main(
     - `softq reproduce`: the paper's experiments, small enough for a laptop, and a page of the results
     - `softq train classification --objective sqdml --tau 1.1`: one model; `softq sweep` trains many, `softq report` shows them
     - `softq train ner --train FILE --dev FILE --out runs/ner`: a tagger of your own
-    - `softq predict runs/ner FILES`, `softq evaluate runs/ner FILE`: its labels, and how good they are
-    - `softq data check FILES`, `softq data stats FILES`: faults and counts of column files, and how far annotators agree
+    - `softq train parsing --train FILE --dev FILE --out runs/trees`: a dependency parser of your own treebank (CoNLL-U)
+    - `softq predict runs/ner FILES`, `softq evaluate runs/ner FILE`: labels or trees, and how good they are
+    - `softq data check FILES`, `softq data stats FILES`: faults and counts of column files and treebanks, and how far annotators agree
     - `softq theory`: what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly
     - `softq theory --references FILE --reward bleu`: what a temperature means for your own references
     - `softq bench core`, `softq bench rewards`: how fast losses and rewards are on this machine

@@ -75,28 +75,33 @@ def _add_row(weights: Any, place: Any, out: Any, row: Any) -> None:
         out[row, k] += weights[place, k]
 
 
-def descend(plan: Plan, words: Words, arcs: Arcs, slopes: Array, moments: Moments, weights: Array, rate: float, step: int) -> None:
-    """A step of AdaGrad for each arc, one after another, along derivatives ``slopes [A, K]`` of its relations' scores.
+class RowSums(NamedTuple):
+    """Derivatives by weight ``[R, K]``; rows with any are listed by bank, ``counts[bank]`` in ``touched [BANKS, R / BANKS]``."""
 
-    ``moments [R, K]`` and ``weights [R, K]`` are changed; ``step`` (from 1) is that of the batch, see `arc_features.average`.
+    values: Array
+    is_touched: Array
+    touched: Array
+    counts: Array
+
+    @classmethod
+    def like(cls, weights: Array) -> RowSums:
+        """No derivatives yet."""
+        rows = len(weights)
+        touched = np.empty((BANKS, rows // BANKS), np.int32)
+        return cls(np.zeros_like(weights), np.zeros(rows, np.bool_), touched, np.zeros(BANKS, np.int64))
+
+
+def descend(
+    plan: Plan, words: Words, arcs: Arcs, slopes: Array, sums: RowSums, moments: Moments, weights: Array, rate: float, step: int
+) -> None:
+    """Step ``step`` (from 1) of AdaGrad along derivatives ``slopes [A, K]`` of the scores of arcs' relations.
+
+    ``moments`` and ``weights [R, K]`` are changed; ``sums`` are 0 before and afterwards. See `arc_features.average`.
     """
     kind = weights.dtype.type
     operations = len(arcs.heads) * len(plan.seeds) * weights.shape[1]
-    run_batch(
-        _descend,
-        BANKS,
-        operations,
-        plan,
-        words,
-        arcs,
-        MULTIPLIERS,
-        bank_bits(len(weights)),
-        slopes,
-        moments,
-        weights,
-        kind(rate),
-        kind(step),
-    )
+    settings = MULTIPLIERS, bank_bits(len(weights)), kind(rate), kind(step)
+    run_batch(_descend, BANKS, operations, plan, words, arcs, slopes, sums, moments, weights, *settings)
 
 
 @jit
@@ -106,11 +111,12 @@ def _descend(
     plan: Any,
     words: Any,
     arcs: Any,
-    multipliers: Any,
-    bits: Any,
     slopes: Any,
+    sums: Any,
     moments: Any,
     weights: Any,
+    multipliers: Any,
+    bits: Any,
     rate: Any,
     step: Any,
 ) -> None:
@@ -126,22 +132,38 @@ def _descend(
             for t in range(np.uint64(bank), np.uint64(len(plan.seeds)), np.uint64(BANKS)):
                 pair = np.uint32(words.heads[h, t] + words.dependents[d, t])
                 if t < np.uint64(plan.plain):
-                    _descend_row(slopes, row, moments, weights, place_of(t, pair, any_kind, bits), rate, step)
-                    _descend_row(slopes, row, moments, weights, place_of(t, pair, kind, bits), rate, step)
+                    _add_slopes(slopes, row, sums, bank, place_of(t, pair, any_kind, bits))
+                    _add_slopes(slopes, row, sums, bank, place_of(t, pair, kind, bits))
                 else:
                     c = np.uint64(plan.between[t])
                     for k in range(np.uint64(between.counts[c])):
                         x = np.uint32(pair + between.lists[c, k])
-                        _descend_row(slopes, row, moments, weights, place_of(t, x, any_kind, bits), rate, step)
-                        _descend_row(slopes, row, moments, weights, place_of(t, x, kind, bits), rate, step)
+                        _add_slopes(slopes, row, sums, bank, place_of(t, x, any_kind, bits))
+                        _add_slopes(slopes, row, sums, bank, place_of(t, x, kind, bits))
+        for k in range(sums.counts[bank]):
+            place = np.uint64(sums.touched[bank, k])
+            sums.is_touched[place] = False
+            _descend_row(sums.values, moments.squares, moments.drift, weights, place, rate, step)
+        sums.counts[bank] = 0
 
 
 @jit
-def _descend_row(slopes: Any, row: Any, moments: Any, weights: Any, place: Any, rate: Any, step: Any) -> None:
+def _add_slopes(slopes: Any, row: Any, sums: Any, bank: int, place: Any) -> None:
+    if not sums.is_touched[place]:
+        sums.is_touched[place] = True
+        sums.touched[bank, sums.counts[bank]] = place
+        sums.counts[bank] += 1
+    values = sums.values
+    for k in range(np.uint64(values.shape[1])):
+        values[place, k] += slopes[row, k]
+
+
+@jit
+def _descend_row(values: Any, squares: Any, drift: Any, weights: Any, place: Any, rate: Any, step: Any) -> None:
     for k in range(np.uint64(weights.shape[1])):
-        slope = slopes[row, k]
-        squares = moments.squares[place, k] + slope * slope
-        change = rate * slope / np.sqrt(squares)
-        moments.squares[place, k] = squares
-        moments.drift[place, k] += step * change
+        slope = values[place, k]
+        squares[place, k] += slope * slope
+        change = rate * slope / np.sqrt(squares[place, k])
+        values[place, k] = 0
+        drift[place, k] += step * change
         weights[place, k] -= change

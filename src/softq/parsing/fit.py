@@ -148,6 +148,7 @@ class Relations:
         shape = 1 << settings.relation_bits, len(self.names)
         self.weights = np.zeros(shape, np.float32)
         self.moments = arc_features.Moments.like(self.weights, _RELATION_SQUARES)
+        self._sums = arc_relations.RowSums.like(self.weights)
 
     def loss(self, sentences: Array, codes: ArcCodes, weights: Array) -> float:
         """Cross-entropy of relations under these weights, summed over the words of a batch; a word's references share it."""
@@ -159,7 +160,7 @@ class Relations:
             return 0.0
         found = self._measure(sentences, codes, self.weights)
         plan = self._bank.index.relation_plan
-        arc_relations.descend(plan, found.words, found.arcs, found.slopes, self.moments, self.weights, self._rate, step)
+        arc_relations.descend(plan, found.words, found.arcs, found.slopes, self._sums, self.moments, self.weights, self._rate, step)
         return found.loss
 
     def _measure(self, sentences: Array, codes: ArcCodes, weights: Array) -> _Measured:
