@@ -334,7 +334,15 @@ def projective(sentences: Sequence[TreeSentence], console: Console) -> list[Tree
     """Sentences whose crossing arcs are lifted until none cross: what a projective model can learn."""
     crossing = [not is_projective(s.heads) for s in sentences]
     console.print(f"{sum(crossing)} of {len(sentences)} training trees have crossing arcs and are projectivised", highlight=False)
-    return [replace(s, heads=tuple(projectivise(s.heads).tolist())) if bad else s for s, bad in zip(sentences, crossing, strict=True)]
+    return [lifted(s) if bad else s for s, bad in zip(sentences, crossing, strict=True)]
+
+
+def lifted(sentence: TreeSentence) -> TreeSentence:
+    """The sentence without crossing arcs."""
+    heads = tuple(projectivise(sentence.heads).tolist())
+    # A lifted word's relation is to the head that it has lost. To its new one it has none: "", which becomes NO_RELATION.
+    kept = (relation if new == old else "" for relation, new, old in zip(sentence.relations, heads, sentence.heads, strict=True))
+    return replace(sentence, heads=heads, relations=tuple(kept))
 
 
 def main() -> None:

@@ -250,6 +250,8 @@ def test_bad_templates_are_refused(text, message):
 def test_bad_sets_of_templates_are_refused():
     with pytest.raises(RecipeError, match="would give an arc the same features"):
         make_plan(("head.upos|dep.upos", "dep.upos|head.upos"), COLUMNS)
+    with pytest.raises(RecipeError, match="would give an arc the same features"):
+        make_plan(("head.upos", "head.upos"), COLUMNS)
     with pytest.raises(RecipeError, match="at least one template"):
         make_plan((), COLUMNS)
     with pytest.raises(RecipeError, match="at least one template"):

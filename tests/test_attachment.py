@@ -95,6 +95,20 @@ def test_without_relations_labelled_scores_are_not_known():
     assert attachment_statistics([], [], []).shape == (0, len(ATTACHMENT_STATISTICS))
 
 
+def test_without_content_words_clas_is_not_known():
+    gold = [sentence((0, 1), ("ROOT", "OBJ")), sentence((2, 0), ("det", "punct"))]
+    for relations in ([g.relations for g in gold], [("OBJ", "ROOT"), ("case", "mark")]):
+        heads = [g.heads for g in gold]
+        sums = attachment_statistics(gold, heads, relations).sum(0)
+        assert {name for name, metric in ATTACHMENT_METRICS.items() if metric(sums).isnan()} == {"clas"}
+        aligned = align_score(gold, [sentence(h, r) for h, r in zip(heads, relations, strict=True)])
+        assert aligned.las.f1 == float(las(sums))
+        assert aligned.clas is None
+    for relations in ([("root", "OBJ"), ("det", "punct")], [("ROOT", "obj"), ("det", "punct")]):  # wrong, and so known
+        assert float(clas(attachment_statistics(gold, heads, relations).sum(0))) == 0
+        assert align_score(gold, [sentence(h, r) for h, r in zip(heads, relations, strict=True)]).clas == (0, 0, 0)
+
+
 def test_rows_go_to_the_bootstrap():
     gold, heads, relations = corpus(3)
     better = attachment_statistics(gold, [g.heads for g in gold], [g.relations for g in gold])

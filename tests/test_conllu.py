@@ -223,6 +223,8 @@ SOUND = "# sent_id = ok\n" + word(1, 0) + "\n"  # three lines
         (word("1-2", "_") + word(1, 0), 4, "expected a range within the 1 words of the sentence, got 1-2"),
         (word("1-3", "_") + word(1, 0) + word("2-3", "_") + word(2, 1) + word(3, 1), 6, "expected a range beyond word 3, with which"),
         (word(1, 0) + word("1-2", "_") + word(2, 1), 5, "expected a range that begins with the next word, 2, got 1-2"),
+        (word("1-" + "9" * 5000, "_") + word(1, 0), 4, "expected a range that begins with the next word, 1, got 1-999"),
+        (word("9" * 5000 + "-1", "_") + word(1, 0), 4, "expected a range that begins with the next word, 1, got 999"),
         (word("1-0", "_") + word(1, 0), 4, "expected a range that begins with the next word, 1, got 1-0"),
         (word(1, 0) + word("2.1", "_"), 5, "expected 1.1 as the ID of an empty node here, got 2.1"),
         (word(1, 0) + word("1.2", "_"), 5, "expected 1.1 as the ID of an empty node here, got 1.2"),
@@ -246,6 +248,11 @@ def test_faults_are_told_with_line_and_sentence(place, text, line, message):
             for fault in check_conllu(path)
         )
         assert read_conllu(write(place, SOUND + comment + word(1, 0)))  # the comment was not it
+
+
+def test_an_id_below_zero_is_the_only_fault(place):
+    path = write(place, SOUND + word(1, 0) + word(-5, 1) + word(2, 1))
+    assert check_conllu(path) == [(5, "expected ID 2, got '-5' (sentence 2 of the file)")]
 
 
 def test_every_fault_is_listed(place):

@@ -174,6 +174,17 @@ def test_a_missing_tree_is_refused_with_its_line(models, gold, tmp_path):
     refused(softq("evaluate", models / "good", path), "half.conllu, line ")
 
 
+def test_relations_are_in_all_sentences_or_in_none(models, gold, tmp_path):
+    first, second, *others = read_conllu(gold)
+    begun = first.text(first.heads)
+    path = tmp_path / "mixed.conllu"
+    path.write_text(begun + second.text(second.heads, ["_"] * len(second.heads)) + "".join(s.text(s.heads) for s in others))
+    line = begun.count("\n") + 1
+    expected = f"mixed.conllu, line {line} (sentence {second.sent_id}): expected relations in all sentences or in none, got _ as the DEPREL"
+    for arguments in ([models / "good", path], [models / "bare", path], ["--predictions", path, gold], ["--predictions", gold, path]):
+        refused(softq("evaluate", *arguments), expected)
+
+
 @pytest.mark.parametrize(
     ("arguments", "texts"),
     [

@@ -143,6 +143,19 @@ def test_batches_hold_every_word_once_and_keep_its_head(treebank):
         assert [tags[u] for u in upos[0, : len(batch.steps)]] == [biaffine.ROOT, *sentences[int(batch.index[0])].upos]
 
 
+def test_lifted_words_have_no_relation(treebank):
+    biaffine = load_biaffine()
+    sentences = read_conllu(treebank / "train.conllu")[:2]
+    vocabularies = biaffine.make_vocabularies(sentences)
+    lifted = biaffine.projective(sentences, biaffine.Console(quiet=True))
+    assert (sentences[0].heads, lifted[0].heads) == ((3, 4, 0, 3), (3, 3, 0, 3))
+    assert lifted[1] == sentences[1]
+    corpus = biaffine.Corpus(lifted, vocabularies)
+    dep = vocabularies["relations"]["dep"]
+    assert corpus.batch(torch.tensor([0])).relations[0, :4].tolist() == [dep, biaffine.NO_RELATION, dep, dep]
+    assert (corpus.batch(torch.tensor([1])).relations[0, : len(sentences[1].forms)] != biaffine.NO_RELATION).all()
+
+
 def test_a_sentence_is_scored_alike_alone_and_beside_others(treebank):
     biaffine = load_biaffine()
     sentences = read_conllu(treebank / "train.conllu")

@@ -1,3 +1,4 @@
+import json
 import math
 
 import numpy as np
@@ -131,6 +132,36 @@ def test_targets_are_the_librarys_and_remembered_or_not_the_same(monkeypatch):
         assert not first[row, n + 1 :].any()
 
 
+def test_one_long_sentence_makes_no_room_for_all(monkeypatch):
+    rng = np.random.default_rng(11)
+    _, bank = treebank(rng, (2, 5, 2, 3, 2), 2)
+    whole = TreeTargets(bank.trees, "sqdml", 0.4)
+    expected, made = whole.expected(np.arange(5), 5), []
+    parts = TreeTargets(bank.trees, "sqdml", 0.4)
+    make = parts._make
+    monkeypatch.setattr(parts, "_make", lambda numbers: made.append(numbers) or make(numbers))
+    monkeypatch.setattr(target_module, "_CELLS", 60)
+    torch.testing.assert_close(parts.expected(np.arange(5), 5), expected)
+    assert made == [[0, 2, 4], [3], [1]]  # at most 60 arcs of two references: three sentences of two words, or one of more
+
+
+def test_the_roots_relation_is_the_roots_alone():
+    rng = np.random.default_rng(12)
+    sentences, bank = treebank(rng, (4, 5, 3))
+    assert bank.root_relation is None  # relations are by chance
+    named = [
+        [tuple("root" if h == 0 else r for h, r in zip(t, n, strict=True)) for t, n in zip(trees.tolist(), names, strict=True)]
+        for trees, names in zip(bank.trees.heads, bank.trees.relations, strict=True)
+    ]
+    trees = bank.trees._replace(relations=named)
+    bank = Treebank(bank.index, bank.codes, trees, trees)
+    assert bank.root_relation == "root"
+    parser = Descent(bank, ParserSettings(bits=6, relation_bits=4), 0.1, 0.1).parser()  # which knows nothing yet
+    for parse in parser.parse(sentences):
+        assert [name == "root" for name in parse.relations] == [head == 0 for head in parse.heads]
+    assert Parser.from_tensors(parser.tensors())[0].root_relation == "root"
+
+
 def test_raml_becomes_ml_as_tau_vanishes():
     rng = np.random.default_rng(4)
     _, bank = treebank(rng, (3, 5), 2)
@@ -140,7 +171,7 @@ def test_raml_becomes_ml_as_tau_vanishes():
 
 def test_bad_references_are_told_with_their_sentence():
     trees = Trees.single([[0, 1], [2, 1]])
-    with pytest.raises(OutputError, match=r"heads must form a tree .* got \[2, 1\] .*sentences 0 and following"):
+    with pytest.raises(OutputError, match=r"heads must form a tree .* got \[2, 1\] .*of sentences 0, 1 and others"):
         TreeTargets(trees).expected(np.array([0, 1]), 2)
     with pytest.raises(OutputError, match="crosses"):
         TreeTargets(Trees.single([[3, 0, 2, 2, 3, 2], [3, 4, 0, 3]])).expected(np.array([0, 1]), 6)
@@ -302,6 +333,11 @@ def test_a_parser_without_relations(random_parser, tmp_path):
     assert Parser.load(tmp_path / "p.safetensors")[0].relations == ()
 
 
+def edit_about(tensors, **changes):
+    about = json.loads(tensors["about"].numpy().tobytes()) | changes
+    tensors["about"] = torch.tensor(list(json.dumps(about).encode()), dtype=torch.uint8)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -315,6 +351,13 @@ def test_a_parser_without_relations(random_parser, tmp_path):
             "expected the format 'softq parser 1', got 'x'",
         ),
         (lambda t: t.pop("index.word"), "word"),
+        (lambda t: t.update({"index.word": torch.tensor([255], dtype=torch.uint8)}), "does not fit together.*decode"),
+        (lambda t: edit_about(t, relations=None), "does not fit together"),
+        (lambda t: edit_about(t, root_relation="nobody's"), 'expected the relation under the root among 3 relations, got "nobody\'s"'),
+        (
+            lambda t: edit_about(t, index={"columns": ["word"], "templates": ["dep.upos"], "relation_templates": ["dep.word"]}),
+            "does not fit",
+        ),
     ],
 )
 def test_other_files_are_no_parsers(random_parser, tmp_path, change, message):

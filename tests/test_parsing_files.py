@@ -1,11 +1,18 @@
 """Dependency parsing from files: crossing arcs, several annotators, and what is refused."""
 
-import pytest
+import dataclasses
+import json
 
-from parsing_runs import TASK, crosses, make_files, recipe, run, write
+import pytest
+import torch
+
+from parsing_runs import TASK, crosses, make_files, recipe, right_heads, run, write
 from small_runs import single_thread
 from softq.data.conllu import read_conllu
 from softq.errors import DataError, RecipeError
+from softq.evaluate import ATTACHMENT_METRICS
+from softq.parsing import FEWEST_BITS, MOST_BITS, Parser, ParserObjective, Trees
+from softq.run import BEST, RESULT
 from softq.tasks.parsing_data import read_corpora
 from softq.tasks.parsing_learner import Problem
 from softq.train import events
@@ -85,10 +92,64 @@ def test_references_are_trees_of_the_same_sentences(tmp_path, files):
 def test_a_relation_or_tag_that_training_does_not_have_is_fine(tmp_path, files):
     text = "1\tZork\tzork\tX\t_\t_\t0\troot\t_\t_\n2\tqux\tqux\tX\t_\t_\t1\tdep:odd\t_\t_\n\n"
     (tmp_path / "dev.conllu").write_text(text)
-    assert 0 <= run(tmp_path / "run", "--train", files["train"], "--dev", tmp_path / "dev.conllu")["dev"] <= 1
+    row = run(tmp_path / "run", "--train", files["train"], "--dev", tmp_path / "dev.conllu")
+    sentences = read_conllu(tmp_path / "dev.conllu")
+    parser, _ = Parser.load(tmp_path / "run" / BEST)
+    (parse,) = parses = parser.parse(sentences, "mode")
+    assert row["dev"] == right_heads(sentences, parses)
+    assert set(parse.relations) <= {name for sentence in read_conllu(files["train"]) for name in sentence.relations}
+    assert row["dev_las"] == (0.5 if parse == ((0, 1), ("root", parse.relations[1])) else 0)  # "dep" cannot be right
+
+
+def test_relations_of_another_scheme_have_no_clas(tmp_path, files):
+    """JSON has no NaN: what is not known is left out of the row."""
+    shouted = {}
+    for name in ("train", "dev"):
+        sentences = read_conllu(files[name])[:10]
+        trees = [(sentence.heads, tuple(map(str.upper, sentence.relations))) for sentence in sentences]
+        shouted[name] = write(tmp_path / f"{name}.conllu", sentences, trees)
+    row = run(tmp_path / "run", "--train", shouted["train"], "--dev", shouted["dev"])
+    assert json.loads((tmp_path / "run" / RESULT).read_text())["cells"] == [row]
+    left_out = {f"{part}_{name}" for part in ("dev", "test") for name in ATTACHMENT_METRICS} - row.keys()
+    assert left_out == {"dev_clas", "test_clas"}
+    assert row["dev_las"] > 0
+
+
+def test_the_kl_of_raml_is_the_mean_of_its_components(files):
+    problem = Problem.of(recipe("--train", files["train"], "--references", files["other"], "--objective", "raml", "--tau", 0.5))
+    bank = problem.prepared.treebank
+    weights = torch.randn(1 << 12, generator=torch.Generator().manual_seed(0))
+
+    def kl(possible):
+        objective = ParserObjective(dataclasses.replace(bank, possible=possible), problem.settings)
+        objective(weights)
+        return objective.kl
+
+    alone = [
+        Trees.single([heads[who] for heads in bank.possible.heads], [names[who] for names in bank.possible.relations]) for who in (0, 1)
+    ]
+    assert kl(bank.possible) == pytest.approx(sum(map(kl, alone)) / 2, rel=1e-5)
+    assert abs(kl(alone[0]) - kl(alone[1])) > 1  # two numbers, of which the mean is neither
 
 
 # --- what is refused --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["dev", "test"])
+def test_files_without_the_columns_of_training_are_named(tmp_path, files, part):
+    bare = [dataclasses.replace(sentence, upos=("_",) * len(sentence.upos), lines=()) for sentence in read_conllu(files[part])]
+    paths = {**files, part: write(tmp_path / "bare.conllu", bare)}
+    flags = [text for name in ("train", "dev", "test") for text in (f"--{name}", paths[name])]
+    with pytest.raises(DataError, match=r"bare.conllu: expected words with UPOS, as in .*train.conllu, got _ for every word"):
+        run(tmp_path / "out", *flags)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(DataError, match=r"bare.conllu: expected words with UPOS"):
+        Problem.of(recipe("--train", files["train"], "--dev", paths[part], "--halve-dev"))
+    words = ["--templates", "head.word,dep.word", "--relation-templates", "dep.word"]
+    assert len(Problem.of(recipe(*flags, *words)).prepared.dev.sentences) == len(read_conllu(files["dev"]))
+    one = write(tmp_path / "one.conllu", [*bare, read_conllu(files[part])[0]])  # a single tag is enough to be of the kind
+    for halved in ([], ["--halve-dev"]):
+        Problem.of(recipe("--train", files["train"], "--dev", one, *halved))
 
 
 @pytest.mark.parametrize(
@@ -125,8 +186,8 @@ def test_broken_files_are_named_and_leave_nothing_behind(tmp_path, files, text, 
         (["--carelessness", 1.5], "carelessness must lie in 0..1, got 1.5"),
         (["--crossing", "nan"], "crossing must lie in 0..1, got nan"),
         (["--data.seed", -1], "seed must be at least 0"),
-        (["--bits", 2], "bits must lie in 3..30, got 2"),
-        (["--relation-bits", 31], "relation_bits must lie in 3..30, got 31"),
+        (["--bits", 3], f"bits must lie in {FEWEST_BITS}..{MOST_BITS}, got 3"),
+        (["--relation-bits", 31], f"relation_bits must lie in {FEWEST_BITS}..{MOST_BITS}, got 31"),
         (["--min-freq", 0], "min_freq must be at least 1"),
         (["--decoding", "viterbi"], "'mode', 'mbr', got 'viterbi'"),
         (["--c2", "inf"], "c2 must be finite"),

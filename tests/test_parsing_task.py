@@ -246,4 +246,4 @@ def test_annotators_of_the_world():
 def test_cells_of_a_sweep_have_their_recipes_back():
     made = recipe("--objective", "raml", "--tau", 0.5, "--seed", 3)
     assert cell_recipe(recipe(), describe_cell(TASK, made)) == made
-    assert (ParsingRecipe().training.epochs, recipe("--seed", 3).training.batch_size) == (8, 8)
+    assert (ParsingRecipe().training.epochs, recipe("--seed", 3).training.batch_size) == (6, 8)

@@ -245,8 +245,8 @@ def test_what_is_no_model(corpus, runs, tmp_path):
     (tmp_path / "sweep.toml").write_text("")
     (tmp_path / "empty").mkdir()
     for command in ("predict", "evaluate"):
-        refused(softq(command, tmp_path / "nothing", file), "nothing is not a tagger of softq")
-        refused(softq(command, file, file), "test.conll is not a tagger of softq")
+        refused(softq(command, tmp_path / "nothing", file), "nothing is not a model of softq")
+        refused(softq(command, file, file), "test.conll is not a model of softq")
         refused(softq(command, tmp_path, file), f"is a sweep of many models: name one of the run folders in {tmp_path / 'runs'}")
         refused(softq(command, tmp_path / "empty", file), "holds no model: expected best.safetensors in it")
 

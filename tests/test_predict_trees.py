@@ -2,13 +2,17 @@
 
 import dataclasses
 import gzip
+import itertools
 import json
 import lzma
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
+from softq.cli import predict_trees
 from softq.cli.model_files import is_parser, model_format
 from softq.data import conllu
 from softq.data.conllu import read_conllu
@@ -77,11 +81,20 @@ def changed_columns(before, after):
 def test_models_say_what_they_are(models, tmp_path):
     assert model_format(models / "parser") == "softq parser 1"
     assert model_format(models / "tagger") == "softq tagger 1"
-    (tmp_path / "text").write_text("no model")
-    for path in (models / "tagger", tmp_path / "text", tmp_path / "nothing"):
-        assert not is_parser(path)
+    assert not is_parser(models / "tagger")
     (tmp_path / "best.safetensors").write_bytes((models / "parser").read_bytes())
     assert is_parser(tmp_path)
+
+
+def test_what_is_no_model_of_either_kind(models, test_file, tmp_path):
+    (tmp_path / "text").write_text("no model")
+    (tmp_path / "cut").write_bytes((models / "parser").read_bytes()[:-9])
+    save_file({"about": np.frombuffer(b'{"format": "other 1"}', np.uint8)}, tmp_path / "other")
+    save_file({"about": np.frombuffer(b"[1]", np.uint8)}, tmp_path / "list")
+    reasons = {"nothing": "there is no such file", "text": "", "cut": "", "other": "its format is 'other 1'", "list": "its format is None"}
+    for command, (name, reason) in itertools.product(("predict", "evaluate"), reasons.items()):
+        expected = f"{name} is not a model of softq ({reason}", "): expected a tagger or a parser, as a run folder"
+        refused(softq(command, tmp_path / name, test_file), *expected)
 
 
 @pytest.mark.parametrize("decoding", [None, "mode", "mbr"])
@@ -153,6 +166,19 @@ def test_conll_x_is_read(models):
     assert sorted(row[6] for row in rows[:2]) in (["0", "1"], ["0", "2"])
 
 
+def test_conll_x_has_no_place_for_probabilities(models, test_file, tmp_path):
+    for name, pack in (("a.conllx", bytes), ("a.CONLLX", bytes), ("a.conllx.gz", gzip.compress), ("a.conllx.xz", lzma.compress)):
+        path = tmp_path / name
+        path.write_bytes(pack(test_file.read_bytes()))
+        expected = f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and --probabilities writes into MISC"
+        result = softq("predict", models / "parser", test_file, path, "--probabilities")
+        refused(result, expected)
+        assert result.stdout == ""  # before anything is written
+        well(softq("predict", models / "parser", path))
+    (tmp_path / "b.conllx").write_text("Ann ran\n")  # running text, whatever it is called
+    well(softq("predict", models / "words", tmp_path / "b.conllx", "--plain", "--probabilities"))
+
+
 def test_running_text_for_a_parser_of_words(models):
     text = "Ann ran home\n\nYes\n"
     rows = [line.split("\t") for line in well(softq("predict", models / "words", "-", "--plain", stdin=text)).split("\n")]
@@ -172,6 +198,32 @@ def test_tags_that_are_missing(models, test_file):
     well(softq("predict", models / "bare", "-", stdin=bare))
     train = WORLD.draw(9, seed=0)  # without such tags, templates that read them do no harm
     assert DependencyParser(**SMALL, templates=["head.xpos|dep.upos"]).fit(train).predict(train[:1])
+
+
+def without_tags(sentences, bare):
+    """A file whose sentences of these numbers lack XPOS."""
+    return as_text([dataclasses.replace(s, xpos=("_",) * len(s.forms)) if n in bare else s for n, s in enumerate(sentences)])
+
+
+def test_columns_are_looked_for_once_per_file(models, tmp_path, monkeypatch):
+    monkeypatch.setattr(predict_trees, "_ENOUGH", 30)
+    sentences = draw(40, seed=3)
+    sizes = np.cumsum([len(s.forms) for s in sentences])
+    enough = int(np.searchsorted(sizes, 30)) + 1  # sentences
+    few, many, late = tmp_path / "few.conllu", tmp_path / "many.conllu", tmp_path / "late.conllu"
+    few.write_text(without_tags(sentences, range(enough - 1)))
+    many.write_text(without_tags(sentences, range(enough)))
+    late.write_text(without_tags(sentences, range(enough, 40)))
+    results = []
+    for size in (1, 50, 10_000):  # lines
+        monkeypatch.setattr(conllu, "_PART", size)
+        results.append([well(softq("predict", models / "parser", path)) for path in (few, late)])
+        told_of = f"needs XPOS, as in the files it was trained on, and none of the first {sizes[enough - 1]} words"
+        result = softq("predict", models / "parser", few, many)
+        refused(result, "many.conllu, line 1: ", told_of)
+        refused(softq("evaluate", models / "parser", many), "many.conllu, line 1: ", told_of)
+        well(softq("evaluate", models / "parser", few))
+    assert results[0] == results[1] == results[2]
 
 
 def test_decodings_of_the_other_kind(models, test_file):

@@ -184,6 +184,20 @@ def test_the_world_and_its_bayes_rule():
     assert "parsed by an annotator who has 70.0 % of the heads right" in single
 
 
+def test_the_kl_of_mixtures_is_explained():
+    def explained(data, objective="raml"):
+        shown = section(make([system(objective, None if objective == "ml" else 0.2, 0.5, 0.5, data=data)]))
+        return "the mean of KL(component ‖ model)" in part(shown, "training").note
+
+    several = dataclasses.replace(FILES, references=("a/other.conllu",))
+    assert explained(several)
+    assert explained(Data(annotators=2))
+    for data in (FILES, Data(annotators=1), Data(annotators=0)):  # one tree each
+        assert not explained(data)
+    assert not explained(several, "ml")
+    assert not explained(several, "sqdml")
+
+
 def test_what_became_of_crossing_trees():
     def told(spanning, nonprojective="lift", **scores):
         data = dataclasses.replace(FILES, nonprojective=nonprojective)

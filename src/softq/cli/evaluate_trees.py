@@ -174,23 +174,33 @@ def _read_gold(path: Path) -> list[TreeSentence]:
     sentences = read_conllu(path, trees=None)
     for sentence in sentences:
         if not sentence.heads:
-            name = f" (sentence {sentence.sent_id})" if sentence.sent_id else ""
-            raise DataError(f"{path}, line {sentence.line}{name}: expected a sentence with its tree, got _ as the HEAD of every word")
+            raise DataError(f"{_place(path, sentence)}: expected a sentence with its tree, got _ as the HEAD of every word")
+    bare = next((sentence for sentence in sentences if not sentence.relations), None)
+    if bare is not None and _labelled(sentences):
+        raise DataError(
+            f"{_place(path, bare)}: expected relations in all sentences or in none, got _ as the DEPREL of every word, and others with them"
+        )
     return sentences
 
 
+def _place(path: Path, sentence: TreeSentence) -> str:
+    return f"{path}, line {sentence.line}{f' (sentence {sentence.sent_id})' if sentence.sent_id else ''}"
+
+
 def _labelled(sentences: Sequence[TreeSentence]) -> bool:
-    return all(sentence.relations for sentence in sentences)
+    """Whether sentences have relations, of which all have some or none has."""
+    return any(sentence.relations for sentence in sentences)
 
 
 def _score_model(model: FileParser, gold: list[TreeSentence], where: str) -> TreeScores:
+    model.check(gold, where)
     found = []
     with progress_bars() as watch:
         watcher = watch(where, unit="sentences")
         watcher.begin(len(gold), 0)
         for first in range(0, len(gold), _AT_A_TIME):
             some = gold[first : first + _AT_A_TIME]
-            found += model.parse(some, where)
+            found += model.parse(some)
             watcher.advance(len(some), "")
     labelled = _labelled(gold) and bool(model.parser.relations)
     return TreeScores.of(gold, [parse.heads for parse in found], [parse.relations for parse in found] if labelled else None)

@@ -16,7 +16,7 @@ from softq.sweep import RUNS, SWEEP
 
 Known = TypeVar("Known", bound=str)
 
-_PARSER = "softq parser "  # and the number of the format
+_TAGGER, _PARSER = "softq tagger ", "softq parser "  # and the number of the format
 
 
 class DecodingName(StrEnum):
@@ -46,17 +46,29 @@ def find_model(path: Path) -> Path:
 
 
 def model_format(path: Path) -> str:
-    """What a model's file says it is, such as "softq tagger 1" or "softq parser 1"; "" of what says nothing, and whoever loads it why."""
+    """What a model's file says it is, such as "softq tagger 1" or "softq parser 1"."""
     try:
         with safe_open(find_model(path), "np") as file:
             about = json.loads(file.get_tensor("about").tobytes())
-    except (OSError, SafetensorError, ValueError):
-        return ""
-    return str(about.get("format", "")) if isinstance(about, dict) else ""
+    except FileNotFoundError:
+        raise _no_model(path, "there is no such file") from None
+    except (OSError, SafetensorError, ValueError) as error:
+        raise _no_model(path, str(error)) from None
+    found = about.get("format") if isinstance(about, dict) else None
+    if not isinstance(found, str) or not found.startswith((_TAGGER, _PARSER)):
+        raise _no_model(path, f"its format is {found!r}")
+    return found
+
+
+def _no_model(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"{path} is not a model of softq ({reason}): expected a tagger or a parser, as a run folder of softq train ner or softq train "
+        "parsing, or a file of CRFTagger.save or DependencyParser.save"
+    )
 
 
 def is_parser(path: Path) -> bool:
-    """Whether a run folder or a file holds a parser of trees."""
+    """Whether a run folder or a file holds a parser of trees, and not a tagger."""
     return model_format(path).startswith(_PARSER)
 
 

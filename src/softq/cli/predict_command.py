@@ -99,7 +99,8 @@ def predict(
         bool,
         typer.Option(
             "--probabilities",
-            help="Add the probability of each label, whatever the others are, as one more column; of each head as p=… in MISC.",
+            help="Add the probability of each label, whatever the others are, as one more column; of each head as p=… in MISC, "
+            "which CoNLL-X (.conllx) has not.",
         ),
     ] = False,
     out: Annotated[
@@ -119,8 +120,9 @@ def predict(
 
     **A parser.** Files are CoNLL-U, or CoNLL-X. Heads and relations may be there already or not. HEAD and DEPREL of words become the
     predicted ones (DEPREL is `_` where the model knows no relations), and all else comes back as it was: comments, ranges such as `3-4`,
-    empty nodes, and DEPS too. With `--probabilities`, MISC gets `p=0.9312`, the probability of the head in all trees together. `--plain`
-    is for parsers that look at nothing but words.
+    empty nodes, and DEPS too. With `--probabilities`, MISC gets `p=0.9312`, the probability of the head in all trees together; CoNLL-X,
+    whose tenth column is PDEPREL, has no place for it, and files called .conllx are refused. `--plain` is for parsers that look
+    at nothing but words.
 
     **Examples**
 
@@ -132,7 +134,7 @@ def predict(
     with one_line_errors():
         predictor = FileParser.load(model, decoding) if is_parser(model) else FileTagger.load(model, decoding)
         make = (
-            parsed(predictor, plain=plain, probabilities=probabilities)
+            parsed(predictor, files, plain=plain, probabilities=probabilities)
             if isinstance(predictor, FileParser)
             else _tagged(predictor, model, plain=plain, probabilities=probabilities)
         )

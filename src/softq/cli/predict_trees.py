@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, NamedTuple, get_args
 
@@ -11,11 +12,12 @@ from softq.cli.model_files import DecodingName, choose_decoding, find_model
 from softq.data.chunks import read_plain_chunks
 from softq.data.conllu import TreeSentence, iter_conllu
 from softq.errors import DataError
-from softq.estimators.parser_input import lacking, tags_read
+from softq.features.arcs import lacking_columns, tag_columns
 from softq.parsing import Decoding, Parse, Parser
 
 _PROBABILITY = "p"  # its key in the column MISC
 _NOTHING = "_"
+_ENOUGH = 1000  # words that tell which columns a file has
 
 
 class Part(NamedTuple):
@@ -44,32 +46,67 @@ class FileParser:
         parser, notes = Parser.load(find_model(path))
         return cls(path, parser, choose_decoding(path, decoding, notes.get("decoding", "mode"), get_args(Decoding), "parser"))
 
-    def parse(self, sentences: list[TreeSentence], where: str, *, confidences: bool = False) -> list[Parse]:
-        """Trees of sentences of a file, which must have the columns that the parser has learnt to look at."""
-        missing = lacking(self.parser.index, sentences, relations=bool(self.parser.relations))
+    def check(self, sentences: Iterable[TreeSentence], where: str) -> None:
+        """An error where the beginning of a file lacks a column that the parser has learnt to look at."""
+        first: list[TreeSentence] = []
+        words = 0
+        for sentence in sentences:
+            first.append(sentence)
+            words += len(sentence.forms)
+            if words >= _ENOUGH:
+                break
+        missing = lacking_columns(self.parser.index, first, relations=bool(self.parser.relations))
         if missing:
-            columns = " and ".join(map(str.upper, missing))
             raise DataError(
-                f"{where}, line {sentences[0].line}: {self.path} needs {columns}, as in the files it was trained on, and none of the "
-                f"{sum(len(sentence.forms) for sentence in sentences):,} words from here on has it"
+                f"{where}, line {first[0].line}: {self.path} needs {' and '.join(missing)}, as in the files it was trained on, and none of "
+                f"the first {words:,} words has it"
             )
+
+    def parse(self, sentences: list[TreeSentence], *, confidences: bool = False) -> list[Parse]:
+        """Trees of sentences."""
         return self.parser.parse(sentences, self.decoding, confidences=confidences)
 
 
-def parsed(model: FileParser, *, plain: bool, probabilities: bool) -> Parts:
+def parsed(model: FileParser, files: Sequence[Path], *, plain: bool, probabilities: bool) -> Parts:
     """Files with their trees; ``plain`` ones are running text."""
-    tags = tags_read(model.parser.index, relations=bool(model.parser.relations))
+    tags = tag_columns(model.parser.index, relations=bool(model.parser.relations))
     if plain and tags:
-        columns = ", ".join(map(str.upper, tags))
-        raise DataError(f"{model.path} needs what running text does not have ({columns}): give CoNLL-U files, whose words are tagged")
+        raise DataError(
+            f"{model.path} needs what running text does not have ({', '.join(tags)}): give CoNLL-U files, whose words are tagged"
+        )
+    for path in files if probabilities and not plain else ():
+        if _is_conllx(path):
+            raise DataError(
+                f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and --probabilities writes into MISC, which CoNLL-U has "
+                "there: leave --probabilities out, or give CoNLL-U"
+            )
 
     def parts(file: IO[bytes], where: str) -> Iterator[Part]:
-        for sentences in _running_text(file, where) if plain else iter_conllu(file, where, trees=False):
-            found = model.parse(sentences, where, confidences=probabilities)
+        for sentences in _running_text(file, where) if plain else _checked(model, iter_conllu(file, where, trees=False), where):
+            found = model.parse(sentences, confidences=probabilities)
             text = "".join(_written(sentence, parse) for sentence, parse in zip(sentences, found, strict=True))
             yield Part(text.encode(), len(sentences), sum(len(sentence.forms) for sentence in sentences))
 
     return parts
+
+
+def _is_conllx(path: Path) -> bool:
+    name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
+    return name.suffix.lower() == ".conllx"
+
+
+def _checked(model: FileParser, parts: Iterator[list[TreeSentence]], where: str) -> Iterator[list[TreeSentence]]:
+    """The same parts, of which the first ones are held back until they have words enough: how a file is cut must not matter."""
+    held: list[list[TreeSentence]] = []
+    words = 0
+    for part in parts:
+        held.append(part)
+        words += sum(len(sentence.forms) for sentence in part)
+        if words >= _ENOUGH:
+            break
+    model.check(chain.from_iterable(held), where)
+    yield from held
+    yield from parts
 
 
 def _written(sentence: TreeSentence, parse: Parse) -> str:

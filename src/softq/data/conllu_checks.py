@@ -44,13 +44,13 @@ def judge_numbers(ids: tuple[str, ...], comments: int, report: Report) -> list[i
             word, node = word + 1, 0
             places.append(place)
         elif span:
-            first, last = int(span[1]), int(span[2])
-            if first != word + 1 or last < first:
+            ends = as_numbers((span[1], span[2]))  # None: more digits than Python reads
+            if ends is None or ends[0] != word + 1 or ends[1] < ends[0]:
                 report(place, f"expected a range that begins with the next word, {word + 1}, got {text}")
-            elif first <= covered:
+            elif ends[0] <= covered:
                 report(place, f"expected a range beyond word {covered}, with which the range before it ends, got {text}")
             else:
-                covered, range_place = last, place
+                covered, range_place = ends[1], place
         elif EMPTY_NODE.fullmatch(text):
             node += 1
             if text != f"{word}.{node}":
@@ -58,7 +58,7 @@ def judge_numbers(ids: tuple[str, ...], comments: int, report: Report) -> list[i
         else:
             report(place, f"expected ID {word + 1}, got {text!r}")
             number = as_numbers((text,))
-            if number is not None:  # so that what follows a gap is not wrong as well
+            if number is not None and number[0] >= 0:  # so that what follows a gap is not wrong as well
                 word, node = number[0], 0
     if covered > word:
         report(range_place, f"expected a range within the {word} words of the sentence, got {ids[range_place - comments]}")

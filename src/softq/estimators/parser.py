@@ -227,7 +227,7 @@ class DependencyParser(FiledEstimator):
 
     def predict(self, X: Any) -> list[Parse]:
         """The tree of each sentence: its heads, and its relations where the training trees had some."""
-        return self._fitted().parse(self._sentences(X), choice("decoding", self.decoding, get_args(Decoding)))
+        return self._parse(self._sentences(X))
 
     def predict_marginals(self, X: Any) -> list[Array]:
         """Probabilities of all arcs of each sentence of n words, ``[n + 1, n + 1]`` (head, dependent); 0 is the root.
@@ -241,8 +241,11 @@ class DependencyParser(FiledEstimator):
 
         ``y`` is as in `fit`; None: the trees of the sentences of X.
         """
-        parses = self.predict(X)
-        return attachment_score(parses, read_trees(read_sentences(X), y))
+        sentences = self._sentences(X)
+        return attachment_score(self._parse(sentences), read_trees(sentences, y))
+
+    def _parse(self, sentences: list[TreeSentence]) -> list[Parse]:
+        return self._fitted().parse(sentences, choice("decoding", self.decoding, get_args(Decoding)))
 
     def _sentences(self, X: Any) -> list[TreeSentence]:
         parser = self._fitted()

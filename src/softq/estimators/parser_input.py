@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -13,8 +14,8 @@ from softq.data.conllu import TreeSentence
 from softq.data.trees import tree_faults
 from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError
 from softq.estimators.given import as_long, kept_annotators, may_be_annotator, shown
-from softq.features import ArcIndex, given_columns
-from softq.features.arc_templates import columns_of
+from softq.features import ArcIndex
+from softq.features.arcs import lacking_columns
 from softq.parsing import Parse, Trees
 
 Array = np.ndarray[Any, Any]
@@ -29,8 +30,7 @@ _NAMES: dict[Kind, str] = {
     "dicts": f"a dict with strings for 'form' and perhaps {', '.join(map(repr, _KEYS[1:]))}",
 }
 _NOT_GIVEN = "_"
-_TELLING = ("lemma", "upos", "xpos")  # columns that every word has, if any has; there may be no morphology to tell of
-_TAGS = (*_TELLING, "feats")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_sentences(given: Any) -> list[TreeSentence]:
@@ -89,32 +89,24 @@ def _columns(word: Any) -> tuple[str, ...]:
 
 
 def _check_texts(sentences: list[TreeSentence]) -> None:
-    """The file of a parser has a string per line, so none may be empty or hold a line's end; what was read from a file is sound."""
+    """The file of a parser has a string per line, in UTF-8, so none may be empty, hold a line's end or half a character.
+
+    What was read from a file is sound.
+    """
     for number, sentence in enumerate(sentences):
         if not sentence.lines:
             for text in chain(sentence.forms, sentence.lemmas, sentence.upos, sentence.xpos, sentence.feats):
                 if not text or "\n" in text:
                     raise DataError(f"sentence {number}: expected text without line ends, or '_' for nothing, got {text!r}")
-
-
-def tags_read(index: ArcIndex, *, relations: bool) -> list[str]:
-    """Columns beside the form that the features of trees, and of ``relations`` where there are any, have learnt to look at."""
-    read = columns_of((*index.templates, *(index.relation_templates if relations else ())))
-    return [column for column in _TAGS if column in read and {*index.strings[column]} - {_NOT_GIVEN}]
-
-
-def lacking(index: ArcIndex, sentences: Sequence[TreeSentence], *, relations: bool) -> list[str]:
-    """Those of `tags_read` that no word of these sentences has, where that tells of another kind of data."""
-    wanted = [column for column in tags_read(index, relations=relations) if column in _TELLING]
-    if not wanted or not any(sentence.forms for sentence in sentences):
-        return []
-    given = given_columns(sentences)
-    return [column for column in wanted if column not in given]
+                if _SURROGATE.search(text):
+                    raise DataError(
+                        f"sentence {number}: expected text that UTF-8 can write, got half a character (a surrogate) in {text!r}"
+                    )
 
 
 def check_given(index: ArcIndex, sentences: Sequence[TreeSentence], *, relations: bool) -> None:
     """An error where sentences lack a column that the parser has learnt to look at."""
-    missing = lacking(index, sentences, relations=relations)
+    missing = [name.lower() for name in lacking_columns(index, sentences, relations=relations)]
     if missing:
         raise DataError(f"each word of X must have its {' and '.join(missing)}, as in fit, got X without any")
 
@@ -217,6 +209,9 @@ def _check_tree(tree: _Tree, words: int, who: str) -> None:
         raise ShapeError(f"y must have a head for each word: {who} has {len(tree.heads)} heads for {words} words")
     if tree.relations and len(tree.relations) != words:
         raise ShapeError(f"y must have a relation for each word or none: {who} has {len(tree.relations)} relations for {words} words")
+    for name in tree.relations:
+        if _SURROGATE.search(name):
+            raise DataError(f"{who}: expected relations that UTF-8 can write, got half a character (a surrogate) in {name!r}")
     faults = tree_faults(tree.heads)
     if faults:
         word, message = faults[0]

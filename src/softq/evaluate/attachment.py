@@ -3,7 +3,8 @@
 UAS is the share of words with the right head, LAS of those with the right relation as well, up to its first ``:``. CLAS is the F1 of LAS on
 content words: a word is one if its relation is in `CONTENT_RELATIONS`, gold words by the gold and predicted ones by the predicted
 relation. Every word counts, punctuation too. Each is a ratio of sums over sentences, so one row of counts per sentence is all that is
-kept, and `softq.evaluate.paired_bootstrap` takes the rows with any of the metrics here. A ratio of nothing to nothing is 0.
+kept, and `softq.evaluate.paired_bootstrap` takes the rows with any of the metrics here. A ratio of nothing to nothing is 0, but CLAS is NaN
+where there is no content word, true or predicted, as in treebanks whose relations are not those of Universal Dependencies.
 
 Where predicted words are not the gold ones, because the text was split by another program, `align_score` finds which belong together.
 """
@@ -144,8 +145,8 @@ def las_subtypes(sums: Tensor) -> Tensor:
 
 
 def clas(sums: Tensor) -> Tensor:
-    """F1 of head and relation on content words, from sums of rows ``[..., 10]``."""
-    return _ratio(2 * sums[..., 4], sums[..., 5] + sums[..., 6])
+    """F1 of head and relation on content words, from sums of rows ``[..., 10]``; NaN where there are none, neither true nor predicted."""
+    return 2 * sums[..., 4] / (sums[..., 5] + sums[..., 6])
 
 
 def tree_match(sums: Tensor) -> Tensor:
@@ -200,7 +201,7 @@ class AlignedScores:
         words: Of finding the words, whatever their tree.
         uas: Of words with the right head.
         las: Of words with the right head and relation, up to its first ``:``.
-        clas: The same of content words.
+        clas: The same of content words; None, too, where neither side has any.
 
     """
 
@@ -227,8 +228,8 @@ def align_score(gold: Sequence[TreeSentence], system: Sequence[TreeSentence]) ->
     if len(left.relations) < len(left.forms) or len(right.relations) < len(right.forms):
         return AlignedScores(words, heads, None, None)
     labelled = [left.relations[g] for g, s in attached if left.relations[g] == right.relations[s]]
-    content = _agreed(*(sum(relation in CONTENT_RELATIONS for relation in side) for side in (labelled, right.relations, left.relations)))
-    return AlignedScores(words, heads, _agreed(len(labelled), *sizes), content)
+    content = [sum(relation in CONTENT_RELATIONS for relation in side) for side in (labelled, right.relations, left.relations)]
+    return AlignedScores(words, heads, _agreed(len(labelled), *sizes), _agreed(*content) if any(content) else None)
 
 
 def _agreed(both: int, system: int, gold: int) -> Agreed:

@@ -49,6 +49,11 @@ class ArcTemplate(NamedTuple):
         """The columns it reads."""
         return {column for column, _ in self.head + self.dependent} | ({self.between} if self.between else set())
 
+    @property
+    def features(self) -> tuple[object, ...]:
+        """What tells its features from those of other templates, however it is written."""
+        return tuple(sorted(self.head)), tuple(sorted(self.dependent)), self.between
+
 
 def _tags(tag: str) -> tuple[str, ...]:
     """Parts of speech of an arc, of the words around its ends and of those between (McDonald, Crammer and Pereira 2005)."""
@@ -177,10 +182,20 @@ RELATION_TEMPLATES = (
 def templates_for(templates: Sequence[str], given: Collection[str]) -> tuple[str, ...]:
     """Those of these templates that read nothing but the columns that are given.
 
-    >>> templates_for(["head.upos|dep.upos", "head.xpos|dep.xpos"], given={"word", "upos"})
-    ('head.upos|dep.upos',)
+    Where one kind of parts of speech is missing, the other takes its place.
+
+    >>> templates_for(["head.upos|dep.upos", "head.xpos|dep.xpos", "head.word|dep.xpos", "dep.lemma"], given={"word", "upos"})
+    ('head.upos|dep.upos', 'head.word|dep.upos')
     """
-    return tuple(text for text in templates if parse_arc_template(text).columns <= set(given))
+    instead = {column: other for column, other in (("upos", "xpos"), ("xpos", "upos")) if column not in given and other in given}
+    found: dict[tuple[object, ...], str] = {}
+    for text in templates:
+        for column, other in instead.items():
+            text = text.replace(f".{column}", f".{other}")
+        template = parse_arc_template(text)
+        if template.columns <= set(given):
+            found.setdefault(template.features, text)
+    return tuple(found.values())
 
 
 def parse_arc_template(text: str) -> ArcTemplate:
@@ -223,10 +238,10 @@ def make_plan(templates: Sequence[str], columns: Sequence[str]) -> Plan:
     parsed = [parse_arc_template(text) for text in templates]
     same: dict[tuple[object, ...], str] = {}
     for template in parsed:
-        key = (tuple(sorted(template.head)), tuple(sorted(template.dependent)), template.between)
-        if key in same:
-            raise RecipeError(f"templates {same[key]!r} and {template.text!r} would give an arc the same features: leave one out")
-        same[key] = template.text
+        if template.features in same:
+            other = same[template.features]
+            raise RecipeError(f"templates {other!r} and {template.text!r} would give an arc the same features: leave one out")
+        same[template.features] = template.text
     parsed.sort(key=lambda template: template.between is not None)  # stable: those with a tag between come last
     between = sorted({columns.index(template.between) for template in parsed if template.between})
     numbers = [-1 if template.between is None else between.index(columns.index(template.between)) for template in parsed]

@@ -19,6 +19,8 @@ Array = np.ndarray[Any, Any]
 
 _AFFIX = 3
 _FREQUENT = ("word", "lemma", "prefix", "suffix")  # columns of open vocabularies, where what is rare is as good as unknown
+_NOTHING = "_"
+_TELLING = ("lemma", "upos", "xpos")  # columns that every word has, if any has; there may be no morphology to tell of
 
 
 class TaggedWords(Protocol):
@@ -101,7 +103,7 @@ def given_columns(sentences: Sequence[TaggedWords]) -> set[str]:
     """The columns in which some word has something."""
     found = set()
     for column, (attribute, _) in _READ.items():
-        if any(value != "_" for sentence in sentences for value in getattr(sentence, attribute)):
+        if any(value != _NOTHING for sentence in sentences for value in getattr(sentence, attribute)):
             found.add(column)
     return found
 
@@ -154,6 +156,8 @@ class ArcIndex:
 
         """
         given = given_columns(sentences)
+        if not given and None in (templates, relation_templates):
+            raise DataError("the sentences have nothing to look at: expected words with at least a FORM or a part of speech, got '_' alone")
         arcs = tuple(templates) if templates is not None else templates_for(ARC_TEMPLATES, given)
         relations = tuple(relation_templates) if relation_templates is not None else templates_for(RELATION_TEMPLATES, given)
         columns = columns_of((*arcs, *relations))
@@ -207,3 +211,34 @@ class ArcIndex:
         texts = {name: tensors[name].tobytes().decode() for name in notes["columns"]}
         strings = {name: tuple(text.split("\n")) if text else () for name, text in texts.items()}
         return cls(tuple(notes["templates"]), tuple(notes["relation_templates"]), strings)
+
+
+def tag_columns(index: ArcIndex, *, relations: bool = True) -> list[str]:
+    """The columns beside FORM that templates read and training had, by their CoNLL-U names.
+
+    Args:
+        index: of a parser.
+        relations: whether it has relations; without them what their templates read does not matter.
+
+    """
+    read = columns_of((*index.templates, *(index.relation_templates if relations else ())))
+    return [name.upper() for name in (*_TELLING, "feats") if name in read and {*index.strings[name]} - {_NOTHING}]
+
+
+def lacking_columns(index: ArcIndex, sentences: Sequence[TaggedWords], *, relations: bool = True) -> list[str]:
+    """Those of `tag_columns` that none of these sentences has; [] if they are fine, or have no words.
+
+    FEATS is not among them: there may be no morphology to tell of. Nor is LEMMA where every FORM is "_", whose lemma is "_" as well.
+    Ask it once for a whole file, or for enough of its words: a few of them may lack a column for good reasons.
+
+    >>> from softq.data.conllu import TreeSentence
+    >>> index = ArcIndex.fit([TreeSentence(("dogs",), ("dog",), ("NOUN",), ("_",), ("_",))], ["dep.upos"], ["dep.lemma"], min_freq=1)
+    >>> bare = TreeSentence(("cats",), ("_",), ("_",), ("_",), ("_",))
+    >>> lacking_columns(index, [bare]), lacking_columns(index, [bare], relations=False)
+    (['LEMMA', 'UPOS'], ['UPOS'])
+    """
+    given = given_columns(sentences)
+    if "word" not in given:
+        given.add("lemma")
+    wanted = [name for name in tag_columns(index, relations=relations) if name.lower() in _TELLING]
+    return [name for name in wanted if name.lower() not in given] if any(sentence.forms for sentence in sentences) else []

@@ -1,10 +1,12 @@
 """Dependency parsers: edge-factored log-linear models of trees, trained exactly (Appendix D.2.3)."""
 
-from softq.parsing.fit import Descent, ParserObjective, ParserSettings, Treebank
+from softq.parsing.fit import FEWEST_BITS, MOST_BITS, Descent, ParserObjective, ParserSettings, Treebank
 from softq.parsing.model import Decoding, Parse, Parser
 from softq.parsing.target import Trees, TreeTargets
 
 __all__ = [
+    "FEWEST_BITS",
+    "MOST_BITS",
     "Decoding",
     "Descent",
     "Parse",

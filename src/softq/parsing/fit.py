@@ -24,6 +24,9 @@ from softq.targets import ObjectiveName
 
 Array = np.ndarray[Any, Any]
 
+FEWEST_BITS, MOST_BITS = 4, 30
+"""Bits of tables of weights: each of eight banks has two weights at least, and a feature is a number of 32 bits."""
+
 _BATCH_CELLS = 1 << 19  # arcs of one batch where the whole corpus is summed
 _SQUARES, _RELATION_SQUARES = 10.0, 1.0  # where AdaGrad's sums of squares begin; a derivative is at most the number of words of a batch
 
@@ -46,6 +49,10 @@ class ParserSettings:
     spanning: bool = False
     bits: int = 22
     relation_bits: int = 17
+
+    def targets(self, treebank: Treebank) -> TreeTargets:
+        """The exact targets of its sentences."""
+        return TreeTargets(treebank.possible, self.objective, self.tau, spanning=self.spanning)
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,18 @@ class Treebank:
         """Names of relations, in order."""
         return tuple(sorted({name for sentence in self.trees.relations for names in sentence for name in names}))
 
+    @property
+    def root_relation(self) -> str | None:
+        """The relation that the words under the root have, and no others (Universal Dependencies: root); None if there is no such one."""
+        pairs = {
+            (name, head == 0)
+            for trees, sentence in zip(self.trees.heads, self.trees.relations, strict=False)  # none where there are no relations
+            for tree, names in zip(trees.tolist(), sentence, strict=True)
+            for head, name in zip(tree, names, strict=True)
+        }
+        found = {name for name, under_root in pairs if under_root}
+        return found.pop() if len(found) == 1 and not any((name, False) in pairs for name in found) else None
+
 
 def _slopes(scores: Array, codes: ArcCodes, expected: Tensor, spanning: bool) -> tuple[float, Array]:
     """Cross-entropy of a batch, summed, and its derivatives by the scores of arcs: model's less target's expectations."""
@@ -93,9 +112,9 @@ class ParserObjective:
 
     """
 
-    def __init__(self, treebank: Treebank, settings: ParserSettings, c2: float = 0.0) -> None:
+    def __init__(self, treebank: Treebank, settings: ParserSettings, c2: float = 0.0, targets: TreeTargets | None = None) -> None:
         self._bank, self._settings, self._c2 = treebank, settings, c2
-        self._targets = TreeTargets(treebank.possible, settings.objective, settings.tau, spanning=settings.spanning)
+        self._targets = targets or settings.targets(treebank)
         self.size = 1 << settings.bits
         self.cross_entropy = self.kl = float("nan")
 
@@ -143,7 +162,7 @@ class Relations:
 
     def __init__(self, treebank: Treebank, settings: ParserSettings, rate: float) -> None:
         self._bank, self._rate = treebank, rate
-        self.names = treebank.relations
+        self.names, self.root = treebank.relations, treebank.root_relation
         self._numbers = {name: k for k, name in enumerate(self.names)}
         shape = 1 << settings.relation_bits, len(self.names)
         self.weights = np.zeros(shape, np.float32)
@@ -197,7 +216,7 @@ class Descent:
 
     def __init__(self, treebank: Treebank, settings: ParserSettings, rate: float, relation_rate: float, *, trees: bool = True) -> None:
         self._bank, self._settings, self._rate, self._trees = treebank, settings, rate, trees
-        self._targets = TreeTargets(treebank.possible, settings.objective, settings.tau, spanning=settings.spanning)
+        self.targets = settings.targets(treebank)
         size = 1 << settings.bits
         self.weights = np.zeros(size if trees else 2 * arc_features.BANKS, np.float32)
         self._sums = arc_features.Sums.zeros(len(self.weights))
@@ -212,7 +231,7 @@ class Descent:
         loss = 0.0
         if self._trees:
             words, scores = score_arcs(self._bank.index, codes, self.weights)
-            expected = self._targets.expected(sentences, scores.shape[1] - 1)
+            expected = self.targets.expected(sentences, scores.shape[1] - 1)
             loss, slopes = _slopes(scores, codes, expected, self._settings.spanning)
             arc_features.add_gradient(self._bank.index.plan, words, slopes, self._sums)
             arc_features.descend(self._sums, self._moments, self.weights, self._rate, self.steps)
@@ -220,7 +239,7 @@ class Descent:
 
     def entropy(self, sentences: Array) -> float:
         """Entropy of the targets, summed: what no model can get below."""
-        return self._targets.entropy(sentences)
+        return self.targets.entropy(sentences)
 
     def relation_loss(self, sentences: Array, parser: Parser) -> float:
         """Cross-entropy of a parser's relations on the arcs of these sentences' references, summed over words."""
@@ -231,7 +250,7 @@ class Descent:
         if weights is None:
             weights = arc_features.average(self.weights, self._moments, self.steps)
         relations = self.relations.averaged(self.steps)
-        return Parser(self._bank.index, weights, self.relations.names, relations, self._settings.spanning)
+        return Parser(self._bank.index, weights, self.relations.names, relations, self._settings.spanning, self.relations.root)
 
     def state(self) -> dict[str, Tensor]:
         """Everything `step` goes on from."""

@@ -16,7 +16,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from softq.distributions import ProjectiveTree, SpanningTree
-from softq.errors import DataError
+from softq.errors import DataError, SoftqError
 from softq.features import ArcCodes, ArcIndex, TaggedWords
 from softq.kernels import arc_features, arc_relations
 from softq.run import write_atomically
@@ -63,6 +63,7 @@ class Parser:
         relations: K names; empty for a parser of bare trees.
         relation_weights: ``[R, K]`` float32.
         spanning: trees may have crossing arcs.
+        root_relation: the relation of words under the root, and of no others; None where any word may have any.
 
     """
 
@@ -71,6 +72,7 @@ class Parser:
     relations: tuple[str, ...]
     relation_weights: Array
     spanning: bool = False
+    root_relation: str | None = None
 
     def trees(self, codes: ArcCodes) -> Iterator[tuple[Array, ProjectiveTree | SpanningTree]]:
         """Distributions over the trees of sentences, in batches of like lengths: their numbers, and the distribution."""
@@ -113,7 +115,12 @@ class Parser:
         arcs = arc_relations.Arcs(sentences, heads[real], places + 1)
         plan = self.index.relation_plan
         words = arc_features.parts(plan, codes.codes, codes.starts)
-        best = arc_relations.scores(plan, words, arcs, self.relation_weights).argmax(1).tolist()
+        scores = arc_relations.scores(plan, words, arcs, self.relation_weights)
+        if self.root_relation is not None:
+            root = self.relations.index(self.root_relation)
+            scores[arcs.heads == 0, root] = np.inf
+            scores[arcs.heads != 0, root] = -np.inf
+        best = scores.argmax(1).tolist()
         ends = np.cumsum(lengths)
         return [tuple(self.relations[k] for k in best[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
 
@@ -134,6 +141,7 @@ class Parser:
             "format": _FORMAT,
             "relations": list(self.relations),
             "spanning": self.spanning,
+            "root_relation": self.root_relation,
             "index": self.index.notes(),
             "notes": dict(notes or {}),
         }
@@ -155,8 +163,15 @@ class Parser:
         if not isinstance(about, dict) or about.get("format") != _FORMAT:
             raise DataError(f"expected the format {_FORMAT!r}, got {about.get('format') if isinstance(about, dict) else about!r}")
         arrays = {name.removeprefix("index."): tensor.numpy() for name, tensor in tensors.items() if name.startswith("index.")}
-        index = ArcIndex.from_tensors(arrays, about["index"])
-        relations = tuple(about["relations"])
+        try:
+            index = ArcIndex.from_tensors(arrays, about["index"])
+            relations = tuple(about["relations"])
+            plans = index.plan, index.relation_plan  # what templates read must be there
+            known = about["root_relation"] is None or about["root_relation"] in relations
+        except (TypeError, ValueError, SoftqError) as error:  # UnicodeDecodeError is a ValueError
+            raise DataError(f"expected the words and templates of a parser, got what does not fit together: {error}") from None
+        if not known or not all(len(plan.seeds) for plan in plans):
+            raise DataError(f"expected the relation under the root among {len(relations)} relations, got {about['root_relation']!r}")
         for name, dims in (("weights", 1), ("relation_weights", 2)):
             tensor = tensors[name]
             rows = len(tensor) if tensor.dim() else 0
@@ -165,7 +180,14 @@ class Parser:
             if tensor.dtype != torch.float32 or tensor.dim() != dims or not power or not wide:  # the kernels would read what lies beside
                 want = "[2^bits]" if dims == 1 else f"[2^bits, {len(relations)}]"
                 raise DataError(f"expected {name} of torch.float32 {want}, got {tensor.dtype} {list(tensor.shape)}")
-        parser = cls(index, tensors["weights"].numpy(), relations, tensors["relation_weights"].numpy(), bool(about["spanning"]))
+        parser = cls(
+            index,
+            tensors["weights"].numpy(),
+            relations,
+            tensors["relation_weights"].numpy(),
+            bool(about["spanning"]),
+            about["root_relation"],
+        )
         return parser, about["notes"]
 
     def save(self, path: str | PathLike[str], notes: Mapping[str, Any] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from softq.targets import ObjectiveName, target_of
 Array = np.ndarray[Any, Any]
 
 _REMEMBERED = 1 << 30  # bytes of targets
+_CELLS = 1 << 19  # arcs of sentences whose targets are made together
 
 
 class Trees(NamedTuple):
@@ -85,12 +86,26 @@ class TreeTargets:
     def _of(self, sentences: Array) -> list[tuple[Tensor, float]]:
         numbers = [int(number) for number in sentences]
         fresh = [number for number in dict.fromkeys(numbers) if number not in self._known]
-        made = dict(zip(fresh, self._make(fresh), strict=True)) if fresh else {}
+        made = {number: target for part in self._parts(fresh) for number, target in zip(part, self._make(part), strict=True)}
         for number, (target, entropy) in made.items():
             if target.numel() * 4 <= self._room:
                 self._room -= target.numel() * 4
                 self._known[number] = (target, entropy)
         return [self._known.get(number) or made[number] for number in numbers]
+
+    def _parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Sentences of like lengths, so that one long one does not make room for all: about `_CELLS` arcs of all references at a time."""
+        part: list[int] = []
+        most = 0
+        for number in sorted(numbers, key=lambda each: self._trees.heads[each].shape[1]):
+            count, length = self._trees.heads[number].shape
+            most = max(most, count)
+            if part and (len(part) + 1) * most * (length + 1) ** 2 > _CELLS:
+                yield part
+                part, most = [], count
+            part.append(number)
+        if part:
+            yield part
 
     def _make(self, numbers: Sequence[int]) -> list[tuple[Tensor, float]]:
         heads = [self._trees.heads[number] for number in numbers]
@@ -105,7 +120,7 @@ class TreeTargets:
         try:
             target = target_of(self._objective, space, refs, self._tau, Attachment(), ref_weights=weights)
         except OutputError as error:
-            raise OutputError(f"{error}; sentences {numbers[0]} and following, counted from 0") from None
+            raise OutputError(f"{error}; of sentences {', '.join(map(str, sorted(numbers)[:5]))} and others, counted from 0") from None
         (expected,) = target.expected_parts(space)
         entropy = target.entropy() if self._objective == "ml" else target.component_entropy()
         return [

@@ -18,6 +18,10 @@ from softq.report.parsing_results import ParsingResults, ParsingSystem, ParsingV
 from softq.report.systems import bare, of_tau, percent
 
 _BAYES = "Bayes rule"
+_KL_OF_MIXTURES = (
+    " Of a sentence with several trees, RAML’s target is a mixture with a component for each tree, and its KL the mean of "
+    "KL(component ‖ model), which is never below KL(mixture ‖ model)."
+)
 
 
 def temperatures(results: ParsingResults, variant: ParsingVariant) -> Table | None:
@@ -136,7 +140,7 @@ def training(variant: ParsingVariant) -> Table | None:
         ],
         rows=rows,
         note="Cross-entropy and KL are in nats per training sentence, the loss of relations in nats per word. Trees are lifted and "
-        "sentences left out because arcs cross.",
+        "sentences left out because arcs cross." + (_KL_OF_MIXTURES if _has_mixtures(variant) else ""),
     )
 
 
@@ -180,6 +184,15 @@ def _corpus(results: ParsingResults) -> str:
 
 def _points(gain: Interval | None) -> Interval | None:
     return None if gain is None else percent(gain)
+
+
+def _has_mixtures(variant: ParsingVariant) -> bool:
+    """Whether there is RAML of several annotators' trees."""
+    return any(
+        system.objective == "RAML" and (data.references if data.train else data.annotators > 1)
+        for system in variant.systems
+        for data in [system.recipe.data]
+    )
 
 
 def _several_seeds(variant: ParsingVariant) -> bool:

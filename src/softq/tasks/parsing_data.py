@@ -14,6 +14,7 @@ from softq.data.tree_world import TreeWorld
 from softq.errors import DataError
 from softq.evaluate import attachment_statistics
 from softq.features import ArcCodes, ArcIndex
+from softq.features.arcs import lacking_columns
 from softq.parsing import Parse, Treebank, Trees
 from softq.tasks.files import halves, once
 from softq.tasks.parsing_recipe import Data, Features
@@ -157,9 +158,22 @@ def prepare(data: Data, features: Features, spanning: bool) -> Prepared:
         lifted = sum(int((a != b).any(1).sum()) for a, b in zip(trees.heads, possible.heads, strict=True))
     index = ArcIndex.fit(train, features.templates or None, features.relation_templates or None, min_freq=features.min_freq)
     codes = index.encode(train)
+    _check_columns(index, data, dev or (), test or ())
     judged = Part(train, codes) if dev is None else Part(dev, index.encode(dev))
     tested = judged if test is None else Part(test, index.encode(test))
     return Prepared(Treebank(index, codes, trees, possible), judged, tested, int(codes.lengths.sum()), lifted, skipped)
+
+
+def _check_columns(index: ArcIndex, data: Data, dev: Sequence[TreeSentence], test: Sequence[TreeSentence]) -> None:
+    """Files to be judged by must have the columns that the features of the training file look at."""
+    judged = {data.dev: [*dev, *test]} if data.halve_dev else {data.dev: dev, data.test: test}
+    for path, sentences in judged.items():
+        missing = lacking_columns(index, sentences)
+        if missing:
+            raise DataError(
+                f"{path}: expected words with {' and '.join(missing)}, as in {data.train}, got _ for every word; fill this in, or choose "
+                "templates and relation_templates that do without"
+            )
 
 
 def statistics(gold: Sequence[TreeSentence], parses: Sequence[Parse]) -> Tensor:

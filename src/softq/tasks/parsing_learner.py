@@ -115,10 +115,15 @@ class _ParserLearner(Judged[Parser]):
         raise NotImplementedError
 
     def _final(self) -> dict[str, float]:
-        """Scores of the best parser, how near it comes to the targets of the training sentences, and what was trained on."""
+        """Scores of the best parser, how near it comes to the targets of the training sentences, and what was trained on.
+
+        ``kl`` is the cross-entropy less the target's entropy, KL(target ‖ model). RAML of several trees is a mixture, whose own entropy
+        nobody can sum up: the mean of its components' is subtracted, so that ``kl`` is the mean of KL(component ‖ model), one component
+        for each tree. A score that is not known, such as CLAS without content words, is left out.
+        """
         problem, parser, objective = self._problem, self._kept(), self._objective()
         objective(torch.from_numpy(parser.weights))
-        return super()._final() | {
+        return {name: score for name, score in super()._final().items() if not math.isnan(score)} | {
             "cross_entropy": objective.cross_entropy / problem.sentences,
             "kl": objective.kl / problem.sentences,
             "relation_loss": sum(self._descent.relation_loss(batch, parser) for batch in problem.order(0)) / problem.prepared.words,
@@ -158,7 +163,7 @@ class DescentLearner(_ParserLearner):
         return self._descent.parser()
 
     def _objective(self) -> ParserObjective:
-        return ParserObjective(self._problem.prepared.treebank, self._problem.settings)
+        return ParserObjective(self._problem.prepared.treebank, self._problem.settings, targets=self._descent.targets)
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
         """Cross-entropies of trees per sentence and of relations per word, each batch's before its step."""

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from softq.errors import RecipeError
-from softq.parsing import Decoding
+from softq.parsing import FEWEST_BITS, MOST_BITS, Decoding
 from softq.recipe import Objective, Training, at_least, check_positive, check_seed, key
 from softq.tasks.files import check_parts
 from softq.tasks.searches import check_search
 
-NonProjective = Literal["lift", "skip"]
-_FEWEST_BITS, _MOST_BITS = 4, 30  # of tables of weights, which the kernels cut into eight banks
+Nonprojective = Literal["lift", "skip"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Data:
     test: str = key("", "file of trees of the final numbers; empty: the development part again")
     halve_dev: bool = key(False, "choose on the even sentences of dev, and take its odd ones for test")
     references: tuple[str, ...] = key((), "further files of the training sentences, each with the trees of another annotator")
-    nonprojective: NonProjective = key(
+    nonprojective: Nonprojective = key(
         "lift", "training trees that cross, where spanning is false: lift arcs until none does, or skip the sentence; the count is told"
     )
     sentences: int = key(4000, "of the built-in world's training part")
@@ -70,8 +69,8 @@ class Features:
         """Counts are counts."""
         at_least("min_freq", self.min_freq, 1)
         for name in ("bits", "relation_bits"):
-            if not _FEWEST_BITS <= getattr(self, name) <= _MOST_BITS:
-                raise RecipeError(f"{name} must lie in {_FEWEST_BITS}..{_MOST_BITS}, got {getattr(self, name)}")
+            if not FEWEST_BITS <= getattr(self, name) <= MOST_BITS:
+                raise RecipeError(f"{name} must lie in {FEWEST_BITS}..{MOST_BITS}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
