@@ -27,7 +27,8 @@ def compare(ours: Tensor, others: Tensor, metrics: Mapping[str, Callable[[Tensor
         if not math.isnan(score + float(metric(ours.sum(0)))):
             generator = torch.Generator().manual_seed(0)  # the same draws for all metrics
             (gap,) = paired_bootstrap(ours[None, None], others[None], metric, generator=generator)
-            compared[name] = score, gap
+            if not math.isnan(sum(gap)):  # a draw may hold nothing that the metric counts
+                compared[name] = score, gap
     return compared
 
 

@@ -13,12 +13,11 @@ import torch
 
 from softq.checks import check_tau
 from softq.errors import EstimatorError, TemperatureError
+from softq.parsing import FEWEST_BITS, MOST_BITS
 from softq.targets import ObjectiveName
 
 Choice = TypeVar("Choice", bound=str)
 Random = np.random.RandomState | np.random.Generator
-
-_FEWEST_BITS, _MOST_BITS = 4, 30  # the kernels cut tables into 8 banks, and need a bit within each
 
 
 def device(name: str) -> torch.device:
@@ -39,8 +38,8 @@ def count(name: str, value: Any) -> int:
 
 def bits(name: str, value: Any) -> int:
     """A power of two that is the size of a table of hashed features."""
-    if count(name, value) not in range(_FEWEST_BITS, _MOST_BITS + 1):
-        raise EstimatorError(f"{name} must be a whole number in {_FEWEST_BITS}..{_MOST_BITS}, got {value!r}")
+    if count(name, value) not in range(FEWEST_BITS, MOST_BITS + 1):
+        raise EstimatorError(f"{name} must be a whole number in {FEWEST_BITS}..{MOST_BITS}, got {value!r}")
     return int(value)
 
 

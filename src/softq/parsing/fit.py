@@ -50,9 +50,9 @@ class ParserSettings:
     bits: int = 22
     relation_bits: int = 17
 
-    def targets(self, treebank: Treebank) -> TreeTargets:
+    def targets(self, treebank: Treebank, *, remember: bool = True) -> TreeTargets:
         """The exact targets of its sentences."""
-        return TreeTargets(treebank.possible, self.objective, self.tau, spanning=self.spanning)
+        return TreeTargets(treebank.possible, self.objective, self.tau, spanning=self.spanning, remember=remember)
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,10 @@ class ParserObjective:
 
     """
 
-    def __init__(self, treebank: Treebank, settings: ParserSettings, c2: float = 0.0, targets: TreeTargets | None = None) -> None:
+    def __init__(self, treebank: Treebank, settings: ParserSettings, c2: float = 0.0, *, once: bool = False) -> None:
+        """``once``: the objective is asked for at one point alone, so that there is no use in remembering its targets."""
         self._bank, self._settings, self._c2 = treebank, settings, c2
-        self._targets = targets or settings.targets(treebank)
+        self._targets = settings.targets(treebank, remember=not once)
         self.size = 1 << settings.bits
         self.cross_entropy = self.kl = float("nan")
 
@@ -137,11 +138,12 @@ class ParserObjective:
         for batch in self._batches():
             codes = self._bank.codes.take(batch)
             words, scores = score_arcs(self._bank.index, codes, weights)
-            loss, slopes = _slopes(scores, codes, self._targets.expected(batch, scores.shape[1] - 1), self._settings.spanning)
+            expected, target_entropy = self._targets.both(batch, scores.shape[1] - 1)
+            loss, slopes = _slopes(scores, codes, expected, self._settings.spanning)
             if sums is not None:
                 arc_features.add_gradient(self._bank.index.plan, words, slopes, sums)
             total += loss
-            entropy += self._targets.entropy(batch)
+            entropy += target_entropy
         self.cross_entropy, self.kl = total, total - entropy
         if gradient is not None and sums is not None:
             gradient.copy_(torch.from_numpy(sums.values)).add_(parameters, alpha=2 * self._c2)
@@ -216,7 +218,7 @@ class Descent:
 
     def __init__(self, treebank: Treebank, settings: ParserSettings, rate: float, relation_rate: float, *, trees: bool = True) -> None:
         self._bank, self._settings, self._rate, self._trees = treebank, settings, rate, trees
-        self.targets = settings.targets(treebank)
+        self._targets = settings.targets(treebank)
         size = 1 << settings.bits
         self.weights = np.zeros(size if trees else 2 * arc_features.BANKS, np.float32)
         self._sums = arc_features.Sums.zeros(len(self.weights))
@@ -231,7 +233,7 @@ class Descent:
         loss = 0.0
         if self._trees:
             words, scores = score_arcs(self._bank.index, codes, self.weights)
-            expected = self.targets.expected(sentences, scores.shape[1] - 1)
+            expected = self._targets.expected(sentences, scores.shape[1] - 1)
             loss, slopes = _slopes(scores, codes, expected, self._settings.spanning)
             arc_features.add_gradient(self._bank.index.plan, words, slopes, self._sums)
             arc_features.descend(self._sums, self._moments, self.weights, self._rate, self.steps)
@@ -239,7 +241,7 @@ class Descent:
 
     def entropy(self, sentences: Array) -> float:
         """Entropy of the targets, summed: what no model can get below."""
-        return self.targets.entropy(sentences)
+        return self._targets.entropy(sentences)
 
     def relation_loss(self, sentences: Array, parser: Parser) -> float:
         """Cross-entropy of a parser's relations on the arcs of these sentences' references, summed over words."""

@@ -57,7 +57,8 @@ class Trees(NamedTuple):
 class TreeTargets:
     """Exact targets of sentences (eq. 2, 16 or 15), by inside-outside or the matrix-tree theorem on trees scored by their reward.
 
-    A target depends on the references and the temperature alone, so what was found once is remembered, up to a gigabyte.
+    A target depends on the references and the temperature alone, so what was found once is remembered, up to a gigabyte, unless
+    ``remember`` is off.
 
     >>> targets = TreeTargets(Trees.single([[0, 1]]), "raml", tau=1.0)
     >>> targets.expected(np.array([0]), 2)[0].round(decimals=2)  # two trees, of 2 right heads and of none: e² / (e² + 1) = 0.88
@@ -66,22 +67,29 @@ class TreeTargets:
             [0.0000, 0.1200, 0.0000]])
     """
 
-    def __init__(self, trees: Trees, objective: ObjectiveName = "ml", tau: float | None = None, *, spanning: bool = False) -> None:
+    def __init__(
+        self, trees: Trees, objective: ObjectiveName = "ml", tau: float | None = None, *, spanning: bool = False, remember: bool = True
+    ) -> None:
         self._trees, self._objective, self._tau = trees, objective, tau
         self._space = SpanningTree if spanning else ProjectiveTree
         self._known: dict[int, tuple[Tensor, float]] = {}
-        self._room = _REMEMBERED
+        self._room = _REMEMBERED if remember else 0
 
     def expected(self, sentences: Array, size: int) -> Tensor:
         """Expectation of each arc under the target ``[B, size + 1, size + 1]`` float32, 0 where a sentence has no such word."""
-        found = torch.zeros(len(sentences), size + 1, size + 1)
-        for row, (target, _) in zip(found, self._of(sentences), strict=True):
-            row[: len(target), : len(target)] = target
-        return found
+        return self.both(sentences, size)[0]
 
     def entropy(self, sentences: Array) -> float:
         """Entropy of the targets, in nats, summed; of RAML with several references, the mean of its components' (between eq. 4 and 6)."""
         return sum(entropy for _, entropy in self._of(sentences))
+
+    def both(self, sentences: Array, size: int) -> tuple[Tensor, float]:
+        """Expectations and entropy."""
+        found = torch.zeros(len(sentences), size + 1, size + 1)
+        targets = self._of(sentences)
+        for row, (target, _) in zip(found, targets, strict=True):
+            row[: len(target), : len(target)] = target
+        return found, sum(entropy for _, entropy in targets)
 
     def _of(self, sentences: Array) -> list[tuple[Tensor, float]]:
         numbers = [int(number) for number in sentences]

@@ -163,7 +163,7 @@ class DescentLearner(_ParserLearner):
         return self._descent.parser()
 
     def _objective(self) -> ParserObjective:
-        return ParserObjective(self._problem.prepared.treebank, self._problem.settings, targets=self._descent.targets)
+        return ParserObjective(self._problem.prepared.treebank, self._problem.settings, once=True)
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
         """Cross-entropies of trees per sentence and of relations per word, each batch's before its step."""
