@@ -21,7 +21,7 @@ run: install ## Run the paper's experiments, small enough for two cores, and wri
 # compiled code does in silence and on purpose (log 0 = -inf, 64-bit numbers that wrap around).
 # Tests of sheer size add nothing there but time.
 PLAIN_TESTS := $(addprefix tests/test_,arc_features.py attributes.py conformance.py feature_crf.py features.py kernels.py perceptrons.py rewards.py samplers.py \
-	parsing.py tagging.py tagging_model.py trees.py)
+	parsing.py tagging.py tagging_fit.py tagging_model.py trees.py)
 LARGE := ten_thousand or shared_between_threads or large_inputs or give_up or wider_tensors
 
 # Two processes, a file of tests at a time to each, and one thread in each: a second one would only get in the other's way.

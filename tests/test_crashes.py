@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 
-from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe, single_thread
+from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe
 from softq.errors import RunError
 from softq.run import LAST, METRICS, RESULT, TIMINGS, RunFolder
 from softq.tasks import TASKS, train_cells
@@ -17,11 +17,7 @@ from softq.train import events
 NAN = math.nan
 TASK = TASKS["classification"]
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class CrashError(BaseException):

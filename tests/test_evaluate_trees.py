@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from ner_commands import refused, softq, told, well
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
 from softq.cli import evaluate_trees
@@ -11,7 +12,6 @@ from softq.cli.evaluate_trees import TreeScores
 from softq.data.conllu import TreeSentence, read_conllu
 from softq.data.tree_world import TreeWorld
 from softq.evaluate import ATTACHMENT_METRICS, align_score, attachment_statistics
-from test_predict_command import refused, softq, told, well
 from test_predict_trees import as_text
 
 WORLD = TreeWorld(crossing=0.0, lemmas=6)

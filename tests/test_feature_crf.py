@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from small_runs import single_thread
 from softq.errors import ShapeError
 from softq.kernels import feature_crf, jit
 from softq.kernels.lanes import WIDTH
@@ -13,11 +12,7 @@ from softq.kernels.lanes import WIDTH
 QUICK = settings(max_examples=50, deadline=None)
 LABELS = st.sampled_from([1, 2, 9, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 37])
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @st.composite

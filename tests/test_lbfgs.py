@@ -8,14 +8,9 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from small_runs import single_thread
 from softq.train.lbfgs import LBFGS
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def objective(function):

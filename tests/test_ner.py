@@ -1,92 +1,40 @@
-"""Named entities from files and from the built-in world: what is read, trained, judged, refused, and gone on with."""
+"""Named entities from files and from the built-in world: what is read, trained, judged, and gone on with."""
 
-import contextlib
 import dataclasses
 import json
 import math
-import warnings
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings
 
-from small_runs import CPU, contents, single_thread
+from ner_runs import TASK, labels_of, make_files, parts, predictions, recipe, run, tagger_of, write
+from small_runs import CPU, contents
 from softq.data.annotators import estimate, reference_weights, vote
-from softq.data.conll import Sentence, read_conll, to_conll
+from softq.data.conll import Sentence, read_conll
 from softq.data.tags import convert, faults
 from softq.data.worlds import EntityWorld
-from softq.errors import DataError, RecipeError
+from softq.errors import DataError
 from softq.evaluate import span_f1, span_statistics
-from softq.recipe import build, parse_flags
 from softq.run import BEST, METRICS, RESULT, RunFolder
 from softq.tagging import ConvergenceWarning, Tagger
-from softq.tasks import TASKS, train_cells
+from softq.tasks import train_cells
 from softq.tasks.base import best_models, cell_recipe, describe_cell
 from softq.tasks.ner_data import bayes_statistics, label, read_corpora
 from softq.tasks.ner_learner import Problem
-from softq.tasks.ner_recipe import Data, NerRecipe
-from softq.train import events
-from test_conll import FRAGMENTS, sentences_of
+from softq.tasks.ner_recipe import Data
 from test_crashes import broken_off_at_every_write
 
-TASK = TASKS["ner"]
-WORLD = EntityWorld(common=20, names=4, shared=3, double=3)
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-FEW = ["--templates", "word[0],word[-1],shape[0]"]
 few_iterations = pytest.mark.filterwarnings("ignore::softq.tagging.ConvergenceWarning")
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _no_events(monkeypatch):
-    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
-
-
-def recipe(*flags):
-    return build(NerRecipe, parse_flags(NerRecipe, [*FEW, *map(str, flags)]))
-
-
-def write(path, sentences):
-    path.write_text(sentences if isinstance(sentences, str) else to_conll(sentences), encoding="utf-8")
-    return path
+pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Training, development and test file in bio, and the training file as annotators have it."""
-    folder = tmp_path_factory.mktemp("files")
-    drawn = {name: WORLD.draw(size, seed=seed) for seed, (name, size) in enumerate({"train": 150, "dev": 41, "test": 30}.items())}
-    paths = {name: write(folder / f"{name}.conll", sentences) for name, sentences in drawn.items()}
-    return paths | {"crowd": write(folder / "crowd.conll", WORLD.annotate(drawn["train"], seed=0))}
-
-
-def parts(files, *names):
-    return [text for name in names for text in (f"--{name}", files[name])]
-
-
-def run(out, *flags):
-    """The row of a run."""
-    return train_cells(TASK, [recipe(*flags)], out, workers=CPU)["cells"][0]
-
-
-def tagger_of(out):
-    return Tagger.from_tensors(best_models(RunFolder(out)))
-
-
-def labels_of(path):
-    return [list(sentence.labels[0]) for sentence in read_conll(path).sentences]
-
-
-def predictions(out, path):
-    tagger, _ = tagger_of(out)
-    return tagger.decode(tagger.index.transform([sentence.tokens for sentence in read_conll(path).sentences]))
+    return make_files(tmp_path_factory.mktemp("files"))
 
 
 # --- from end to end --------------------------------------------------------------------------------------
@@ -330,152 +278,6 @@ def test_all_pairs_and_all_features(tmp_path, files):
     assert abs(hashed["dev"] - few["dev"]) < 0.1
     rare = run(tmp_path / "d", *parts(files, "train", "dev"), "--min-freq", 3)
     assert rare["parameters"] < few["parameters"] + 200
-
-
-# --- what is refused --------------------------------------------------------------------------------------
-
-
-def test_a_label_that_training_does_not_have(tmp_path, files):
-    dev = write(tmp_path / "dev.conll", "Ann O\nLee O\n\nin O\nRome B-GPE\n")
-    with pytest.raises(DataError, match=r"dev.conll, line 5: the label B-GPE does not occur in the training file"):
-        Problem.of(recipe("--train", files["train"], "--dev", dev))
-    write(dev, "Ann O\nLee I-PER\n")
-    with pytest.raises(DataError, match=r"dev.conll, line 2: expected O or B-\* after O, got I-PER \(bio\)"):
-        Problem.of(recipe("--train", files["train"], "--dev", dev))
-
-
-@pytest.mark.parametrize(
-    ("text", "flags", "message"),
-    [
-        ("", [], "t: no sentences: expected lines of a token and its label"),
-        ("Ann B-PER\nLee\n", [], "t, line 2: expected 2 columns separated by spaces"),
-        ("Ann\tB-PER\nran\tO\nLee\t\n", [], "t, line 3: column 2 is empty"),
-        ("She PRP\nran VBD\n", [], "t: expected entity tags such as B-PER and O in the last column, got 'PRP', 'VBD'"),
-        ("Ann B-PER\nran O\n\nat O\nhome LOC\n", [], r"t, line 5: expected a tag of bio such as B-PER or O, got 'LOC'"),
-        ("Ann B-PER\nran ?\n", [], "t, line 2: expected a tag .* got '\\?'"),
-        ("Ann O\nLee I-PER\n", ["--scheme", "bio"], r"t, line 2: expected O or B-\* after O, got I-PER"),
-        ("# annotators = a b\nAnn B-PER ?\nran O O\n\n# annotators = a b\nAnn ? O\nran O ?\n", [], "t, line 6: expected an annotator who"),
-        ("Ann B-PER O\nran O\n", ["--annotators", "2"], "t, line 2: expected 3 columns"),
-        ("Ann B-PER\n", ["--folds", "2"], "t: expected 2 sentences or more, one for each fold, got 1"),
-    ],
-)
-def test_broken_files_are_named_with_their_line(tmp_path, text, flags, message):
-    with pytest.raises(DataError, match=message):
-        Problem.of(recipe("--train", write(tmp_path / "t", text), *flags))
-    with pytest.raises(DataError, match=message):
-        run(tmp_path / "run", "--train", tmp_path / "t", *flags)
-
-
-def test_other_faults_of_files(tmp_path, files):
-    with pytest.raises(DataError, match=r"cannot read .*none"):
-        Problem.of(recipe("--train", tmp_path / "none"))
-    (tmp_path / "latin").write_bytes("Ann B-PER\nCafé O\n".encode("latin-1"))
-    with pytest.raises(DataError, match="latin, line 2: expected UTF-8"):
-        Problem.of(recipe("--train", tmp_path / "latin"))
-    one = write(tmp_path / "one", "Ann O\n")
-    with pytest.raises(DataError, match="one: expected two sentences or more to halve, got 1"):
-        Problem.of(recipe("--train", files["train"], "--dev", one, "--halve-dev"))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--folds", 1], "folds must be 0, or 2 and more, got 1"),
-        (["--folds", -2], "folds must be 0, or 2 and more"),
-        (["--train", "a", "--dev", "b", "--folds", 3], "folds are for training without a development file"),
-        (["--halve-dev"], "halve_dev takes the test part from dev"),
-        (["--train", "a", "--dev", "b", "--test", "c", "--halve-dev"], "halve_dev takes the test part from dev"),
-        (["--dev", "b"], "name the training file as well"),
-        (["--annotators", "many"], "annotators is a number of columns, or all, got 'many'"),
-        (["--annotators", "3"], "folds, annotators and scheme are of files"),
-        (["--folds", 3], "folds, annotators and scheme are of files"),
-        (["--scheme", "bioes"], "folds, annotators and scheme are of files"),
-        (["--scheme", "iobes"], "scheme"),
-        (["--sentences", 0], "sentences must be at least 1"),
-        (["--dev-sentences", 0], "dev_sentences must be at least 1"),
-        (["--pos", 1], "pos must be 0, or a column from 2 on, got 1"),
-        (["--pos", 2], "the built-in world has no parts of speech"),
-        (["--min-freq", 0], "min_freq must be at least 1"),
-        (["--entity-weight", 0], "entity_weight must be a positive number, got 0"),
-        (["--entity-weight", "inf"], "entity_weight must be a positive number, got inf"),
-        (["--type-credit", 1], "type_credit must lie in 0..1, below 1"),
-        (["--sharpness", -1], "sharpness must be at least 0"),
-        (["--c2", -1], "c2 must be at least 0"),
-        (["--c2", "inf"], "c2 must be finite"),
-        (["--tolerance", 0], "tolerance must be a positive number"),
-        (["--learning-rate", "nan"], "learning_rate must be a positive number, got nan"),
-        (["--memory", 0], "memory must be at least 1"),
-        (["--iterations", 0], "iterations must be at least 1"),
-        (["--epochs", 3], "lbfgs counts iterations, not epochs"),
-        (["--train", "a", "--method", "adagrad", "--folds", 2], "folds are for lbfgs"),
-        (["--method", "adagrad", "--no-all-possible-transitions"], "adagrad has weights for all neighbouring labels"),
-        (["--objective", "raml", "--tau", 1, "--temperature-scaled"], "ner has no temperature_scaled"),
-        (["--objective", "raml"], "tau"),
-    ],
-)
-def test_recipes_that_do_not_fit_together(flags, message):
-    with pytest.raises(RecipeError, match=message):
-        recipe(*flags)
-
-
-def test_one_process_trains(files):
-    class Two:
-        size = 2
-
-    with pytest.raises(RecipeError, match="ner trains in one process with several threads, got 2 processes"):
-        TASK.learner([recipe("--train", files["train"])], Two())
-
-
-def train_quickly(path, *flags):
-    """All that a run does, but for its folder."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        learner = TASK.learner([recipe("--train", path, "--iterations", 3, *flags)], CPU)
-        learner.train(0, 0, learner.steps, [True])
-        learner.end_epoch([True])
-        learner.evaluate([True])
-        learner.keep_best([True])
-        learner.load_best(learner.best())
-        (row,) = learner.test()
-    assert all(math.isfinite(value) for value in row.values())
-
-
-OPTIONS = [
-    ["--constraints", "model", "--objective", "sqdml", "--tau", 0.5],
-    ["--constraints", "none", "--train-scheme", "bioes"],
-    ["--references", "vote", "--constraints", "target", "--annotators", "all"],
-    ["--folds", 2, "--train-scheme", "iob1"],
-    ["--method", "adagrad", "--constraints", "model"],
-    ["--weights", "dawid-skene", "--objective", "raml", "--tau", 2],
-]
-
-
-@QUICK
-@given(st.lists(st.sampled_from([*FRAGMENTS, b"a\tB-P\n", b"b\tI-P\n", b"c\tE-P\n\n"]), max_size=12), st.sampled_from(OPTIONS))
-def test_any_bytes_train_or_are_refused(tmp_path, pieces, flags):
-    path = tmp_path / "t"
-    path.write_bytes(b"".join(pieces))
-    with contextlib.suppress(DataError, RecipeError):
-        train_quickly(path, *flags)
-
-
-@QUICK
-@given(st.booleans().flatmap(lambda annotated: sentences_of(annotated)), st.sampled_from(OPTIONS), st.sampled_from(["", "\ufeff"]))
-def test_any_sentences_train_or_are_refused(tmp_path, sentences, flags, mark):
-    path = tmp_path / "t"
-    path.write_bytes((mark + to_conll(sentences)).replace("\n", "\r\n" if mark else "\n").encode())
-    with contextlib.suppress(DataError, RecipeError):
-        train_quickly(path, *flags)
-
-
-def test_a_file_that_changes_is_read_again(tmp_path):
-    path = write(tmp_path / "t", "Ann B-PER\nran O\n")
-    assert Problem.of(recipe("--train", path)).labelled.names == ("B-PER", "O")
-    write(path, "Rome B-LOC\nran O\n")
-    problem = Problem.of(recipe("--train", path))
-    assert problem.labelled.names == ("B-LOC", "O")
-    assert "word[0]=Rome" in problem.prepared.index.names()
-    assert Problem.of(recipe("--train", path)).prepared is problem.prepared
 
 
 # --- convergence, the built-in world, taggers on the disk -------------------------------------------------

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from parsing_runs import SMALL, crosses, make_files, parts
-from small_runs import single_thread, snapshot, softq
+from small_runs import snapshot, softq
 from softq.cli import report_command, shared
 from softq.data.conllu import read_conllu
 from softq.sweep import expand
@@ -13,11 +13,7 @@ from softq.tasks import TASKS
 
 WORLD = ["--sentences", 30, "--dev-sentences", 20]
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from parsing_runs import TASK, crosses, make_files, recipe, right_heads, run, write
-from small_runs import single_thread
 from softq.data.conllu import read_conllu
 from softq.errors import DataError, RecipeError
 from softq.evaluate import ATTACHMENT_METRICS
@@ -15,18 +14,8 @@ from softq.parsing import FEWEST_BITS, MOST_BITS, Parser, ParserObjective, Trees
 from softq.run import BEST, RESULT
 from softq.tasks.parsing_data import read_corpora
 from softq.tasks.parsing_learner import Problem
-from softq.train import events
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _no_events(monkeypatch):
-    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
 
 @pytest.fixture(scope="module")

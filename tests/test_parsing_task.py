@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from parsing_runs import TASK, make_files, parts, recipe, right_heads, run, write
-from small_runs import CPU, contents, single_thread
+from small_runs import CPU, contents
 from softq.data.conllu import read_conllu
 from softq.errors import ConvergenceWarning, DataError, RunError
 from softq.evaluate import ATTACHMENT_METRICS
@@ -19,19 +19,10 @@ from softq.tasks.base import best_models, cell_recipe, describe_cell
 from softq.tasks.parsing_data import bayes_statistics, read_corpora
 from softq.tasks.parsing_learner import Problem
 from softq.tasks.parsing_recipe import Data, ParsingRecipe
-from softq.train import NonFiniteLossError, events
+from softq.train import NonFiniteLossError
 from test_crashes import broken_off_at_every_write
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _no_events(monkeypatch):
-    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from ner_commands import refused, softq, told, well
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
 from softq.cli import predict_trees
@@ -17,7 +18,6 @@ from softq.cli.model_files import is_parser, model_format
 from softq.data import conllu
 from softq.data.conllu import read_conllu
 from softq.data.tree_world import TreeWorld
-from test_predict_command import refused, softq, told, well
 
 WORLD = TreeWorld(crossing=0.0, lemmas=6)
 SMALL = {"bits": 12, "relation_bits": 8, "epochs": 2, "random_state": 0, "min_freq": 1}

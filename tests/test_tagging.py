@@ -1,144 +1,28 @@
 """Training objectives of feature CRFs against enumeration of all label sequences, finite differences and the chains of softq itself."""
 
-import itertools
 import math
-import re
 
 import numpy as np
 import pytest
 import torch
 
-import oracle
 import softq
-from small_runs import single_thread
 from softq.errors import OutputError, ShapeError, TemperatureError, WeightError
 from softq.features import FeatureMatrix
-from softq.kernels import feature_crf, jit
+from softq.kernels import jit
 from softq.rewards import TokenReward
 from softq.tagging import (
-    AdaGrad,
     CRFObjective,
-    CRFSettings,
     Forbidden,
     Layout,
     References,
     corpus_target,
     entity_reward,
-    seen_layout,
     target,
 )
+from tagging_cases import LENGTHS, NAMES, SCHEMES, by_enumeration, evaluate, features, settings_for, some_references
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
-
-
-LENGTHS = {1: (3, 0, 1), 2: (4, 0, 1, 3), 3: (4, 1, 0, 2), 5: (3, 0, 1, 4), 9: (1, 3, 0, 2), 17: (2, 0, 1, 2)}
-KINDS = ("PER", "LOC", "ORG", "MISC")
-NAMES = {
-    1: ("O",),
-    2: ("O", "B-PER"),
-    3: ("I-PER", "O", "B-PER"),
-    5: ("E-PER", "I-PER", "O", "S-PER", "B-PER"),
-    9: ("O", *(f"{prefix}-{kind}" for kind in KINDS[:2] for prefix in "BIES")),
-    17: ("O", *(f"{prefix}-{kind}" for kind in KINDS for prefix in "BIES")),
-}
-SCHEMES = {2: "bio", 3: "bio", 5: "bioes", 9: "bioes", 17: "bioes"}
-_ENTITY = {"bio": r"B-(\w+) (?:I-\1 )*", "bioes": r"(?:S-\w+ |B-(\w+) (?:I-\1 )*E-\1 )"}
-
-
-def follows(names, scheme):
-    """Whether a sequence of labels is one of the scheme, by a regular expression for whole sentences."""
-    return scheme is None or re.fullmatch(f"(?:O |{_ENTITY[scheme]})*", "".join(f"{name} " for name in names)) is not None
-
-
-def sequences(length, names, scheme):
-    return [y for y in oracle.label_sequences(length, len(names)) if follows([names[k] for k in y], scheme)]
-
-
-def features(seed, lengths, size=6, valued=False, twice=True):
-    """Random rows, some empty, some with a column twice; column 0 stands nowhere."""
-    rng = np.random.default_rng(seed)
-    rows = [rng.integers(1, size, rng.integers(0, 4)) for _ in range(sum(lengths))]
-    if twice:
-        rows[0] = np.array([2, 1, 2])
-    indices = np.concatenate(rows).astype(np.int32)
-    values = rng.choice(np.float32([-1.5, 0.25, 2.0]), len(indices)) if valued else None
-    return FeatureMatrix(np.concatenate([[0], np.cumsum([len(row) for row in rows])]), indices, values, np.array(lengths), size)
-
-
-def some_references(seed, lengths, names, scheme=None, most=3):
-    """One to three label sequences a sentence, with weights of any sum; from two on, one weighs nothing, and holds no labels at all."""
-    rng = np.random.default_rng(seed)
-    labels, weights = [], []
-    for length in lengths:
-        choice = sequences(length, names, scheme)
-        count = int(rng.integers(1, most + 1))
-        labels.append(np.array([choice[int(i)] for i in rng.integers(0, len(choice), count)], np.int64).reshape(count, length))
-        weights.append(rng.integers(1, 4, count) / 2)
-        if count > 1:
-            labels[-1][0], weights[-1][0] = 99, 0.0
-    return References(labels, weights)
-
-
-def by_enumeration(matrix, references, names, objective, tau, table, parameters, *, c2=0.0, target_scheme=None, model_scheme=None):
-    """Value, gradient (flat: features, then neighbours), E_target of labels and of neighbours, and the constant between value and KL."""
-    labels, size = len(names), matrix.size
-    weights = [[parameters[f * labels + k] for k in range(labels)] for f in range(size)]
-    between = [[parameters[size * labels + i * labels + j] for j in range(labels)] for i in range(labels)]
-    value, constant = c2 * math.fsum(p * p for p in parameters), 0.0
-    gradient = [2 * c2 * p for p in parameters]
-    unary, pairs = [], [[0.0] * labels for _ in range(labels)]
-    token = 0
-    for length, sentence, shares in zip(matrix.lengths, references.labels, references.weights, strict=True):
-        rows = []
-        for t in range(token, token + length):
-            cells = range(matrix.offsets[t], matrix.offsets[t + 1])
-            rows.append([(int(matrix.indices[i]), 1.0 if matrix.values is None else float(matrix.values[i])) for i in cells])
-        token += length
-        possible = sequences(length, names, model_scheme)
-        allowed = set(sequences(length, names, target_scheme))
-        emissions = [[math.fsum(v * weights[f][k] for f, v in row) for k in range(labels)] for row in rows]
-        scores = [oracle.label_score(emissions, [between] * length, y) for y in possible]
-        used = [(tuple(y), w / sum(shares)) for y, w in zip(sentence.tolist(), shares, strict=True) if w > 0]
-        mass = [w for _, w in used]
-        if objective == "ml":
-            q = [math.fsum(w for ref, w in used if ref == y) for y in possible]
-            constant += oracle.entropy(q)
-        else:
-            rewards = [
-                [sum(table[a][b] for a, b in zip(y, ref, strict=True)) if y in allowed else -math.inf for y in possible] for ref, _ in used
-            ]
-            q = (oracle.raml if objective == "raml" else oracle.sqdml)(rewards, mass, tau)
-            parts = (
-                [(1.0, q)] if objective == "sqdml" else [(w, oracle.raml([row], [1.0], tau)) for w, row in zip(mass, rewards, strict=True)]
-            )
-            constant += math.fsum(w * oracle.entropy(part) for w, part in parts)
-        p = oracle.probabilities(scores)
-        value += oracle.log_sum_exp(scores) - math.fsum(a * s for a, s in zip(q, scores, strict=True) if a > 0)
-        expected = [[0.0] * labels for _ in range(length)]
-        for y, a, b in zip(possible, p, q, strict=True):
-            for t, k in enumerate(y):
-                expected[t][k] += b
-                for f, v in rows[t]:
-                    gradient[f * labels + k] += (a - b) * v
-            for i, j in itertools.pairwise(y):
-                pairs[i][j] += b
-                gradient[size * labels + i * labels + j] += a - b
-        unary += expected
-    return value, gradient, unary, pairs, constant
-
-
-def settings_for(names, objective, tau, constraints="none", **more):
-    more = {"scheme": SCHEMES.get(len(names)), "all_states": True, "c2": 0.0} | more
-    return CRFSettings(names, objective, None if objective == "ml" else tau, constraints=constraints, **more)
-
-
-def evaluate(objective, parameters):
-    gradient = torch.full_like(parameters, torch.nan)
-    return objective(parameters, gradient), gradient
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 CASES = [
@@ -413,138 +297,3 @@ def test_entity_reward():
     assert torch.equal(entity_reward(names, 2.5).table, torch.diag(torch.tensor([2.5, 1.0, 2.5, 2.5], dtype=torch.float64)))
     expected = torch.tensor([[2.0, 0, 0.5, 0], [0, 1, 0, 0], [0.5, 0, 2, 0], [0, 0, 0, 2]], dtype=torch.float64)
     assert torch.equal(entity_reward(names, 2.0, 0.25).table, expected)
-
-
-# --- layouts ----------------------------------------------------------------------------------------------
-
-
-def test_layouts_pack_and_unpack():
-    rng = np.random.default_rng(0)
-    for states, transitions in itertools.product((None, torch.tensor([0, 4, 5, 14]), torch.tensor([], dtype=torch.int64)), repeat=2):
-        transitions = None if transitions is None else transitions[:3]
-        layout = Layout(5, 3, states, transitions)
-        assert layout.size == (15 if states is None else len(states)) + (9 if transitions is None else len(transitions))
-        parameters = torch.from_numpy(rng.standard_normal(layout.size).astype(np.float32))
-        weights, table = layout.unpack(parameters)
-        assert (weights.dtype, weights.shape) == (np.float32, (feature_crf.padded(15),))
-        assert (table.dtype, table.shape) == (np.float64, (3, 3))
-        back = torch.full_like(parameters, torch.nan)
-        layout.pack(weights, table, back)
-        assert torch.equal(back, parameters)
-        for array, chosen, count in ((weights[:15], states, 15), (table.reshape(-1), transitions, 9)):
-            others = np.setdiff1d(np.arange(count), np.arange(count) if chosen is None else chosen.numpy())
-            assert not array[others].any()
-        used = np.zeros_like(weights)
-        assert layout.unpack(parameters, used)[0] is used
-        assert np.array_equal(used, weights)
-
-
-@pytest.mark.parametrize("valued", [False, True])
-@pytest.mark.parametrize("min_freq", [0.5, 1.0, 2.0, 2.5])
-def test_seen_pairs_by_a_dictionary(valued, min_freq):
-    names = NAMES[3]
-    lengths = np.random.default_rng(3).integers(0, 5, 12)
-    references, matrix = some_references(4, lengths, names, most=6), features(4, lengths, valued=valued)
-    layout = seen_layout(matrix, references, 3, all_states=False, all_transitions=False, min_freq=min_freq)
-    counts, neighbours = {}, set()
-    token = 0
-    for sentence, weights in zip(references.labels, references.weights, strict=True):
-        shown = [{} for _ in range(sentence.shape[1])]
-        for sequence, weight in zip(sentence.tolist(), weights.tolist(), strict=True):
-            if weight == 0:
-                continue
-            neighbours |= set(itertools.pairwise(sequence))
-            for t, k in enumerate(sequence):
-                shown[t][k] = max(shown[t].get(k, 0.0), weight / max(weights))
-        for labels in shown:
-            for i in range(matrix.offsets[token], matrix.offsets[token + 1]):
-                for k, share in labels.items():
-                    pair = (int(matrix.indices[i]), k)
-                    counts[pair] = counts.get(pair, 0.0) + share * (1.0 if matrix.values is None else abs(float(matrix.values[i])))
-            token += 1
-    expected = sorted(f * 3 + k for (f, k), count in counts.items() if min_freq <= 1 or count >= min_freq)
-    assert layout.states.tolist() == expected
-    assert layout.transitions.tolist() == sorted(i * 3 + j for i, j in neighbours)
-    everything = seen_layout(matrix, references, 3, all_states=True, all_transitions=True)
-    assert (everything.states, everything.transitions) == (None, None)
-
-
-def test_left_out_pairs_have_the_weight_0():
-    names, lengths = NAMES[3], (3, 4, 2)
-    references, matrix = some_references(6, lengths, names, most=1), features(6, lengths)
-    settings = settings_for(names, "raml", 1.0, all_states=False, all_transitions=False, c2=0.2)
-    some, every = settings.whole(matrix, references), settings_for(names, "raml", 1.0, c2=0.2).whole(matrix, references)
-    assert some.layout.size < every.layout.size
-    parameters = torch.randn(some.layout.size, generator=torch.Generator().manual_seed(0))
-    places = torch.cat([some.layout.states, 18 + some.layout.transitions])
-    spread = torch.zeros(every.layout.size).index_copy(0, places, parameters)
-    (value, gradient), (other, slopes) = evaluate(some, parameters), evaluate(every, spread)
-    assert value == pytest.approx(other, rel=1e-7)
-    assert torch.allclose(gradient, slopes[places], atol=1e-6)
-
-
-# --- AdaGrad ----------------------------------------------------------------------------------------------
-
-
-def batches_of(names, scheme=None):
-    """Two batches with features of their own and in common; of six columns, 0 is on no token."""
-    lengths = ((3, 1), (2, 0, 2))
-    return [(features(seed, part, size=6 - seed), some_references(seed, part, names, scheme)) for seed, part in enumerate(lengths)]
-
-
-@pytest.mark.parametrize("constraints", ["none", "model"])
-def test_steps_of_adagrad_are_the_formula(constraints):
-    names = NAMES[3]
-    settings = settings_for(names, "sqdml", 0.7, constraints, c2=0.4)
-    batches = [(matrix._replace(size=6), references) for matrix, references in batches_of(names)]
-    descent = AdaGrad(settings, 6, 0.3)
-    for matrix, _ in batches:
-        descent.count(matrix)
-    weights = np.zeros(18 + 9)
-    squares = np.zeros(18 + 9)
-    touched = [set(matrix.indices.tolist()) for matrix, _ in batches]
-    shares = np.array([sum(f in batch for batch in touched) for f in range(6) for _ in range(3)] + [2] * 9)
-    scheme = "bio" if constraints == "model" else None
-    for matrix, references in [*batches, *batches]:
-        value, slopes, *_ = by_enumeration(
-            matrix, references, names, "sqdml", 0.7, np.eye(3).tolist(), weights.tolist(), target_scheme=scheme, model_scheme=scheme
-        )
-        assert descent.step(matrix, references) == pytest.approx(value, rel=1e-4)
-        here = np.array([f in set(matrix.indices.tolist()) for f in range(6) for _ in range(3)] + [True] * 9)
-        slope = np.where(here, np.array(slopes) + 2 * 0.4 * weights / np.maximum(shares, 1), 0.0)
-        squares += slope**2
-        weights -= 0.3 * slope / (np.sqrt(squares) + 1e-8)
-        flat, transitions = descent.unpack()
-        assert np.allclose(flat[:18], weights[:18], atol=1e-4)
-        assert np.allclose(transitions.reshape(-1), weights[18:], atol=1e-4)
-        assert not flat[18:].any()
-
-
-def test_an_epoch_of_adagrad_adds_up_to_the_objective():
-    names = NAMES[3]
-    settings = settings_for(names, "raml", 0.7, c2=0.4)
-    lengths = (3, 1, 2, 0, 2, 4)
-    matrix, references = features(8, lengths, size=9), some_references(8, lengths, names)
-    parts = [np.array([0, 3]), np.array([1, 2]), np.array([4, 5])]
-    descent = AdaGrad(settings, 9, 1e-6)  # so small a rate that the weights stay where they are
-    for part in parts:
-        descent.count(matrix.take(part))
-    used = np.unique(matrix.indices)
-    generator = torch.Generator().manual_seed(0)
-    descent.load_state(
-        {**descent.state(), "weights": torch.randn(9, 3, generator=generator), "transitions": torch.randn(3, 3, generator=generator)}
-    )
-    descent.weights[np.setdiff1d(np.arange(9), used)] = 0.0
-    parameters = torch.from_numpy(np.concatenate([descent.weights.reshape(-1), descent.transitions.reshape(-1)]))
-    _, gradient = evaluate(settings.whole(matrix, references), parameters)
-    total = np.zeros(36)
-    for part in parts:
-        before = {name: tensor.numpy().copy() for name, tensor in descent.state().items()}
-        descent.load_state({**descent.state(), "squares": torch.zeros(9, 3), "transition_squares": torch.zeros(3, 3)})
-        descent.step(matrix.take(part), references.take(part))
-        after = descent.state()
-        # After one step from squares of 0 they are the slopes, up to the sign; the sign is that of the step.
-        signs = np.sign(np.concatenate([(before[n] - after[n].numpy()).reshape(-1) for n in ("weights", "transitions")]))
-        total += signs * np.sqrt(np.concatenate([after[n].numpy().reshape(-1) for n in ("squares", "transition_squares")]))
-        descent.load_state({**after, **{n: torch.from_numpy(before[n]) for n in ("weights", "transitions")}})
-    assert np.allclose(total, gradient.numpy(), atol=2e-3)

@@ -14,7 +14,7 @@ from softq.features import AttributeIndex, TemplateIndex
 from softq.kernels import feature_crf
 from softq.tagging import Tagger
 from softq.train.lbfgs import LBFGS
-from test_tagging import NAMES, evaluate, features, sequences, settings_for, some_references
+from tagging_cases import NAMES, evaluate, features, sequences, settings_for, some_references
 
 SENTENCES = [["Ann", "Lee", "met", "Bob"], [], ["Rome"], ["in", "Paris", "today"]]
 

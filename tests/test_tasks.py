@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import oracle
-from small_runs import CPU, recipe, single_thread
+from small_runs import CPU, recipe
 from softq.errors import RecipeError, RunError
 from softq.recipe import Objective
 from softq.run import BEST, METRICS, RunFolder
@@ -21,11 +21,7 @@ from softq.train import generator_for
 TASK = TASKS["classification"]
 RARE = 1e-6  # how often a test of samples would fail by chance, if its seed were not fixed
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- data ---------------------------------------------------------------------------------------------

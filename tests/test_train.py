@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe, single_thread
+from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe
 from softq.errors import DependencyError, RunError
 from softq.run import BEST, LAST, METRICS, RESULT, TIMINGS, RunFolder
 from softq.tasks import TASKS, train_cells
@@ -21,11 +21,7 @@ from softq.train.workers import AcceleratedWorkers
 NAN = math.nan
 TASK = TASKS["classification"]
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    with single_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- keeping and stopping -----------------------------------------------------------------------------

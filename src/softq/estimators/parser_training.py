@@ -12,8 +12,7 @@ import torch
 from softq.errors import ScoreError
 from softq.estimators.options import Random
 from softq.parsing import Descent, Parser, ParserObjective, ParserSettings, Treebank
-from softq.tagging import shortfall
-from softq.train.lbfgs import LBFGS
+from softq.train.lbfgs import LBFGS, shortfall
 
 Array = np.ndarray[Any, Any]
 Judge = Callable[[Parser], float]

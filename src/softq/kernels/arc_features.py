@@ -181,7 +181,7 @@ def bank_bits(size: int) -> Any:
 def scores(plan: Plan, words: Words, weights: Array, out: Array) -> None:
     """Scores of all arcs into ``out [B, n + 1, n + 1]`` (head, dependent), whose other entries stay as they are.
 
-    ``weights [F]`` is a table of 2^bits weights, at least `BANKS`.
+    ``weights [F]`` is a table of 2^bits weights, at least two per bank.
     """
     pairs = int((np.diff(words.starts) ** 2).sum())
     run_batch(_scores, len(words.starts) - 1, 2 * pairs * len(plan.seeds), plan, words, MULTIPLIERS, bank_bits(len(weights)), weights, out)

@@ -32,7 +32,7 @@ class Arcs(NamedTuple):
 
 
 def scores(plan: Plan, words: Words, arcs: Arcs, weights: Array) -> Array:
-    """Scores of the relations of arcs ``[A, K]`` under ``weights [R, K]``, R a power of two and at least `BANKS`."""
+    """Scores of the relations of arcs ``[A, K]`` under ``weights [R, K]``, R a power of two, at least two rows per bank."""
     out = np.zeros((len(arcs.heads), weights.shape[1]), weights.dtype)
     operations = 2 * len(out) * len(plan.seeds) * weights.shape[1]
     run_batch(_scores, len(out), operations, plan, words, arcs, MULTIPLIERS, bank_bits(len(weights)), weights, out)

@@ -1,7 +1,7 @@
 """Taggers with string features: their targets, objective and training, for the estimator and the experiment alike."""
 
 from softq.errors import ConvergenceWarning
-from softq.tagging.fit import AdaGrad, CRFSettings, shortfall
+from softq.tagging.fit import AdaGrad, CRFSettings
 from softq.tagging.model import Decoding, Tagger
 from softq.tagging.objective import CRFObjective, Layout, seen_layout
 from softq.tagging.target import Constraints, CorpusTarget, Forbidden, References, corpus_target, entity_reward
@@ -21,5 +21,4 @@ __all__ = [
     "corpus_target",
     "entity_reward",
     "seen_layout",
-    "shortfall",
 ]

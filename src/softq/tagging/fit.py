@@ -17,7 +17,6 @@ from softq.rewards import PartReward
 from softq.tagging.objective import CRFObjective, Layout, seen_layout
 from softq.tagging.target import Constraints, CorpusTarget, Forbidden, References, corpus_target
 from softq.targets import ObjectiveName
-from softq.train.lbfgs import LBFGS
 
 Array = np.ndarray[Any, Any]
 
@@ -88,18 +87,6 @@ class CRFSettings:
             seen = corpus_target("ml", references, Forbidden.by(None, self.labels)).pairs
             layout = layout._replace(transitions=torch.from_numpy(np.flatnonzero(seen > self.min_freq - _ROUNDING)))
         return CRFObjective(matrix, self.target(references), layout, c2=self.c2, forbidden=self.forbidden, columns=columns)
-
-
-def shortfall(search: LBFGS, tolerance: float, iterations: int) -> str | None:
-    """What to tell of a search that is over but has not converged; None of one that has."""
-    if search.status == "converged":
-        return None
-    reached = f"the gradient's norm is {search.relative_norm:.1e} of the first one, and {tolerance:.0e} was wanted"
-    if search.status == "stuck":
-        return (
-            f"training stopped after {search.iterations} iterations, where rounding allows no step that makes the loss smaller: {reached}"
-        )
-    return f"training stopped after {iterations} iterations, before it converged: {reached}; allow more iterations, or take a larger c2"
 
 
 class AdaGrad:

@@ -13,13 +13,13 @@ from torch import Tensor
 from softq.data.tags import Scheme
 from softq.evaluate import SPAN_METRICS, span_f1
 from softq.features import FeatureMatrix
-from softq.tagging import AdaGrad, ConvergenceWarning, CRFObjective, CRFSettings, References, Tagger, entity_reward, shortfall
+from softq.tagging import AdaGrad, ConvergenceWarning, CRFObjective, CRFSettings, References, Tagger, entity_reward
 from softq.tasks.judged import Judged
 from softq.tasks.ner_data import Labelled, Prepared, label, prepare, statistics
 from softq.tasks.ner_recipe import NerRecipe, scheme_of
 from softq.tasks.searches import load_search, search_state
 from softq.train import NonFiniteLossError, generator_for
-from softq.train.lbfgs import LBFGS
+from softq.train.lbfgs import LBFGS, shortfall
 
 Array = np.ndarray[Any, Any]
 _SENTENCES_AT_ONCE = 10_000  # whose features are made together where they are not kept

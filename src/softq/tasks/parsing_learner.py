@@ -14,13 +14,12 @@ from torch import Tensor
 from softq.errors import ConvergenceWarning
 from softq.evaluate import ATTACHMENT_METRICS
 from softq.parsing import Descent, Parser, ParserObjective, ParserSettings
-from softq.tagging import shortfall
 from softq.tasks.judged import Judged
 from softq.tasks.parsing_data import Part, Prepared, prepare, statistics
 from softq.tasks.parsing_recipe import ParsingRecipe
 from softq.tasks.searches import load_search, search_state
 from softq.train import NonFiniteLossError, generator_for
-from softq.train.lbfgs import LBFGS
+from softq.train.lbfgs import LBFGS, shortfall
 
 Array = np.ndarray[Any, Any]
 

@@ -226,3 +226,15 @@ def _between(low: _Trial, high: _Trial) -> float:
         root = math.copysign(math.sqrt(inside), width)
         share = 1 - (high.slope + root - bend) / (high.slope - low.slope + 2 * root) if high.slope - low.slope + 2 * root else 0.5
     return low.step + width * (min(max(share, 0.1), 0.9) if math.isfinite(share) else 0.5)
+
+
+def shortfall(search: LBFGS, tolerance: float, iterations: int) -> str | None:
+    """What to tell of a search that is over but has not converged; None of one that has."""
+    if search.status == "converged":
+        return None
+    reached = f"the gradient's norm is {search.relative_norm:.1e} of the first one, and {tolerance:.0e} was wanted"
+    if search.status == "stuck":
+        return (
+            f"training stopped after {search.iterations} iterations, where rounding allows no step that makes the loss smaller: {reached}"
+        )
+    return f"training stopped after {iterations} iterations, before it converged: {reached}; allow more iterations, or take a larger c2"
