@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 
 from softq.errors import ShapeError
-from softq.evaluate import Interval, mean_interval, mean_of_first, paired_bootstrap, student_t
+from softq.evaluate import Interval, mean_interval, mean_of_first, paired_bootstrap, paired_test, student_t
 
 
 def generator(seed=0):
@@ -48,6 +48,10 @@ def test_the_bootstrap_is_the_plain_loop():
         drawn = [difference(system, chosen) for chosen in picks]
         expected = [difference(system, np.arange(examples)), *np.quantile(drawn, [0.1, 0.9])]
         assert found[system] == pytest.approx(expected, abs=1e-12)
+        test = paired_test(systems, baseline, f1, resamples=resamples, level=0.8, generator=generator(4))[system]
+        assert test.gain == found[system]
+        against = sum(one * expected[0] <= 0 for one in drawn)
+        assert test.p_value == pytest.approx(min(1, 2 * (against + 1) / (resamples + 1)))
 
 
 def test_a_system_does_not_differ_from_itself():
@@ -56,6 +60,41 @@ def test_a_system_does_not_differ_from_itself():
     shifted = same.clone()
     shifted[..., 0] += 0.25  # pairs differ by a constant, however much the examples differ
     assert paired_bootstrap(shifted.unsqueeze(0), same, generator=generator())[0] == pytest.approx((0.25, 0.25, 0.25))
+
+
+def test_no_difference_and_a_sure_one():
+    same = scores(1, 50)
+    assert paired_test(same.unsqueeze(0), same, generator=generator())[0].p_value == 1.0
+    for shift in (0.25, -0.25):  # every resample shows it, and a hundred resamples say no more than that
+        shifted = same.clone()
+        shifted[..., 0] += shift
+        assert paired_test(shifted.unsqueeze(0), same, resamples=99, generator=generator())[0].p_value == pytest.approx(0.02)
+    nothing = same.clone()
+    nothing[:, 1:, 1] = 0  # most resamples have an example of it, and some have none
+    (test,) = paired_test(nothing.unsqueeze(0), same, generator=generator())
+    assert math.isnan(test.p_value)
+
+
+def test_p_values_are_the_normal_ones_for_large_samples():
+    ours, theirs = scores(1, 2000, seed=1), scores(1, 2000, seed=2)
+    difference = (ours - theirs)[0, :, 0]
+    error = difference.std().item() / math.sqrt(2000)
+    for sure in (0.5, 1.0, 1.8):  # the difference in standard errors
+        shifted = ours.clone()
+        shifted[..., 0] += sure * error - difference.mean()
+        (test,) = paired_test(shifted.unsqueeze(0), theirs, resamples=4000, generator=generator())
+        # a share of 4000 draws is off by 0.008 at most, twice that for both sides; 0.06 is four times that
+        assert test.p_value == pytest.approx(2 * scipy.stats.norm.sf(sure), abs=0.06)
+
+
+def test_p_values_below_a_level_come_as_often_as_it_says():
+    found = [
+        paired_test(scores(1, 1, 100, seed=2 * seed), scores(1, 100, seed=2 * seed + 1), resamples=300, generator=generator(seed))[0]
+        for seed in range(300)
+    ]
+    small = sum(test.p_value <= 0.1 for test in found) / 300
+    # of 100 examples about 0.11 as above for intervals; 0.018 is the standard error, and four of them fail once in 15,000
+    assert abs(small - 0.11) < 0.072
 
 
 def test_the_interval_is_the_normal_one_for_large_samples():

@@ -116,7 +116,7 @@ def test_one_parser_against_another(models, gold):
     gap = others["uas"]["difference"]
     assert 0 < gap["low"] < gap["value"] < gap["high"]
     shown = well(softq("evaluate", models / "good", gold, "--against", models / "poor"))
-    assert f"{gap['value']:+.4f}   [{gap['low']:+.4f}, {gap['high']:+.4f}]" in shown
+    assert f"{gap['value']:+.4f}   [{gap['low']:+.4f}, {gap['high']:+.4f}]   {gap['p_value']:.3f}" in shown
     bare = told(softq("evaluate", models / "good", gold, "--against", models / "bare", "--json"))["against"]
     assert set(bare) == {"model", "uas", "exact_match"}
 

@@ -304,9 +304,9 @@ def test_one_model_against_another(corpus, runs):
     assert back["low"] == pytest.approx(-others["f1"]["difference"]["high"])
     shown = well(softq("evaluate", runs[0] / "bio", file, "--against", runs[0] / "bioes"))
     gap = others["f1"]["difference"]
-    assert f"{gap['value']:+.4f}   [{gap['low']:+.4f}, {gap['high']:+.4f}]" in shown
+    assert f"{gap['value']:+.4f}   [{gap['low']:+.4f}, {gap['high']:+.4f}]   {gap['p_value']:.3f}" in shown
     same = told(softq("evaluate", runs[0] / "bio", file, "--against", runs[0] / "bio", "--json"))["against"]["f1"]["difference"]
-    assert same == {"value": 0.0, "low": 0.0, "high": 0.0}
+    assert same == {"value": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
 
 
 def test_decoding_for_evaluation(corpus, runs, tmp_path):

@@ -65,6 +65,10 @@ class RunError(SoftqError, RuntimeError):
     """A run cannot start, go on or be written; the message says what is safe and how to go on."""
 
 
+class ModelError(SoftqError, ValueError):
+    """A model was asked to be, or to do, what it cannot."""
+
+
 class DependencyError(SoftqError, ImportError):
     """An optional package is missing; the message says what to install."""
 

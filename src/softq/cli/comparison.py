@@ -1,4 +1,4 @@
-"""Two models on the same file: differences of their scores with intervals, as JSON and as a table."""
+"""Two models on the same file: differences of their scores with intervals and p-values, as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from softq.evaluate import Interval, paired_bootstrap
+from softq.evaluate import PairedTest, paired_test
 
-Compared = dict[str, tuple[float, Interval]]
+Compared = dict[str, tuple[float, PairedTest]]
 """For each metric the second model's score, and the first one's advantage."""
 
 
@@ -26,15 +26,17 @@ def compare(ours: Tensor, others: Tensor, metrics: Mapping[str, Callable[[Tensor
         score = float(metric(others.sum(0)))
         if not math.isnan(score + float(metric(ours.sum(0)))):
             generator = torch.Generator().manual_seed(0)  # the same draws for all metrics
-            (gap,) = paired_bootstrap(ours[None, None], others[None], metric, generator=generator)
-            if not math.isnan(sum(gap)):  # a draw may hold nothing that the metric counts
-                compared[name] = score, gap
+            (test,) = paired_test(ours[None, None], others[None], metric, generator=generator)
+            if not math.isnan(test.p_value):  # a draw may hold nothing that the metric counts
+                compared[name] = score, test
     return compared
 
 
 def as_json(compared: Compared, against: str) -> dict[str, Any]:
     """The second model, its scores, and the differences."""
-    return {"model": against} | {name: {"score": score, "difference": gap._asdict()} for name, (score, gap) in compared.items()}
+    return {"model": against} | {
+        name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}} for name, (score, test) in compared.items()
+    }
 
 
 def show_difference(
@@ -46,8 +48,9 @@ def show_difference(
     for title in (escape(model), escape(against), "difference"):
         table.add_column(title, justify="right")
     table.add_column("95 % interval")
-    for name, (other, gap) in compared.items():
+    table.add_column("p", justify="right")
+    for name, (other, (gap, p_value)) in compared.items():
         interval = f"\\[{gap.low:+.4f}, {gap.high:+.4f}]"
-        table.add_row(titles.get(name, name), f"{scores[name]:.4f}", f"{other:.4f}", f"{gap.value:+.4f}", interval)
+        table.add_row(titles.get(name, name), f"{scores[name]:.4f}", f"{other:.4f}", f"{gap.value:+.4f}", interval, f"{p_value:.3f}")
     console.print(table)
-    console.print("Intervals are of a paired bootstrap over the sentences of the file.", highlight=False)
+    console.print("Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the file.", highlight=False)

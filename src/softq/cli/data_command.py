@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import softq
+from softq.cli.data_bitext import check_bitext, count_bitext, group_bitext, is_bitext, show_bitext
 from softq.cli.data_trees import add_counts, count_trees, show_trees
 from softq.cli.shared import one_line_errors, results_console
 from softq.data.agreement import Agreement, agreement
@@ -40,13 +41,15 @@ class FormatName(StrEnum):
     auto = "auto"
     columns = "columns"
     conllu = "conllu"
+    bitext = "bitext"
 
 
 Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILES…",
-        help="Column files, a token per line, its labels in the last columns, or trees in CoNLL-U or CoNLL-X; plain, .gz or .xz.",
+        help="Column files, a token per line, its labels in the last columns, trees in CoNLL-U or CoNLL-X, or sentences with translations; "
+        "plain, .gz or .xz.",
     ),
 ]
 FormatOption = Annotated[
@@ -54,7 +57,9 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         help="`columns` of labels or trees in `conllu`. `auto` takes files for trees that are called .conllu or .conllx, or whose first "
-        "word has ten or eight columns separated by tabs, with the number 1 in the first and a number or _ in the seventh.",
+        "word has ten or eight columns separated by tabs, with the number 1 in the first and a number or _ in the seventh. `bitext` is "
+        "a file of sources, tabs and translations, which `auto` knows by .tsv and sources of several words, or a file of sources and files "
+        "of their translations, line by line, which only `--format bitext` knows.",
     ),
 ]
 AnnotatorsOption = Annotated[
@@ -72,7 +77,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 @data.callback()
 def _data() -> None:
-    """Look at column files (CoNLL) and trees (CoNLL-U) before training on them: `stats` counts, `check` finds faults."""
+    """Look at column files (CoNLL), trees (CoNLL-U) and translations before training on them: `stats` counts, `check` finds faults."""
 
 
 @data.command()
@@ -95,17 +100,22 @@ def stats(
     Of trees, the relations, parts of speech, arc lengths and depths are counted, and how many arcs are not projective: they pass over a
     word that is not below their head, and a projective parser cannot find them.
 
+    Of translations, sources, references and the words of both languages are counted, and how many references sources have.
+
     **Examples**
 
     - `softq data stats train.conll dev.conll`: a table for each
     - `softq data stats crowd.conll --annotators 2`: the last two columns are two people's labels
     - `softq data stats crowd.conll.gz --annotators all`: the number of annotators differs between sentences
     - `softq data stats en_ewt-ud-train.conllu.gz`: words, relations and trees of a treebank
+    - `softq data stats train.tsv`, `softq data stats train.de train.en --format bitext`: sentences with translations
     - `softq data stats train.conll --json | jq .files[0].entities`: entities by type, for a program
     """
     with one_line_errors():
         whose = _parse_annotators(annotators)
-        counted = [count_trees(path) if _holds_trees(path, layout, whose, scheme) else _count(path, whose, scheme) for path in files]
+        pairs, others = _split_off_bitext(files, layout, whose, scheme)
+        counted = [count_trees(path) if _holds_trees(path, layout, whose, scheme) else _count(path, whose, scheme) for path in others]
+        counted += map(count_bitext, group_bitext(pairs))
     if as_json:
         typer.echo(json.dumps({"command": "data stats", "softq": softq.__version__, "files": counted}))
         return
@@ -113,6 +123,8 @@ def stats(
     for file in counted:
         if file.get("format") == FormatName.conllu:
             show_trees(file, console)
+        elif file.get("format") == FormatName.bitext:
+            show_bitext(file, console)
         else:
             _show(file, console)
 
@@ -134,6 +146,9 @@ def check(
     In trees, faults are lines without ten columns, empty ones, numbers of words, ranges and empty nodes out of order, comments inside a
     sentence, heads that are no number of a word, cycles, a second root or none, and sentences without a tree where others have one.
 
+    In translations, faults are empty lines, sources and references that are missing, and files that should belong together line by line
+    and have different numbers of lines.
+
     Without `--scheme`, tags are held against the scheme that they break least often, and labels that are no tags against none.
 
     **Examples**
@@ -142,10 +157,12 @@ def check(
     - `softq data check train.conll --scheme bio`: entities must be in BIO, also called IOB2
     - `softq data check crowd.conll --annotators all`: each column after the token is an annotator's
     - `softq data check train.conllu`: every sentence must have a tree
+    - `softq data check train.de train.en --format bitext`: every line must have its translation
     - `softq data check *.conll --json | jq '.files[].faults | length'`: how many there are in each
     """
     with one_line_errors():
         whose = _parse_annotators(annotators)
+        pairs, others = _split_off_bitext(files, layout, whose, scheme)
         found = [
             (
                 path,
@@ -153,8 +170,9 @@ def check(
                 if _holds_trees(path, layout, whose, scheme)
                 else check_conll(path, annotators=whose, scheme=_as_scheme(scheme)),
             )
-            for path in files
+            for path in others
         ]
+        found += [item for group in group_bitext(pairs) for item in check_bitext(group).items()]
     if as_json:
         listed = [{"path": str(path), "faults": [fault._asdict() for fault in faults]} for path, faults in found]
         typer.echo(json.dumps({"command": "data check", "softq": softq.__version__, "files": listed}))
@@ -174,6 +192,19 @@ def _parse_annotators(text: str) -> Annotators:
     if not (text.isascii() and text.isdigit()):
         raise DataError(f"--annotators must be a number, 0 or more, or all, got {text!r}")
     return int(text)
+
+
+def _split_off_bitext(
+    files: list[Path], layout: FormatName, annotators: Annotators, scheme: SchemeName | None
+) -> tuple[list[Path], list[Path]]:
+    """Files of sentences with translations, and all others; options for labels are refused for the former if that is what was asked for."""
+    if layout is FormatName.bitext:
+        if annotators != 0 or scheme is not None:
+            raise DataError("--annotators and --scheme are for labels, and --format bitext has none: leave them out")
+        return files, []
+    labels = annotators != 0 or scheme is not None or layout is not FormatName.auto
+    pairs = [] if labels else [path for path in files if is_bitext(path)]
+    return pairs, [path for path in files if path not in pairs]
 
 
 def _holds_trees(path: Path, layout: FormatName, annotators: Annotators, scheme: SchemeName | None) -> bool:

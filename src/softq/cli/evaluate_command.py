@@ -1,4 +1,4 @@
-"""`softq evaluate`: scores of a tagger or a parser, or of labels or trees that are there already."""
+"""`softq evaluate`: scores of a tagger, a parser or a translator, or of labels, trees or text that are there already."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from rich.table import Table
 import softq
 from softq.cli import comparison
 from softq.cli.data_command import SchemeName
+from softq.cli.evaluate_sentences import TokenizerOption, evaluate_text, evaluate_translator
 from softq.cli.evaluate_trees import evaluate_parser, evaluate_trees
-from softq.cli.model_files import DecodingOption, is_parser
+from softq.cli.model_files import DecodingOption, is_parser, is_translator
 from softq.cli.predict_command import FileTagger
+from softq.cli.predict_sentences import BeamOption, MethodOption, RewardOption, SamplesOption, Searching, SeedOption
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors, results_console
 from softq.data.conll import Sentence, find_scheme, read_conll
@@ -46,32 +48,45 @@ def evaluate(
     model: Annotated[
         Path | None,
         typer.Argument(
-            metavar="MODEL", help="A run folder of `softq train ner` or `softq train parsing`, or a model's file.", show_default=False
+            metavar="MODEL",
+            help="A run folder of `softq train` (ner, parsing, translation), or a model's file.",
+            show_default=False,
         ),
     ] = None,
-    file: Annotated[
-        Path | None,
+    files: Annotated[
+        list[Path] | None,
         typer.Argument(
-            metavar="FILE",
-            help="Column file, the true label in the last column; for a parser a CoNLL-U file with true trees; plain, .gz or .xz.",
+            metavar="FILE…",
+            help="Column file, the true label in the last column; for a parser a CoNLL-U file with true trees; for a translator one of "
+            "sources, tabs and references, or a file of sources and files of references; plain, .gz or .xz.",
+            show_default=False,
         ),
     ] = None,
     predictions: Annotated[
         Path | None,
         typer.Option(
             help="Score a file instead: one whose last column was predicted and whose last but one is true; or predicted trees (CoNLL-U), "
-            "with the file of the true ones in place of MODEL.",
+            "or lines of text, with files of the true ones in place of MODEL and FILE.",
             dir_okay=False,
         ),
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="A second model on the same file: the difference, with an interval.")
+        Path | None,
+        typer.Option(
+            metavar="MODEL", help="A second model on the same file, or a second file of text: the difference, with an interval and its p."
+        ),
     ] = None,
     scheme: Annotated[SchemeName | None, typer.Option(help="Tag scheme of the file; found by looking if not given.")] = None,
     decoding: DecodingOption = None,
+    method: MethodOption = None,
+    beam: BeamOption = None,
+    samples: SamplesOption = None,
+    reward: RewardOption = None,
+    seed: SeedOption = None,
+    tokenizer: TokenizerOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Score a tagger or a parser on a file with true labels or trees, or a file of predicted ones.
+    """Score a tagger, a parser or a translator on a file with true labels, trees or translations, or a file of predicted ones.
 
     **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that
     break their tag scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences
@@ -82,6 +97,10 @@ def evaluate(
     without a wrong head. Tables follow by relation, by the length of arcs and by that of sentences. Where a file of predicted trees splits
     the text into other words than the true one, words are aligned as that task's scorer does, and scores are precision, recall and F1.
 
+    **Translations.** Sentence BLEU is the mean over sentences, against all references of each together; corpus BLEU is that of the
+    whole file, as multi-bleu.perl counts it; the average reward is BLEU against one reference at a time. sacreBLEU's score follows with
+    its signature. Exact match is the share that is one of the references. `<unk>` is never right.
+
     With `--against`, sentences are drawn again a thousand times, the same for both models (paired bootstrap): the difference is the first
     model's advantage, and 95 % of the draws lie in the interval.
 
@@ -91,11 +110,21 @@ def evaluate(
     - `softq evaluate runs/raml test.conll --against runs/ml`: is it better, and how sure is that?
     - `softq evaluate --predictions labelled.conll`: what `softq predict` made of a labelled file, or any other program
     - `softq evaluate runs/parser test.conllu`, `softq evaluate --predictions parsed.conllu test.conllu`: the same for trees
+    - `softq evaluate runs/raml test.tsv --against runs/ml`, `softq evaluate runs/raml test.de test.en`: translators
+    - `softq evaluate --predictions raml.txt test.en --against ml.txt`: translations that are there already
     - `softq evaluate runs/raml test.conll --json | jq .f1`: one number for a program
     """
     with one_line_errors():
         named: Scheme | None = scheme.value if scheme else None
         others = None
+        files = files or []
+        file = files[0] if files else None
+        searching = Searching(method, beam, samples, reward, seed)
+        of_labels = scheme is not None or decoding is not None
+        if tokenizer is not None and (predictions is None or model is None):
+            raise DataError("--tokenizer is of lines of text, as in softq evaluate --predictions HYPOTHESES REFERENCES: leave it out")
+        if predictions is not None:
+            searching.refuse_for(predictions)
         if predictions is not None and is_conllu(predictions):
             if model is None or any(given is not None for given in (file, against, scheme, decoding)):
                 raise DataError(
@@ -104,6 +133,9 @@ def evaluate(
                 )
             evaluate_trees(predictions, model, as_json=as_json)
             return
+        if predictions is not None and model is not None and not of_labels and not (model.is_dir() or model.suffix == ".safetensors"):
+            evaluate_text(predictions, [model, *files], against, tokenizer, as_json=as_json)
+            return
         if predictions is not None:
             if model is not None or against is not None or decoding is not None:
                 raise DataError("--predictions FILE stands alone: no model is asked, so leave out MODEL, --against and --decoding")
@@ -111,6 +143,14 @@ def evaluate(
         else:
             if model is None or file is None:
                 raise DataError("expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE")
+            if is_translator(model):
+                if of_labels:
+                    raise DataError(f"--scheme and --decoding are of labels and trees, and {model} is a translator: leave them out")
+                evaluate_translator(model, files, against, searching, as_json=as_json)
+                return
+            searching.refuse_for(model)
+            if len(files) > 1:
+                raise DataError(f"{model} is scored on one file, got {len(files)}; several files belong together for translators alone")
             if is_parser(model):
                 if scheme is not None:
                     raise DataError(f"--scheme is of labels, and {model} is a parser: leave it out")

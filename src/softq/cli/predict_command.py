@@ -1,4 +1,4 @@
-"""`softq predict`: labels for column files and running text, trees for CoNLL-U files."""
+"""`softq predict`: labels for column files and running text, trees for CoNLL-U files, translations for lines of text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ import numpy as np
 import typer
 
 import softq
-from softq.cli.model_files import DecodingName, DecodingOption, choose_decoding, find_model, is_parser
+from softq.cli.model_files import DecodingName, DecodingOption, choose_decoding, find_model, is_parser, is_translator
+from softq.cli.predict_sentences import (
+    BeamOption,
+    FileTranslator,
+    MethodOption,
+    RewardOption,
+    SamplesOption,
+    Searching,
+    SeedOption,
+    translated,
+)
 from softq.cli.predict_trees import FileParser, Part, Parts, parsed
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors
@@ -36,7 +46,7 @@ _ANNOTATOR = "softq"  # what the added column is called where lines name annotat
 _LABEL = re.compile(r"O|[BIES]-.+")
 
 
-ModelArgument = typer.Argument(metavar="MODEL", help="A run folder of `softq train ner` or `softq train parsing`, or a model's file.")
+ModelArgument = typer.Argument(metavar="MODEL", help="A run folder of `softq train` (ner, parsing, translation), or a model's file.")
 
 
 @dataclass(frozen=True)
@@ -87,12 +97,14 @@ class FileTagger:
 def predict(
     model: Annotated[Path, ModelArgument],
     files: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
-            metavar="FILES…",
-            help="Column files, the token in the first column; for a parser CoNLL-U files; plain, .gz or .xz; - for standard input.",
+            metavar="[FILES…]",
+            help="Column files, the token in the first column; for a parser CoNLL-U files; for a translator a sentence per line; "
+            "plain, .gz or .xz; - or none for standard input.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="The files are running text: a sentence per line, words by spaces.")] = False,
     decoding: DecodingOption = None,
     probabilities: Annotated[
@@ -100,15 +112,20 @@ def predict(
         typer.Option(
             "--probabilities",
             help="Add the probability of each label, whatever the others are, as one more column; of each head as p=… in MISC, "
-            "which CoNLL-X (.conllx) has not.",
+            "which CoNLL-X (.conllx) has not; of each translation its logarithm, after a tab.",
         ),
     ] = False,
+    method: MethodOption = None,
+    beam: BeamOption = None,
+    samples: SamplesOption = None,
+    reward: RewardOption = None,
+    seed: SeedOption = None,
     out: Annotated[
         Path | None, typer.Option(help="File for the result, packed if it ends in .gz or .xz.  [default: standard output]", dir_okay=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Label the words of column files (CoNLL) or of running text with a trained tagger, or parse CoNLL-U files with a trained parser.
+    """Label the words of column files (CoNLL) or of running text with a trained tagger, parse CoNLL-U files, or translate lines of text.
 
     Files are worked on in parts, so they may be of any size.
 
@@ -124,25 +141,42 @@ def predict(
     whose tenth column is PDEPREL, has no place for it, and files called .conllx are refused. `--plain` is for parsers that look
     at nothing but words.
 
+    **A translator.** Every line comes back as its translation, in order and as soon as it is known, so that it can be one end of a
+    pipe. An empty line stays empty. `--method mbr` draws translations and takes the one of the highest expected reward.
+
     **Examples**
 
     - `softq predict runs/raml test.conll > labelled.conll`: `softq evaluate --predictions labelled.conll` then scores it
     - `softq predict runs/raml a.conll.gz b.conll.gz --out labelled.conll.gz`: one file of both
     - `softq predict runs/parser test.conllu > parsed.conllu`: `softq evaluate --predictions parsed.conllu test.conllu` then scores it
     - `echo "Ann went to Rome" | softq predict runs/raml - --plain --probabilities`
+    - `echo "Das passiert." | softq predict runs/translator`, `softq predict runs/translator german.txt.gz --beam 10 > english.txt`
+    - `softq predict runs/translator german.txt --method mbr --samples 100`: the Bayes rule of BLEU, as far as draws show it
     """
     with one_line_errors():
-        predictor = FileParser.load(model, decoding) if is_parser(model) else FileTagger.load(model, decoding)
-        make = (
-            parsed(predictor, files, plain=plain, probabilities=probabilities)
-            if isinstance(predictor, FileParser)
-            else _tagged(predictor, model, plain=plain, probabilities=probabilities)
-        )
+        files = files or [STDIN]
+        searching = Searching(method, beam, samples, reward, seed)
+        predictor: FileTagger | FileParser | FileTranslator
+        if is_translator(model):
+            if plain or decoding is not None:
+                raise DataError(
+                    f"{model} is a translator, which has --method and takes running text as it is: leave out --plain and --decoding"
+                )
+            predictor = FileTranslator.load(model, searching)
+            make = translated(predictor, probabilities=probabilities)
+        else:
+            searching.refuse_for(model)
+            if is_parser(model):
+                predictor = FileParser.load(model, decoding)
+                make = parsed(predictor, files, plain=plain, probabilities=probabilities)
+            else:
+                predictor = FileTagger.load(model, decoding)
+                make = _tagged(predictor, model, plain=plain, probabilities=probabilities)
         began = time.perf_counter()
         # a bar would mix with labels on the same screen
         bars = nullcontext(lambda *_, **__: Silence()) if out is None and sys.stdout.isatty() else progress_bars()
         with bars as watch, _opened_for_writing(out) as target:
-            counts = _work_through(files, make, target, watch)
+            counts = _work_through(files, make, target, watch, at_once=out is None)
         seconds = time.perf_counter() - began
         rate = counts["tokens"] / seconds
         if as_json:
@@ -152,7 +186,8 @@ def predict(
             typer.echo(f"{out}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, {rate:,.0f} tokens/s")
 
 
-def _work_through(files: Sequence[Path], make: Parts, target: IO[bytes], watch: Callable[..., Watcher]) -> dict[str, int]:
+def _work_through(files: Sequence[Path], make: Parts, target: IO[bytes], watch: Callable[..., Watcher], *, at_once: bool) -> dict[str, int]:
+    """Write what is made of files, each part at once where somebody may be waiting for it; how much it was."""
     counts = {"files": len(files), "sentences": 0, "tokens": 0}
     for path in files:
         where = "standard input" if path == STDIN else str(path)
@@ -162,6 +197,8 @@ def _work_through(files: Sequence[Path], make: Parts, target: IO[bytes], watch: 
             seen = 0
             for part in make(file, where):
                 target.write(part.text)
+                if at_once:
+                    target.flush()
                 counts["sentences"] += part.sentences
                 counts["tokens"] += part.tokens
                 place = 0 if path == STDIN else packed.tell()

@@ -24,6 +24,7 @@ from softq.tasks import TASKS
 _CORPORA = {
     "ner": ("CoNLL-2003", "--train eng.train --test eng.testb"),
     "parsing": ("the Penn Treebank as dependencies", "--train train.conllu --dev dev.conllu --test test.conllu"),
+    "translation": ("German-English of IWSLT 2014", "--train train.tsv --dev dev.tsv --test test.tsv"),
 }
 """The paper's corpora, and the flags that name them."""
 
@@ -79,6 +80,7 @@ def reproduce(
     - `softq reproduce ner --jobs 2`: taggers of a made-up language that several people have labelled
     - `softq reproduce ner --scale paper --train eng.train --test eng.testb`: the paper's corpus, CoNLL-2003, of which you need a copy
     - `softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --test test.conllu`: parsers of your own treebank
+    - `softq reproduce translation --scale paper --train train.tsv --dev dev.tsv --halve-dev`: translators of your own sentences
     """
     with one_line_errors():
         task, flags = split_flags(task, context.args)

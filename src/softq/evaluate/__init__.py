@@ -1,4 +1,4 @@
-"""Evaluation: metrics of spans and trees from statistics of each sentence, and how sure a number is."""
+"""Evaluation: metrics of spans, trees and translations from statistics of each sentence, and how sure a number is."""
 
 from softq.evaluate.attachment import (
     ATTACHMENT_METRICS,
@@ -11,7 +11,7 @@ from softq.evaluate.attachment import (
     las_subtypes,
     uas,
 )
-from softq.evaluate.intervals import Interval, mean_interval, mean_of_first, paired_bootstrap, student_t
+from softq.evaluate.intervals import Interval, PairedTest, mean_interval, mean_of_first, paired_bootstrap, paired_test, student_t
 from softq.evaluate.spans import (
     SPAN_METRICS,
     SPAN_STATISTICS,
@@ -25,31 +25,55 @@ from softq.evaluate.spans import (
     span_statistics,
     token_accuracy,
 )
+from softq.evaluate.translations import (
+    TRANSLATION_METRICS,
+    TRANSLATION_STATISTICS,
+    SacreBLEU,
+    average_reward,
+    corpus_bleu,
+    length_ratio,
+    sacre_bleu,
+    sentence_bleu,
+    translation_match,
+    translation_statistics,
+)
 
 __all__ = [
     "ATTACHMENT_METRICS",
     "ATTACHMENT_STATISTICS",
     "SPAN_METRICS",
     "SPAN_STATISTICS",
+    "TRANSLATION_METRICS",
+    "TRANSLATION_STATISTICS",
     "AlignedScores",
     "Interval",
     "KindScores",
+    "PairedTest",
+    "SacreBLEU",
     "SpanScores",
     "SpanStatistics",
     "align_score",
     "attachment_statistics",
+    "average_reward",
     "clas",
+    "corpus_bleu",
     "exact_match",
     "las",
     "las_subtypes",
+    "length_ratio",
     "mean_interval",
     "mean_of_first",
     "paired_bootstrap",
+    "paired_test",
+    "sacre_bleu",
+    "sentence_bleu",
     "span_f1",
     "span_precision",
     "span_recall",
     "span_statistics",
     "student_t",
     "token_accuracy",
+    "translation_match",
+    "translation_statistics",
     "uas",
 ]

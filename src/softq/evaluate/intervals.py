@@ -30,6 +30,20 @@ class Interval(NamedTuple):
     high: float = math.nan
 
 
+class PairedTest(NamedTuple):
+    """How much better a system is than another on the same examples, and how often chance alone would show so much.
+
+    Attributes:
+        gain: the difference with its percentile interval.
+        p_value: two-sided, 2 (c + 1) / (n + 1), at most 1, where c of n resampled test sets show no difference or one of the other sign;
+            the 1 counts the test set itself, so that it is never 0. 1 where there is no difference, NaN where a resample has no value.
+
+    """
+
+    gain: Interval
+    p_value: float
+
+
 def mean_of_first(sums: Tensor) -> Tensor:
     """The plainest metric: statistics are (score, 1), and the metric is the mean score."""
     return sums[..., 0] / sums[..., 1]
@@ -57,10 +71,35 @@ def paired_bootstrap(
         level: of confidence.
         generator: randomness.
 
+    See `paired_test` for p-values. From the same generator, both draw the same test sets.
+
     >>> right = torch.tensor([[[1.0, 1.0]] * 90 + [[0.0, 1.0]] * 10])
     >>> wrong = right.roll(5, 1)
     >>> paired_bootstrap(right[None], wrong, generator=torch.Generator().manual_seed(0))[0].value
     0.0
+
+    """
+    return [test.gain for test in paired_test(systems, baseline, metric, resamples=resamples, level=level, generator=generator)]
+
+
+def paired_test(
+    systems: Tensor,
+    baseline: Tensor,
+    metric: Callable[[Tensor], Tensor] = mean_of_first,
+    *,
+    resamples: int = 1000,
+    level: float = LEVEL,
+    generator: torch.Generator,
+) -> list[PairedTest]:
+    """`paired_bootstrap` with p-values: how sure it is that a system and the baseline differ, and in this direction.
+
+    Arguments are the same. Of a difference that was chosen as the largest of many, the p-value says too much.
+
+    >>> right = torch.tensor([[[1.0, 1.0]] * 90 + [[0.0, 1.0]] * 10])
+    >>> worse = torch.tensor([[[1.0, 1.0]] * 70 + [[0.0, 1.0]] * 30])
+    >>> test = paired_test(right[None], worse, generator=torch.Generator().manual_seed(0))[0]
+    >>> print(f"{test.gain.value:.1f} {test.p_value:.3f}")
+    0.2 0.002
 
     """
     if systems.dim() != 4 or baseline.dim() != 3 or systems.shape[2:] != baseline.shape[1:] or 0 in (*systems.shape, *baseline.shape):
@@ -84,8 +123,12 @@ def paired_bootstrap(
         weights = torch.stack([torch.bincount(pick, minlength=examples) for pick in picks])  # how often each example was drawn
         drawn.append(differences((weights.double() @ rows).view(times, -1, width)))
     tail = (1.0 - level) / 2.0
-    low, high = torch.cat(drawn).quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64), 0)
-    return [Interval(*numbers) for numbers in zip(estimates.tolist(), low.tolist(), high.tolist(), strict=True)]
+    found = torch.cat(drawn)  # [resamples, systems]
+    low, high = found.quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64), 0)
+    others = (found * estimates.sign() <= 0).sum(0)
+    values = (2 * (others.double() + 1) / (resamples + 1)).clamp_max(1).where(found.isfinite().all(0), math.nan)
+    gains = [Interval(*numbers) for numbers in zip(estimates.tolist(), low.tolist(), high.tolist(), strict=True)]
+    return [PairedTest(gain, value) for gain, value in zip(gains, values.tolist(), strict=True)]
 
 
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:

@@ -19,6 +19,8 @@ from softq.report.page import Section
 from softq.report.parsing import section as parsing_section
 from softq.report.parsing_load import parsing_results
 from softq.report.runs import RunSummary, runs_section
+from softq.report.translation import section as translation_section
+from softq.report.translation_load import translation_results
 from softq.run import CELLS, METRICS, RECIPE, RunFolder
 from softq.sweep import SWEEP, Sweep, read_sweep
 from softq.tasks import TASKS, Task
@@ -127,6 +129,8 @@ def _sweep_section(source: Source) -> Section:
         section = ner_section(ner_results(task, sweep, source.path, source.scale))
     elif task.name == "parsing":
         section = parsing_section(parsing_results(task, sweep, source.path, source.scale, _sweep_summaries(sweep)))
+    elif task.name == "translation":
+        section = translation_section(translation_results(task, sweep, source.path, source.scale, _sweep_summaries(sweep)))
     else:
         section = runs_section(_sweep_summaries(sweep))
     intro = [f"{finished} of {wanted} models are finished; this page is of these.", *section.intro]

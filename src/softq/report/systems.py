@@ -16,7 +16,7 @@ from softq.report.page import Value
 from softq.tasks.base import Recipe, show_settings
 from softq.tasks.files import NamesFiles
 
-_FILES = ("train", "dev", "test", "references")  # settings that name files
+_FILES = ("train", "dev", "test", "references", "train_references", "dev_references", "test_references", "start")  # may name files
 
 
 class CorpusData(NamesFiles, Protocol):
@@ -246,7 +246,9 @@ def bare_settings(settings: Mapping[str, Any]) -> str:
     """
 
     def name(value: Any) -> Any:
-        return [Path(path).name for path in value] if isinstance(value, list) else Path(value).name
+        if isinstance(value, list):
+            return [Path(path).name for path in value]
+        return Path(value).name if isinstance(value, str) else value  # a number of references is not a file of them
 
     return show_settings({flag: name(value) if flag in _FILES else value for flag, value in settings.items()})
 

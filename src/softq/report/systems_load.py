@@ -56,7 +56,7 @@ def origin(base: R, systems: Sequence[System[R]], sweep: Sweep, folder: Path, sc
     recipes = [base, *(system.recipe for system in systems)]
     runs = [RunFolder(path) for path in sorted({member.run for member in sweep.cells})]
     environment = read_json(runs[0].path / ENVIRONMENT)
-    place = folder / SWEEP
+    place, threads = folder / SWEEP, environment.get("threads")
     return {
         "systems": systems,
         "recipe": base,
@@ -67,7 +67,7 @@ def origin(base: R, systems: Sequence[System[R]], sweep: Sweep, folder: Path, sc
         "command": f"softq sweep {shlex.quote(place.name if place.is_absolute() else str(place))} --out sweeps/again",
         "scale": scale,
         "seconds": sum(line["seconds"] for run in runs for line in run.lines(TIMINGS)),
-        "device": f"{environment.get('threads')} CPU {'thread' if environment.get('threads') == 1 else 'threads'}",
+        "device": environment.get("gpu") if environment.get("device") == "cuda" else f"{threads} CPU thread{'' if threads == 1 else 's'}",
         "version": str(environment.get("softq", "")),
         "date": datetime.now(UTC).date().isoformat(),
     }

@@ -138,23 +138,15 @@ class TorchLearner:
     def state(self) -> dict[str, Tensor]:
         """Parameters, the optimizer's tensors, and the loss so far."""
         tensors = {f"model.{name}": value for name, value in self._module.state_dict().items()} | {"loss": self._loss}
-        for number, slots in self._optimizer.state_dict()["state"].items():
-            for name, value in slots.items():
-                if value is not None:  # SGD notes a momentum it does not have
-                    tensors[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
-        return tensors | {f"sums.{number}": so_far for number, so_far in enumerate(self._sums)}
+        return tensors | optimizer_state(self._optimizer) | {f"sums.{number}": so_far for number, so_far in enumerate(self._sums)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from there."""
-        self._module.load_state_dict(_below("model.", state))
+        self._module.load_state_dict(below("model.", state))
         self._loss = state["loss"].clone()
         for number, so_far in enumerate(self._sums):
             so_far.copy_(state[f"sums.{number}"])
-        slots: dict[int, dict[str, Any]] = {}
-        for path, value in _below("optimizer.", state).items():
-            slot, name = path.split(".", 1)
-            slots.setdefault(int(slot), {})[name] = value
-        self._optimizer.load_state_dict(self._optimizer.state_dict() | {"state": slots})
+        load_optimizer(self._optimizer, state)
 
     def best(self) -> dict[str, Tensor]:
         """Parameters of the best model."""
@@ -180,5 +172,25 @@ def generator_for(seed: int, *place: int) -> torch.Generator:
     return torch.Generator().manual_seed(mixed % 2**63)
 
 
-def _below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimizer's tensors, by names of a checkpoint."""
+    tensors = {}
+    for number, slots in optimizer.state_dict()["state"].items():
+        for name, value in slots.items():
+            if value is not None:  # SGD notes a momentum it does not have
+                tensors[f"optimizer.{number}.{name}"] = torch.as_tensor(value)
+    return tensors
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
+    """Go on from the tensors of `optimizer_state`, with the settings that the optimizer has."""
+    slots: dict[int, dict[str, Any]] = {}
+    for path, value in below("optimizer.", state).items():
+        slot, name = path.split(".", 1)
+        slots.setdefault(int(slot), {})[name] = value
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": slots})
+
+
+def below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a checkpoint has under names that begin so, without that beginning."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -1,0 +1,103 @@
+"""Sentences with their translations: one file of tab-separated columns, or files that belong together line by line; plain, .gz or .xz."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+from softq.data.text import read_lines
+from softq.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Bitext:
+    """Sources, each with one or more references.
+
+    Attributes:
+        sources: N sentences.
+        references: The translations of each, one or more.
+        lines: Where each source first stands in its file, from 1; empty for text that was made, not read.
+        name: What errors call the file; empty for text that was made.
+
+    """
+
+    sources: list[str]
+    references: list[list[str]]
+    lines: list[int] = field(default_factory=list)
+    name: str = ""
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def place(self, number: int) -> str:
+        """Where a source stands, for messages.
+
+        >>> Bitext(["Ja.", "Nein."], [["Yes."], ["No."]], [1, 4], "a.tsv").place(1)
+        'a.tsv, line 4'
+        >>> Bitext(["Ja.", "Nein."], [["Yes."], ["No."]]).place(1)
+        'sentence 2'
+        """
+        return f"{self.name}, line {self.lines[number]}" if self.lines else f"sentence {number + 1}"
+
+
+def read_bitext(*paths: Path, merge: bool = True) -> Bitext:
+    """Sources and references of files; white space around a sentence is dropped.
+
+    Args:
+        paths: One file, with a source, a tab and a reference on each line, and further tabs and references where there are more. Or a
+            file of sources and one or more files of references, whose lines belong together.
+        merge: A source that stands on several lines is one example with all their references, in the place of the first. A reference that
+            is there twice counts twice. Without it, each line is an example.
+
+    Raises DataError, with file and line, for a line that is empty or lacks something, and for files of different lengths.
+
+    """
+    if not paths:
+        raise DataError("expected a file of sources and references, got no file")
+    rows = _columns(paths[0]) if len(paths) == 1 else _side_by_side(paths)
+    found = Bitext([], [], name=str(paths[0]))
+    number_of: dict[str, int] = {}
+    for line, (source, *references) in rows:
+        number = number_of.setdefault(source, len(found)) if merge else len(found)
+        if number < len(found):
+            found.references[number].extend(references)
+        else:
+            found.sources.append(source)
+            found.references.append(references)
+            found.lines.append(line)
+    if not found:
+        raise DataError(f"{paths[0]} is empty: expected one sentence per line")
+    return found
+
+
+def _columns(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        row = [part.strip() for part in line.split("\t")]
+        if not any(row):
+            got = "an empty line"
+        elif len(row) == 1:
+            got = "no tab"
+        elif not row[0]:
+            got = "no source before the first tab"
+        elif not any(row[1:]):
+            got = "a source with no reference"
+        elif not all(row):
+            got = f"an empty one in column {row.index('') + 1}"
+        else:
+            yield number, row
+            continue
+        raise DataError(f"{path}, line {number}: expected a source, a tab and one or more references separated by tabs, got {got}")
+
+
+def _side_by_side(paths: tuple[Path, ...]) -> Iterator[tuple[int, list[str]]]:
+    for number, row in enumerate(zip_longest(*map(read_lines, paths)), start=1):
+        for path, text in zip(paths, row, strict=True):
+            if text is None:
+                longer = next(other for other, line in zip(paths, row, strict=True) if line is not None)
+                raise DataError(f"expected files whose lines belong together, got {path} with {number - 1} lines and {longer} with more")
+            if not text.strip():
+                hint = "" if path == paths[0] else "; sources that differ in their number of references go into one file, separated by tabs"
+                raise DataError(f"{path}, line {number}: expected a sentence, got an empty line{hint}")
+        yield number, [text.strip() for text in row]

@@ -1,0 +1,83 @@
+"""A sweep folder of the translation experiment as its results: scores, intervals, the Bayes rule."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from softq.data.bitext import Bitext
+from softq.data.language_world import LanguageWorld
+from softq.evaluate import TRANSLATION_METRICS, paired_test, translation_statistics
+from softq.report.parsing_load import mean_and_range
+from softq.report.runs import RunSummary
+from softq.report.systems_load import Members, bootstrap, complete, origin, read_systems
+from softq.report.translation_results import Judged, TranslationResults
+from softq.rewards import SentenceBLEU
+from softq.run import RunFolder
+from softq.sweep import SWEEP, Sweep, read_recipe
+from softq.tasks import Task
+from softq.tasks.base import best_models
+from softq.tasks.translation_data import read_corpora
+
+JUDGED = ("sentence_bleu", "corpus_bleu", "average_reward", "exact_match")
+"""Metrics that have intervals."""
+
+
+def translation_results(task: Task, sweep: Sweep, folder: Path, scale: str, runs: Sequence[RunSummary]) -> TranslationResults:
+    """What the finished models of a sweep found, at least one.
+
+    Intervals and the Bayes rule need the data; where its files are gone, the results say so.
+    """
+    base, _ = read_recipe(task, folder / SWEEP)
+    systems, members = read_systems(base, sweep, mean_and_range)
+    results = TranslationResults(runs=runs, **origin(base, systems, sweep, folder, scale))
+    return complete(task, results, lambda found: _from_data(task, found, members))
+
+
+def _from_data(task: Task, results: TranslationResults, members: Members) -> dict[str, Any]:
+    """The fields that need the data."""
+    corpora = read_corpora(results.recipe.data)
+    parts = {"train": corpora.train, "dev": corpora.dev, "test": corpora.test}
+    worlds = dict.fromkeys(system.recipe.data for system, _ in results.chosen() if not system.recipe.data.train)
+    return {
+        "sentences": {name: len(part) for name, part in parts.items() if part is not None},
+        "judged": _judge_chosen(task, results, members),
+        "bayes": {data: _bayes(test) for data in worlds if (test := read_corpora(data).test) is not None},
+    }
+
+
+def _judge_chosen(task: Task, results: TranslationResults, members: Members) -> dict[str, Judged]:
+    """Of the systems that were chosen alone: each has to translate the test part again."""
+    chosen = results.chosen()
+    rows = {
+        system.name: torch.cat(
+            [task.test_statistics([system.recipe], best_models(RunFolder(one.run)), [0]) for one in members[system.name]]
+        )
+        for system, _ in chosen
+    }
+    return {system.name: judge(rows[system.name], None if ml is None else rows[ml.name]) for system, ml in chosen}
+
+
+def judge(ours: Tensor, theirs: Tensor | None) -> Judged:
+    """Scores of a system, and its gains over ML, with intervals, from statistics ``[seeds, sentences, 14]``."""
+    metrics = [TRANSLATION_METRICS[name] for name in JUDGED]
+    scores = dict(zip(JUDGED, bootstrap(ours, None, metrics, ()), strict=True))
+    if theirs is None:
+        return Judged(scores, {})
+    tests = [paired_test(ours.unsqueeze(0), theirs, metric, generator=torch.Generator().manual_seed(0))[0] for metric in metrics]
+    return Judged(scores, dict(zip(JUDGED, tests, strict=True)))
+
+
+def _bayes(test: Bitext) -> dict[str, float]:
+    """What the translations of the highest expected reward are worth, by the metrics and by that reward."""
+    world, reward = LanguageWorld(), SentenceBLEU()
+    best = [world.bayes(source, reward) for source in test.sources]
+    references = [[reference.split() for reference in several] for several in test.references]
+    sums = translation_statistics([one.translation.split() for one in best], references).sum(0)
+    scores = {name: float(metric(sums)) for name, metric in TRANSLATION_METRICS.items()}
+    return scores | {"expected_reward": statistics.fmean(one.reward for one in best)}
