@@ -123,7 +123,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (
             ["zzz"],
             [
-                "there are classification, ner, parsing, classification-paper,",
+                "there are classification, ner, parsing, translation, classification-paper,",
                 "ner-crowd, ner-paper, ner-small, parsing-paper, parsing-small",
             ],
         ),
@@ -134,8 +134,8 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (["classification", "epochs", "3"], ["expected a flag like --epochs 10, got 'epochs'"]),
         ([*TRAIN[1:], "--out", "file/run"], ["cannot write to file/run: Not a directory; nothing was begun there"]),
         ([*TRAIN[1:], "--learning-rate", "1e30", "--out", "wild"], ["is not finite", "nonfinite.safetensors"]),
-        (["other.toml"], ["other.toml: the key 'task' must be one of classification, ner, parsing, got 'other'"]),
-        (["none.toml"], ["none.toml: the key 'task' must be one of classification, ner, parsing, got 'none.toml'"]),
+        (["other.toml"], ["other.toml: the key 'task' must be one of classification, ner, parsing, translation, got 'other'"]),
+        (["none.toml"], ["none.toml: the key 'task' must be one of classification, ner, parsing, translation, got 'none.toml'"]),
         (["broken.toml"], ["broken.toml is not valid TOML", "line 2"]),
     ],
 )
@@ -299,11 +299,11 @@ def test_report_needs_something_to_report(tmp_path):
     refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), f"{tmp_path / 'empty'} holds no run and no sweep")
     (tmp_path / "empty" / RECIPE).write_text('task = "other"\n')
     refused(
-        softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, ner, parsing, got 'other'"
+        softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, ner, parsing, translation, got 'other'"
     )
     (tmp_path / "empty" / RECIPE).unlink()
     (tmp_path / "empty" / SWEEP).write_text("[data]\n")
-    refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, ner, parsing, got None")
+    refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, ner, parsing, translation, got None")
     assert not (tmp_path / "page.html").exists()
 
 
@@ -328,7 +328,7 @@ def test_reproduce_runs_the_experiments_once(tmp_path, monkeypatch):
 
 
 def test_reproduce_refuses_in_one_line(tmp_path):
-    refused(softq("reproduce", "cooking"), "the experiments are classification, ner, parsing, got 'cooking'")
+    refused(softq("reproduce", "cooking"), "the experiments are classification, ner, parsing, translation, got 'cooking'")
     refused(softq("reproduce", "classification", "--epoch", "3", "--out", tmp_path), "did you mean --epochs?")
 
 

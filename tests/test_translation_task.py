@@ -247,7 +247,7 @@ def test_training_goes_on_from_another_run(tmp_path, files):
     assert row["objective"] == "raml"
     with pytest.raises(
         RunError,
-        match="expected a model of the recipe's architecture, lstm with embedding 12, hidden 8, 1 layers, got lstm .*hidden 16, 1 layers",
+        match=r"expected a model of the recipe's architecture, lstm with embedding 12, hidden 8, 1 layers, got lstm .*hidden 16, 1 layers",
     ):
         run(tmp_path / "no", *flags, "--start", tmp_path / "ml", "--hidden", 8)
     with pytest.raises(RunError, match=r"nowhere cannot be gone on from: there is no .*nowhere; expected a run folder"):
