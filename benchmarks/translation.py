@@ -1,9 +1,10 @@
 """The paper's translator in training and in use, at the paper's size: vocabularies 32,008 / 22,821, sentences of 19 / 20 words.
 
-*Training* is the real loop of `softq train translation`: candidates made and scored in threads, copied to the device, a step of Adam. Speed is
-in target words a second, all candidates counted and ends of sentences not. *Idle* is the share of the time between the end of one step on
+*Training* is the real loop of `softq train translation`: candidates made and scored in threads, copied to the device, a step of Adam. Speed
+is in target words a second, all candidates counted and ends of sentences not. *Idle* is the share of the time between the end of one step on
 the GPU and the beginning of the next. The *plain loop* is what one writes first: candidates made in line, the source repeated for each
-candidate, autograd through a Python loop over positions, all scores kept. *Decoding* is beam search of sentences that all come out 20 words long.
+candidate, autograd through a Python loop over positions, all scores kept. *Decoding* is beam search of sentences that all come out 20 words
+long.
 """
 
 from __future__ import annotations
@@ -80,12 +81,15 @@ class NoJudge:
     """Nobody is judged here."""
 
     def score(self, model: SequenceModel) -> float:
+        """No score."""
         return 0.0
 
     def measures(self, model: SequenceModel) -> dict[str, float]:
+        """No measures."""
         return {}
 
     def notes(self) -> dict[str, Tensor]:
+        """No notes."""
         return {}
 
 

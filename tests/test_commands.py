@@ -299,11 +299,15 @@ def test_report_needs_something_to_report(tmp_path):
     refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), f"{tmp_path / 'empty'} holds no run and no sweep")
     (tmp_path / "empty" / RECIPE).write_text('task = "other"\n')
     refused(
-        softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, ner, parsing, translation, got 'other'"
+        softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"),
+        "must be one of classification, ner, parsing, translation, got 'other'",
     )
     (tmp_path / "empty" / RECIPE).unlink()
     (tmp_path / "empty" / SWEEP).write_text("[data]\n")
-    refused(softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"), "must be one of classification, ner, parsing, translation, got None")
+    refused(
+        softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"),
+        "must be one of classification, ner, parsing, translation, got None",
+    )
     assert not (tmp_path / "page.html").exists()
 
 

@@ -14,6 +14,7 @@ from softq.errors import DataError, RecipeError
 from softq.generation.candidates import TargetMaker
 from softq.generation.examples import Examples
 from softq.generation.learner import SequenceLearner
+from softq.generation.perplexity import perplexity
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
 from softq.generation.steps import Batch, Steps
 from softq.models.translator import AttentionalTranslator
@@ -251,7 +252,7 @@ def test_perplexity_is_that_of_words_and_ends():
     trained, examples = learner(), copies(5, seed=4)
     source, references = examples.take(torch.arange(5))
     total = float(trained._model.eval().log_prob(source, references).sum())
-    assert trained.perplexity(examples) == pytest.approx(math.exp(-total / examples.words))
+    assert perplexity(trained._model, examples) == pytest.approx(math.exp(-total / examples.words))
     assert examples.words == sum(len(words) + 1 for several in references.unpack() for words in several)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_generation import Verdict, copies
 
 from softq.generation.learner import SequenceLearner
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
@@ -13,6 +12,7 @@ from softq.models.translator import AttentionalTranslator
 from softq.recipe import Objective
 from softq.sentences import Sentences
 from softq.train import OneProcess
+from test_generation import Verdict, copies
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]
 

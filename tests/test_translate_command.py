@@ -145,8 +145,9 @@ def test_lines_are_read_as_they_come():
 
 def test_a_pipe_is_answered_line_by_line(runs, sources):
     command = [sys.executable, "-m", "softq", "predict", str(runs / "ml"), "--method", "greedy"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
-        timer = threading.Timer(120, process.kill)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=buffered) as process:  # noqa: S603
+        timer = threading.Timer(60, process.kill)
         timer.start()
         for source, one in zip(sources[:2], Translator.load(runs / "ml" / BEST).translate(sources[:2], method="greedy"), strict=True):
             process.stdin.write(f"{source}\n")
@@ -185,6 +186,12 @@ def test_scores_of_a_model(runs, files, tmp_path):
     greedy = told(softq("evaluate", runs / "raml", files["test"], "--method", "greedy", "--json"))
     _, rows = scores(Translator.load(runs / "raml" / BEST), text, method="greedy")
     assert greedy["sentence_bleu"] == pytest.approx(float(TRANSLATION_METRICS["sentence_bleu"](rows.sum(0))))
+
+
+def test_without_sacrebleu(runs, files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
+    assert told(softq("evaluate", runs / "ml", files["test"], "--json"))["sacrebleu"] is None
+    assert "sacreBLEU is not installed: pip install 'softq[translation]'" in well(softq("evaluate", runs / "ml", files["test"]))
 
 
 def test_two_models(runs, files):
@@ -318,6 +325,7 @@ def test_which_files_are_sentences_with_translations(tmp_path, files):
         "b.tsv": ("Ann\tB-PER\n", False),
         "c.txt": ("a b\tA\n", False),
         "d.tsv": ("a b\tA\n", True),
+        "f.tsv": ("a b\tA\n\n", False),
     }
     for name, (text, expected) in cases.items():
         (tmp_path / name).write_text(text)

@@ -2,15 +2,16 @@
 
 import json
 import math
+import sys
 
 import pytest
 import torch
 
 from small_runs import CPU, contents
 from softq.data.bitext import read_bitext
-from softq.data.vocabulary import SPECIALS, UNKNOWN
+from softq.data.vocabulary import END, SPECIALS, UNKNOWN
 from softq.errors import DataError, RecipeError, RunError
-from softq.evaluate import TRANSLATION_METRICS, sacre_bleu
+from softq.evaluate import TRANSLATION_METRICS, sacre_bleu, sentence_bleu, translation_statistics
 from softq.generation.translator import Translator
 from softq.rewards import SentenceBLEU
 from softq.run import BEST, METRICS, RESULT, RunFolder
@@ -90,7 +91,9 @@ def test_from_end_to_end(tmp_path, files, flags):
     assert float(TASK.metric_of(statistics.sum(1))) == pytest.approx(row["test"])
     result = json.loads((tmp_path / RESULT).read_text())
     assert (result["task"], result["metric"]) == ("translation", "sentence BLEU")
-    assert result["signature"].startswith("multi-reference-bleu:order=4:smoothing=nltk3")
+    by_words, by_sacre = result["signature"].split()
+    assert by_words == "multi-reference-bleu:order=4:smoothing=nltk3:bp=on:effective-order=off"
+    assert by_sacre.startswith("sacrebleu:case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert result["cells"] == [row]
     assert row["parameters"] == sum(parameter.numel() for parameter in translator.model.parameters())
 
@@ -99,17 +102,17 @@ def test_dev_scores_are_of_the_quick_search(files):
     made = recipe(*parts(files, "train", "dev", "test"), "--beam", 5)
     judge = TranslationJudge.of(made)
     model = made.model.build(len(judge.prepared.source), len(judge.prepared.target), seed=1)
-    greedy = judge.translator(model).translate(read_bitext(files["dev"]).sources, method="greedy")
-    expected = [row["sentence_bleu"] for row in _statistics(greedy, judge.prepared.dev.references)]
-    assert judge.score(model) == pytest.approx(sum(expected) / len(expected))
+    with torch.no_grad():  # something to say, and other things for other methods
+        for parameter in model.parameters():
+            parameter.mul_(20)
+        model.output.bias[END] -= 3
+    sources, scores = read_bitext(files["dev"]).sources, {}
+    for method in ("greedy", "beam"):
+        words = [one.words for one in judge.translator(model).translate(sources, method=method)]
+        scores[method] = float(sentence_bleu(translation_statistics(words, judge.prepared.dev.references).sum(0)))
+    assert judge.score(model) == pytest.approx(scores["greedy"])
+    assert abs(scores["greedy"] - scores["beam"]) > 1e-4
     assert model.training  # judging leaves it as it was
-
-
-def _statistics(found, references):
-    from softq.evaluate import TRANSLATION_STATISTICS, translation_statistics
-
-    rows = translation_statistics([one.words for one in found], references).tolist()
-    return [dict(zip(TRANSLATION_STATISTICS, row, strict=True)) for row in rows]
 
 
 def test_perplexity_is_that_of_the_references_one_by_one(tmp_path, files):
@@ -222,6 +225,12 @@ def test_settings_of_words(tmp_path):
     assert len(prepared("--train", train, "--tokenizer", "space").target) == SPECIALS + 4  # Yes, yes Yes No
     assert len(prepared("--train", train, "--min-freq", 2).target) == SPECIALS + 1
     assert len(prepared("--train", train, "--vocabulary.size", 2).target) == SPECIALS + 2
+
+
+def test_without_sacrebleu(tmp_path, files, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
+    assert "test_sacrebleu" not in run(tmp_path, *parts(files, "train", "dev"), "--epochs", 1)
+    assert TASK.signature(recipe()) == "multi-reference-bleu:order=4:smoothing=nltk3:bp=on:effective-order=off"
 
 
 # --- from another run -------------------------------------------------------------------------------------

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from triton_world import DEVICE, interpreter_takes_loop_bounds_from_tensors, mark_for  # noqa: F401
 
 from softq.kernels import attention_decoder as plain
 from softq.kernels import attention_decoder_gpu as fast
 from softq.kernels import chosen, chosen_gpu
+from triton_world import DEVICE, interpreter_takes_loop_bounds_from_tensors, mark_for  # noqa: F401
 
 pytestmark = mark_for(fast._lstm_forward)
 

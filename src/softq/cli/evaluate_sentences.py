@@ -26,7 +26,7 @@ from softq.data.tokens import tokenize, without_marks
 from softq.errors import DataError, DependencyError
 from softq.evaluate import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, translation_statistics
 from softq.generation.examples import Examples
-from softq.tasks.translation_judge import perplexity
+from softq.generation.perplexity import perplexity
 
 _AT_A_TIME = 1000  # sentences
 _TITLES = {

@@ -21,7 +21,7 @@ from softq.errors import ConvergenceWarning, RecipeError, SoftqError
 from softq.evaluate import Interval
 from softq.recipe import describe, flag_names, merge, parse_flags, read_toml
 from softq.sweep import Grid, Sweep, parse_recipe
-from softq.tasks import TASKS, Task, ner_recipe, parsing_recipe
+from softq.tasks import TASKS, Task, ner_recipe, parsing_recipe, translation_recipe
 from softq.tasks.base import show_settings
 from softq.train import StoppedError
 
@@ -165,11 +165,11 @@ def _show_default(value: Any) -> str:
 
 def of_files(recipe: Any) -> bool:
     """Whether a recipe is of a task that learns from files of sentences."""
-    return isinstance(recipe, ner_recipe.NerRecipe | parsing_recipe.ParsingRecipe)
+    return isinstance(recipe, ner_recipe.NerRecipe | parsing_recipe.ParsingRecipe | translation_recipe.TranslationRecipe)
 
 
-def parts_of(data: ner_recipe.Data | parsing_recipe.Data) -> tuple[str, str]:
-    """What the development and test parts of a tagger's or parser's data are: they need not be files of their own.
+def parts_of(data: ner_recipe.Data | parsing_recipe.Data | translation_recipe.Data) -> tuple[str, str]:
+    """What the development and test parts of a tagger's, parser's or translator's data are: they need not be files of their own.
 
     >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
     ('dev.conllu', 'dev.conllu again')
@@ -199,6 +199,17 @@ def crossing_trees(measures: Mapping[str, Any]) -> str:
         skipped = measures["skipped"]
         return f"crossing arcs: {skipped:.0f} of {measures['sentences'] + skipped:.0f} training sentences were skipped"
     return ""
+
+
+def too_long(measures: Mapping[str, Any]) -> str:
+    """How many translations a translator was not trained on, "" where it was on all; ``measures`` are of its cell.
+
+    >>> too_long({"left_out": 3.0})
+    'longer than max_length: 3 training translations, or their sources, were left out'
+    """
+    if not measures.get("left_out"):
+        return ""
+    return f"longer than max_length: {measures['left_out']:.0f} training translations, or their sources, were left out"
 
 
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
@@ -231,7 +242,8 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
     if of_files(recipe):
         parts = [parts_of(choice.recipe(recipe).data) for choice in sweep.choices]
         _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
-    for told in dict.fromkeys(filter(None, (crossing_trees(member.cell.measures) for member in sweep.cells))):
+    noted = (say(member.cell.measures) for member in sweep.cells for say in (crossing_trees, too_long))
+    for told in dict.fromkeys(filter(None, noted)):
         console.print(told, markup=False, highlight=False, soft_wrap=True)
     _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import crossing_trees, find_recipe, of_files, one_line_errors, parts_of, results_console, split_flags, tell
+from softq.cli.shared import crossing_trees, find_recipe, of_files, one_line_errors, parts_of, results_console, split_flags, tell, too_long
 from softq.data.annotators import Reliability
 from softq.errors import DataError, RecipeError, RunError
 from softq.recipe import recipe_hash, to_toml
@@ -22,6 +22,7 @@ from softq.run import RECIPE
 from softq.tasks import train_cells
 from softq.tasks.ner_data import label
 from softq.tasks.ner_recipe import NerRecipe
+from softq.tasks.translation_recipe import TranslationRecipe
 from softq.train import find_workers
 
 _BEST_AND_WORST = 5  # annotators that are shown of each
@@ -46,6 +47,7 @@ def train(
     - `softq train classification --objective raml --tau 2.4 --out runs/raml`
     - `softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/ner`: then `softq predict runs/ner FILES`
     - `softq train parsing --train train.conllu --dev dev.conllu --objective raml --tau 0.3 --out runs/trees`: a dependency parser
+    - `softq train translation --train train.tsv --dev dev.tsv --objective raml --tau 0.4 --out runs/mt`: a translator
     - `softq train --resume --out runs/raml`: go on with it
     - `softq train classification --dry-run > mine.toml`: a recipe to start from
     - `accelerate launch -m softq train classification`: several processes or GPUs
@@ -80,14 +82,18 @@ def train(
         typer.echo(f"{recipe.objective}, seed {cell['seed']}: {found}")
         if reliability:
             _show_annotators(reliability, results_console())
-        if told := crossing_trees(cell):
+        for told in filter(None, (crossing_trees(cell), too_long(cell))):
             typer.echo(told)
         typer.echo(f"reward: {result['signature']}\nrun: {out}")
 
 
 def _scores_of_parts(recipe: Any, cell: Mapping[str, Any]) -> str:
-    """Scores of both parts of a tagger or parser, and what the parts are."""
-    shown = {"f1": "F1", "token_accuracy": "token accuracy"} if isinstance(recipe, NerRecipe) else {"uas": "UAS", "las": "LAS"}
+    """Scores of both parts of a tagger, parser or translator, and what the parts are."""
+    shown = {"uas": "UAS", "las": "LAS"}
+    if isinstance(recipe, NerRecipe):
+        shown = {"f1": "F1", "token_accuracy": "token accuracy"}
+    elif isinstance(recipe, TranslationRecipe):
+        shown = {"sentence_bleu": "sentence BLEU", "corpus_bleu": "corpus BLEU", "average_reward": "average reward"}
     shown |= {"exact_match": "exact match"}
     return "; ".join(
         f"{part} " + ", ".join(f"{title} {cell[f'{part}_{name}']:.4f}" for name, title in shown.items()) + f" ({of})"

@@ -57,9 +57,7 @@ def translation_statistics(hypotheses: Sequence[Words], references: Sequence[Seq
 
     """
     _check(hypotheses, references)
-    parts = [
-        _chunk(hypotheses[first : first + _CHUNK], references[first : first + _CHUNK]) for first in range(0, len(hypotheses), _CHUNK)
-    ]
+    parts = [_chunk(hypotheses[first : first + _CHUNK], references[first : first + _CHUNK]) for first in range(0, len(hypotheses), _CHUNK)]
     return torch.cat(parts) if parts else torch.zeros(0, len(TRANSLATION_STATISTICS), dtype=torch.float64)
 
 

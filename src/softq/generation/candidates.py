@@ -48,9 +48,7 @@ class TargetMaker:
             self._sampler = drawn
         else:
             by_frequency = frequencies if settings.replacements == "frequencies" else None
-            self._sampler = NgramReplacement(
-                vocab, settings.max_n, settings.size, specials=range(SPECIALS), frequencies=by_frequency
-            )
+            self._sampler = NgramReplacement(vocab, settings.max_n, settings.size, specials=range(SPECIALS), frequencies=by_frequency)
 
     @property
     def from_model(self) -> bool:
@@ -66,9 +64,7 @@ class TargetMaker:
         drawn = f"{chosen.sampler}:size={chosen.size}" + (f":k={chosen.k}" if chosen.k else "")
         return f"{self.objective.name}:tau={self.objective.tau:g}:{self.reward.signature}:{drawn}:estimator={chosen.estimator}"
 
-    def __call__(
-        self, references: Sentences, generator: torch.Generator, drawn: distributions.Candidates | None = None
-    ) -> SampledTarget:
+    def __call__(self, references: Sentences, generator: torch.Generator, drawn: distributions.Candidates | None = None) -> SampledTarget:
         """Weights on candidates for references ``[B, R, M]``; ``drawn`` are the model's own, on the CPU, where it draws them."""
         if self.objective.name == "ml":
             return ml(distributions.Candidates(*references), references)
@@ -86,9 +82,7 @@ class TargetMaker:
             cands = dataclasses.replace(cands, log_proposal=hamming.amax(2) / self._tau)
             estimator = "importance"
         target = raml if self.objective.name == "raml" else sqdml
-        return target(
-            cands, references, self._tau, self.reward, estimator=estimator, k=self.settings.k or None, generator=generator
-        )
+        return target(cands, references, self._tau, self.reward, estimator=estimator, k=self.settings.k or None, generator=generator)
 
     def _some(self, references: Sentences, generator: torch.Generator) -> Sentences:
         """All references, or as many of them, chosen at random, as leave half of the candidates of n-gram replacement to others."""

@@ -80,9 +80,7 @@ class Examples:
         rows = np.where(present, self._first[chosen][:, None] + places, -1)
         tokens, lengths = self.references.padded(rows.reshape(-1))
         source = Sentences(*map(torch.from_numpy, self.sources.padded(chosen)))
-        return source, Sentences(
-            torch.from_numpy(tokens).view(*rows.shape, tokens.shape[1]), torch.from_numpy(lengths).view(rows.shape)
-        )
+        return source, Sentences(torch.from_numpy(tokens).view(*rows.shape, tokens.shape[1]), torch.from_numpy(lengths).view(rows.shape))
 
     def batches(self, size: int, seed: int, epoch: int) -> list[Tensor]:
         """Every example once, in batches of like lengths in an order of the epoch's own.
@@ -97,7 +95,7 @@ class Examples:
         for begin in range(0, len(order), size * _WINDOW):
             window = order[begin : begin + size * _WINDOW]
             ranked = window[np.lexsort((self.sources.lengths[window], longest[window]))]
-            pieces += torch.from_numpy(ranked).split(size)
+            pieces += torch.split(torch.from_numpy(ranked), size)
         # the one that is not full stays last
         full = [piece for piece in pieces if len(piece) == size]
         rest = [piece for piece in pieces if len(piece) < size]

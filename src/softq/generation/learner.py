@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch import Tensor
 from softq.decode import sample
 from softq.generation.candidates import TargetMaker
 from softq.generation.examples import Examples
+from softq.generation.perplexity import perplexity
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
 from softq.generation.steps import Batch, Steps, matrix_precision
 from softq.models.sequence import SequenceModel
@@ -21,8 +23,8 @@ from softq.sentences import Sentences
 from softq.train import NonFiniteLossError, Workers
 from softq.train.torch_learner import below, generator_for
 
-_DEV_WORDS = 1 << 14  # of a batch whose perplexity is taken
 _AHEAD = 8  # batches made before they are needed
+_TOGETHER = 128  # examples whose candidates are made at once, where batches are smaller
 
 
 class Judge(Protocol):
@@ -44,8 +46,8 @@ class Judge(Protocol):
 class SequenceLearner:
     """Trains one model of sentences by ML, RAML or SQDML.
 
-    Batches, candidates and dropout follow from the seed, the epoch and the step alone, so there is nothing of them to save. Candidates of the
-    next batches are made and scored in threads while this one is trained on; those that the model says itself are drawn when their turn
+    Batches, candidates and dropout follow from the seed, the epoch and the step alone, so there is nothing of them to save. Candidates of
+    the next batches are made and scored in threads while this one is trained on; those that the model says itself are drawn when their turn
     comes. Each process takes its share of every batch.
 
     Args:
@@ -123,15 +125,25 @@ class SequenceLearner:
     def _batches(self, epoch: int) -> list[Tensor]:
         return self._train.batches(self._training.batch_size, self._training.seed, epoch)
 
-    def _prepare(self, numbers: Tensor, seed: int) -> Batch:
-        """What a step needs of these examples, this process's share of it; the references alone where the model draws candidates."""
-        source, references = self._train.take(numbers)
+    def _prepare(self, group: Sequence[Tensor], seed: int) -> list[Batch]:
+        """What steps need of these batches, this process's share of it; the references alone where the model draws candidates.
+
+        Candidates of several batches are made at once: of few inputs it would be more calls than work.
+        """
+        source, references = self._train.take(torch.cat(list(group)))
         if self._target.from_model:
-            weights = references.present.float()
-            batch = Batch(*source, references.tokens, references.lengths, weights)
-            return batch.rows(self._workers.rank, self._workers.size)
-        batch = Batch.of(source, self._target(references, torch.Generator().manual_seed(seed)))
-        return self._ready(batch.rows(self._workers.rank, self._workers.size))
+            made = Batch(*source, references.tokens, references.lengths, references.present.float())
+        else:
+            made = Batch.of(source, self._target(references, torch.Generator().manual_seed(seed)))
+        # references are as many as the batch has at most; candidates are always the same number, which keeps shapes few
+        only_references = self._target.from_model or self._target.objective.name == "ml"
+        shares, begin = [], 0
+        for numbers in group:
+            batch = Batch(*(part[begin : begin + len(numbers)] for part in made))
+            copies = int(self._train.counts[numbers.numpy()].max()) if only_references else None
+            shares.append(batch.trimmed(copies=copies).share(self._workers.rank, self._workers.size))
+            begin += len(numbers)
+        return shares if self._target.from_model else [self._ready(share) for share in shares]
 
     def _ready(self, batch: Batch) -> Batch:
         if self._workers.device.type != "cuda":
@@ -163,24 +175,12 @@ class SequenceLearner:
         """Mean loss over the epoch's examples, perplexity of the development part; the rate falls if that has risen."""
         loss = float(self._loss) / self.examples
         self._loss.zero_()
-        reached, rate = self.perplexity(self._dev), self._steps.learning_rate
+        with matrix_precision(self._training.precision):
+            reached, rate = perplexity(self._model, self._dev), self._steps.learning_rate
         if reached > float(self._lowest):
             self._steps.learning_rate = rate * self._decay
         self._lowest = torch.minimum(self._lowest, torch.tensor(reached, dtype=torch.float64))
         return {"loss": [loss], "dev_perplexity": [reached], "learning_rate": [rate]}
-
-    @torch.no_grad()
-    def perplexity(self, examples: Examples) -> float:
-        """exp of the mean over words, ends of sentences included, of - log P under the model as it is."""
-        self._model.eval()
-        device, total = self._workers.device, 0.0
-        order = torch.from_numpy(examples.sources.lengths).argsort(stable=True)
-        width = int(examples.references.lengths.max(initial=0)) + 1
-        with matrix_precision(self._training.precision):
-            for numbers in order.split(max(1, _DEV_WORDS // (width * int(examples.counts.max(initial=1))))):
-                source, references = (Sentences(*(part.to(device) for part in sentences)) for sentences in examples.take(numbers))
-                total += float(self._model.log_prob(source, references).double().sum())
-        return math.exp(min(-total / examples.words, 700.0))
 
     @torch.no_grad()
     def evaluate(self, active: Sequence[bool]) -> list[float]:
@@ -192,26 +192,31 @@ class SequenceLearner:
     def keep_best(self, improved: Sequence[bool]) -> None:
         """Remember the parameters."""
         if improved[0]:
-            self._best = {name: value.detach().clone() for name, value in self._model.state_dict().items()}
+            self._best = {name: value.detach().clone() for name, value in self._model.named_parameters()}
 
     @torch.no_grad()
     def test(self) -> list[dict[str, float]]:
         """Final measures of the best model, which is the present one from here on."""
-        self._model.load_state_dict(self._best)
+        self._load(self._best)
         self._model.eval()
         with matrix_precision(self._training.precision):
-            return [self._judge.measures(self._model) | {"dev_perplexity": self.perplexity(self._dev)}]
+            return [self._judge.measures(self._model) | {"dev_perplexity": perplexity(self._model, self._dev)}]
 
     def state(self) -> dict[str, Tensor]:
         """Parameters, the optimizer's tensors, the rate, the loss so far and the lowest perplexity."""
-        parameters = {f"model.{name}": value for name, value in self._model.state_dict().items()}
+        parameters = {f"model.{name}": value.detach() for name, value in self._model.named_parameters()}
         return parameters | self._steps.state() | {"loss": self._loss, "lowest_perplexity": self._lowest}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from there."""
-        self._model.load_state_dict(below("model.", state))
+        self._load(below("model.", state))
         self._steps.load_state(state)
         self._loss, self._lowest = state["loss"].clone(), state["lowest_perplexity"].clone()
+
+    @torch.no_grad()
+    def _load(self, parameters: Mapping[str, Tensor]) -> None:
+        for name, parameter in self._model.named_parameters():  # one that is tied to another has one name here, and two in state_dict
+            parameter.copy_(parameters[name])
 
     def best(self) -> dict[str, Tensor]:
         """The best model's parameters, and what its file holds beside them."""
@@ -225,24 +230,39 @@ class SequenceLearner:
 class _Stream(Iterator[tuple[Tensor, Batch]]):
     """Batches of one epoch from a step on, each with its example numbers, made ahead."""
 
-    def __init__(self, learner: Any, epoch: int, step: int) -> None:
+    def __init__(self, learner: SequenceLearner, epoch: int, step: int) -> None:
         self.epoch, self.step = epoch, step
-        self._numbers = learner._batches(epoch)[step:]
-        seeds = iter(range(step, step + len(self._numbers)))
+        seed, batch_size = learner._training.seed, learner._training.batch_size
+        size = max(1, _TOGETHER // batch_size)  # batches of a group
+        groups = list(batched(learner._batches(epoch), size))
+        first, self._behind = divmod(step, size)  # of the first group, as many have been taken before
 
-        def prepare(job: tuple[int, Tensor], generator: torch.Generator) -> tuple[Tensor, Batch]:
-            place, numbers = job
-            return numbers, learner._prepare(numbers, generator_for(learner._training.seed, epoch, place, _CANDIDATES).initial_seed())
+        def prepare(job: tuple[int, tuple[Tensor, ...]], _: torch.Generator) -> list[tuple[Tensor, Batch]]:
+            place, group = job
+            made = learner._prepare(group, generator_for(seed, epoch, place, _CANDIDATES).initial_seed())
+            return list(zip(group, made, strict=True))
 
-        self._stream = CandidateStream(zip(seeds, self._numbers, strict=True), prepare, seed=0, workers=2, ahead=_AHEAD)
+        jobs = list(enumerate(groups))[first:]
+        self._stream = CandidateStream(jobs, prepare, seed=0, workers=2, ahead=max(2, _AHEAD // size))
+        self._made: deque[tuple[Tensor, Batch]] = deque()
 
     def __next__(self) -> tuple[Tensor, Batch]:
-        made = next(self._stream)
+        while len(self._made) <= self._behind:
+            self._made.extend(next(self._stream))
+        for _ in range(self._behind):
+            self._made.popleft()
+        self._behind = 0
         self.step += 1
-        return made
+        return self._made.popleft()
 
     def close(self) -> None:
         self._stream.close()
+
+
+def batched(items: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, ...]]:
+    """Items in groups of ``size``; itertools has it from Python 3.12 on."""
+    for begin in range(0, len(items), size):
+        yield tuple(items[begin : begin + size])
 
 
 _CANDIDATES = 1 << 20  # a place of its own among the seeds of a step, beside those of processes

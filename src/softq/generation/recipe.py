@@ -52,7 +52,9 @@ class Candidates:
         if self.reward == "hamming" and self.sampler != "hamming":
             raise RecipeError("reward = hamming is between sentences of one length: draw them with sampler = hamming")
         if self.reward == "hamming" and self.estimator != "importance":
-            raise RecipeError("reward = hamming is drawn from itself: choose estimator = importance, which gives every draw the same weight")
+            raise RecipeError(
+                "reward = hamming is drawn from itself: choose estimator = importance, which gives every draw the same weight"
+            )
         if self.sampler == "hamming" and self.estimator == "paper":
             raise RecipeError("estimator = paper chooses among candidates that hold the references; sampler = hamming only draws")
 
@@ -87,7 +89,9 @@ class SequenceTraining(Training):
     precision: Precision = key(
         "bf16", "of matrix products on a GPU: float32; tf32, coarser and faster; bf16: tf32, and bfloat16 factors in the output layer"
     )
-    graphs: bool = key(True, "on a GPU, record a step once per shape and replay it, instead of launching it kernel by kernel", identity=False)
+    graphs: bool = key(
+        True, "on a GPU, record a step once per shape and replay it, instead of launching it kernel by kernel", identity=False
+    )
 
 
 def check_objective(objective: Objective) -> None:

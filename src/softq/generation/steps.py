@@ -41,9 +41,17 @@ class Batch(NamedTuple):
         outputs = target.outputs
         return cls(*source, outputs.tokens, outputs.lengths.clamp(min=0), target.weights.float())
 
-    def rows(self, begin: int, step: int) -> Batch:
-        """Every ``step``-th input from ``begin`` on."""
-        return Batch(*(part[begin::step] for part in self))
+    def share(self, rank: int, size: int) -> Batch:
+        """What one of several processes trains on: every ``size``-th input from ``rank`` on, or one that counts nothing."""
+        if rank < len(self.source):
+            return Batch(*(part[rank::size] for part in self))
+        return Batch(*(part[:1] for part in self))._replace(weights=torch.zeros_like(self.weights[:1]))
+
+    def trimmed(self, *, copies: int | None = None) -> Batch:
+        """The same without columns that are padding alone, and with the first ``copies`` candidates, all if None."""
+        places, width = int(self.source_lengths.max()), int(self.lengths.max().clamp(min=0))
+        tokens, lengths, weights = self.tokens[:, :copies, :width], self.lengths[:, :copies], self.weights[:, :copies]
+        return Batch(self.source[:, :places], self.source_lengths, tokens, lengths, weights)
 
     def rounded(self, inputs: int) -> Batch:
         """The same with inputs that count nothing up to ``inputs`` of them, and with widths that few batches do not share.
@@ -196,7 +204,7 @@ class Steps:
         graph, total, static = self._recorded[shapes]
         for mine, given in zip(static, batch, strict=True):
             mine.copy_(given, non_blocking=True)
-        torch.manual_seed(seed)
+        torch.cuda.manual_seed(seed)
         graph.replay()
         found = total.clone()  # graphs share their memory: the next replay may write over it
         self._update_recorded.replay()
@@ -204,7 +212,7 @@ class Steps:
 
     def _record(self, function: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         stopped = self._stopped.clone()
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             function()  # what is made ready at a first call must not be recorded

@@ -58,7 +58,7 @@ def lstm_cell(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def lstm_forward(gates: Tensor, before: Tensor, after: Tensor, state: Tensor) -> None:
-    """Activate ``gates [M, 4H]`` in place; write the cell ``after`` and the hidden ``state [M, H]``, which may be part of a wider tensor."""
+    """Activate ``gates [M, 4H]`` in place; write the cell ``after`` and the hidden ``state [M, H]``, a part of a wider tensor."""
     activated, cell, hidden = lstm_cell(gates, before)
     gates.copy_(activated)
     after.copy_(cell)
@@ -154,16 +154,25 @@ def decode(
         hidden: of each layer before the first word, ``[layers, M, H]``.
         cell: likewise.
         attended: the inputs, M/B rows of each.
-        layers: weights of the gates: ``[4H, D + H]`` of the first layer, for s̃_{t-1} and its own state; ``[4H, 2H]`` of those above, for the
-            state of the layer below and its own.
+        layers: weights of the gates: ``[4H, D + H]`` of the first layer, for s̃_{t-1} and its own state; ``[4H, 2H]`` of those above, for
+            the state of the layer below and its own.
         biases: of the layers above the first, ``[4H]`` each.
         to_attentional: W_s, ``[D, H]``.
         dropped: what s̃ is multiplied by, ``[T, M, D]``, after which it is fed to the next step.
         dropped_between: what states are multiplied by on their way to the layer above, ``[layers - 1, T, M, H]``.
 
     """
-    found: Tensor = _Decode.apply(
-        words, hidden, cell, *(part.contiguous() for part in attended), to_attentional, dropped, dropped_between, len(layers), *layers, *biases
+    found: Tensor = _Decode.apply(  # type: ignore[no-untyped-call]
+        words,
+        hidden,
+        cell,
+        *(part.contiguous() for part in attended),
+        to_attentional,
+        dropped,
+        dropped_between,
+        len(layers),
+        *layers,
+        *biases,
     )
     return found
 
@@ -209,7 +218,9 @@ class _Decode(torch.autograd.Function):
             mask = None if dropped is None else dropped[t]
             step.attention_forward(top, projected, attended, mask, alphas[t], squashed[t], given[0][t + 1, :, :width])
         ctx.count = count
-        ctx.save_for_backward(keys, values, bias, to_attentional, dropped, dropped_between, alphas, squashed, *layers, *given, *cells, *gates)
+        ctx.save_for_backward(
+            keys, values, bias, to_attentional, dropped, dropped_between, alphas, squashed, *layers, *given, *cells, *gates
+        )
         return given[0][1:, :, :width].clone(memory_format=torch.contiguous_format)
 
     @staticmethod

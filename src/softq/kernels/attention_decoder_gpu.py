@@ -24,9 +24,7 @@ def lstm_backward(to_state: Tensor, also: Tensor, gates: Tensor, before: Tensor,
     """Write the gradient of the gates and move that of the cell a step back."""
     rows, size = before.shape
     block = triton.next_power_of_2(size)
-    _lstm_backward[(rows,)](
-        to_state, to_state.stride(0), also, also.stride(0), gates, before, after, to_cell, to_gates, size, BLOCK=block
-    )
+    _lstm_backward[(rows,)](to_state, to_state.stride(0), also, also.stride(0), gates, before, after, to_cell, to_gates, size, BLOCK=block)
 
 
 def attention_forward(
@@ -121,7 +119,17 @@ def _lstm_forward(gates, before, after, state, state_stride, size, BLOCK: tl.con
 
 @triton.jit
 def _lstm_backward(
-    to_state, to_state_stride, also, also_stride, gates, before, after, to_cell, to_gates, size, BLOCK: tl.constexpr  # noqa: N803
+    to_state,
+    to_state_stride,
+    also,
+    also_stride,
+    gates,
+    before,
+    after,
+    to_cell,
+    to_gates,
+    size,
+    BLOCK: tl.constexpr,  # noqa: N803
 ):
     row = tl.program_id(0)
     here = tl.arange(0, BLOCK)

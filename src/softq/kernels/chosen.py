@@ -40,12 +40,12 @@ def chosen_log_probs(
         weight, bias = pad(weight, (0, 0, 0, more)), pad(bias, (0, more), value=-math.inf)
     rows = chunk or max(1, _SCORES.get(vectors.device.type, 1 << 24) // len(weight))
     coarse = coarse and vectors.is_cuda
-    found: Tensor = _ChosenLogProbs.apply(vectors, weight, bias, words, smoothing, coarse, rows)
+    found: Tensor = _ChosenLogProbs.apply(vectors, weight, bias, words, smoothing, coarse, rows)  # type: ignore[no-untyped-call]
     return found
 
 
 def normalise(scores: Tensor, bias: Tensor, words: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """log Z ``[M]`` of scores ``[M, V]`` plus bias, and the log-probability of the chosen words, smoothed."""
+    """Log Z ``[M]`` of scores ``[M, V]`` plus bias, and the log-probability of the chosen words, smoothed."""
     scores = scores + bias
     log_z = scores.logsumexp(1)
     chosen = scores.gather(1, words.unsqueeze(1)).squeeze(1)

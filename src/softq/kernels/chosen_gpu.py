@@ -16,7 +16,7 @@ _BLOCK = 4096  # words that a program looks at together
 
 
 def normalise(scores: Tensor, bias: Tensor, words: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """log Z and the smoothed log-probability of the chosen words."""
+    """Log Z and the smoothed log-probability of the chosen words."""
     rows, vocab = scores.shape
     log_z, found = scores.new_empty(rows), scores.new_empty(rows)
     _normalise[(rows,)](
@@ -32,7 +32,8 @@ def score_gradient(
     rows, vocab = scores.shape
     found = torch.empty((rows, vocab), dtype=dtype, device=scores.device)
     _score_gradient[(rows, triton.cdiv(vocab, _BLOCK))](
-        scores, bias, words, _possible(bias, smoothing), log_z, upstream, found, vocab, smoothing, SMOOTH=smoothing > 0, BLOCK=_BLOCK, num_warps=8
+        scores, bias, words, _possible(bias, smoothing), log_z, upstream, found, vocab, smoothing,
+        SMOOTH=smoothing > 0, BLOCK=_BLOCK, num_warps=8,
     )  # fmt: skip
     return found
 
@@ -71,7 +72,17 @@ def _normalise(scores, bias, words, possible, log_z, found, vocab, smoothing, SM
 
 @triton.jit
 def _score_gradient(
-    scores, bias, words, possible, log_z, upstream, found, vocab, smoothing, SMOOTH: tl.constexpr, BLOCK: tl.constexpr  # noqa: N803
+    scores,
+    bias,
+    words,
+    possible,
+    log_z,
+    upstream,
+    found,
+    vocab,
+    smoothing,
+    SMOOTH: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
 ):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

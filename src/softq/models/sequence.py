@@ -84,7 +84,7 @@ class SequenceModel(nn.Module):
         raise NotImplementedError
 
     def log_prob(self, source: Sentences, candidates: Candidates | Sentences, *, smoothing: float = 0.0) -> Tensor:
-        """log P(y_s|x) of candidates ``[B, K, L]``, ends of sentences included, ``[B, K]``; 0 for one that is missing.
+        """Log P(y_s|x) of candidates ``[B, K, L]``, ends of sentences included, ``[B, K]``; 0 for one that is missing.
 
         ``smoothing`` is that of label smoothing, after which these are no log-probabilities any more but minus a loss.
         """

@@ -67,7 +67,7 @@ class AttentionalTranslator(SequenceModel):
         self.recurrent = nn.ParameterList(torch.empty(4 * hidden, 2 * hidden) for _ in range(layers))  # of [s̃ or state below : own state]
         self.biases = nn.ParameterList(torch.empty(4 * hidden) for _ in range(layers - 1))
         self.attentional = nn.Parameter(torch.empty(hidden, hidden))  # W_s
-        self.output = OutputLayer(target_vocab, hidden, self.target.weight if tie else None)
+        self.output = OutputLayer(target_vocab, hidden, self.target.get_parameter("weight") if tie else None)
         uniform_parameters(self, init, seed)
 
     def encode(self, source: Tensor, lengths: Tensor) -> Memory:
@@ -79,7 +79,7 @@ class AttentionalTranslator(SequenceModel):
         mirrored = torch.where(real, lengths.unsqueeze(1) - 1 - places, places)  # [B, N]
         known = self._drop(self.source(source.masked_fill(~real, 0)))
         last = (lengths - 1).clamp(min=0).view(1, -1, 1).expand(1, -1, self.size)
-        ends = []
+        ends: list[Tensor] = []
         for forward, backward in zip(self.forwards, self.backwards, strict=True):
             if ends:
                 known = self._drop(known)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from softq.data.bitext import Bitext
-from softq.data.language_world import LanguageWorld
 from softq.evaluate import TRANSLATION_METRICS, paired_test, translation_statistics
 from softq.report.parsing_load import mean_and_range
 from softq.report.runs import RunSummary
@@ -22,7 +21,8 @@ from softq.run import RunFolder
 from softq.sweep import SWEEP, Sweep, read_recipe
 from softq.tasks import Task
 from softq.tasks.base import best_models
-from softq.tasks.translation_data import read_corpora
+from softq.tasks.translation_data import read_corpora, world_of
+from softq.tasks.translation_recipe import Data
 
 JUDGED = ("sentence_bleu", "corpus_bleu", "average_reward", "exact_match")
 """Metrics that have intervals."""
@@ -47,7 +47,7 @@ def _from_data(task: Task, results: TranslationResults, members: Members) -> dic
     return {
         "sentences": {name: len(part) for name, part in parts.items() if part is not None},
         "judged": _judge_chosen(task, results, members),
-        "bayes": {data: _bayes(test) for data in worlds if (test := read_corpora(data).test) is not None},
+        "bayes": {data: _bayes(data, test) for data in worlds if (test := read_corpora(data).test) is not None},
     }
 
 
@@ -73,9 +73,9 @@ def judge(ours: Tensor, theirs: Tensor | None) -> Judged:
     return Judged(scores, dict(zip(JUDGED, tests, strict=True)))
 
 
-def _bayes(test: Bitext) -> dict[str, float]:
+def _bayes(data: Data, test: Bitext) -> dict[str, float]:
     """What the translations of the highest expected reward are worth, by the metrics and by that reward."""
-    world, reward = LanguageWorld(), SentenceBLEU()
+    world, reward = world_of(data), SentenceBLEU()
     best = [world.bayes(source, reward) for source in test.sources]
     references = [[reference.split() for reference in several] for several in test.references]
     sums = translation_statistics([one.translation.split() for one in best], references).sum(0)

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from softq.evaluate import sentence_bleu
+from softq.errors import DependencyError
+from softq.evaluate import sacre_bleu, sentence_bleu
 from softq.generation.learner import SequenceLearner
 from softq.generation.translator import Translator, load_parameters
 from softq.rewards import MultiReferenceBLEU
@@ -47,8 +48,13 @@ class Translation:
         )
 
     def signature(self, recipe: TranslationRecipe) -> str:
-        """The sentence BLEU that translations are scored by."""
-        return MultiReferenceBLEU().signature
+        """The sentence BLEU that translations are scored by; and how sacreBLEU counts, where it is installed."""
+        by_words = MultiReferenceBLEU().signature
+        try:
+            _, _, counted = sacre_bleu(["a"], [["a"]]).signature.partition("|")  # the number of references comes first, and is the data's
+        except DependencyError:
+            return by_words
+        return f"{by_words} sacrebleu:{counted}"
 
     def test_statistics(self, cells: Sequence[TranslationRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
         """Statistics of each test sentence's translation."""

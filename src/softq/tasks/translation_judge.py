@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from softq.data.language_world import LanguageWorld
 from softq.errors import DependencyError
 from softq.evaluate import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, sentence_bleu, translation_statistics
-from softq.generation.examples import Examples
-from softq.generation.translator import Translation, Translator, evaluating, on_device, translator_notes
+from softq.generation.perplexity import perplexity
+from softq.generation.translator import Translation, Translator, translator_notes
 from softq.models.sequence import SequenceModel
 from softq.rewards import SentenceBLEU
 from softq.tasks.translation_data import Part, Prepared, prepare, world_of
 from softq.tasks.translation_recipe import TranslationRecipe
-
-_AT_A_TIME = 64  # sentences
 
 
 @dataclass(frozen=True)
@@ -93,15 +90,3 @@ def expected_reward(world: LanguageWorld, part: Part, found: list[Translation]) 
     reward = SentenceBLEU()
     rewards = [world.expected_reward(source, one.words, reward) for source, one in zip(part.text.sources, found, strict=True)]
     return math.fsum(rewards) / len(rewards)
-
-
-@torch.no_grad()
-def perplexity(model: SequenceModel, examples: Examples) -> float:
-    """The exponential of minus the mean log-probability of a word of the references, ends of sentences included."""
-    total = 0.0
-    with evaluating(model):
-        for first in range(0, len(examples), _AT_A_TIME):
-            numbers = torch.arange(first, min(first + _AT_A_TIME, len(examples)))
-            source, references = (on_device(part, model) for part in examples.take(numbers))
-            total += float(model.log_prob(source, references).double().sum())
-    return math.exp(-total / examples.words)
