@@ -49,12 +49,13 @@ format: install ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, ner, parsing)
+bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, ner, parsing, translation)
 	$(BIN)/softq bench core
 	$(BIN)/softq bench rewards
 	$(BIN)/softq bench grid
 	$(BIN)/softq bench ner
 	$(BIN)/softq bench parsing
+	$(BIN)/softq bench translation
 
 clean: ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

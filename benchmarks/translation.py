@@ -1,8 +1,8 @@
 """The paper's translator in training and in use, at the paper's size: vocabularies 32,008 / 22,821, sentences of 19 / 20 words.
 
 *Training* is the real loop of `softq train translation`: candidates made and scored in threads, copied to the device, a step of Adam. Speed
-is in target words a second, all candidates counted and ends of sentences not. *Idle* is the share of the time between the end of one step on
-the GPU and the beginning of the next. The *plain loop* is what one writes first: candidates made in line, the source repeated for each
+is in target words a second, all candidates counted and ends of sentences not. *Idle* is the share of the time between the end of one step
+on the GPU and the beginning of the next. The *plain loop* is what one writes first: candidates made in line, the source repeated for each
 candidate, autograd through a Python loop over positions, all scores kept. *Decoding* is beam search of sentences that all come out 20 words
 long.
 """
@@ -101,6 +101,7 @@ class Marked:
         self.events: list[tuple[Any, Any]] = []
 
     def __call__(self, *arguments: Any) -> Tensor:
+        """A step."""
         if not self.graphs:
             return self._steps(*arguments)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from softq import importance, rewards, samplers, temperature, theory
+from softq import decode, importance, rewards, samplers, temperature, theory
 from softq.distributions import Candidates, Categorical, Chain, Distribution, Independent, ProjectiveTree, SpanningTree
 from softq.errors import SoftqError
 from softq.kernels import backend
@@ -54,6 +54,7 @@ __all__ = [
     "Target",
     "backend",
     "cross_entropy",
+    "decode",
     "importance",
     "kl",
     "ml",

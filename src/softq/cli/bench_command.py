@@ -168,6 +168,28 @@ def biaffine(
     _run_benchmark("biaffine", as_json, "--train", str(train), "--rounds", str(rounds))
 
 
+@bench.command()
+def translation(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of steps that are timed; the figure is the median.")] = 5,
+    precision: Annotated[str, typer.Option(help="Of matrix products on a GPU: float32, tf32 or bf16.")] = "bf16",
+    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time the training and the decoding of the paper's translator at the paper's size, beside a plain loop.
+
+    Speed of the real loop, candidates made and scored among it, the share of time in which the GPU waits, and the memory it takes. The
+    bars are those of an H200; on a CPU the table says how far away it is. The benchmarks come with the source tree.
+
+    **Examples**
+
+    - `softq bench translation`: the table, in a minute on a GPU
+    - `softq bench translation --precision float32 --json > exact.json`
+    """
+    _run_benchmark(
+        "translation", as_json, "--rounds", str(rounds), "--precision", precision, *(["--device", device.value] if device else [])
+    )
+
+
 def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
     """Run a script of the source tree in a process of its own, and exit as it does."""
     script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"

@@ -1,5 +1,8 @@
-"""Models that return distributions."""
+"""Models that return distributions, or log-probabilities of candidates."""
 
 from softq.models.perceptron import Perceptron, PerceptronGrid
+from softq.models.sequence import SequenceModel
+from softq.models.transformer import TransformerTranslator
+from softq.models.translator import AttentionalTranslator
 
-__all__ = ["Perceptron", "PerceptronGrid"]
+__all__ = ["AttentionalTranslator", "Perceptron", "PerceptronGrid", "SequenceModel", "TransformerTranslator"]
