@@ -1,6 +1,12 @@
 """Fixtures that several files of tests name in ``pytestmark``."""
 
+import os
+
 import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by whichever file of tests comes first
 
 from small_runs import single_thread
 from softq.train import events

@@ -1,16 +1,12 @@
-"""Triton kernels in tests: compiled where there is a GPU, else run by Triton's interpreter. Import it before any kernel."""
+"""Triton kernels in tests: compiled where there is a GPU, else run by Triton's interpreter, for which conftest.py asks."""
 
 from __future__ import annotations
-
-import os
 
 import pytest
 import torch
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
-if not HAS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
