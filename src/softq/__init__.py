@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from softq import decode, importance, rewards, samplers, temperature, theory
+from softq import decode, importance, models, rewards, samplers, temperature, theory
 from softq.distributions import Candidates, Categorical, Chain, Distribution, Independent, ProjectiveTree, SpanningTree
 from softq.errors import SoftqError
 from softq.kernels import backend
@@ -58,6 +58,7 @@ __all__ = [
     "importance",
     "kl",
     "ml",
+    "models",
     "raml",
     "rewards",
     "samplers",
