@@ -1,11 +1,14 @@
 """Files of sentences and their translations."""
 
 import gzip
+import io
 import lzma
 
 import pytest
 
+from softq.cli.predict_sentences import read_as_they_come
 from softq.data.bitext import read_bitext
+from softq.data.text import read_lines
 from softq.errors import DataError
 
 
@@ -70,6 +73,23 @@ def test_faults_of_files_side_by_side(tmp_path, texts, message):
     paths = [write(tmp_path / f"{number}.txt", text) for number, text in enumerate(texts)]
     with pytest.raises(DataError, match=message):
         read_bitext(*paths)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tsv.gz", "a.tsv.xz"])
+def test_bytes_that_are_not_utf_8_have_a_line(tmp_path, name):
+    pack = {".gz": gzip.compress, ".xz": lzma.compress}.get((tmp_path / name).suffix, bytes)
+    (tmp_path / name).write_bytes(pack(b"a\tb\nc\td\ng\tgr\xfcn\nx\ty\n"))
+    with pytest.raises(DataError, match=f"{name}, line 3: the byte 0xfc is not UTF-8 text"):
+        read_bitext(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz"])
+def test_lines_end_at_lf_and_cr_lf_alone(tmp_path, name):
+    inside = ["a\rb", "c\x0bd\x0ce", "\ufefff\x85g", "h\u2028i"]
+    path = write(tmp_path / name, "\ufeff" + "\r\n".join(inside) + "\n\nlast")
+    assert list(read_lines(path)) == [*inside, "", "last"]
+    file = io.BufferedReader(io.BytesIO(("\ufeff" + "\r\n".join(inside) + "\n\nlast").encode()))
+    assert [line for lines in read_as_they_come(file, "pipe") for line in lines] == [*inside, "", "last"]
 
 
 def test_no_files(tmp_path):

@@ -266,12 +266,36 @@ def test_draws_repeat_with_the_generator_and_do_not_depend_on_who_left():
     assert (third.lengths[1::3] == 0).all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_generators_of_each_source_draw_whatever_the_others_are(device):
+    model, numbers = Table(9, seed=8), torch.tensor([3, 8, 5, 11, 2])
+    limits = torch.tensor([9, 0, 4, 30, 2])
+
+    def draw(rows, generator):
+        return decode.sample(model, (numbers[rows].to(device),), size=3, max_length=limits[rows], generator=generator).to("cpu")
+
+    def own(rows):
+        return [torch.Generator().manual_seed(100 + row) for row in rows]
+
+    together = draw([0, 1, 2, 3, 4], own(range(5)))
+    assert len({tuple(draws.flatten().tolist()) for draws in together.tokens[:, :, :3]}) == 5
+    for rows in ([0], [1], [4, 2], [3, 1, 0]):
+        found = draw(rows, own(rows))
+        assert torch.equal(found.lengths, together.lengths[rows])
+        assert torch.equal(found.tokens, together.tokens[rows][..., : found.tokens.shape[2]])
+        if len(rows) == 1:  # one generator for all is one for each where there is one source
+            assert torch.equal(draw(rows, own(rows)[0]).tokens, found.tokens)
+    with pytest.raises(ModelError, match="one for each of 2 sources, got 3"):
+        draw([0, 1], own(range(3)))
+
+
 def test_an_empty_batch():
     nothing = (torch.zeros(0, dtype=torch.int64),)
     limits = torch.zeros(0, dtype=torch.int64)
     assert decode.beam_search(Table(5), nothing, size=3, max_length=limits).tokens.shape == (0, 3, 0)
     assert decode.greedy(Table(5), nothing, max_length=4).tokens.shape == (0, 1, 0)
     assert decode.sample(Table(5), nothing, size=2, max_length=4).log_proposal.shape == (0, 2)
+    assert decode.sample(Table(5), nothing, size=2, max_length=4, generator=[]).log_proposal.shape == (0, 2)
 
 
 def test_what_cannot_be_asked_for():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import softq
-from softq.errors import DataError, RecipeError
+from softq.errors import DataError, RecipeError, RunError
 from softq.generation.candidates import TargetMaker
 from softq.generation.examples import Examples
 from softq.generation.learner import SequenceLearner
@@ -104,7 +104,8 @@ def test_of_many_references_a_step_takes_some():
         ({"reward": "hamming"}, "sampler = hamming"),
         ({"reward": "hamming", "sampler": "hamming"}, "estimator = importance"),
         ({"sampler": "hamming", "estimator": "paper", "k": 3}, "only draws"),
-        ({"size": 0}, "size"),
+        ({"size": 1}, "size must be at least 2"),
+        ({"k": 1}, "leaves no place"),
     ],
 )
 def test_candidates_that_do_not_fit_together_are_refused(options, message):
@@ -171,6 +172,35 @@ def test_nothing_changes_after_a_loss_that_is_not_finite():
     steps(batch, 2, seed=0)
     for parameter, old in zip(model.parameters(), before, strict=True):
         assert torch.equal(parameter, old)
+
+
+def test_a_gradient_that_is_not_finite_stops_it_too():
+    trained = learner(Objective("ml"))
+    trained.train(0, 0, 1, [True])
+    trained._model.attentional.register_hook(lambda gradient: gradient * math.inf)
+    before = trained._model.attentional.detach().clone()
+    with pytest.raises(NonFiniteLossError, match="epoch 1, step 1, or its gradient") as caught:
+        trained.train(0, 1, trained.steps, [True])
+    assert torch.equal(caught.value.batch["examples"], trained._batches(0)[1])
+    assert torch.equal(trained._model.attentional, before)
+
+
+def test_a_run_goes_on_with_the_data_it_began_with():
+    begun, other = learner(), learner()
+    other._train = copies(30, seed=5)
+    with pytest.raises(RunError, match="not those that it began with"):
+        other.load_state(begun.state())
+
+
+def test_the_rate_has_a_floor():
+    trained = learner(Objective("ml"), rate=0.01)
+    trained._lowest = torch.tensor(0.0, dtype=torch.float64)
+    trained._least_rate = 0.004
+    rates = []
+    for epoch in range(4):
+        trained.train(epoch, 0, trained.steps, [True])
+        rates += trained.end_epoch([True])["learning_rate"]
+    assert rates == pytest.approx([0.01, 0.005, 0.004, 0.004])
 
 
 class Verdict:

@@ -217,7 +217,7 @@ def test_reproduce_all_and_what_it_refuses(tmp_path, monkeypatch, corpus):
     refused(softq("reproduce", "--scale", "paper"), *wanted)
     refused(softq("reproduce", "ner", "--scale", "paper", "--train", corpus / "train.conll"), "there is no file eng.testb", *wanted)
     refused(softq("reproduce", "--inputs", "30"), "ner: there is no flag --inputs", "softq reproduce TASK --inputs 30")
-    refused(softq("reproduce", "ner", "--data", "folder"), "there is no flag --data")
+    refused(softq("reproduce", "ner", "--data", "folder"), "there is no folder folder")
     assert started == []
     named = ["--train", corpus / "train.conll", "--test", corpus / "test.conll"]
     told(softq("reproduce", "ner", "--scale", "paper", *named, "--json"))

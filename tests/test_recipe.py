@@ -16,6 +16,7 @@ from softq.recipe import Objective, Training, build, describe, flag_names, key, 
 from softq.sweep import Grid, expand, parse_recipe, read_recipe, sweep_toml
 from softq.tasks import TASKS
 from softq.tasks.classification import ClassificationRecipe
+from softq.tasks.translation_recipe import TranslationRecipe
 
 TASK = TASKS["classification"]
 
@@ -225,6 +226,15 @@ def test_namesakes_without_training_have_no_short_flag():
     assert "count" not in flags
     assert flags["a.count"][:2] == ("a", "count")
     assert flags["b"][:2] == ("b", "name")
+    with pytest.raises(RecipeError, match=r"there is no flag --count, did you mean --a\.count or --b\.count\?"):
+        parse_flags(recipe_type, ["--count", "3"])
+
+
+def test_short_flags_of_several_sections_are_told_apart():
+    for flag, qualified in (("--size", "--candidates.size or --vocabulary.size"), ("--kind", "--model.kind or --vocabulary.kind")):
+        with pytest.raises(RecipeError) as refused:
+            parse_flags(TranslationRecipe, [flag, "3"])
+        assert f"there is no flag {flag}, did you mean {qualified}?" in str(refused.value)
 
 
 def test_help_lists_a_flag_for_every_key():

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from ner_commands import FAST, refused, softq, told, well
+from softq.cli import predict_sentences
 from softq.cli.data_bitext import is_bitext
-from softq.cli.predict_sentences import read_as_they_come
+from softq.cli.predict_sentences import line_generator, read_as_they_come
 from softq.data.bitext import read_bitext
 from softq.errors import DataError
 from softq.estimators import CRFTagger
@@ -67,19 +68,54 @@ def test_lines_come_back_as_translations(runs, sources):
     [
         (["--beam", 4], {"beam": 4}),
         (["--method", "greedy"], {"method": "greedy"}),
-        (["--method", "sample", "--seed", 7], {"method": "sample", "generator": 7}),
-        (["--method", "mbr", "--samples", 6], {"method": "mbr", "samples": 6, "generator": 0}),
-        (
-            ["--method", "mbr", "--samples", 6, "--reward", "edit"],
-            {"method": "mbr", "samples": 6, "generator": 0, "reward": NegativeEditDistance()},
-        ),
+        (["--beam", 4, "--length-penalty", 0], {"beam": 4, "length_penalty": 0.0}),
     ],
 )
 def test_methods(runs, sources, flags, options):
-    if "generator" in options:
-        options = options | {"generator": torch.Generator().manual_seed(options["generator"])}
     expected = list(Translator.load(runs / "ml" / BEST).translate(sources, **options))
     assert well(softq("predict", runs / "ml", *flags, stdin=lines(sources))) == lines(one.text for one in expected)
+
+
+@pytest.mark.parametrize(
+    ("flags", "seed", "options"),
+    [
+        (["--method", "sample", "--seed", 7], 7, {"method": "sample"}),
+        (["--method", "sample", "--seed", -1], -1, {"method": "sample"}),
+        (["--method", "sample", "--temperature", 0.5, "--top-p", 0.8], 0, {"method": "sample", "temperature": 0.5, "top_p": 0.8}),
+        (["--method", "mbr", "--samples", 6], 0, {"method": "mbr", "samples": 6}),
+        (["--method", "mbr", "--samples", 6, "--reward", "edit"], 0, {"method": "mbr", "samples": 6, "reward": NegativeEditDistance()}),
+    ],
+)
+def test_draws_follow_from_the_seed_and_the_line(runs, sources, tmp_path, monkeypatch, flags, seed, options):
+    monkeypatch.setattr(predict_sentences, "_BATCH", 4)  # so that there are several
+    translator = Translator.load(runs / "ml" / BEST)
+    texts = [*sources[:3], "", *sources[3:]]
+    one_by_one = [
+        next(translator.translate([text], generator=line_generator(seed, number), **options)) for number, text in enumerate(texts, start=1)
+    ]
+    expected = lines(one.text for one in one_by_one)
+    command = ["predict", runs / "ml", *flags]
+    assert well(softq(*command, stdin=lines(texts))) == expected
+    for cut in (1, 5):  # a file of several parts
+        (tmp_path / "a").write_text(lines(texts[:cut]))
+        (tmp_path / "b.gz").write_bytes(gzip.compress(lines(texts[cut:]).encode()))
+        assert well(softq(*command, tmp_path / "a", tmp_path / "b.gz")) == expected
+    monkeypatch.setattr(predict_sentences, "_BLOCK", 20)  # bytes, so that lines come one by one
+    assert well(softq(*command, stdin=lines(texts))) == expected
+
+
+def test_sources_that_are_alike_are_not_drawn_for_alike(runs, sources):
+    found = well(softq("predict", runs / "ml", "--method", "sample", stdin=lines(sources[:1] * 20))).splitlines()
+    assert len(set(found)) > 5
+
+
+def test_there_are_as_many_lines_as_came(tmp_path, files, sources):
+    run(tmp_path / "subwords", *parts(files, "train", "dev"), "--vocabulary.kind", "subwords", "--vocabulary.size", 280, "--epochs", 1)
+    texts = sources * 3  # nearly untrained: any bytes are drawn
+    found = well(softq("predict", tmp_path / "subwords", "--method", "sample", "--temperature", 3, stdin=lines(texts)))
+    assert found.endswith("\n")
+    assert len(found.removesuffix("\n").split("\n")) == len(found.splitlines()) == len(texts)
+    assert "\t" not in found
 
 
 def test_log_probabilities(runs, sources):
@@ -107,7 +143,7 @@ def test_what_is_not_text_leaves_nothing_behind(runs, sources, tmp_path):
     number = len(sources) + 1
     refused(
         softq("predict", runs / "ml", tmp_path / "bad", "--out", tmp_path / "out"),
-        f"bad, line {number}: expected UTF-8 text, got the byte 0xff",
+        f"bad, line {number}: the byte 0xff is not UTF-8 text: convert the file",
     )
     refused(softq("predict", runs / "ml", tmp_path / "bad.gz", "--out", tmp_path / "out"), "cannot read", "bad.gz")
     refused(softq("predict", runs / "ml", tmp_path / "none", "--out", tmp_path / "out"), "cannot read", "none")
@@ -118,10 +154,19 @@ def test_what_does_not_go_together(runs, files, tmp_path):
     refused(softq("predict", runs / "ml", "--beam", 3, "--method", "greedy", stdin="a"), "--beam is for --method beam, got --method greedy")
     refused(softq("predict", runs / "ml", "--samples", 3, stdin="a"), "--samples is for --method mbr, got --method beam")
     refused(softq("predict", runs / "ml", "--seed", 3, stdin="a"), "--seed is for --method sample or mbr")
+    refused(softq("predict", runs / "ml", "--top-p", 0.5, stdin="a"), "--top-p is for --method sample or mbr, got --method beam")
+    refused(
+        softq("predict", runs / "ml", "--temperature", 2, "--method", "greedy", stdin="a"), "--temperature is for --method sample or mbr"
+    )
+    refused(softq("predict", runs / "ml", "--length-penalty", 1, "--method", "mbr", stdin="a"), "--length-penalty is for --method beam")
+    for flag, value in (("--temperature", 0), ("--temperature", "nan"), ("--top-p", 0), ("--top-p", 1.5)):
+        refused(softq("predict", runs / "ml", "--method", "sample", flag, value, stdin="a"), f"{flag} must be ", f"got {float(value)}")
+    refused(softq("predict", runs / "ml", "--length-penalty", -1, stdin="a"), "--length-penalty must be a number from 0, got -1.0")
     refused(softq("predict", runs / "ml", "--plain", stdin="a"), "is a translator", "leave out --plain")
     refused(softq("predict", runs / "ml", "--decoding", "mbr", stdin="a"), "is a translator")
     CRFTagger(**FAST).fit([["a"]], [["O"]]).save(tmp_path / "tagger")
-    refused(softq("predict", tmp_path / "tagger", "--beam", 3, stdin="a"), "--beam is for translators")
+    for flag in ("--beam", "--temperature", "--top-p", "--length-penalty"):
+        refused(softq("predict", tmp_path / "tagger", flag, 1, stdin="a"), f"{flag} is for translators")
     refused(softq("evaluate", tmp_path / "tagger", files["test"], "--method", "greedy"), "--method is for translators")
     refused(softq("evaluate", tmp_path / "tagger", files["test"], files["test"]), "is scored on one file, got 2")
     refused(
@@ -138,7 +183,7 @@ def test_lines_are_read_as_they_come():
             assert next(found) == expected
         pipe.write("schön".encode()[:4])
         pipe.close()
-        with pytest.raises(DataError, match="pipe, line 5: expected UTF-8 text, got the byte 0xc3"):
+        with pytest.raises(DataError, match="pipe, line 5: the byte 0xc3 is not UTF-8 text"):
             next(found)
     assert list(read_as_they_come(io.BufferedReader(io.BytesIO(b"")), "nothing")) == []
 
@@ -307,15 +352,27 @@ def test_faults(tmp_path):
     ]
     (tmp_path / "s").write_text("a b\n\nc\n")
     (tmp_path / "t").write_text("A\nB C\n")
-    (tmp_path / "latin").write_bytes(b"\xff\n")
     found = softq("data", "check", tmp_path / "s", tmp_path / "t", "--format", "bitext", "--json")
     assert found.exit_code == 2
     assert [file["faults"] for file in json.loads(found.stdout)["files"]] == [
         [{"line": 2, "message": "the line is empty"}],
         [{"line": 0, "message": f"expected 3 lines, as in {tmp_path / 's'}, got 2"}],
     ]
-    assert "is not UTF-8" in softq("data", "check", tmp_path / "latin", "--format", "bitext").stdout
+    (tmp_path / "latin").write_bytes(b"a\xff\tb\n\tb\nc\t\xfc\n")
+    assert [line.partition(": ")[0] for line in softq("data", "check", tmp_path / "latin", "--format", "bitext").stdout.splitlines()] == [
+        f"{tmp_path / 'latin'}:{number}" for number in (1, 2, 3)
+    ]
     assert well(softq("data", "check", good)) == f"{good}: no faults\n"
+
+
+@pytest.mark.parametrize("blank", [0, 1, 2, 3])
+def test_an_empty_line_is_found_without_being_told_the_format(tmp_path, blank):
+    rows = ["Ja, das ist so.\tYes.", "Nein\tNo.", "Wer war das?\tWho was it?"]
+    bad = tmp_path / "bad.tsv"
+    bad.write_text(lines([*rows[:blank], "", *rows[blank:]]))
+    found = softq("data", "check", bad)
+    assert (found.exit_code, found.stdout) == (2, f"{bad}:{blank + 1}: expected a source, a tab and references, got an empty line\n")
+    refused(softq("data", "stats", bad), f"bad.tsv, line {blank + 1}: ", "got an empty line")
 
 
 def test_which_files_are_sentences_with_translations(tmp_path, files):
@@ -325,11 +382,17 @@ def test_which_files_are_sentences_with_translations(tmp_path, files):
         "b.tsv": ("Ann\tB-PER\n", False),
         "c.txt": ("a b\tA\n", False),
         "d.tsv": ("a b\tA\n", True),
-        "f.tsv": ("a b\tA\n\n", False),
+        "f.tsv": ("a b\tA\n\n", True),
+        "g.tsv": ("\n\na b\tA\n", True),
+        "h.tsv": ("In\tO\nNew York\tB-LOC\n\nit\tO\nis\tO\nhot\tO\n", False),
+        "i.tsv": ("", False),
+        "j.tsv": ("# annotators = a b\nAnn\tB-PER\n", False),
     }
     for name, (text, expected) in cases.items():
         (tmp_path / name).write_text(text)
         assert is_bitext(tmp_path / name) == expected
+    (tmp_path / "l.tsv").write_bytes(b"a b\tA\nc d\t\xff\n")
+    assert is_bitext(tmp_path / "l.tsv")
     (tmp_path / "e.tsv.gz").write_bytes(gzip.compress(b"a b\tA\n"))
     assert is_bitext(tmp_path / "e.tsv.gz")
     assert not is_bitext(tmp_path / "none.tsv")

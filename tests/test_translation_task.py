@@ -1,8 +1,10 @@
 """Translation from files and from the built-in world: what is read, trained, judged, refused, and gone on with."""
 
+import itertools
 import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,15 +12,17 @@ import torch
 from small_runs import CPU, contents
 from softq.data.bitext import read_bitext
 from softq.data.vocabulary import END, SPECIALS, UNKNOWN
-from softq.errors import DataError, RecipeError, RunError
+from softq.errors import DataError, RecipeError
 from softq.evaluate import TRANSLATION_METRICS, sacre_bleu, sentence_bleu, translation_statistics
+from softq.generation.candidates import target_signature
 from softq.generation.translator import Translator
+from softq.recipe import read_toml
 from softq.rewards import SentenceBLEU
 from softq.run import BEST, METRICS, RESULT, RunFolder
 from softq.sentences import Sentences
 from softq.tasks import train_cells
 from softq.tasks.base import best_models, cell_recipe, describe_cell
-from softq.tasks.translation_data import prepare, read_corpora
+from softq.tasks.translation_data import read_corpora
 from softq.tasks.translation_judge import TranslationJudge
 from test_crashes import broken_off_at_every_write
 from translation_runs import TASK, WORLD, make_files, parts, recipe, run, write, write_side_by_side
@@ -32,8 +36,7 @@ def files(tmp_path_factory):
 
 
 def prepared(*flags):
-    made = recipe(*flags)
-    return prepare(made.data, made.vocabulary, made.model, made.training.start)
+    return TranslationJudge.of(recipe(*flags)).prepared
 
 
 # --- from end to end --------------------------------------------------------------------------------------
@@ -91,7 +94,9 @@ def test_from_end_to_end(tmp_path, files, flags):
     assert float(TASK.metric_of(statistics.sum(1))) == pytest.approx(row["test"])
     result = json.loads((tmp_path / RESULT).read_text())
     assert (result["task"], result["metric"]) == ("translation", "sentence BLEU")
-    by_words, by_sacre = result["signature"].split()
+    scoring, target = result["signature"].split("; target ")
+    assert target == target_signature(recipe(*flags).objective, recipe(*flags).candidates)
+    by_words, by_sacre = scoring.split()
     assert by_words == "multi-reference-bleu:order=4:smoothing=nltk3:bp=on:effective-order=off"
     assert by_sacre.startswith("sacrebleu:case:mixed|eff:no|tok:13a|smooth:exp|version:")
     assert result["cells"] == [row]
@@ -149,6 +154,38 @@ def test_without_dev_it_is_judged_by_what_it_learnt_from(tmp_path, files):
     row = run(tmp_path, "--train", files["train"], "--dev-beam", 2)
     assert row["dev"] == row["test"] == row["dev_sentence_bleu"]
     assert "test_expected_reward" not in row
+
+
+@pytest.mark.parametrize("there", [999, 1000, 2500])
+def test_without_dev_no_more_than_a_thousand_are_decoded(tmp_path, there):
+    sources = [f"s{number}" for number in range(there)]
+    train = write(tmp_path / "train.tsv", sources, [[source.upper()] for source in sources])
+    found = prepared("--train", train)
+    assert len(found.train) == there
+    chosen = [int(source[1:]) for source in found.dev.text.sources]
+    assert len(chosen) == len(found.dev.examples) == min(there, 1000)
+    assert {after - before for before, after in itertools.pairwise(chosen)} == ({2, 3} if there > 1000 else {1})
+    assert found.dev.text.references == [[f"S{number}"] for number in chosen]
+    assert found.test is found.dev
+    test = write(tmp_path / "test.tsv", ["a"], [["b"]])
+    assert prepared("--train", train, "--test", test).dev.text == found.dev.text
+
+
+@pytest.mark.parametrize(("precision", "products"), [("float32", "highest"), ("tf32", "high"), ("bf16", "high")])
+def test_statistics_are_of_the_precision_of_the_recipe(tmp_path, files, monkeypatch, precision, products):
+    flags = [*parts(files, "train", "dev"), "--epochs", 1, "--precision", precision]
+    run(tmp_path, *flags)
+    seen, translate = [], Translator.translate_numbers
+
+    def watched(self, *args, **options):
+        seen.append(torch.get_float32_matmul_precision())
+        return translate(self, *args, **options)
+
+    monkeypatch.setattr(Translator, "translate_numbers", watched)
+    before = torch.get_float32_matmul_precision()
+    TASK.test_statistics([recipe(*flags)], best_models(RunFolder(tmp_path)), [0])
+    assert seen == [products]
+    assert torch.get_float32_matmul_precision() == before
 
 
 # --- parts ------------------------------------------------------------------------------------------------
@@ -212,7 +249,7 @@ def test_vocabularies_are_of_the_training_part(tmp_path, kind):
         prepared("--train", train, *kind),
     )
     assert torch.equal(alone.target.frequencies, beside.target.frequencies)
-    assert int(alone.target.frequencies.sum()) == 6 if not kind else len(alone.target) <= 300
+    assert int(alone.target.frequencies.sum()) == 6 if not kind else len(alone.target) <= SPECIALS + 300
     if not kind:
         assert alone.dev.sources == [[SPECIALS, UNKNOWN]]
         assert alone.dev.references == [[["XY"]]]  # words of references stay what they are
@@ -227,43 +264,17 @@ def test_settings_of_words(tmp_path):
     assert len(prepared("--train", train, "--vocabulary.size", 2).target) == SPECIALS + 2
 
 
+@pytest.mark.parametrize("size", [256, 260])
+def test_settings_of_subwords(tmp_path, size):
+    train = write(tmp_path / "train.tsv", ["abcdefghijklmnop " * 2], [["qrstuvwxyz " * 2]])
+    found = prepared("--train", train, "--vocabulary.kind", "subwords", "--vocabulary.size", size)
+    assert len(found.source) == len(found.target) == SPECIALS + size
+
+
 def test_without_sacrebleu(tmp_path, files, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     assert "test_sacrebleu" not in run(tmp_path, *parts(files, "train", "dev"), "--epochs", 1)
-    assert TASK.signature(recipe()) == "multi-reference-bleu:order=4:smoothing=nltk3:bp=on:effective-order=off"
-
-
-# --- from another run -------------------------------------------------------------------------------------
-
-
-def test_training_goes_on_from_another_run(tmp_path, files):
-    flags = parts(files, "train", "dev", "test")
-    run(tmp_path / "ml", *flags)
-    other = write(tmp_path / "other.tsv", ["unheard of"], [["a b c"]])
-    for start in (tmp_path / "ml", tmp_path / "ml" / BEST):
-        made = recipe(
-            "--train", other, "--dev", files["dev"], "--start", start, "--seed", 5, "--dropout", 0.5, "--objective", "raml", "--tau", 1
-        )
-        begun, learner = Translator.load(tmp_path / "ml" / BEST), TASK.learner([made], CPU)
-        model = learner._model
-        assert all(torch.equal(value, begun.model.state_dict()[name]) for name, value in model.state_dict().items())
-        assert TranslationJudge.of(made).prepared.source.encode("unheard of") == [UNKNOWN, UNKNOWN]
-    learner.train(0, 0, 1, [True])  # which leaves the kept one as it was
-    again = TASK.learner([made], CPU)._model
-    assert all(torch.equal(value, begun.model.state_dict()[name]) for name, value in again.state_dict().items())
-    assert not any(map(torch.equal, model.parameters(), again.parameters()))
-    row = run(tmp_path / "raml", *flags, "--start", tmp_path / "ml", "--objective", "raml", "--tau", 0.5)
-    assert row["objective"] == "raml"
-    with pytest.raises(
-        RunError,
-        match=r"expected a model of the recipe's architecture, lstm with embedding 12, hidden 8, 1 layers, got lstm .*hidden 16, 1 layers",
-    ):
-        run(tmp_path / "no", *flags, "--start", tmp_path / "ml", "--hidden", 8)
-    with pytest.raises(RunError, match=r"nowhere cannot be gone on from: there is no .*nowhere; expected a run folder"):
-        run(tmp_path / "no", *flags, "--start", tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"dev.tsv is not a translator of softq"):
-        run(tmp_path / "no", *flags, "--start", files["dev"])
-    assert not (tmp_path / "no").exists()
+    assert TASK.signature(recipe()) == "multi-reference-bleu:order=4:smoothing=nltk3:bp=on:effective-order=off; target ml"
 
 
 # --- broken off -------------------------------------------------------------------------------------------
@@ -301,6 +312,8 @@ def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, files, fl
         (["--max-length", 0], "max_length must be at least 1"),
         (["--idiom", 1.5], r"idiom must lie in 0..1"),
         (["--vocabulary.kind", "subwords", "--lowercase"], "of whole words"),
+        (["--vocabulary.kind", "subwords", "--vocabulary.size", 255], "vocabulary.size must be at least 256 with kind = subwords.*got 255"),
+        (["--vocabulary.size", 0], "vocabulary.size must be at least 1"),
         (["--tie"], "tie needs embedding = hidden, got 12 and 16"),
         (["--model.kind", "transformer", "--heads", 3], "a multiple of heads"),
         (["--dropout", 1], r"dropout must lie in \[0, 1\)"),
@@ -312,6 +325,11 @@ def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, files, fl
 def test_what_does_not_go_together(flags, message):
     with pytest.raises(RecipeError, match=message):
         recipe(*flags)
+
+
+def test_a_pair_is_an_example_as_in_the_paper():
+    for name in ("paper", "tatoeba"):
+        assert read_toml(Path(__file__).parent.parent / "recipes" / f"translation-{name}.toml")["data"]["merge"] is False
 
 
 def test_cells_of_a_sweep_have_their_recipes_back():

@@ -62,11 +62,23 @@ def test_subwords_know_every_text(text):
 @QUICK
 @given(st.lists(st.integers(0, len(SUBWORDS) - 1)), st.lists(st.integers(0, len(WORDS) - 1)))
 def test_any_numbers_have_a_text(subwords, words):
-    assert isinstance(SUBWORDS.decode(subwords), str)
+    text = SUBWORDS.decode(subwords)
+    assert text == spaced(text)
+    assert SUBWORDS.plain(text) == SUBWORDS.plain(" ".join(text.splitlines()))
     assert SUBWORDS.words(subwords).count("<unk>") == subwords.count(UNKNOWN)
     assert WORDS.words(words).count("<unk>") == words.count(UNKNOWN)
     assert len(WORDS.words(words)) == sum(number >= UNKNOWN for number in words)
     assert WORDS.decode(words).count("<unk>") >= words.count(UNKNOWN)
+
+
+@pytest.mark.parametrize("separator", ["\n", "\r", "\r\n", "\t", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_subwords_are_one_line(separator):
+    dog = SUBWORDS.encode("dog")
+    bytes_of_it = [number + SPECIALS for number in SUBWORDS._tokenizer.encode(separator).ids]
+    for numbers in ([*dog, *bytes_of_it, *dog], [*bytes_of_it, *dog, *bytes_of_it, *bytes_of_it, *dog, *bytes_of_it]):
+        assert SUBWORDS.decode(numbers) == "dog dog"
+    assert SUBWORDS.decode([UNKNOWN, *bytes_of_it, UNKNOWN]) == "<unk> <unk>"
+    assert SUBWORDS.decode(bytes_of_it) == ""
 
 
 def test_unknown_subwords_are_written():

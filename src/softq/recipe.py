@@ -298,6 +298,9 @@ def _identity(recipe: Any) -> dict[str, Any]:
 def _nearest(name: str, known: Iterable[str], flag: bool = False) -> str:
     known = sorted(known)
     written = [f"--{k.replace('_', '-')}" if flag else repr(k) for k in known]
+    namesakes = [shown for k, shown in zip(known, written, strict=True) if flag and k.endswith(f".{name}")]
+    if namesakes:  # keys of several sections, none of which has the short flag
+        return f"did you mean {' or '.join(namesakes)}?"
     close = difflib.get_close_matches(name, known, 1, 0.5)
     if close:
         return f"did you mean {written[known.index(close[0])]}?"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +17,26 @@ from rich.table import Table
 
 from softq.data.bitext import read_bitext
 from softq.data.conll import Fault
-from softq.data.text import read_lines
+from softq.data.text import decode_line, read_lines, read_undecoded_lines
 from softq.data.tokens import tokenize, without_marks
 from softq.errors import DataError
 
 _ENOUGH = 100  # lines that tell what a file is
+_ONE_IN = 4  # sources of a bitext, or more often, is more than a word
 
 
 def is_bitext(path: Path) -> bool:
-    """Whether a file is sources and references by its name (.tsv) and its first lines: none is blank, and sources are more than a word."""
-    name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    if name.suffix.lower() != ".tsv":
+    """Whether a file is sources and references by its name (.tsv) and its first lines: what stands before a tab is often several words.
+
+    Tokens of column files may hold a space, but few do. Blank lines say nothing: where columns end a sentence so, here they are faults.
+    """
+    if not _has_columns(path):
         return False
-    try:
-        lines = [line for _, line in zip(range(_ENOUGH), read_lines(path), strict=False)]
-    except DataError:  # whoever reads it will say so
-        return False
-    return all(map(str.strip, lines)) and any(" " in line.partition("\t")[0].strip() for line in lines if "\t" in line)
+    sources: list[str] = []
+    with suppress(DataError):  # whoever reads it will say so
+        sources.extend(line.partition("\t")[0].strip() for line in islice(read_lines(path), _ENOUGH) if "\t" in line)
+    several = sum(" " in source for source in sources)
+    return several > 0 and several * _ONE_IN >= sum(map(bool, sources))
 
 
 def group_bitext(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
@@ -93,15 +99,16 @@ def show_bitext(file: dict[str, Any], console: Console) -> None:
 
 
 def check_bitext(paths: tuple[Path, ...]) -> dict[Path, list[Fault]]:
-    """Every fault of each file, by its line."""
+    """Every fault of each file, in the order of its lines."""
     found: dict[Path, list[Fault]] = {path: [] for path in paths}
     lines = {}
     for path in paths:
         try:
-            lines[path] = list(read_lines(path))
+            undecoded = list(read_undecoded_lines(path))
         except DataError as error:
             found[path].append(Fault(0, str(error)))
             continue
+        lines[path] = [_text_or_fault(line, number, found[path]) for number, line in enumerate(undecoded, start=1)]
         if not lines[path]:
             found[path].append(Fault(0, "no sentences: expected one per line"))
         found[path] += _column_faults(lines[path]) if len(paths) == 1 else _line_faults(lines[path])
@@ -110,7 +117,16 @@ def check_bitext(paths: tuple[Path, ...]) -> dict[Path, list[Fault]]:
         for path, count in counts.items():
             if count != counts[paths[0]]:
                 found[path].append(Fault(0, f"expected {counts[paths[0]]} lines, as in {paths[0]}, got {count}"))
-    return found
+    return {path: sorted(faults, key=lambda fault: fault.line or math.inf) for path, faults in found.items()}
+
+
+def _text_or_fault(line: bytes, number: int, found: list[Fault]) -> str:
+    """The text of a line; bytes that are none are a fault, and replaced."""
+    try:
+        return decode_line(line, number)
+    except DataError as error:
+        found.append(Fault(number, str(error)))
+        return line.decode(errors="replace")
 
 
 def _column_faults(lines: Sequence[str]) -> Iterator[Fault]:

@@ -23,11 +23,14 @@ from softq.cli.model_files import DecodingName, DecodingOption, choose_decoding,
 from softq.cli.predict_sentences import (
     BeamOption,
     FileTranslator,
+    LengthPenaltyOption,
     MethodOption,
     RewardOption,
     SamplesOption,
     Searching,
     SeedOption,
+    TemperatureOption,
+    TopPOption,
     translated,
 )
 from softq.cli.predict_trees import FileParser, Part, Parts, parsed
@@ -120,6 +123,9 @@ def predict(
     samples: SamplesOption = None,
     reward: RewardOption = None,
     seed: SeedOption = None,
+    temperature: TemperatureOption = None,
+    top_p: TopPOption = None,
+    length_penalty: LengthPenaltyOption = None,
     out: Annotated[
         Path | None, typer.Option(help="File for the result, packed if it ends in .gz or .xz.  [default: standard output]", dir_okay=False)
     ] = None,
@@ -142,7 +148,8 @@ def predict(
     at nothing but words.
 
     **A translator.** Every line comes back as its translation, in order and as soon as it is known, so that it can be one end of a
-    pipe. An empty line stays empty. `--method mbr` draws translations and takes the one of the highest expected reward.
+    pipe. An empty line stays empty. `--method mbr` draws translations and takes the one of the highest expected reward. With the same
+    `--seed`, draws for a line are the same from a file, packed or not, and from a pipe.
 
     **Examples**
 
@@ -155,7 +162,7 @@ def predict(
     """
     with one_line_errors():
         files = files or [STDIN]
-        searching = Searching(method, beam, samples, reward, seed)
+        searching = Searching(method, beam, samples, reward, seed, temperature, top_p, length_penalty)
         predictor: FileTagger | FileParser | FileTranslator
         if is_translator(model):
             if plain or decoding is not None:

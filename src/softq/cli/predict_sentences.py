@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import lzma
+import math
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import IO, Annotated, Any, cast
 
+import numpy as np
 import torch
 import typer
 
 from softq.cli.model_files import find_model
 from softq.cli.predict_trees import Part, Parts
+from softq.data.text import decode_line
 from softq.errors import DataError
 from softq.generation.translator import Translation, Translator
 from softq.rewards import NegativeEditDistance, Reward, RougeL, SentenceBLEU
 from softq.train import find_device
 
 _BLOCK = 1 << 16  # bytes that are read at a time, if so many are there
+_BATCH = 64  # sentences that are drawn for at a time
 
 
 class MethodName(StrEnum):
@@ -64,7 +70,36 @@ RewardOption = Annotated[
         help="Translators: what mbr expects, sentence BLEU, ROUGE-L or minus the edit distance.  [default: bleu]", show_default=False
     ),
 ]
-SeedOption = Annotated[int | None, typer.Option(help="Translators: seed of draws, for sample and mbr.  [default: 0]", show_default=False)]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Translators: seed of draws, for sample and mbr; draws for a line follow from it and the line's number.  [default: 0]",
+        show_default=False,
+    ),
+]
+TemperatureOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Translators: log-probabilities of words are divided by it before sample and mbr draw; below 1, likely words become "
+        "likelier.  [default: 1]",
+        show_default=False,
+    ),
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Translators: sample and mbr draw from the most probable words alone, as few as hold this share.  [default: 1, all words]",
+        show_default=False,
+    ),
+]
+LengthPenaltyOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Translators: a beam ranks by log-probability over length to this power; 0 prefers short translations.  "
+        "[default: the model's]",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -76,12 +111,15 @@ class Searching:
     samples: int | None = None
     reward: RewardName | None = None
     seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    length_penalty: float | None = None
 
     def refuse_for(self, path: Path) -> None:
         """An error if anything was said, and the model is no translator."""
         for name, value in vars(self).items():
             if value is not None:
-                raise DataError(f"--{name} is for translators, and {path} is none: leave it out")
+                raise DataError(f"{_flag(name)} is for translators, and {path} is none: leave it out")
 
     def options(self) -> dict[str, Any]:
         """Arguments of `softq.generation.Translator.translate`; what does not go together is an error."""
@@ -91,29 +129,60 @@ class Searching:
             "samples": (MethodName.mbr,),
             "reward": (MethodName.mbr,),
             "seed": (MethodName.sample, MethodName.mbr),
+            "temperature": (MethodName.sample, MethodName.mbr),
+            "top_p": (MethodName.sample, MethodName.mbr),
+            "length_penalty": (MethodName.beam,),
         }
         for name, methods in of_method.items():
             if getattr(self, name) is not None and method not in methods:
-                raise DataError(f"--{name} is for --method {' or '.join(methods)}, got --method {method}")
-        found: dict[str, Any] = {"method": method.value, "generator": torch.Generator().manual_seed(self.seed or 0)}
+                raise DataError(f"{_flag(name)} is for --method {' or '.join(methods)}, got --method {method}")
+        if self.temperature is not None and not 0 < self.temperature < math.inf:
+            raise DataError(f"--temperature must be a positive number, got {self.temperature}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise DataError(f"--top-p must be more than 0 and at most 1, got {self.top_p}")
+        if self.length_penalty is not None and not 0 <= self.length_penalty < math.inf:
+            raise DataError(f"--length-penalty must be a number from 0, got {self.length_penalty}")
+        found: dict[str, Any] = {"method": method.value}
         if self.reward is not None:
             found["reward"] = _REWARDS[self.reward]()
-        return found | {name: getattr(self, name) for name in ("beam", "samples") if getattr(self, name) is not None}
+        passed_on = ("beam", "samples", "temperature", "top_p", "length_penalty")
+        return found | {name: getattr(self, name) for name in passed_on if getattr(self, name) is not None}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def line_generator(seed: int, number: int) -> torch.Generator:
+    """What the draws for a line come from, which follows from the seed and the line's number alone."""
+    (mixed,) = np.random.SeedSequence(seed % 2**64, spawn_key=(number,)).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(mixed))
 
 
 @dataclass(frozen=True)
 class FileTranslator:
-    """A translator and how it searches."""
+    """A translator and how it searches.
+
+    Attributes:
+        path: what it was read from.
+        translator: the model.
+        options: of `softq.generation.Translator.translate_numbers`.
+        seed: of draws.
+        numbers: of the texts to come, which is what makes draws for a text the same in whatever parts texts come.
+
+    """
 
     path: Path
     translator: Translator
     options: dict[str, Any]
+    seed: int = 0
+    numbers: Iterator[int] = field(default_factory=partial(count, 1))
 
     @classmethod
     def load(cls, path: Path, searching: Searching) -> FileTranslator:
         """The best model of a run folder, or that of a file; on a GPU if there is one."""
         options = searching.options()
-        return cls(path, Translator.load(find_model(path)).to(find_device("auto")), options)
+        return cls(path, Translator.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0)
 
     @property
     def decoding(self) -> str:
@@ -122,8 +191,20 @@ class FileTranslator:
         return f"beam of {self.options.get('beam', self.translator.decoding.beam)}" if method == MethodName.beam else method
 
     def translate(self, texts: list[str]) -> list[Translation]:
-        """Translations of texts."""
-        return list(self.translator.translate(texts, **self.options))
+        """Translations of texts, which follow those of the calls before."""
+        if self.options["method"] not in (MethodName.sample, MethodName.mbr):
+            return list(self.translator.translate(texts, **self.options))
+        sources = [self.translator.source.encode(text) for text in texts]
+        places = [next(self.numbers) for _ in texts]
+        found = [Translation("", (), 0.0)] * len(texts)
+        order = sorted((k for k, source in enumerate(sources) if source), key=lambda k: len(sources[k]))
+        for first in range(0, len(order), _BATCH):  # shortest first, as translators do: generators stay beside their texts
+            batch = order[first : first + _BATCH]
+            generators: Any = [line_generator(self.seed, places[k]) for k in batch]
+            made = self.translator.translate_numbers([sources[k] for k in batch], generator=generators, batch_size=_BATCH, **self.options)
+            for k, one in zip(batch, made, strict=True):
+                found[k] = one
+        return found
 
 
 def translated(model: FileTranslator, *, probabilities: bool) -> Parts:
@@ -157,6 +238,6 @@ def read_as_they_come(file: IO[bytes], where: str) -> Iterator[list[str]]:
 
 def _text(line: bytes, where: str, number: int) -> str:
     try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}, line {number}: expected UTF-8 text, got the byte 0x{line[error.start]:02x}") from None
+        return decode_line(line, number).strip()
+    except DataError as error:
+        raise DataError(f"{where}, line {number}: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from enum import StrEnum
@@ -27,6 +28,9 @@ _CORPORA = {
     "translation": ("German-English of IWSLT 2014", "--train train.tsv --dev dev.tsv --test test.tsv"),
 }
 """The paper's corpora, and the flags that name them."""
+
+_ENDINGS = {"ner": ".conll", "parsing": ".conllu", "translation": ".tsv"}
+"""How files of a task's sentences end in a folder of `--data`."""
 
 
 class Scale(StrEnum):
@@ -63,6 +67,14 @@ def reproduce(
     context: typer.Context,
     task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="One experiment; all of them if left out.")] = None,
     scale: Annotated[Scale, typer.Option(help="small: minutes on two cores; paper: the sizes of the paper.")] = Scale.small,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the files of an experiment: train.tsv, dev.tsv and test.tsv of translation, .conllu of parsing, .conll of "
+            "ner; names such as en-train.tsv.gz will do. Without a test file, half of dev is kept for testing.",
+        ),
+    ] = None,
     jobs: Annotated[
         int, typer.Option(min=1, help="Runs to train at a time, each in a process of its own, where a task trains its models one by one.")
     ] = 1,
@@ -81,6 +93,7 @@ def reproduce(
     - `softq reproduce ner --scale paper --train eng.train --test eng.testb`: the paper's corpus, CoNLL-2003, of which you need a copy
     - `softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --test test.conllu`: parsers of your own treebank
     - `softq reproduce translation --scale paper --train train.tsv --dev dev.tsv --halve-dev`: translators of your own sentences
+    - `softq reproduce translation --scale paper --data iwslt14`: the same of the files train.tsv, dev.tsv and test.tsv of a folder
     """
     with one_line_errors():
         task, flags = split_flags(task, context.args)
@@ -89,14 +102,18 @@ def reproduce(
         if importlib.util.find_spec("matplotlib") is None:  # before hours of training, not after
             raise DependencyError("the report needs matplotlib, which is not installed: pip install 'softq[plot]'")
         out = out or Path("reproduction") / scale
-        experiments = {name: _find_experiment(name, scale, flags, alone=task is not None) for name in ([task] if task else TASKS)}
+        named = _flags_of_folder(task, data) if data is not None else []
+        experiments = {
+            name: _find_experiment(name, scale, [*named, *flags], alone=task is not None) for name in ([task] if task else TASKS)
+        }
         found, sources = {}, []
         for name, wanted in experiments.items():  # all of them are known to be sound before the first is trained
             folder = out / name
             with progress_bars() as watch:
                 sweep = run_sweep(wanted.task, wanted.recipe, wanted.grids, folder, resume=True, jobs=jobs, watch=watch)
             found[name] = (sweep, folder)
-            command = shlex.join(["softq", "reproduce", name, "--scale", scale, *flags])
+            folder_flags = [] if data is None else ["--data", str(data)]
+            command = shlex.join(["softq", "reproduce", name, "--scale", scale, *folder_flags, *flags])
             sources.append(Source(folder, command=command, scale=str(scale)))
         page = out / "report.html"
         write_report(read_sections(sources), page, title="softq: the paper’s experiments, run again")
@@ -106,6 +123,44 @@ def reproduce(
         for name, (sweep, _) in found.items():
             show_choices(sweep, experiments[name].recipe, results_console())
         typer.echo(f"page: {page}")
+
+
+def _flags_of_folder(task: str | None, folder: Path) -> list[str]:
+    """The flags that name the parts of a corpus in a folder."""
+    if task not in _ENDINGS:
+        raise RecipeError(f"--data is a folder of one experiment's files, and that is {' or '.join(_ENDINGS)}, got {task or 'all of them'}")
+    if not folder.is_dir():
+        raise RecipeError(f"--data: there is no folder {folder}")
+    train, dev, test = (_find_part(task, folder, part) for part in ("train", "dev", "test"))
+    for part, path in {"train": train, "dev": dev or (task == "ner" and test)}.items():  # folds of train can stand in for dev of a tagger
+        if not path:
+            raise RecipeError(f"--data: there is no file {_looked_for(part, _ENDINGS[task])} in {folder}; {_instead(task)}")
+    found = ["--train", train, "--dev", dev, "--test", test]
+    return found + (["--folds", "0"] if task == "ner" and dev else []) + (["--halve-dev"] if not test else [])
+
+
+def _find_part(task: str, folder: Path, part: str) -> str:
+    """The file of a part, "" if there is none."""
+    ending = _ENDINGS[task]
+    called = re.compile(rf"([^.].*[-_.])?{part}{re.escape(ending)}(\.gz|\.xz)?")
+    found = sorted(path for path in folder.iterdir() if called.fullmatch(path.name) and path.is_file())
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise RecipeError(f"--data: expected one file {_looked_for(part, ending)} in {folder}, got {names}; {_instead(task)}")
+    return str(found[0]) if found else ""
+
+
+def _looked_for(part: str, ending: str) -> str:
+    """What the file of a part is called.
+
+    >>> _looked_for("dev", ".tsv")
+    'dev.tsv or …-dev.tsv (or .gz, .xz)'
+    """
+    return f"{part}{ending} or …-{part}{ending} (or .gz, .xz)"
+
+
+def _instead(task: str) -> str:
+    return f"name files one by one instead, {_CORPORA[task][1]}"
 
 
 def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bool) -> Wanted:
@@ -122,6 +177,6 @@ def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bo
             if not Path(path).is_file():
                 raise RecipeError(
                     f"{name} at the paper's scale is trained on {corpus}, which does not come with softq, and there is no file {path}: "
-                    f"name your copy, softq reproduce {name} --scale paper {named}"
+                    f"name your copy, softq reproduce {name} --scale paper {named}, or its folder, --data DIR"
                 )
     return wanted

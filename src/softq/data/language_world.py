@@ -76,7 +76,6 @@ class LanguageWorld:
 
     Attributes:
         idiom: Share s of formal translations.
-        seed: Of the words.
 
     >>> world = LanguageWorld()
     >>> text = world.draw(2, seed=0, references=2)
@@ -89,19 +88,16 @@ class LanguageWorld:
     """
 
     idiom: float = 0.25
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.idiom <= 1:
             raise DataError(f"idiom, the share of formal translations, must lie in 0..1, got {self.idiom}")
-        if self.seed < 0:
-            raise DataError(f"seed must be 0 or more, got {self.seed}")
 
     def draw(self, size: int, *, seed: int, references: int = 1) -> Bitext:
         """Sources with references drawn from P(y | x), each for itself; another seed draws others from the same world."""
         if size < 0 or references < 1:
             raise DataError(f"expected 0 or more sources with 1 or more references, got {size} with {references}")
-        chances = _chances(self.seed, seed)
+        chances = _chances(seed)
         found = Bitext([], [])
         while len(found) < size:
             clause = _draw_clause(chances)
@@ -153,7 +149,7 @@ class LanguageWorld:
 
     @cached_property
     def _lexicon(self) -> Lexicon:
-        return make_lexicon(seeded_generator(self.seed, 0, "words"))
+        return make_lexicon(seeded_generator(0, 0, "words"))
 
 
 def _expected(translations: dict[str, float], hypotheses: list[list[str]], reward: SequenceReward) -> list[float]:
@@ -213,7 +209,7 @@ def _pick(variants: Variants, chance: float) -> str:
     return variants[-1][0]  # rounding
 
 
-def _chances(world: int, seed: int) -> Iterator[float]:
-    rng = seeded_generator(world, seed, "draw")
+def _chances(seed: int) -> Iterator[float]:
+    rng = seeded_generator(0, seed, "draw")
     while True:
         yield from rng.random(4096).tolist()

@@ -227,8 +227,8 @@ class SubwordVocabulary(Vocabulary):
         return tuple(number + SPECIALS for number in self._tokenizer.encode(" " + chunk).ids)
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """The text of numbers."""
-        return UNKNOWN_WORD.join(self._stretches(numbers)).removeprefix(" ")
+        """The text of numbers: one line, whatever bytes a model may give, with runs of white space as one space."""
+        return " ".join(UNKNOWN_WORD.join(self._stretches(numbers)).split())
 
     def words(self, numbers: Iterable[int]) -> list[str]:
         """The words of numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ def sample(
     max_length: int | Tensor,
     temperature: float = 1.0,
     top_p: float | None = None,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | Sequence[torch.Generator] | None = None,
 ) -> Candidates:
     """Independent draws, ``size`` per source: tokens ``[B, size, L]``.
 
@@ -54,7 +54,8 @@ def sample(
         max_length: after so many words END follows for certain; one number, or ``[B]``.
         temperature: log-probabilities are divided by it, and normalised again, before a word is drawn.
         top_p: words are drawn from the smallest set that holds this much of the (tempered) probability, normalised again.
-        generator: on any device; the numbers from it are drawn in advance, ``[max_length + 1, B, size]``.
+        generator: on any device; the numbers from it are drawn in advance, ``[max_length + 1, B, size]``. Or B generators on the CPU, one
+            for each source, whose draws then do not depend on the other sources: b gives ``[max_length[b] + 1, size]``.
 
     Returns:
         Candidates whose ``log_model`` is log P(y|x), END included, and whose ``log_proposal`` is the log-probability of what was drawn,
@@ -67,9 +68,7 @@ def sample(
     if top_p is not None and not 0.0 < top_p <= 1.0:
         raise ModelError(f"top_p must lie in (0, 1], got {top_p}")
     limits, longest = length_limits(max_length, memory)
-    numbers = torch.rand(
-        (longest + 1, len(limits), size), dtype=torch.float64, generator=generator, device=generator.device if generator else limits.device
-    ).to(limits.device)
+    numbers = _uniform(limits, longest, size, generator)
 
     def drawn(log_probs: Tensor, sources: Tensor, length: int) -> tuple[Tensor, Tensor]:
         tempered = log_probs if temperature == 1.0 else (log_probs / temperature).log_softmax(2)
@@ -77,6 +76,20 @@ def sample(
 
     tokens, lengths, log_model, log_proposal = _say(model, memory, size, limits, longest, drawn)
     return Candidates(tokens, lengths, log_proposal, log_model=log_model)
+
+
+def _uniform(limits: Tensor, longest: int, size: int, generator: torch.Generator | Sequence[torch.Generator] | None) -> Tensor:
+    """Numbers in [0, 1), float64 ``[longest + 1, B, size]`` on the device of ``limits``; of those behind a source's limit none counts."""
+    shape = (longest + 1, len(limits), size)
+    if generator is None or isinstance(generator, torch.Generator):
+        device = generator.device if generator else limits.device
+        return torch.rand(shape, dtype=torch.float64, generator=generator, device=device).to(limits.device)
+    if len(generator) != len(limits):
+        raise ModelError(f"expected one generator, or one for each of {len(limits)} sources, got {len(generator)}")
+    numbers = torch.zeros(shape, dtype=torch.float64)
+    for source, (limit, own) in enumerate(zip(limits.tolist(), generator, strict=True)):
+        numbers[: limit + 1, source] = torch.rand((limit + 1, size), dtype=torch.float64, generator=own)
+    return numbers.to(limits.device)
 
 
 def _draw(log_probs: Tensor, numbers: Tensor, top_p: float | None) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,7 @@ class TargetMaker:
 
     def __init__(self, objective: Objective, settings: Candidates, vocab: int, frequencies: Tensor | None = None) -> None:
         self.objective, self.settings = objective, settings
-        self.reward: Reward = SentenceBLEU(smoothing=settings.smoothing) if settings.reward == "bleu" else NegativeHamming()
+        self.reward = _reward(settings)
         self._sampler: Sampler | None = None
         self._tau = objective.tau or 0.0
         if objective.name == "ml" or settings.sampler == "model":
@@ -55,20 +55,12 @@ class TargetMaker:
         """Whether the candidates are the model's own, which the caller draws."""
         return self.objective.name != "ml" and self.settings.sampler == "model"
 
-    @property
-    def signature(self) -> str:
-        """Objective, reward and estimator in one word."""
-        if self.objective.name == "ml":
-            return "ml"
-        chosen = self.settings
-        drawn = f"{chosen.sampler}:size={chosen.size}" + (f":k={chosen.k}" if chosen.k else "")
-        return f"{self.objective.name}:tau={self.objective.tau:g}:{self.reward.signature}:{drawn}:estimator={chosen.estimator}"
-
     def __call__(self, references: Sentences, generator: torch.Generator, drawn: distributions.Candidates | None = None) -> SampledTarget:
         """Weights on candidates for references ``[B, R, M]``; ``drawn`` are the model's own, on the CPU, where it draws them."""
         if self.objective.name == "ml":
             return ml(distributions.Candidates(*references), references)
         if drawn is not None:
+            references = self._some(references, generator)
             cands = drawn.with_references(references)
         elif self._sampler is not None:
             references = self._some(references, generator)
@@ -85,11 +77,31 @@ class TargetMaker:
         return target(cands, references, self._tau, self.reward, estimator=estimator, k=self.settings.k or None, generator=generator)
 
     def _some(self, references: Sentences, generator: torch.Generator) -> Sentences:
-        """All references, or as many of them, chosen at random, as leave half of the candidates of n-gram replacement to others."""
-        most = max((self.settings.k or self.settings.size) // 2, 1)
-        if self.settings.sampler != "ngram" or references.lengths.shape[1] <= most:
+        """All references, or as many of them, chosen at random, as leave half of what a step uses to others."""
+        most = (self.settings.k or self.settings.size) // 2
+        limited = self.settings.sampler == "ngram" or self.settings.k > 0
+        if not limited or references.lengths.shape[1] <= most:
             return references
         rank = torch.rand(references.lengths.shape, generator=generator).masked_fill(~references.present, -1.0)
         chosen = rank.topk(most, 1).indices.sort(1).values
         lengths = references.lengths.gather(1, chosen)
         return Sentences(references.tokens.gather(1, chosen.unsqueeze(2).expand(-1, -1, references.tokens.shape[2])), lengths)
+
+
+def target_signature(objective: Objective, settings: Candidates) -> str:
+    """What a model was trained toward: objective, reward, candidates and estimator.
+
+    >>> target_signature(Objective("raml", 0.4), Candidates(sampler="hamming", reward="hamming", estimator="importance"))
+    'raml:tau=0.4:negative-hamming:hamming:size=10:rescale=on:estimator=importance'
+    """
+    if objective.name == "ml":
+        return "ml"
+    kind = {"ngram": f"ngram:n={settings.max_n}:{settings.replacements}", "hamming": "hamming", "model": "model"}[settings.sampler]
+    drawn = f"{kind}:size={settings.size}" + (f":k={settings.k}" if settings.k else "")
+    if settings.sampler == "hamming":
+        drawn += f":rescale={'on' if settings.rescale else 'off'}"
+    return f"{objective.name}:tau={objective.tau:g}:{_reward(settings).signature}:{drawn}:estimator={settings.estimator}"
+
+
+def _reward(settings: Candidates) -> Reward:
+    return SentenceBLEU(smoothing=settings.smoothing) if settings.reward == "bleu" else NegativeHamming()

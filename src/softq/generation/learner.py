@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from softq.decode import sample
+from softq.errors import RunError
 from softq.generation.candidates import TargetMaker
 from softq.generation.examples import Examples
 from softq.generation.perplexity import perplexity
@@ -48,7 +50,7 @@ class SequenceLearner:
 
     Batches, candidates and dropout follow from the seed, the epoch and the step alone, so there is nothing of them to save. Candidates of
     the next batches are made and scored in threads while this one is trained on; those that the model says itself are drawn when their turn
-    comes. Each process takes its share of every batch.
+    comes, and otherwise with another number of processes. Each process takes its share of every batch.
 
     Args:
         model: to train.
@@ -81,7 +83,7 @@ class SequenceLearner:
         workers: Workers,
     ) -> None:
         self._model, self._train, self._dev, self._judge, self._workers = model, train, dev, judge, workers
-        self._training, self._decay = training, optimizer.decay
+        self._training, self._decay, self._least_rate = training, optimizer.decay, optimizer.min_learning_rate
         self._target = TargetMaker(objective, candidates, model.vocab, frequencies)
         self._steps = Steps(model, optimizer, workers, precision=training.precision, graphs=training.graphs)
         self.examples = len(train)
@@ -90,6 +92,7 @@ class SequenceLearner:
         self._lowest = torch.tensor(math.inf, dtype=torch.float64)  # perplexity
         self._best: dict[str, Tensor] = {}
         self._stream: _Stream | None = None
+        self._known: Tensor | None = None  # the fingerprint
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Take steps first..last-1 of an epoch."""
@@ -119,7 +122,7 @@ class SequenceLearner:
         if len(bad):
             step = first + int(bad[0])
             batch = self._batches(epoch)[step]
-            raise NonFiniteLossError(f"the loss of epoch {epoch + 1}, step {step} is {float(losses[bad[0]])}", {"examples": batch})
+            raise NonFiniteLossError(f"the loss of epoch {epoch + 1}, step {step}, or its gradient, is not finite", {"examples": batch})
         self._loss += losses.sum()
 
     def _batches(self, epoch: int) -> list[Tensor]:
@@ -178,7 +181,7 @@ class SequenceLearner:
         with matrix_precision(self._training.precision):
             reached, rate = perplexity(self._model, self._dev), self._steps.learning_rate
         if reached > float(self._lowest):
-            self._steps.learning_rate = rate * self._decay
+            self._steps.learning_rate = max(rate * self._decay, min(rate, self._least_rate))
         self._lowest = torch.minimum(self._lowest, torch.tensor(reached, dtype=torch.float64))
         return {"loss": [loss], "dev_perplexity": [reached], "learning_rate": [rate]}
 
@@ -205,10 +208,28 @@ class SequenceLearner:
     def state(self) -> dict[str, Tensor]:
         """Parameters, the optimizer's tensors, the rate, the loss so far and the lowest perplexity."""
         parameters = {f"model.{name}": value.detach() for name, value in self._model.named_parameters()}
-        return parameters | self._steps.state() | {"loss": self._loss, "lowest_perplexity": self._lowest}
+        counters = {"loss": self._loss, "lowest_perplexity": self._lowest, "fingerprint": self._fingerprint()}
+        return parameters | self._steps.state() | counters
+
+    def _fingerprint(self) -> Tensor:
+        """What tells the words and sentences that this run is trained on from others."""
+        if self._known is not None:
+            return self._known
+        digest = hashlib.sha256()
+        for part in (self._train.sources, self._train.references):
+            digest.update(part.lengths.tobytes() + part.words.tobytes())
+        for name, value in sorted(self._judge.notes().items()):
+            digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+        self._known = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
+        return self._known
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from there."""
+        if not torch.equal(state["fingerprint"], self._fingerprint()):
+            raise RunError(
+                "the training data or the words of this run are not those that it began with, and its parameters mean other words; put the "
+                "files back, or begin a new run"
+            )
         self._load(below("model.", state))
         self._steps.load_state(state)
         self._loss, self._lowest = state["loss"].clone(), state["lowest_perplexity"].clone()

@@ -38,9 +38,11 @@ class Candidates:
 
     def __post_init__(self) -> None:
         """What goes together."""
-        at_least("size", self.size, 1)
+        at_least("size", self.size, 2 if self.sampler == "ngram" else 1)
         at_least("k", self.k, 0)
         at_least("max_n", self.max_n, 1)
+        if self.k == 1:
+            raise RecipeError("k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for all candidates")
         if self.k > self.size:
             raise RecipeError(f"k must not exceed size, got k = {self.k} of {self.size}")
         if self.estimator == "paper" and not self.k:
@@ -64,13 +66,15 @@ class Optimizer:
     """Adam, with a rate that falls when the development perplexity rises."""
 
     learning_rate: float = key(1e-3, "of Adam")
-    decay: float = key(0.5, "what the rate is multiplied by after an epoch of worse development perplexity; 1: never")
+    decay: float = key(0.5, "what the rate is multiplied by after an epoch without the lowest development perplexity so far; 1: never")
+    min_learning_rate: float = key(1e-5, "the rate does not fall below this")
     clip: float = key(5.0, "gradients are scaled down to this norm; 0: never")
     label_smoothing: float = key(0.0, "share of each word's target that is spread over all words")
 
     def __post_init__(self) -> None:
         """Steps go somewhere."""
         check_positive("learning_rate", self.learning_rate)
+        at_least("min_learning_rate", self.min_learning_rate, 0)
         at_least("clip", self.clip, 0)
         if not 0 < self.decay <= 1:
             raise RecipeError(f"decay must lie in (0, 1], got {self.decay}")

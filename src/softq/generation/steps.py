@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -106,8 +107,9 @@ class CandidateLoss(nn.Module):
 class Steps:
     """Takes steps with Adam; each returns the sum of the batch's losses as a tensor on the device, without waiting for it.
 
-    After a loss or a gradient that is not finite no parameter changes any more. On a GPU, forward and backward sweep are recorded once for
-    each shape of a batch and replayed, the update once for all; what is recorded is the same code that runs eagerly elsewhere.
+    After a loss or a gradient that is not finite no parameter changes any more, and losses are NaN from then on. On a GPU, forward and
+    backward sweep are recorded once for each shape of a batch and replayed, the update once for all; what is recorded is the same code
+    that runs eagerly elsewhere.
 
     Args:
         model: to train.
@@ -171,7 +173,7 @@ class Steps:
             torch.manual_seed(seed)
             total = self._sweep(batch.to(self._workers.device))
             self._update()
-            return total
+            return self._unless_stopped(total)
 
     def _sweep(self, batch: Batch) -> Tensor:
         """Forward and back: gradients of the mean loss; the sum of losses."""
@@ -180,6 +182,10 @@ class Steps:
         self._workers.backward(total * self._share)
         self._note_finite(total.detach())
         return total.detach()  # type: ignore[no-any-return]
+
+    def _unless_stopped(self, total: Tensor) -> Tensor:
+        """The loss, or NaN after something that was not finite, be it a gradient alone."""
+        return total.masked_fill(self._stopped > 0, math.nan)
 
     def _note_finite(self, value: Tensor) -> None:
         torch.maximum(self._stopped, (~value.isfinite()).to(self._stopped), out=self._stopped)
@@ -208,7 +214,7 @@ class Steps:
         graph.replay()
         found = total.clone()  # graphs share their memory: the next replay may write over it
         self._update_recorded.replay()
-        return found
+        return self._unless_stopped(found)
 
     def _record(self, function: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         stopped = self._stopped.clone()

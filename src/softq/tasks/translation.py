@@ -10,10 +10,13 @@ from torch import Tensor
 
 from softq.errors import DependencyError
 from softq.evaluate import sacre_bleu, sentence_bleu
+from softq.generation.candidates import target_signature
 from softq.generation.learner import SequenceLearner
+from softq.generation.steps import matrix_precision
 from softq.generation.translator import Translator, load_parameters
 from softq.rewards import MultiReferenceBLEU
-from softq.tasks.translation_judge import TranslationJudge
+from softq.tasks.translation_data import number_test
+from softq.tasks.translation_judge import TranslationJudge, statistics
 from softq.tasks.translation_recipe import TranslationRecipe
 from softq.train import Learner, Workers, find_device
 
@@ -48,18 +51,25 @@ class Translation:
         )
 
     def signature(self, recipe: TranslationRecipe) -> str:
-        """The sentence BLEU that translations are scored by; and how sacreBLEU counts, where it is installed."""
-        by_words = MultiReferenceBLEU().signature
+        """The sentence BLEU that translations are scored by; how sacreBLEU counts, where it is installed; what training aimed at."""
+        scoring = MultiReferenceBLEU().signature
         try:
             _, _, counted = sacre_bleu(["a"], [["a"]]).signature.partition("|")  # the number of references comes first, and is the data's
+            scoring += f" sacrebleu:{counted}"
         except DependencyError:
-            return by_words
-        return f"{by_words} sacrebleu:{counted}"
+            pass
+        return f"{scoring}; target {target_signature(recipe.objective, recipe.candidates)}"
 
     def test_statistics(self, cells: Sequence[TranslationRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
-        """Statistics of each test sentence's translation."""
-        model = Translator.from_tensors(best).to(find_device(cells[0].training.device)).model
-        return torch.stack([TranslationJudge.of(cells[number]).test(model) for number in chosen])
+        """Statistics of each test sentence's translation; the words are the best model's own, wherever its training started."""
+        training = cells[0].training
+        translator = Translator.from_tensors(best).to(find_device(training.device))
+        found = []
+        with matrix_precision(training.precision):
+            for number in chosen:
+                part = number_test(cells[number].data, translator.source, translator.target)
+                found.append(statistics(part, translator.translate_numbers(part.sources)))
+        return torch.stack(found)
 
     def metric_of(self, sums: Tensor) -> Tensor:
         """Mean sentence BLEU."""

@@ -15,7 +15,7 @@ from softq.generation.examples import Examples
 from softq.generation.translator import ModelSettings, Translator
 from softq.run import BEST
 from softq.tasks.files import halves, once
-from softq.tasks.translation_recipe import Data, VocabularySettings
+from softq.tasks.translation_recipe import MOST_OF_TRAIN, Data, VocabularySettings
 
 
 class Corpora(NamedTuple):
@@ -23,7 +23,7 @@ class Corpora(NamedTuple):
 
     Attributes:
         train: to learn from; with ``merge`` a source is there once.
-        dev: to choose by; None: train itself.
+        dev: to choose by; None: some of train.
         test: of the final numbers; None: dev again.
 
     """
@@ -31,6 +31,19 @@ class Corpora(NamedTuple):
     train: Bitext
     dev: Bitext | None
     test: Bitext | None
+
+    @property
+    def judged(self) -> Bitext:
+        """Dev, or as many sentences of train as are decoded in little time, at equal distances: files are often sorted."""
+        if self.dev is not None:
+            return self.dev
+        most, there = MOST_OF_TRAIN, len(self.train)
+        return self.train if there <= most else _take(self.train, [place * there // most for place in range(most)])
+
+    @property
+    def tested(self) -> Bitext:
+        """Test, or what the development scores are of."""
+        return self.judged if self.test is None else self.test
 
 
 @once(2)
@@ -123,6 +136,11 @@ class _Wanted(NamedTuple):
         return *self.data.files, self.start
 
 
+def number_test(data: Data, source: Vocabulary, target: Vocabulary) -> Part:
+    """The test part, or what stands for it, in the numbers of these words."""
+    return _number(read_corpora(data).tested, source, target)
+
+
 def prepare(data: Data, vocabulary: VocabularySettings, model: ModelSettings, start: str = "") -> Prepared:
     """Read and number, or find it done; with ``start``, a run folder or a model's file, by the words of that model."""
     prepared: Prepared = _prepare(_Wanted(data, vocabulary, str(_model_file(start)) if start else ""))
@@ -139,8 +157,35 @@ def _model_file(start: str) -> Path:
     if path.is_dir():
         path /= BEST
     if not path.is_file():
-        raise RunError(f"{start} cannot be gone on from: there is no {path}; expected a run folder of softq train translation, or a model")
+        raise RunError(
+            f"{start} cannot be gone on from: there is no {path}; expected a run folder of softq train translation, or a model. "
+            "A run that began there needs it until it is finished: put it back, or let a new run --start from the folder of that run"
+        )
     return path
+
+
+def _check_words(start: str, vocabulary: Vocabulary, settings: VocabularySettings) -> None:
+    """Refuse a model to start from that has other words than the recipe says.
+
+    How many words there are, and how rare, depends on the text that they are from: they may not exceed what a recipe sets, if it does.
+    """
+    wanted: dict[str, object] = {"kind": settings.kind}
+    got: dict[str, object] = {"kind": "words" if isinstance(vocabulary, WordVocabulary) else "subwords"}
+    if isinstance(vocabulary, WordVocabulary) and settings.kind == "words":
+        wanted |= {"tokenizer": settings.tokenizer, "lowercase": settings.lowercase}
+        got |= {"tokenizer": vocabulary.tokenizer, "lowercase": vocabulary.lowercase}
+    usual, size, rarest = VocabularySettings(), len(vocabulary) - SPECIALS, int(vocabulary.frequencies[SPECIALS:].min())
+    if settings.size != usual.size and size > settings.size:
+        wanted["size"], got["size"] = f"at most {settings.size}", size
+    if settings.min_freq != usual.min_freq and rarest < settings.min_freq:
+        wanted["min_freq"], got["min_freq"] = f"at least {settings.min_freq}", rarest
+    differ = [name for name in wanted if wanted[name] != got[name]]
+    if differ:
+        expected, came = (", ".join(f"{name} = {keys[name]}" for name in differ) for keys in (wanted, got))
+        raise RunError(
+            f"{start} cannot be gone on from, because its words stay: expected the recipe's [vocabulary], {expected}, got {came}; "
+            "give the model's own, or start from another one"
+        )
 
 
 def _shown(model: ModelSettings) -> str:
@@ -151,25 +196,28 @@ def _shown(model: ModelSettings) -> str:
 @once(2)
 def _prepare(wanted: _Wanted) -> Prepared:
     data, settings, start = wanted
-    train, dev, test = read_corpora(data)
     begun = Translator.load(start) if start else None
+    if begun is not None:
+        for vocabulary in (begun.source, begun.target):
+            _check_words(start, vocabulary, settings)
+    corpora = read_corpora(data)
+    train = corpora.train
     if begun is None:
         source = _fit(train.sources, settings)
         target = _fit([reference for references in train.references for reference in references], settings)
     else:
         source, target = begun.source, begun.target
     examples, left_out = _number_train(train, source, target, data)
-    judged = _number(train if dev is None else dev, source, target)
-    tested = judged if test is None else _number(test, source, target)
+    judged = _number(corpora.judged, source, target)
+    tested = judged if corpora.test is None else _number(corpora.test, source, target)
     return Prepared(source, target, examples, judged, tested, left_out, begun)
 
 
 def _fit(texts: Sequence[str], settings: VocabularySettings) -> Vocabulary:
+    size = SPECIALS + settings.size
     if settings.kind == "subwords":
-        return SubwordVocabulary.fit(texts, settings.size)
-    return WordVocabulary.fit(
-        texts, settings.min_freq, SPECIALS + settings.size, tokenizer=settings.tokenizer, lowercase=settings.lowercase
-    )
+        return SubwordVocabulary.fit(texts, size)
+    return WordVocabulary.fit(texts, settings.min_freq, size, tokenizer=settings.tokenizer, lowercase=settings.lowercase)
 
 
 def _number_train(train: Bitext, source: Vocabulary, target: Vocabulary, data: Data) -> tuple[Examples, int]:

@@ -43,10 +43,6 @@ class TranslationJudge:
         found = self.translate(model, self.prepared.dev, self.recipe.decoding.dev_beam)
         return float(sentence_bleu(statistics(self.prepared.dev, found).sum(0)))
 
-    def test(self, model: SequenceModel) -> Tensor:
-        """Statistics of each test sentence, `softq.evaluate.translation_statistics`."""
-        return statistics(self.prepared.test, self.translate(model, self.prepared.test))
-
     def measures(self, model: SequenceModel) -> dict[str, float]:
         """Every metric of both parts; of test sacreBLEU too, where it is installed, and of the built-in world the exact expected reward."""
         parts = {"dev": self.prepared.dev, "test": self.prepared.test}
@@ -73,7 +69,7 @@ class TranslationJudge:
 
 
 def statistics(part: Part, found: list[Translation]) -> Tensor:
-    """Statistics of translations, a row for each sentence."""
+    """Statistics of translations, `softq.evaluate.translation_statistics`, a row for each sentence."""
     return translation_statistics([translation.words for translation in found], part.references)
 
 

@@ -11,6 +11,11 @@ from softq.generation.translator import Decoding, ModelSettings
 from softq.recipe import Objective, at_least, check_seed, key
 from softq.tasks.files import check_parts
 
+MOST_OF_TRAIN = 1000
+"""Training sentences that scores are of, where there is no development part: all would be decoded in every epoch."""
+
+_BYTES = 256
+
 
 @dataclass(frozen=True)
 class Data:
@@ -20,7 +25,9 @@ class Data:
         "", "sentences to train on: source, tab, reference on each line; or sources alone (.gz, .xz); empty: the built-in world"
     )
     train_references: tuple[str, ...] = key((), "files of their translations, line by line, where train holds sources alone")
-    dev: str = key("", "sentences that settings are chosen on, in the same form; empty: the training sentences")
+    dev: str = key(
+        "", f"sentences that settings are chosen on, in the same form; empty: train, or {MOST_OF_TRAIN:,} of it at equal distances"
+    )
     dev_references: tuple[str, ...] = key((), "files of their translations, where dev holds sources alone")
     test: str = key("", "sentences of the final numbers, in the same form; empty: the development part again")
     test_references: tuple[str, ...] = key((), "files of their translations, where test holds sources alone")
@@ -59,7 +66,7 @@ class VocabularySettings:
 
     kind: Literal["words", "subwords"] = key("words", "whole words, the others unknown; or subwords, which spell any word (BPE)")
     min_freq: int = key(1, "words that occur less often are unknown")
-    size: int = key(32000, "most words, or number of subwords, of each language")
+    size: int = key(32000, "most words or subwords of each language, of which 256 are the bytes that subwords spell with")
     tokenizer: Literal["unicode", "space"] = key(
         "unicode", "words end at punctuation; or at white space alone, for text that is split already"
     )
@@ -69,6 +76,8 @@ class VocabularySettings:
         """Counts are counts."""
         at_least("min_freq", self.min_freq, 1)
         at_least("vocabulary.size", self.size, 1)
+        if self.kind == "subwords" and self.size < _BYTES:
+            raise RecipeError(f"vocabulary.size must be at least {_BYTES} with kind = subwords, every byte being one, got {self.size}")
         if self.kind == "subwords" and (self.min_freq > 1 or self.tokenizer != "unicode" or self.lowercase):
             raise RecipeError("min_freq, tokenizer and lowercase are of whole words: leave them out with kind = subwords")
 
