@@ -26,7 +26,6 @@ from softq.rewards import NegativeEditDistance, Reward, RougeL, SentenceBLEU
 from softq.train import find_device
 
 _BLOCK = 1 << 16  # bytes that are read at a time, if so many are there
-_BATCH = 64  # sentences that are drawn for at a time
 
 
 class MethodName(StrEnum):
@@ -194,17 +193,10 @@ class FileTranslator:
         """Translations of texts, which follow those of the calls before."""
         if self.options["method"] not in (MethodName.sample, MethodName.mbr):
             return list(self.translator.translate(texts, **self.options))
-        sources = [self.translator.source.encode(text) for text in texts]
-        places = [next(self.numbers) for _ in texts]
-        found = [Translation("", (), 0.0)] * len(texts)
-        order = sorted((k for k, source in enumerate(sources) if source), key=lambda k: len(sources[k]))
-        for first in range(0, len(order), _BATCH):  # shortest first, as translators do: generators stay beside their texts
-            batch = order[first : first + _BATCH]
-            generators: Any = [line_generator(self.seed, places[k]) for k in batch]
-            made = self.translator.translate_numbers([sources[k] for k in batch], generator=generators, batch_size=_BATCH, **self.options)
-            for k, one in zip(batch, made, strict=True):
-                found[k] = one
-        return found
+        generators = [line_generator(self.seed, next(self.numbers)) for _ in texts]
+        return self.translator.translate_numbers(
+            [self.translator.source.encode(text) for text in texts], generator=generators, **self.options
+        )
 
 
 def translated(model: FileTranslator, *, probabilities: bool) -> Parts:

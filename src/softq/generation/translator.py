@@ -160,7 +160,7 @@ class Translator:
         self.model.to(device)
         return self
 
-    def translate(self, texts: Iterable[str], *, batch_size: int = 64, **options: Any) -> Iterator[Translation]:
+    def translate(self, texts: Iterable[str], **options: Any) -> Iterator[Translation]:
         """Translations of texts, one for each and in their order, while the texts still come.
 
         Texts are taken a thousand at a time and sorted by their length, so that little of a batch is padding. An empty text has an empty
@@ -170,7 +170,7 @@ class Translator:
             options["generator"] = torch.Generator().manual_seed(0)
         waiting = iter(texts)
         while window := list(islice(waiting, _WINDOW)):
-            yield from self.translate_numbers([self.source.encode(text) for text in window], batch_size=batch_size, **options)
+            yield from self.translate_numbers([self.source.encode(text) for text in window], **options)
 
     def translate_numbers(
         self,
@@ -183,8 +183,8 @@ class Translator:
         temperature: float = 1.0,
         top_p: float | None = None,
         reward: Reward | None = None,
-        generator: torch.Generator | None = None,
-        batch_size: int = 64,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        batch_size: int | None = None,
     ) -> list[Translation]:
         """Translations of sentences that have their numbers already.
 
@@ -197,25 +197,27 @@ class Translator:
             temperature: of draws.
             top_p: of draws.
             reward: that ``"mbr"`` expects, between words of the target vocabulary; sentence BLEU if not given.
-            generator: of draws.
-            batch_size: sentences at a time.
+            generator: of draws; or one for each source, on the CPU, and then it does not matter what else is translated.
+            batch_size: sentences at a time; 64 if not given, and 512 on a GPU.
 
         """
         if method not in get_args(Search):
             raise ModelError(f"method must be one of {', '.join(get_args(Search))}, got {method!r}")
         found = [_EMPTY] * len(sources)
         order = sorted((number for number, words in enumerate(sources) if len(words)), key=lambda number: len(sources[number]))
-        drawing = {"temperature": temperature, "top_p": top_p, "generator": generator}
+        at_a_time = batch_size or (512 if self.model.output.weight.is_cuda else 64)
         with evaluating(self.model):
-            for first in range(0, len(order), batch_size):
-                batch = order[first : first + batch_size]
+            for first in range(0, len(order), at_a_time):
+                batch = order[first : first + at_a_time]
                 source = on_device(Sentences.pack([list(sources[number]) for number in batch]), self.model)
                 limits = (source.lengths * self.decoding.max_ratio).ceil().long() + _MORE_WORDS
                 if method in ("beam", "greedy"):
                     penalty = self.decoding.length_penalty if length_penalty is None else length_penalty
                     how: dict[str, Any] = {"method": method, "size": beam or self.decoding.beam, "length_penalty": penalty}
                 else:
-                    how = {"method": "sample", "size": samples if method == "mbr" else 1, **drawing}
+                    own = [generator[number] for number in batch] if isinstance(generator, Sequence) else generator
+                    how = {"method": "sample", "size": samples if method == "mbr" else 1, "generator": own}
+                    how |= {"temperature": temperature, "top_p": top_p}
                 candidates = self.model.generate(source, max_length=limits, **how)
                 chosen, expected = [0] * len(batch), [None] * len(batch)
                 if method == "mbr":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -114,11 +115,12 @@ class SequenceModel(nn.Module):
         length_penalty: float = 1.0,
         temperature: float = 1.0,
         top_p: float | None = None,
-        generator: torch.Generator | None = None,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
     ) -> Candidates:
         """Sentences for inputs ``[B, N]``: the best that a beam of ``size`` finds, the greedy one, or ``size`` draws.
 
-        Without ``max_length`` a sentence is at most twice as long as its input and ten words.
+        ``generator`` is of draws, one for all or one for each input (`softq.decode.sample`). Without ``max_length`` a sentence is at most
+        twice as long as its input and ten words.
         """
         memory = self.encode(*source)
         longest = 2 * source.lengths + 10 if max_length is None else max_length
