@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ner_commands import FAST, refused, softq, told, well
+from softq import generation
 from softq.cli import predict_sentences
 from softq.cli.data_bitext import is_bitext
 from softq.cli.predict_sentences import line_generator, read_as_they_come
@@ -87,7 +88,7 @@ def test_methods(runs, sources, flags, options):
     ],
 )
 def test_draws_follow_from_the_seed_and_the_line(runs, sources, tmp_path, monkeypatch, flags, seed, options):
-    monkeypatch.setattr(predict_sentences, "_BATCH", 4)  # so that there are several
+    monkeypatch.setattr(generation.translator, "_BATCH", 4)  # so that there are several
     translator = Translator.load(runs / "ml" / BEST)
     texts = [*sources[:3], "", *sources[3:]]
     one_by_one = [

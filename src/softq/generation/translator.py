@@ -38,6 +38,7 @@ FORMAT = "softq translator 1"
 _PARAMETERS = "model."  # names of parameters in a file begin so
 _WINDOW = 1024  # texts that are sorted by length together
 _MORE_WORDS = 10  # that a translation may have beyond max_ratio times those of its source
+_BATCH, _BATCH_ON_GPU = 64, 512  # sentences at a time, unless told
 _DRAWS = 32  # of which minimum Bayes risk chooses, unless told
 
 
@@ -205,7 +206,7 @@ class Translator:
             raise ModelError(f"method must be one of {', '.join(get_args(Search))}, got {method!r}")
         found = [_EMPTY] * len(sources)
         order = sorted((number for number, words in enumerate(sources) if len(words)), key=lambda number: len(sources[number]))
-        at_a_time = batch_size or (512 if self.model.output.weight.is_cuda else 64)
+        at_a_time = batch_size or (_BATCH_ON_GPU if self.model.output.weight.is_cuda else _BATCH)
         with evaluating(self.model):
             for first in range(0, len(order), at_a_time):
                 batch = order[first : first + at_a_time]
