@@ -12,7 +12,7 @@ import torch
 from small_runs import CPU, contents
 from softq.data.bitext import read_bitext
 from softq.data.vocabulary import END, SPECIALS, UNKNOWN
-from softq.errors import DataError, RecipeError
+from softq.errors import DataError, RecipeError, RunError
 from softq.evaluate import TRANSLATION_METRICS, sacre_bleu, sentence_bleu, translation_statistics
 from softq.generation.candidates import target_signature
 from softq.generation.translator import Translator
@@ -297,6 +297,17 @@ def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, files, fl
         writes += 1
         assert contents(out) == whole
     assert writes >= 2 * 6
+
+
+def test_a_run_does_not_go_on_with_other_sentences(tmp_path, files):
+    text = read_bitext(files["train"])
+    train = write(tmp_path / "train.tsv", text.sources[:24], text.references[:24])
+    flags = ["--train", train, "--dev", files["test"]]
+    run(tmp_path / "run", *flags)
+    (tmp_path / "run" / RESULT).unlink()  # as if it were not finished
+    write(train, text.sources[1:25], text.references[1:25])
+    with pytest.raises(RunError, match="cannot go on: the training data or the words of this run are not those"):
+        train_cells(TASK, [recipe(*flags)], tmp_path / "run", resume=True, workers=CPU)
 
 
 # --- recipes ----------------------------------------------------------------------------------------------

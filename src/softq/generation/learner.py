@@ -107,7 +107,7 @@ class SequenceLearner:
                 for step in range(first, last):
                     numbers, batch = next(self._stream)
                     seed = generator_for(self._training.seed, epoch, step, self._workers.rank).initial_seed()
-                    losses.append(self._steps(self._drawn(batch, numbers, seed), len(numbers), seed))
+                    losses.append(self._steps(self._drawn(batch, seed), len(numbers), seed))
             self._add(epoch, first, torch.stack(losses).double())
         except BaseException:  # Ctrl-C among them: threads must not outlive it
             self._close()
@@ -154,7 +154,7 @@ class SequenceLearner:
         # recorded or not, so that dropout is the same: what it draws depends on shapes
         return (batch.rounded(self._training.batch_size) if self._workers.size == 1 else batch).pinned()
 
-    def _drawn(self, batch: Batch, numbers: Tensor, seed: int) -> Batch:
+    def _drawn(self, batch: Batch, seed: int) -> Batch:
         """The batch, with candidates that the model says, where it is to say them."""
         if not self._target.from_model:
             return batch

@@ -247,9 +247,11 @@ class Steps:
 @contextmanager
 def matrix_precision(precision: Precision) -> Iterator[None]:
     """Matrix products on a GPU in float32, or in the coarser tf32, until the block ends; bf16 is for the output layer alone."""
-    before = torch.get_float32_matmul_precision()
+    before, of_recurrences = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+        torch.backends.cudnn.allow_tf32 = of_recurrences

@@ -196,6 +196,8 @@ def _start(learner: Learner, run: RunFolder, workers: Workers) -> _Progress:
         learner.load_state(last.tensors)
         if best is not None:
             learner.load_best(best.tensors)
+    except RunError as error:  # a learner knows better what does not fit
+        raise RunError(f"{run.path} cannot go on: {error}") from None
     except (KeyError, RuntimeError) as error:
         raise RunError(
             f"the checkpoint in {run.path} does not fit: it was written by another kind of training, such as one process instead of "
