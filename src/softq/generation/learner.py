@@ -18,6 +18,7 @@ from softq.generation.examples import Examples
 from softq.generation.perplexity import perplexity
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
 from softq.generation.steps import Batch, Steps, matrix_precision
+from softq.generation.translator import load_parameters
 from softq.models.sequence import SequenceModel
 from softq.recipe import Objective
 from softq.samplers import CandidateStream
@@ -133,7 +134,7 @@ class SequenceLearner:
 
         Candidates of several batches are made at once: of few inputs it would be more calls than work.
         """
-        source, references = self._train.take(torch.cat(list(group)))
+        source, references = self._train.take(torch.cat(tuple(group)))
         if self._target.from_model:
             made = Batch(*source, references.tokens, references.lengths, references.present.float())
         else:
@@ -200,7 +201,7 @@ class SequenceLearner:
     @torch.no_grad()
     def test(self) -> list[dict[str, float]]:
         """Final measures of the best model, which is the present one from here on."""
-        self._load(self._best)
+        load_parameters(self._model, self._best)
         self._model.eval()
         with matrix_precision(self._training.precision):
             return [self._judge.measures(self._model) | {"dev_perplexity": perplexity(self._model, self._dev)}]
@@ -230,14 +231,9 @@ class SequenceLearner:
                 "the training data or the words of this run are not those that it began with, and its parameters mean other words; put the "
                 "files back, or begin a new run"
             )
-        self._load(below("model.", state))
+        load_parameters(self._model, below("model.", state))
         self._steps.load_state(state)
         self._loss, self._lowest = state["loss"].clone(), state["lowest_perplexity"].clone()
-
-    @torch.no_grad()
-    def _load(self, parameters: Mapping[str, Tensor]) -> None:
-        for name, parameter in self._model.named_parameters():  # one that is tied to another has one name here, and two in state_dict
-            parameter.copy_(parameters[name])
 
     def best(self) -> dict[str, Tensor]:
         """The best model's parameters, and what its file holds beside them."""
@@ -255,10 +251,11 @@ class _Stream(Iterator[tuple[Tensor, Batch]]):
         self.epoch, self.step = epoch, step
         seed, batch_size = learner._training.seed, learner._training.batch_size
         size = max(1, _TOGETHER // batch_size)  # batches of a group
-        groups = list(batched(learner._batches(epoch), size))
+        batches = learner._batches(epoch)
+        groups = [batches[begin : begin + size] for begin in range(0, len(batches), size)]
         first, self._behind = divmod(step, size)  # of the first group, as many have been taken before
 
-        def prepare(job: tuple[int, tuple[Tensor, ...]], _: torch.Generator) -> list[tuple[Tensor, Batch]]:
+        def prepare(job: tuple[int, list[Tensor]], _: torch.Generator) -> list[tuple[Tensor, Batch]]:
             place, group = job
             made = learner._prepare(group, generator_for(seed, epoch, place, _CANDIDATES).initial_seed())
             return list(zip(group, made, strict=True))
@@ -278,12 +275,6 @@ class _Stream(Iterator[tuple[Tensor, Batch]]):
 
     def close(self) -> None:
         self._stream.close()
-
-
-def batched(items: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, ...]]:
-    """Items in groups of ``size``; itertools has it from Python 3.12 on."""
-    for begin in range(0, len(items), size):
-        yield tuple(items[begin : begin + size])
 
 
 _CANDIDATES = 1 << 20  # a place of its own among the seeds of a step, beside those of processes

@@ -1,15 +1,16 @@
-"""Scores against temperature, in percent: the panels of such a figure, its words and its numbers."""
+"""Scores against temperature, in percent: the panels of such a figure, its words and its numbers; and learning curves of systems."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from softq.evaluate import Interval
 from softq.report.figures import Canvas, Look, Series, describe, temperature_axis
 from softq.report.page import Column, Figure, Table
-from softq.report.systems import bare
+from softq.report.runs import RunSummary, learning_curves
+from softq.report.systems import System, bare
 
 GREY = "grey"  # the hue of the paper's curves
 
@@ -33,6 +34,19 @@ def figure_of_temperatures(name: str, title: str, caption: str, subject: str, pa
         draw=_drawer(panels),
         numbers=numbers(name, panels, "τ"),
     )
+
+
+def learning_of(
+    task: str, metric: str, runs: Sequence[RunSummary], systems: Sequence[System[Any]], name_of: Callable[[System[Any]], str]
+) -> Figure | None:
+    """Training loss and development score by epoch of the runs of some systems, under the names that these have in tables."""
+    shown = {system.name: system for system in systems}
+    named = [
+        dataclasses.replace(run, name=name_of(system), objective=system.objective)
+        for run in runs
+        if (system := shown.get(run.recipe_hash)) is not None and len(run.curve) > 1
+    ]
+    return learning_curves(task, metric, named) if named else None
 
 
 def _drawer(panels: Sequence[Panel]) -> Callable[[Canvas], None]:

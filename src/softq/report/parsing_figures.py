@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from softq.evaluate import Interval
-from softq.report.curves import GREY, Panel, figure_of_temperatures, flat
+from softq.report.curves import GREY, Panel, figure_of_temperatures, flat, learning_of
 from softq.report.figures import Look, Series
 from softq.report.page import Figure
 from softq.report.paper import PARSING_RAML
 from softq.report.parsing_results import ParsingResults, ParsingSystem, ParsingVariant
 from softq.report.parsing_tables import papers_gain
-from softq.report.runs import learning_curves
 from softq.report.systems import percent
 
 _LOOKS = {"RAML": Look("orange", "s", weight=2.2), "SQDML": Look("blue", "o", "--")}
@@ -48,13 +46,7 @@ def temperatures(results: ParsingResults, variant: ParsingVariant) -> Figure | N
 
 def learning(results: ParsingResults) -> Figure | None:
     """Training loss and development UAS by epoch, of the models that the tables show."""
-    shown = {system.name: system for system, _ in results.pairs()}
-    runs = [
-        dataclasses.replace(run, name=results.name_of(system), objective=system.objective)
-        for run in results.runs
-        if (system := shown.get(run.recipe_hash)) is not None and len(run.curve) > 1
-    ]
-    return learning_curves("parsing", "UAS", runs) if runs else None
+    return learning_of("parsing", "UAS", results.runs, [system for system, _ in results.pairs()], results.name_of)
 
 
 def _scores(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from softq.evaluate import Interval
-from softq.report.curves import GREY, Panel, figure_of_temperatures, flat
+from softq.report.curves import GREY, Panel, figure_of_temperatures, flat, learning_of
 from softq.report.figures import Look, Series
 from softq.report.page import Figure
-from softq.report.runs import learning_curves
 from softq.report.systems import percent
 from softq.report.translation_results import (
     METHODS,
@@ -60,13 +58,7 @@ def temperatures(results: TranslationResults, variant: TranslationVariant) -> Fi
 
 def learning(results: TranslationResults) -> Figure | None:
     """Training loss and development sentence BLEU by epoch, of the models that the tables compare."""
-    shown = {system.name: system for system, _ in results.chosen()}
-    runs = [
-        dataclasses.replace(run, name=results.name_of(system), objective=system.objective)
-        for run in results.runs
-        if (system := shown.get(run.recipe_hash)) is not None and len(run.curve) > 1
-    ]
-    return learning_curves("translation", "sentence BLEU", runs) if runs else None
+    return learning_of("translation", "sentence BLEU", results.runs, [system for system, _ in results.chosen()], results.name_of)
 
 
 def _scores(variant: TranslationVariant, curves: Curves, score: str, bayes: float | None = None) -> list[Series]:
