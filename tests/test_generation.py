@@ -154,6 +154,18 @@ def test_a_step_is_adam_on_a_clipped_gradient():
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=name)
 
 
+def test_the_rate_still_rules_after_a_checkpoint_is_loaded():
+    model = tiny()
+    batch = Batch.of(SOURCE, TargetMaker(Objective("ml"), Candidates(), 12)(REFERENCES, generator()))
+    begun, steps = Steps(tiny(), Optimizer(), WORKERS), Steps(model, Optimizer(), WORKERS)
+    begun(batch, 2, seed=0)
+    steps.load_state(begun.state())
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    steps.learning_rate = 0.0
+    steps(batch, 2, seed=0)
+    assert all(torch.equal(parameter, old) for parameter, old in zip(model.parameters(), before, strict=True))
+
+
 def test_rounded_batches_lose_nothing():
     target = TargetMaker(Objective("sqdml", 0.5), Candidates(size=5), 12)(REFERENCES, generator())
     batch = Batch.of(SOURCE, target)
