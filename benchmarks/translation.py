@@ -10,30 +10,21 @@ long.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import platform
 import statistics
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 import softq
+from sequences import machine_name, repeated_seconds, sentences, show, training
 from softq.generation.examples import Examples
-from softq.generation.learner import SequenceLearner
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
-from softq.models.sequence import SequenceModel, teacher_forcing
+from softq.generation.recipe import Candidates
+from softq.models.sequence import teacher_forcing
 from softq.models.translator import AttentionalTranslator
 from softq.recipe import Objective
 from softq.sentences import Sentences
-from softq.train import OneProcess
-from timing import synchronize
 
 SOURCE_VOCAB, TARGET_VOCAB, SOURCE_LENGTH, TARGET_LENGTH = 32_008, 22_821, 19, 20
 TAU = 0.4
@@ -72,92 +63,25 @@ class PlainTranslator(nn.Module):
         return log_probs.gather(2, wanted.unsqueeze(2)).squeeze(2).sum(1)
 
 
-def sentences(count: int, length: int, vocab: int, seed: int) -> list[list[int]]:
-    found: list[list[int]] = torch.randint(4, vocab, (count, length), generator=torch.Generator().manual_seed(seed)).tolist()
-    return found
-
-
-class NoJudge:
-    """Nobody is judged here."""
-
-    def score(self, model: SequenceModel) -> float:
-        """No score."""
-        return 0.0
-
-    def measures(self, model: SequenceModel) -> dict[str, float]:
-        """No measures."""
-        return {}
-
-    def notes(self) -> dict[str, Tensor]:
-        """No notes."""
-        return {}
-
-
-class Marked:
-    """Steps whose begin and end on the GPU are noted."""
-
-    def __init__(self, steps: Any) -> None:
-        self._steps, self.graphs = steps, steps.graphs
-        self.events: list[tuple[Any, Any]] = []
-
-    def __call__(self, *arguments: Any) -> Tensor:
-        """A step."""
-        if not self.graphs:
-            return self._steps(*arguments)
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        total = self._steps(*arguments)
-        end.record()
-        self.events.append((begin, end))
-        return total
-
-    def idle(self) -> float:
-        """Share of the time between steps."""
-        gaps = [before[1].elapsed_time(after[0]) for before, after in itertools.pairwise(self.events)]
-        return sum(gaps) / self.events[0][0].elapsed_time(self.events[-1][1])
-
-
-def training(name: str, inputs: int, steps: int, rounds: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Words a second of the real loop, the share of time in which the GPU waits, and the memory it takes."""
-    device = torch.device(options.device)
+def train(name: str, inputs: int, steps: int, options: argparse.Namespace) -> dict[str, Any]:
     data = Examples(
         sentences(inputs * steps, SOURCE_LENGTH, SOURCE_VOCAB, 0),
         [[sentence] for sentence in sentences(inputs * steps, TARGET_LENGTH, TARGET_VOCAB, 1)],
     )
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    learner = SequenceLearner(
+    found = training(
+        f"{name}, {inputs} × 10",
         AttentionalTranslator(SOURCE_VOCAB, TARGET_VOCAB, embedding=options.size, hidden=options.size),
         data,
-        data,
-        NoJudge(),
-        objective=Objective("raml", TAU),
-        candidates=SETTINGS[name],
-        optimizer=Optimizer(),
-        training=SequenceTraining(batch_size=inputs, precision=options.precision),
-        workers=OneProcess(device),
+        Objective("raml", TAU),
+        SETTINGS[name],
+        inputs=inputs,
+        words=inputs * 10 * TARGET_LENGTH,
+        steps=steps,
+        rounds=options.rounds,
+        device=torch.device(options.device),
+        precision=options.precision,
     )
-    learner.train(0, 0, min(5, steps), [True])
-    marked = learner._steps = Marked(learner._steps)
-    speeds, idle = [], []
-    for epoch in range(1, rounds + 1):
-        marked.events.clear()
-        start = time.perf_counter()
-        learner.train(epoch, 0, steps, [True])
-        synchronize()
-        seconds = time.perf_counter() - start
-        speeds.append(inputs * steps * 10 * TARGET_LENGTH / seconds)
-        if device.type == "cuda":
-            idle.append(marked.idle())
-    return {
-        "work": f"{name}, {inputs} × 10",
-        "steps": steps,
-        "words_per_second": round(statistics.median(speeds)),
-        "idle": round(statistics.median(idle), 4) if idle else None,
-        "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if idle else None,
-        "bar": BARS[name, inputs],
-    }
+    return found | {"bar": BARS[name, inputs]}
 
 
 def plain_loop(inputs: int, steps: int, rounds: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -183,16 +107,6 @@ def plain_loop(inputs: int, steps: int, rounds: int, options: argparse.Namespace
     step()
     speeds = [inputs * steps * 10 * TARGET_LENGTH / seconds for seconds in repeated_seconds(step, steps, rounds)]
     return {"work": f"plain loop, {inputs} × 10", "words_per_second": round(statistics.median(speeds))}
-
-
-def repeated_seconds(call: Callable[[], object], times: int, rounds: int) -> Iterator[float]:
-    for _ in range(rounds):
-        synchronize()
-        start = time.perf_counter()
-        for _ in range(times):
-            call()
-        synchronize()
-        yield time.perf_counter() - start
 
 
 def decoding(count: int, rounds: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -224,33 +138,16 @@ def main() -> None:
     options = make.parse_args()
     on_gpu = options.device == "cuda"
     usual = {64: 200, 10: 600} if on_gpu else {64: 2, 10: 2}
-    rows = [training(name, inputs, options.steps or steps, options.rounds, options) for inputs, steps in usual.items() for name in SETTINGS]
+    rows = [train(name, inputs, options.steps or steps, options) for inputs, steps in usual.items() for name in SETTINGS]
     plain = plain_loop(10, 20 if on_gpu else 1, min(options.rounds, 3), options)
     ours = next(row for row in rows if row["work"] == "n-gram, 10 × 10")
     ours["times_plain"] = round(ours["words_per_second"] / plain["words_per_second"], 2)
     rows += [plain, decoding(2048 if on_gpu else 16, min(options.rounds, 3), options)]
-    machine = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
+    machine = machine_name(options.device)
     if not options.json:
-        show(rows, machine)
+        show(rows, f"the paper's translator, {machine}")
     about = {"device": options.device, "machine": machine, "torch": torch.__version__, "precision": options.precision}
     print(json.dumps({"benchmark": "translation", **about, "rows": rows}))
-
-
-def show(rows: list[dict[str, Any]], machine: str) -> None:
-    table = Table(title=f"the paper's translator, {machine}", box=box.SIMPLE)
-    for column in ("work", "words/s", "sentences/s", "bar", "× plain loop", "GPU idle", "memory"):
-        table.add_column(column, justify="left" if column == "work" else "right")
-    for row in rows:
-        table.add_row(
-            row["work"],
-            f"{row['words_per_second']:,}" if "words_per_second" in row else "",
-            f"{row['sentences_per_second']:,}" if "sentences_per_second" in row else "",
-            f"{row['bar']:,.0f}" if row.get("bar") else "",
-            f"{row['times_plain']:.1f}" if "times_plain" in row else "",
-            "" if row.get("idle") is None else f"{row['idle']:.1%}",
-            "" if row.get("peak_gib") is None else f"{row['peak_gib']:.1f} GiB",
-        )
-    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,46 @@
-"""Fixtures that several files of tests name in ``pytestmark``."""
+"""Fixtures that several files of tests name in ``pytestmark``, and what spares the count of coverage from slowing others' code."""
 
+import contextlib
+import functools
 import os
+import sys
 
 import pytest
 import torch
+from numba.core.dispatcher import Dispatcher
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by whichever file of tests comes first
 
 from small_runs import single_thread
 from softq.train import events
+
+
+def untraced(function):
+    """The same function, unseen by the count of coverage."""
+
+    @functools.wraps(function)
+    def call(*arguments):
+        tracer = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return function(*arguments)
+        finally:
+            sys.settrace(tracer)
+
+    return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiling_and_drawing_are_not_traced():
+    """Coverage is told of each line that Python runs, whoever wrote it: numba's compiler and matplotlib take half as long again for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dispatcher, "compile", untraced(Dispatcher.compile))
+        with contextlib.suppress(ImportError):
+            from matplotlib.figure import Figure
+
+            patch.setattr(Figure, "draw", untraced(Figure.draw))
+        yield
 
 
 @pytest.fixture(scope="module")

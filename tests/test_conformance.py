@@ -12,6 +12,7 @@ import oracle
 import softq
 import softq.distributions
 from families import FAMILIES
+from scale import draws
 from softq.errors import InfeasibleError, SoftqError
 
 BATCH = 8
@@ -163,7 +164,7 @@ def test_samples_follow_the_distribution(family):
     """Chi-square against enumeration; a right sampler fails a case with probability 1e-6."""
     scores = family.random_scores((2,), forbid=0.1, seed=8)
     p = family.make(*scores)
-    count = 20_000
+    count = draws(20_000)
     drawn = p.sample((count,), generator=torch.Generator().manual_seed(0))
     assert drawn.shape == (count, 2, *p.event_shape)
     for b in range(2):

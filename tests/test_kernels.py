@@ -10,6 +10,7 @@ from scipy import stats
 
 import oracle
 import softq
+from scale import draws
 from softq.kernels import contrast, jit, spanning
 
 
@@ -105,15 +106,16 @@ def test_best_spanning_tree_against_enumeration_with_many_cycles(multiroot):
 def test_samplers_agree_when_the_walk_is_given_up(monkeypatch):
     """Heads drawn one by one follow the same distribution as Wilson's walks (failure rate 1e-6 each)."""
     arcs = torch.randn(1, 4, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    count = draws(20_000)
     for multiroot in (False, True):
         trees = oracle.trees(3, multiroot=multiroot, projective=False)
         probs = oracle.probabilities([oracle.tree_score(arcs[0].tolist(), heads) for heads in trees])
         for patience in (0, 1, 50):
             monkeypatch.setattr(spanning, "_PATIENCE", patience)
-            drawn = softq.SpanningTree(arcs, multiroot=multiroot).sample((5_000,), generator=torch.Generator().manual_seed(4))
+            drawn = softq.SpanningTree(arcs, multiroot=multiroot).sample((count,), generator=torch.Generator().manual_seed(4))
             seen = [int((drawn[:, 0] == torch.tensor(heads)).all(1).sum()) for heads in trees]
-            assert sum(seen) == 5_000
-            statistic = sum((o - 5_000 * q) ** 2 / (5_000 * q) for o, q in zip(seen, probs, strict=True))
+            assert sum(seen) == count
+            statistic = sum((o - count * q) ** 2 / (count * q) for o, q in zip(seen, probs, strict=True))
             assert stats.chi2.sf(statistic, len(trees) - 1) > 1e-6
 
 

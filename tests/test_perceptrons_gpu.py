@@ -14,6 +14,7 @@ from softq.kernels import perceptrons, perceptrons_cpu, perceptrons_gpu
 from test_perceptrons import PAPER, as_double, grid, only, options, part, run
 
 kernels_run = mark_for(perceptrons_gpu._train)
+pytestmark = pytest.mark.no_cover  # it follows no Triton kernel, and makes their interpreter twice as slow
 
 SMALL = (2, 3, 2)
 

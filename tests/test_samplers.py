@@ -138,17 +138,17 @@ def test_a_space_that_chance_does_not_find_is_listed_by_its_law():
     weights = torch.tensor([1.0, 3e-7, 1e-7], dtype=torch.float64)
     law = oracle.ngram_replacement([(0, 0)], 1, lambda n: {(w,): float(weights[w]) for w in range(3)})
     assert sorted(law.values())[-1] > 2 * sorted(law.values())[0]
-    cands = NgramReplacement(3, max_n=1, size=2, frequencies=weights / weights.sum())([[0, 0]] * draws(2000), generator=gen(3))
+    cands = NgramReplacement(3, max_n=1, size=2, frequencies=weights / weights.sum())([[0, 0]] * draws(1000), generator=gen(3))
     assert_follows(drawn(cands, 1), law)
 
 
 def test_the_rest_of_a_set_comes_from_the_list():
     """A likely candidate is found by chance, the unlikely ones behind it by their law."""
     weights = torch.tensor([0.5, 0.5, 3e-7, 1e-7], dtype=torch.float64)
-    cands = NgramReplacement(4, max_n=1, size=3, frequencies=weights)([[0]] * draws(2000), generator=gen(4))
+    cands = NgramReplacement(4, max_n=1, size=3, frequencies=weights)([[0]] * draws(1000), generator=gen(4))
     assert cands.tokens[:, 1].eq(1).all()
     last = Counter(cands.tokens[:, 2, 0].tolist())
-    count = draws(2000)
+    count = draws(1000)
     assert chisquare([last[2], last[3]], [0.75 * count, 0.25 * count]).pvalue > CHANCE
 
 
@@ -254,8 +254,8 @@ def test_edits_follow_their_law(refs, keep_last):
 
 def test_edits_of_which_more_never_come():
     """Where the law is cut because no draw would reach further, log-proposals come from a recursion that does not count edits."""
-    g = gen(12)
-    refs = Sentences(torch.randint(50, (draws(200), 2, 20), generator=g), torch.randint(14, 21, (draws(200), 2), generator=g))
+    g, count = gen(12), draws(200) // 4
+    refs = Sentences(torch.randint(50, (count, 2, 20), generator=g), torch.randint(14, 21, (count, 2), generator=g))
     refs.tokens[:, 1, :13] = refs.tokens[:, 0, :13]
     usual = EditStratified(50, 0.5, size=20, rescale=True, specials=[3])
     law = edit_law(20, 49, -1.0 / usual.temperature, 20)

@@ -29,7 +29,7 @@ def small(*, vocab=12, seed=1, dtype=torch.float64, tie=False, **sizes):
 
 def test_word_by_word_equals_all_at_once():
     model = small()
-    memory = model.encode(*SOURCES)
+    memory = model.encode(SOURCES)
     inputs, _, _ = teacher_forcing(*CANDIDATES)
     together = model.hidden(memory, inputs)
     assert together.shape == (*inputs.shape, 8)
@@ -43,7 +43,7 @@ def test_word_by_word_equals_all_at_once():
 
 def test_rows_of_state_and_memory_can_be_selected():
     model = small()
-    memory = model.encode(*SOURCES)
+    memory = model.encode(SOURCES)
     words = torch.tensor([[4, 5, 6], [7, 8, 9]])  # of two sources, three sentences each
     pairs = tuple(part[:2] for part in memory)
     _, state = model.step(pairs, model.start(pairs, 3), torch.full((6,), START))
@@ -81,7 +81,7 @@ def test_ragged_candidates_equal_a_loop_over_them():
 
 def test_every_word_before_and_none_after_matters():
     model = small()
-    memory = model.encode(*SOURCES)
+    memory = model.encode(SOURCES)
     inputs = torch.tensor([START, 4, 5, 6, 7]).expand(4, 1, 5)
     before = model.hidden(memory, inputs)
     for place in range(1, 5):
@@ -131,7 +131,7 @@ def test_probabilities_sum_to_one():
     words = range(END + 1, 7)
     every = [list(s) for length in range(4) for s in itertools.product(words, repeat=length)]
     log_probs = model.log_prob(sources, Sentences.pack([every, every]))
-    memory = model.encode(*sources)
+    memory = model.encode(sources)
     longer = torch.zeros(2, dtype=torch.float64)
     for prefix in itertools.product(words, repeat=4):
         state, log_p = model.start(memory, 1), torch.zeros(2, dtype=torch.float64)
@@ -169,7 +169,7 @@ def test_first_weights_follow_from_the_seed():
 def test_a_new_model_is_nearly_uniform():
     """And so learns from the first step on: no score is large."""
     model = TransformerTranslator(100, 1000).eval()
-    following, _ = model.next_log_probs(memory := model.encode(*SOURCES), model.start(memory, 1), torch.full((4,), START))
+    following, _ = model.next_log_probs(memory := model.encode(SOURCES), model.start(memory, 1), torch.full((4,), START))
     assert following.exp().sum(1).tolist() == pytest.approx([1.0] * 4, abs=1e-5)
     entropy = -(following.exp() * following.clamp(min=-1e9)).sum(1)
     assert (entropy > 0.9 * math.log(1000)).all()

@@ -88,7 +88,7 @@ def test_methods(runs, sources, flags, options):
     ],
 )
 def test_draws_follow_from_the_seed_and_the_line(runs, sources, tmp_path, monkeypatch, flags, seed, options):
-    monkeypatch.setattr(generation.translator, "_BATCH", 4)  # so that there are several
+    monkeypatch.setattr(generation.search, "_BATCH", 4)  # so that there are several
     translator = Translator.load(runs / "ml" / BEST)
     texts = [*sources[:3], "", *sources[3:]]
     one_by_one = [

@@ -12,7 +12,8 @@ from small_runs import CPU
 from softq.data.vocabulary import END, SPECIALS, UNKNOWN, WordVocabulary
 from softq.decode import mbr
 from softq.errors import DataError, ModelError, RunError
-from softq.generation.translator import FORMAT, Decoding, ModelSettings, Translation, Translator
+from softq.generation.search import Said
+from softq.generation.translator import Decoding, ModelSettings, Translator
 from softq.rewards import NegativeEditDistance, SentenceBLEU
 from softq.run import BEST, RESULT, RunFolder
 from softq.sentences import Sentences
@@ -70,7 +71,7 @@ def damaged(made, **changes):
     [
         (lambda t, m: {n: v for n, v in t.items() if n != "about"}, "got none of the name 'about'"),
         (lambda t, m: t | {"about": torch.tensor([1], dtype=torch.uint8)}, "expected JSON in the tensor 'about'"),
-        (lambda t, m: damaged(m, format="softq parser 1"), f"expected the format '{FORMAT}', got 'softq parser 1'"),
+        (lambda t, m: damaged(m, format="softq parser 1"), f"expected the format '{Translator.format}', got 'softq parser 1'"),
         (lambda t, m: damaged(m, model={"kind": "gru"}), "does not fit together"),
         (lambda t, m: damaged(m, model=None), "does not fit together"),
         (lambda t, m: damaged(m, model={"hidden": 16, "embedding": 8}), r"as torch.float32 \[.*\], got"),
@@ -107,7 +108,7 @@ def test_translations_come_in_order_whatever_the_batches():
         found = list(made.translate(texts, batch_size=batch_size))
         assert [one.text for one in found] == [one.text for one in one_by_one]
         assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in one_by_one], abs=1e-4)
-    assert found[12] == found[-1] == Translation("", (), 0.0)
+    assert found[12] == found[-1] == Said("", (), 0.0)
     assert len({one.text for one in found}) > 10
 
 

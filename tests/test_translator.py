@@ -23,7 +23,7 @@ def translator(**options):
 
 
 def by_steps(model, source, sentence):
-    memory = model.encode(torch.tensor([source]), torch.tensor([len(source)]))
+    memory = model.encode((torch.tensor([source]), torch.tensor([len(source)])))
     state, total = model.start(memory, 1), 0.0
     for before, word in itertools.pairwise([START, *sentence, END]):
         log_probs, state = model.next_log_probs(memory, state, torch.tensor([before]))
@@ -78,7 +78,7 @@ def test_dropout_of_the_decoder_is_that_of_the_steps():
 @torch.no_grad()
 def test_probabilities_of_all_sentences_sum_to_one():
     model = translator()
-    memory = model.encode(torch.tensor([[5, 6]]), torch.tensor([2]))
+    memory = model.encode((torch.tensor([[5, 6]]), torch.tensor([2])))
     total, prefixes = 0.0, [((), 0.0)]
     for _ in range(3):
         longer = []

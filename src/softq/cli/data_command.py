@@ -1,4 +1,4 @@
-"""`softq data`: what files of labels and trees hold, and what is wrong with them."""
+"""`softq data`: what files of labels, trees, translations and captions hold, what is wrong with them; images as vectors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich import box
@@ -16,15 +16,19 @@ from rich.table import Table
 
 import softq
 from softq.cli.data_bitext import check_bitext, count_bitext, group_bitext, is_bitext, show_bitext
+from softq.cli.data_captions import check_captions_and_features, count_captions, is_captions, show_captions
+from softq.cli.data_features import features as encode_images
 from softq.cli.data_trees import add_counts, count_trees, show_trees
 from softq.cli.shared import one_line_errors, results_console
 from softq.data.agreement import Agreement, agreement
+from softq.data.captions import Split
 from softq.data.conll import MISSING, Annotators, check_conll, find_scheme, read_conll
 from softq.data.conllu import check_conllu, is_conllu
 from softq.data.tags import Scheme, spans
 from softq.errors import DataError, OutputError
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+data.command("features")(encode_images)
 
 
 class SchemeName(StrEnum):
@@ -42,14 +46,23 @@ class FormatName(StrEnum):
     columns = "columns"
     conllu = "conllu"
     bitext = "bitext"
+    captions = "captions"
+
+
+class SplitName(StrEnum):
+    """A part of Karpathy's JSON."""
+
+    train = "train"
+    val = "val"
+    test = "test"
 
 
 Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILES…",
-        help="Column files, a token per line, its labels in the last columns, trees in CoNLL-U or CoNLL-X, or sentences with translations; "
-        "plain, .gz or .xz.",
+        help="Column files, a token per line, its labels in the last columns, trees in CoNLL-U or CoNLL-X, sentences with translations, "
+        "or images with captions; plain, .gz or .xz.",
     ),
 ]
 FormatOption = Annotated[
@@ -59,7 +72,8 @@ FormatOption = Annotated[
         help="`columns` of labels or trees in `conllu`. `auto` takes files for trees that are called .conllu or .conllx, or whose first "
         "word has ten or eight columns separated by tabs, with the number 1 in the first and a number or _ in the seventh. `bitext` is "
         "a file of sources, tabs and translations, which `auto` knows by .tsv and sources of several words, or a file of sources and files "
-        "of their translations, line by line, which only `--format bitext` knows.",
+        "of their translations, line by line, which only `--format bitext` knows. `captions` is a file of images, tabs and captions, "
+        "which `auto` knows by names such as dog.jpg in the first column, or Karpathy's JSON, which it knows by .json.",
     ),
 ]
 AnnotatorsOption = Annotated[
@@ -72,12 +86,25 @@ AnnotatorsOption = Annotated[
     ),
 ]
 SchemeOption = Annotated[SchemeName | None, typer.Option(help="How entities are written; found by looking if not given.")]
+SplitOption = Annotated[SplitName | None, typer.Option(help="Only this part of the captions in Karpathy's JSON; restval belongs to train.")]
+FeaturesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--features",
+        metavar="FILE.npy",
+        help="Features of the images of one file of captions, to be checked, too: rows in the order in which images first appear, or of "
+        "the images that FILE.names.txt names.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 @data.callback()
 def _data() -> None:
-    """Look at column files (CoNLL), trees (CoNLL-U) and translations before training on them: `stats` counts, `check` finds faults."""
+    """Look at column files (CoNLL), trees (CoNLL-U), translations and captions before training: `stats` counts, `check` finds faults.
+
+    `features` turns images into the vectors that captioners are trained on.
+    """
 
 
 @data.command()
@@ -86,6 +113,7 @@ def stats(
     annotators: AnnotatorsOption = "0",
     scheme: SchemeOption = None,
     layout: FormatOption = FormatName.auto,
+    split: SplitOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Count sentences, tokens, words, labels and entities of each file, and measure how far its annotators agree.
@@ -102,6 +130,9 @@ def stats(
 
     Of translations, sources, references and the words of both languages are counted, and how many references sources have.
 
+    Of captions, images, captions and words are counted, and how far the captions of an image agree: the mean sentence BLEU of one of them
+    against another, which tells what reward a person would get.
+
     **Examples**
 
     - `softq data stats train.conll dev.conll`: a table for each
@@ -109,13 +140,16 @@ def stats(
     - `softq data stats crowd.conll.gz --annotators all`: the number of annotators differs between sentences
     - `softq data stats en_ewt-ud-train.conllu.gz`: words, relations and trees of a treebank
     - `softq data stats train.tsv`, `softq data stats train.de train.en --format bitext`: sentences with translations
+    - `softq data stats train.captions.tsv.gz`, `softq data stats dataset_coco.json --split val`: images with captions
     - `softq data stats train.conll --json | jq .files[0].entities`: entities by type, for a program
     """
     with one_line_errors():
         whose = _parse_annotators(annotators)
-        pairs, others = _split_off_bitext(files, layout, whose, scheme)
+        captions, pairs, others = _by_kind(files, layout, whose, scheme)
+        part = _as_split(split, captions)
         counted = [count_trees(path) if _holds_trees(path, layout, whose, scheme) else _count(path, whose, scheme) for path in others]
         counted += map(count_bitext, group_bitext(pairs))
+        counted += [count_captions(path, part) for path in captions]
     if as_json:
         typer.echo(json.dumps({"command": "data stats", "softq": softq.__version__, "files": counted}))
         return
@@ -125,6 +159,8 @@ def stats(
             show_trees(file, console)
         elif file.get("format") == FormatName.bitext:
             show_bitext(file, console)
+        elif file.get("format") == FormatName.captions:
+            show_captions(file, console)
         else:
             _show(file, console)
 
@@ -135,6 +171,8 @@ def check(
     annotators: AnnotatorsOption = "0",
     scheme: SchemeOption = None,
     layout: FormatOption = FormatName.auto,
+    split: SplitOption = None,
+    features: FeaturesOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Print every fault of each file as `file:line: what is wrong`, and exit with 2 if there is any.
@@ -149,6 +187,9 @@ def check(
     In translations, faults are empty lines, sources and references that are missing, and files that should belong together line by line
     and have different numbers of lines.
 
+    In captions, faults are images without captions, captions without an image and empty ones; in their features, rows that are missing,
+    not finite, or named twice.
+
     Without `--scheme`, tags are held against the scheme that they break least often, and labels that are no tags against none.
 
     **Examples**
@@ -158,11 +199,15 @@ def check(
     - `softq data check crowd.conll --annotators all`: each column after the token is an annotator's
     - `softq data check train.conllu`: every sentence must have a tree
     - `softq data check train.de train.en --format bitext`: every line must have its translation
+    - `softq data check train.captions.tsv --features train.features.npy`: every image must have captions and features
     - `softq data check *.conll --json | jq '.files[].faults | length'`: how many there are in each
     """
     with one_line_errors():
         whose = _parse_annotators(annotators)
-        pairs, others = _split_off_bitext(files, layout, whose, scheme)
+        captions, pairs, others = _by_kind(files, layout, whose, scheme)
+        part = _as_split(split, captions)
+        if features is not None and len(captions) != 1:
+            raise DataError(f"--features are those of one file of captions, got {len(captions)} such files")
         found = [
             (
                 path,
@@ -173,6 +218,7 @@ def check(
             for path in others
         ]
         found += [item for group in group_bitext(pairs) for item in check_bitext(group).items()]
+        found += [item for path in captions for item in check_captions_and_features(path, part, features).items()]
     if as_json:
         listed = [{"path": str(path), "faults": [fault._asdict() for fault in faults]} for path, faults in found]
         typer.echo(json.dumps({"command": "data check", "softq": softq.__version__, "files": listed}))
@@ -194,17 +240,32 @@ def _parse_annotators(text: str) -> Annotators:
     return int(text)
 
 
-def _split_off_bitext(
-    files: list[Path], layout: FormatName, annotators: Annotators, scheme: SchemeName | None
-) -> tuple[list[Path], list[Path]]:
-    """Files of sentences with translations, and all others; options for labels are refused for the former if that is what was asked for."""
-    if layout is FormatName.bitext:
-        if annotators != 0 or scheme is not None:
-            raise DataError("--annotators and --scheme are for labels, and --format bitext has none: leave them out")
-        return files, []
-    labels = annotators != 0 or scheme is not None or layout is not FormatName.auto
-    pairs = [] if labels else [path for path in files if is_bitext(path)]
-    return pairs, [path for path in files if path not in pairs]
+class _ByKind(NamedTuple):
+    """Files by what they hold; those that are left are labels or trees."""
+
+    captions: list[Path]
+    pairs: list[Path]
+    others: list[Path]
+
+
+def _by_kind(files: list[Path], layout: FormatName, annotators: Annotators, scheme: SchemeName | None) -> _ByKind:
+    """Files of captions, of sentences with translations, and all others; options for labels are refused for what was said to have none."""
+    labels = annotators != 0 or scheme is not None
+    if layout in (FormatName.captions, FormatName.bitext):
+        if labels:
+            raise DataError(f"--annotators and --scheme are for labels, and --format {layout} has none: leave them out")
+        return _ByKind(files, [], []) if layout is FormatName.captions else _ByKind([], files, [])
+    if labels or layout is not FormatName.auto:
+        return _ByKind([], [], files)
+    captions = [path for path in files if is_captions(path)]
+    pairs = [path for path in files if path not in captions and is_bitext(path)]
+    return _ByKind(captions, pairs, [path for path in files if path not in (*captions, *pairs)])
+
+
+def _as_split(name: SplitName | None, captions: list[Path]) -> Split | None:
+    if name is not None and not captions:
+        raise DataError("--split is for captions in Karpathy's JSON, got no file of captions: leave it out")
+    return None if name is None else name.value
 
 
 def _holds_trees(path: Path, layout: FormatName, annotators: Annotators, scheme: SchemeName | None) -> bool:

@@ -1,4 +1,4 @@
-"""`softq evaluate`: scores of a tagger, a parser or a translator, or of labels, trees or text that are there already."""
+"""`softq evaluate`: scores of a tagger, parser, translator or captioner, or of labels, trees or text that are there already."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from rich.table import Table
 
 import softq
 from softq.cli import comparison
-from softq.cli.data_command import SchemeName
+from softq.cli.data_captions import is_captions
+from softq.cli.data_command import SchemeName, SplitName
+from softq.cli.evaluate_captions import FeaturesOption, SplitOption, evaluate_captioner, evaluate_captions
 from softq.cli.evaluate_sentences import TokenizerOption, evaluate_text, evaluate_translator
 from softq.cli.evaluate_trees import evaluate_parser, evaluate_trees
-from softq.cli.model_files import DecodingOption, is_parser, is_translator
+from softq.cli.model_files import DecodingOption, is_captioner, is_parser, is_translator
 from softq.cli.predict_command import FileTagger
 from softq.cli.predict_sentences import BeamOption, MethodOption, RewardOption, SamplesOption, Searching, SeedOption
 from softq.cli.progress import progress_bars
@@ -49,7 +51,7 @@ def evaluate(
         Path | None,
         typer.Argument(
             metavar="MODEL",
-            help="A run folder of `softq train` (ner, parsing, translation), or a model's file.",
+            help="A run folder of `softq train` (ner, parsing, translation, captioning), or a model's file.",
             show_default=False,
         ),
     ] = None,
@@ -58,7 +60,8 @@ def evaluate(
         typer.Argument(
             metavar="FILE…",
             help="Column file, the true label in the last column; for a parser a CoNLL-U file with true trees; for a translator one of "
-            "sources, tabs and references, or a file of sources and files of references; plain, .gz or .xz.",
+            "sources, tabs and references, or a file of sources and files of references; for a captioner a file of captions (images, tabs "
+            "and captions, or Karpathy's JSON) with features beside it; plain, .gz or .xz.",
             show_default=False,
         ),
     ] = None,
@@ -66,7 +69,8 @@ def evaluate(
         Path | None,
         typer.Option(
             help="Score a file instead: one whose last column was predicted and whose last but one is true; or predicted trees (CoNLL-U), "
-            "or lines of text, with files of the true ones in place of MODEL and FILE.",
+            "lines of text, or captions (an image, a tab and a caption, or a caption for each image in order), with files of the true "
+            "ones in place of MODEL and FILE.",
             dir_okay=False,
         ),
     ] = None,
@@ -84,9 +88,11 @@ def evaluate(
     reward: RewardOption = None,
     seed: SeedOption = None,
     tokenizer: TokenizerOption = None,
+    features: FeaturesOption = None,
+    split: SplitOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Score a tagger, a parser or a translator on a file with true labels, trees or translations, or a file of predicted ones.
+    """Score a tagger, a parser, a translator or a captioner on a file with what is true, or a file of predictions.
 
     **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that
     break their tag scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences
@@ -101,6 +107,11 @@ def evaluate(
     whole file, as multi-bleu.perl counts it; the average reward is BLEU against one reference at a time. sacreBLEU's score follows with
     its signature. Exact match is the share that is one of the references. `<unk>` is never right.
 
+    **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's measure, and the maximum reward that
+    against the best one; corpus BLEU is of all references together; ROUGE-L and CIDEr-D are those of the COCO evaluation, on the words as
+    they are here. The average reward of one reference by another says how much people agree. Predictions that are there already
+    are compared in lower case; the file of true captions is known by its images' names (.jpg, .png, …) or by its own, .json.
+
     With `--against`, sentences are drawn again a thousand times, the same for both models (paired bootstrap): the difference is the first
     model's advantage, and 95 % of the draws lie in the interval.
 
@@ -112,6 +123,8 @@ def evaluate(
     - `softq evaluate runs/parser test.conllu`, `softq evaluate --predictions parsed.conllu test.conllu`: the same for trees
     - `softq evaluate runs/raml test.tsv --against runs/ml`, `softq evaluate runs/raml test.de test.en`: translators
     - `softq evaluate --predictions raml.txt test.en --against ml.txt`: translations that are there already
+    - `softq evaluate runs/sqdml test.captions.tsv --features test.npy --against runs/ml`, `softq evaluate runs/sqdml coco.json --split
+      val`: captioners; `softq evaluate --predictions captions.txt test.captions.tsv`: captions
     - `softq evaluate runs/raml test.conll --json | jq .f1`: one number for a program
     """
     with one_line_errors():
@@ -125,6 +138,10 @@ def evaluate(
             raise DataError("--tokenizer is of lines of text, as in softq evaluate --predictions HYPOTHESES REFERENCES: leave it out")
         if predictions is not None:
             searching.refuse_for(predictions)
+            if features is not None:
+                raise DataError("--features is for captioners, and --predictions asks no model: leave it out")
+            if model is None or not is_captions(model):
+                _refuse_split(split, model or predictions)
         if predictions is not None and is_conllu(predictions):
             if model is None or any(given is not None for given in (file, against, scheme, decoding)):
                 raise DataError(
@@ -134,6 +151,11 @@ def evaluate(
             evaluate_trees(predictions, model, as_json=as_json)
             return
         if predictions is not None and model is not None and not of_labels and not (model.is_dir() or model.suffix == ".safetensors"):
+            if is_captions(model):
+                if files:
+                    raise DataError(f"{model} holds captions: expected one such file, got {len(files) + 1}")
+                evaluate_captions(predictions, model, split, against, tokenizer, as_json=as_json)
+                return
             evaluate_text(predictions, [model, *files], against, tokenizer, as_json=as_json)
             return
         if predictions is not None:
@@ -143,6 +165,16 @@ def evaluate(
         else:
             if model is None or file is None:
                 raise DataError("expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE")
+            if is_captioner(model):
+                if of_labels:
+                    raise DataError(f"--scheme and --decoding are of labels and trees, and {model} is a captioner: leave them out")
+                if len(files) > 1:
+                    raise DataError(f"{model} is scored on one file of captions, got {len(files)}")
+                evaluate_captioner(model, file, features, split, against, searching, as_json=as_json)
+                return
+            if features is not None:
+                raise DataError(f"--features is for captioners, and {model} is none: leave it out")
+            _refuse_split(split, model)
             if is_translator(model):
                 if of_labels:
                     raise DataError(f"--scheme and --decoding are of labels and trees, and {model} is a translator: leave them out")
@@ -168,6 +200,11 @@ def evaluate(
     _show(gold, scores, console)
     if compared is not None:
         comparison.show_difference(vars(scores), compared, _TITLES, f"{model}", f"{against}", console)
+
+
+def _refuse_split(split: SplitName | None, path: Path) -> None:
+    if split is not None:
+        raise DataError(f"--split is for captions in Karpathy's JSON, and {path} has nothing to do with them: leave it out")
 
 
 def _score_columns(path: Path, named: Scheme | None) -> tuple[Gold, SpanStatistics]:

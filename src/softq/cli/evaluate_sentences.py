@@ -113,13 +113,13 @@ def evaluate_text(
     for path in (predictions, against):
         if path is not None:
             texts = _read_predictions(path, files[0], len(references))
-            scored.append(TextScores.of([_words(text, plain) for text in texts], texts, references, plain))
+            scored.append(TextScores.of([guessed_words(text, plain) for text in texts], texts, references, plain))
     found, *others = scored
     facts = {"model": None, "files": list(map(str, files)), "predictions": str(predictions)}
     _tell(found, others[0] if others else None, references, facts, (predictions, against), as_json=as_json)
 
 
-def _words(text: str, plain: PlainWords) -> list[str]:
+def guessed_words(text: str, plain: PlainWords) -> list[str]:
     """Words of a prediction, in which what is not known is one word, whatever its spelling would be split into."""
     first, *others = text.split("<unk>")
     return plain(first) + [word for stretch in others for word in ("<unk>", *plain(stretch))]

@@ -1,4 +1,4 @@
-"""Models on the disk as `softq predict` and `softq evaluate` find them: taggers, parsers and translators."""
+"""Models on the disk as `softq predict` and `softq evaluate` find them: taggers, parsers, translators and captioners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from softq.sweep import RUNS, SWEEP
 
 Known = TypeVar("Known", bound=str)
 
-_TAGGER, _PARSER, _TRANSLATOR = "softq tagger ", "softq parser ", "softq translator "  # and the number of the format
+_TAGGER, _PARSER = "softq tagger ", "softq parser "  # and the number of the format
+_TRANSLATOR, _CAPTIONER = "softq translator ", "softq captioner "
 
 
 class DecodingName(StrEnum):
@@ -46,7 +47,7 @@ def find_model(path: Path) -> Path:
 
 
 def model_format(path: Path) -> str:
-    """What a model's file says it is, such as "softq tagger 1", "softq parser 1" or "softq translator 1"."""
+    """What a model's file says it is, such as "softq tagger 1", "softq parser 1", "softq translator 1" or "softq captioner 1"."""
     try:
         with safe_open(find_model(path), "np") as file:
             about = json.loads(file.get_tensor("about").tobytes())
@@ -55,7 +56,7 @@ def model_format(path: Path) -> str:
     except (OSError, SafetensorError, ValueError) as error:
         raise _no_model(path, str(error)) from None
     found = about.get("format") if isinstance(about, dict) else None
-    if not isinstance(found, str) or not found.startswith((_TAGGER, _PARSER, _TRANSLATOR)):
+    if not isinstance(found, str) or not found.startswith((_TAGGER, _PARSER, _TRANSLATOR, _CAPTIONER)):
         raise _no_model(path, f"its format is {found!r}")
     return found
 
@@ -63,7 +64,8 @@ def model_format(path: Path) -> str:
 def _no_model(path: Path, reason: str) -> DataError:
     return DataError(
         f"{path} is not a model of softq ({reason}): expected a tagger or a parser, as a run folder of softq train ner or softq train "
-        "parsing, or a file of CRFTagger.save or DependencyParser.save; or a translator, as a run folder of softq train translation"
+        "parsing, or a file of CRFTagger.save or DependencyParser.save; or a translator or a captioner, as a run folder of "
+        "softq train translation or softq train captioning"
     )
 
 
@@ -75,6 +77,11 @@ def is_parser(path: Path) -> bool:
 def is_translator(path: Path) -> bool:
     """Whether a run folder or a file holds a translator."""
     return model_format(path).startswith(_TRANSLATOR)
+
+
+def is_captioner(path: Path) -> bool:
+    """Whether a run folder or a file holds a captioner."""
+    return model_format(path).startswith(_CAPTIONER)
 
 
 def choose_decoding(path: Path, asked: DecodingName | None, usual: Known, known: tuple[Known, ...], what: str) -> Known:

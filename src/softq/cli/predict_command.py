@@ -1,4 +1,4 @@
-"""`softq predict`: labels for column files and running text, trees for CoNLL-U files, translations for lines of text."""
+"""`softq predict`: labels for column files and running text, trees for CoNLL-U files, translations of lines, captions of images."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, cast, get_args
 
@@ -19,7 +20,8 @@ import numpy as np
 import typer
 
 import softq
-from softq.cli.model_files import DecodingName, DecodingOption, choose_decoding, find_model, is_parser, is_translator
+from softq.cli.model_files import DecodingName, DecodingOption, choose_decoding, find_model, is_captioner, is_parser, is_translator
+from softq.cli.predict_captions import FileCaptioner, write_captions
 from softq.cli.predict_sentences import (
     BeamOption,
     FileTranslator,
@@ -49,7 +51,9 @@ _ANNOTATOR = "softq"  # what the added column is called where lines name annotat
 _LABEL = re.compile(r"O|[BIES]-.+")
 
 
-ModelArgument = typer.Argument(metavar="MODEL", help="A run folder of `softq train` (ner, parsing, translation), or a model's file.")
+ModelArgument = typer.Argument(
+    metavar="MODEL", help="A run folder of `softq train` (ner, parsing, translation, captioning), or a model's file."
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def predict(
         typer.Argument(
             metavar="[FILES…]",
             help="Column files, the token in the first column; for a parser CoNLL-U files; for a translator a sentence per line; "
-            "plain, .gz or .xz; - or none for standard input.",
+            "plain, .gz or .xz; - or none for standard input. For a captioner features of images (.npy), images, or folders of them.",
             show_default=False,
         ),
     ] = None,
@@ -115,7 +119,7 @@ def predict(
         typer.Option(
             "--probabilities",
             help="Add the probability of each label, whatever the others are, as one more column; of each head as p=… in MISC, "
-            "which CoNLL-X (.conllx) has not; of each translation its logarithm, after a tab.",
+            "which CoNLL-X (.conllx) has not; of each translation or caption its logarithm, after a tab.",
         ),
     ] = False,
     method: MethodOption = None,
@@ -131,7 +135,7 @@ def predict(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Label the words of column files (CoNLL) or of running text with a trained tagger, parse CoNLL-U files, or translate lines of text.
+    """Label the words of column files (CoNLL) or of running text with a tagger, parse CoNLL-U files, translate lines, or caption images.
 
     Files are worked on in parts, so they may be of any size.
 
@@ -151,6 +155,10 @@ def predict(
     pipe. An empty line stays empty. `--method mbr` draws translations and takes the one of the highest expected reward. With the same
     `--seed`, draws for a line are the same from a file, packed or not, and from a pipe.
 
+    **A captioner.** Every row of a file of features (`softq data features`) becomes a caption, after the image's name and a tab if
+    `FILE.names.txt` stands beside `FILE.npy`. Images themselves are encoded as those that the model was trained on, and then always have
+    their names. Methods are those of translators; draws for an image follow from `--seed` and its number.
+
     **Examples**
 
     - `softq predict runs/raml test.conll > labelled.conll`: `softq evaluate --predictions labelled.conll` then scores it
@@ -159,31 +167,38 @@ def predict(
     - `echo "Ann went to Rome" | softq predict runs/raml - --plain --probabilities`
     - `echo "Das passiert." | softq predict runs/translator`, `softq predict runs/translator german.txt.gz --beam 10 > english.txt`
     - `softq predict runs/translator german.txt --method mbr --samples 100`: the Bayes rule of BLEU, as far as draws show it
+    - `softq predict runs/captioner test.features.npy > captions.txt`, `softq predict runs/captioner Images/ photo.jpg`
     """
     with one_line_errors():
         files = files or [STDIN]
         searching = Searching(method, beam, samples, reward, seed, temperature, top_p, length_penalty)
-        predictor: FileTagger | FileParser | FileTranslator
-        if is_translator(model):
+        predictor: FileTagger | FileParser | FileTranslator | FileCaptioner
+        write: Callable[..., dict[str, int]]
+        if is_captioner(model):
+            if plain or decoding is not None:
+                raise DataError(f"{model} is a captioner, which has --method and reads no text: leave out --plain and --decoding")
+            predictor = FileCaptioner.load(model, searching)
+            write = partial(write_captions, predictor, files, probabilities=probabilities)
+        elif is_translator(model):
             if plain or decoding is not None:
                 raise DataError(
                     f"{model} is a translator, which has --method and takes running text as it is: leave out --plain and --decoding"
                 )
             predictor = FileTranslator.load(model, searching)
-            make = translated(predictor, probabilities=probabilities)
+            write = partial(_work_through, files, translated(predictor, probabilities=probabilities))
         else:
             searching.refuse_for(model)
             if is_parser(model):
                 predictor = FileParser.load(model, decoding)
-                make = parsed(predictor, files, plain=plain, probabilities=probabilities)
+                write = partial(_work_through, files, parsed(predictor, files, plain=plain, probabilities=probabilities))
             else:
                 predictor = FileTagger.load(model, decoding)
-                make = _tagged(predictor, model, plain=plain, probabilities=probabilities)
+                write = partial(_work_through, files, _tagged(predictor, model, plain=plain, probabilities=probabilities))
         began = time.perf_counter()
         # a bar would mix with labels on the same screen
         bars = nullcontext(lambda *_, **__: Silence()) if out is None and sys.stdout.isatty() else progress_bars()
         with bars as watch, _opened_for_writing(out) as target:
-            counts = _work_through(files, make, target, watch, at_once=out is None)
+            counts = write(target, watch, at_once=out is None)
         seconds = time.perf_counter() - began
         rate = counts["tokens"] / seconds
         if as_json:

@@ -21,7 +21,8 @@ from softq.cli.model_files import find_model
 from softq.cli.predict_trees import Part, Parts
 from softq.data.text import decode_line
 from softq.errors import DataError
-from softq.generation.translator import Translation, Translator
+from softq.generation.search import Said
+from softq.generation.translator import Translator
 from softq.rewards import NegativeEditDistance, Reward, RougeL, SentenceBLEU
 from softq.train import find_device
 
@@ -54,32 +55,35 @@ _REWARDS: dict[RewardName, type[Reward]] = {
 MethodOption = Annotated[
     MethodName | None,
     typer.Option(
-        help="Translators: beam, the best that a beam search finds; greedy, the best word after each; sample, a draw; mbr, of many draws "
+        help="Translators and captioners: beam, the best that a beam search finds; greedy, the best word after each; sample, a draw; mbr, of many draws "
         "the one that is best on average if any of them might be right.  [default: beam]",
         show_default=False,
     ),
 ]
-BeamOption = Annotated[int | None, typer.Option(min=1, help="Translators: size of the beam.  [default: the model's]", show_default=False)]
+BeamOption = Annotated[
+    int | None, typer.Option(min=1, help="Translators and captioners: size of the beam.  [default: the model's]", show_default=False)
+]
 SamplesOption = Annotated[
-    int | None, typer.Option(min=1, help="Translators: draws that mbr chooses from.  [default: 32]", show_default=False)
+    int | None, typer.Option(min=1, help="Translators and captioners: draws that mbr chooses from.  [default: 32]", show_default=False)
 ]
 RewardOption = Annotated[
     RewardName | None,
     typer.Option(
-        help="Translators: what mbr expects, sentence BLEU, ROUGE-L or minus the edit distance.  [default: bleu]", show_default=False
+        help="Translators and captioners: what mbr expects, sentence BLEU, ROUGE-L or minus the edit distance.  [default: bleu]",
+        show_default=False,
     ),
 ]
 SeedOption = Annotated[
     int | None,
     typer.Option(
-        help="Translators: seed of draws, for sample and mbr; draws for a line follow from it and the line's number.  [default: 0]",
+        help="Translators and captioners: seed of draws, for sample and mbr; draws for a line follow from it and the line's number.  [default: 0]",
         show_default=False,
     ),
 ]
 TemperatureOption = Annotated[
     float | None,
     typer.Option(
-        help="Translators: log-probabilities of words are divided by it before sample and mbr draw; below 1, likely words become "
+        help="Translators and captioners: log-probabilities of words are divided by it before sample and mbr draw; below 1, likely words become "
         "likelier.  [default: 1]",
         show_default=False,
     ),
@@ -87,14 +91,14 @@ TemperatureOption = Annotated[
 TopPOption = Annotated[
     float | None,
     typer.Option(
-        help="Translators: sample and mbr draw from the most probable words alone, as few as hold this share.  [default: 1, all words]",
+        help="Translators and captioners: sample and mbr draw from the most probable words alone, as few as hold this share.  [default: 1, all words]",
         show_default=False,
     ),
 ]
 LengthPenaltyOption = Annotated[
     float | None,
     typer.Option(
-        help="Translators: a beam ranks by log-probability over length to this power; 0 prefers short translations.  "
+        help="Translators and captioners: a beam ranks by log-probability over length to this power; 0 prefers short translations.  "
         "[default: the model's]",
         show_default=False,
     ),
@@ -115,10 +119,10 @@ class Searching:
     length_penalty: float | None = None
 
     def refuse_for(self, path: Path) -> None:
-        """An error if anything was said, and the model is no translator."""
+        """An error if anything was said, and the model writes no sentences."""
         for name, value in vars(self).items():
             if value is not None:
-                raise DataError(f"{_flag(name)} is for translators, and {path} is none: leave it out")
+                raise DataError(f"{_flag(name)} is for translators and captioners, and {path} is neither: leave it out")
 
     def options(self) -> dict[str, Any]:
         """Arguments of `softq.generation.Translator.translate`; what does not go together is an error."""
@@ -189,7 +193,7 @@ class FileTranslator:
         method = str(self.options["method"])
         return f"beam of {self.options.get('beam', self.translator.decoding.beam)}" if method == MethodName.beam else method
 
-    def translate(self, texts: list[str]) -> list[Translation]:
+    def translate(self, texts: list[str]) -> list[Said]:
         """Translations of texts, which follow those of the calls before."""
         if self.options["method"] not in (MethodName.sample, MethodName.mbr):
             return list(self.translator.translate(texts, **self.options))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, product
-from typing import NamedTuple, TypeAlias
-
-import torch
-from torch import Tensor
+from typing import NamedTuple
 
 from softq.data.bitext import Bitext
+from softq.data.decisions import SequenceReward, best_of, chances, expected_rewards, most_probable_of, pick
 from softq.data.language_grammar import (
     ADJECTIVES,
     DETERMINERS,
@@ -29,11 +27,7 @@ from softq.data.language_grammar import (
     make_lexicon,
 )
 from softq.data.worlds import seeded_generator
-from softq.errors import DataError, ShapeError
-from softq.sentences import Sentences
-
-SequenceReward: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""From candidates ``[1, S, L]``, their lengths, references ``[1, R, M]`` and theirs to ``[1, S, R]``, as `softq.rewards` are called."""
+from softq.errors import DataError
 
 FEWEST, MOST = 4, 200
 """Plain translations of a source, at least and at most."""
@@ -97,20 +91,20 @@ class LanguageWorld:
         """Sources with references drawn from P(y | x), each for itself; another seed draws others from the same world."""
         if size < 0 or references < 1:
             raise DataError(f"expected 0 or more sources with 1 or more references, got {size} with {references}")
-        chances = _chances(seed)
+        numbers = chances(seed, "draw")
         found = Bitext([], [])
         while len(found) < size:
-            clause = _draw_clause(chances)
+            clause = _draw_clause(numbers)
             variants = self._lexicon.variants(clause)
             if FEWEST <= math.prod(map(len, variants)) <= MOST:
                 found.sources.append(self._lexicon.source(clause))
-                found.references.append([self._write(clause, variants, chances) for _ in range(references)])
+                found.references.append([self._write(clause, variants, numbers) for _ in range(references)])
         return found
 
-    def _write(self, clause: Clause, variants: Sequence[Variants], chances: Iterator[float]) -> str:
-        if next(chances) < self.idiom:
+    def _write(self, clause: Clause, variants: Sequence[Variants], numbers: Iterator[float]) -> str:
+        if next(numbers) < self.idiom:
             return self._lexicon.formal(clause)
-        return self._lexicon.plain(clause, tuple(_pick(some, next(chances)) for some in variants))
+        return self._lexicon.plain(clause, tuple(pick(some, next(numbers)) for some in variants))
 
     def translations(self, source: str) -> dict[str, float]:
         """All translations of a source with their probabilities P(y | x), the most probable first; exact."""
@@ -132,58 +126,37 @@ class LanguageWorld:
             reward: Such as `softq.rewards.SentenceBLEU()`: compares with one reference at a time.
 
         """
-        return _expected(self.translations(source), [list(hypothesis)], reward)[0]
+        return expected_rewards(self.translations(source), [hypothesis], reward)[0]
 
     def bayes(self, source: str, reward: SequenceReward) -> Decision:
         """Of all translations of the source, the one of the highest expected reward."""
-        translations = self.translations(source)
-        values = _expected(translations, [text.split() for text in translations], reward)
-        best = max(range(len(values)), key=values.__getitem__)
-        return Decision(list(translations)[best], values[best])
+        return Decision(*best_of(self.translations(source), reward))
 
     def mode(self, source: str, reward: SequenceReward) -> Decision:
         """The most probable translation of the source, and the reward to be expected of it."""
-        translations = self.translations(source)
-        best = next(iter(translations))
-        return Decision(best, _expected(translations, [best.split()], reward)[0])
+        return Decision(*most_probable_of(self.translations(source), reward))
 
     @cached_property
     def _lexicon(self) -> Lexicon:
         return make_lexicon(seeded_generator(0, 0, "words"))
 
 
-def _expected(translations: dict[str, float], hypotheses: list[list[str]], reward: SequenceReward) -> list[float]:
-    """Expected rewards of hypotheses."""
-    number_of: dict[str, int] = {}
-    numbers = [
-        [[number_of.setdefault(word, len(number_of)) for word in words] for words in sentences]
-        for sentences in (hypotheses, [text.split() for text in translations])
-    ]
-    values = reward(*Sentences.pack(numbers[:1]), *Sentences.pack(numbers[1:]))
-    expected = (1, len(hypotheses), len(translations))
-    if values.shape != expected:
-        raise ShapeError(f"expected a reward of each hypothesis for each reference, {list(expected)}, got {list(values.shape)}")
-    shares = torch.tensor(list(translations.values()), dtype=torch.float64)
-    found: list[float] = (values[0].double().cpu() @ shares).tolist()
-    return found
-
-
-def _draw_clause(chances: Iterator[float]) -> Clause:
+def _draw_clause(numbers: Iterator[float]) -> Clause:
     def one_of(count: int, share: float) -> int | None:
-        return _rank(count, next(chances)) if next(chances) < share else None
+        return _rank(count, next(numbers)) if next(numbers) < share else None
 
     def phrase() -> NounPhrase:
-        determiner = int(next(chances) * DETERMINERS)
-        return NounPhrase(determiner, _rank(NOUNS, next(chances)), int(next(chances) < _PLURAL), one_of(ADJECTIVES, _ADJECTIVE))
+        determiner = int(next(numbers) * DETERMINERS)
+        return NounPhrase(determiner, _rank(NOUNS, next(numbers)), int(next(numbers) < _PLURAL), one_of(ADJECTIVES, _ADJECTIVE))
 
     time = one_of(TIMES, _TIME)
-    early = time is not None and next(chances) < _TIME_FIRST
+    early = time is not None and next(numbers) < _TIME_FIRST
     return Clause(
         subject=phrase(),
         object=phrase(),
-        verb=_rank(VERBS, next(chances)),
-        past=int(next(chances) < _PAST),
-        first="time" if early else "object" if next(chances) < _OBJECT_FIRST else "subject",
+        verb=_rank(VERBS, next(numbers)),
+        past=int(next(numbers) < _PAST),
+        first="time" if early else "object" if next(numbers) < _OBJECT_FIRST else "subject",
         time=time,
         place=one_of(PLACES, _PLACE),
         manner=one_of(MANNERS, _MANNER),
@@ -199,17 +172,3 @@ def _rank(count: int, chance: float) -> int:
 @lru_cache
 def _steps(count: int) -> list[float]:
     return list(accumulate(1 / (rank + 4) for rank in range(count)))
-
-
-def _pick(variants: Variants, chance: float) -> str:
-    for text, share in variants:
-        chance -= share
-        if chance < 0:
-            return text
-    return variants[-1][0]  # rounding
-
-
-def _chances(seed: int) -> Iterator[float]:
-    rng = seeded_generator(0, seed, "draw")
-    while True:
-        yield from rng.random(4096).tolist()

@@ -128,6 +128,28 @@ class Candidates:
         proposal = beside(self.log_proposal, 0.0)
         return Candidates(tokens, both.gather(1, order), proposal, keep.sum(1), draws, beside(self.log_model, float("nan")))
 
+    def beside(self, *others: Candidates) -> Candidates:
+        """These and other candidates of the same examples in one set ``[B, S + S' + …, L]``, on the device of these.
+
+        A sentence that several of them hold stays in several places; targets count it once. What is known of the proposals does not
+        carry over: a sentence of the one may be likely under the other as well. ``log_model`` is NaN for those that have none.
+
+        >>> one, two = Candidates(*Sentences.pack([[[4, 5]]])), Candidates(*Sentences.pack([[[6], [4, 5, 7]]]))
+        >>> one.beside(two).sentences.unpack()
+        [[[4, 5], [6], [4, 5, 7]]]
+        """
+        sets = [self, *(other.to(self.tokens.device) for other in others)]
+        for number, each in enumerate(sets):
+            if len(each.tokens) != len(self.tokens):
+                raise ShapeError(f"candidates must be of the same {len(self.tokens)} examples, set {number} is of {len(each.tokens)}")
+        width = max(each.tokens.shape[2] for each in sets)
+        tokens = torch.cat([torch.nn.functional.pad(each.tokens, (0, width - each.tokens.shape[2])) for each in sets], 1)
+        log_model = None
+        if any(each.log_model is not None for each in sets):
+            unknown = torch.full((), torch.nan, dtype=torch.float64, device=tokens.device)
+            log_model = torch.cat([unknown.expand(each.lengths.shape) if each.log_model is None else each.log_model for each in sets], 1)
+        return Candidates(tokens, torch.cat([each.lengths for each in sets], 1), log_model=log_model)
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Candidates:
         """The same on another device."""
         return self._map(lambda value: value.to(device, non_blocking=non_blocking))

@@ -1,4 +1,4 @@
-"""Evaluation: metrics of spans, trees and translations from statistics of each sentence, and how sure a number is."""
+"""Evaluation: metrics of spans, trees, translations and captions from statistics of each sentence, and how sure a number is."""
 
 from softq.evaluate.attachment import (
     ATTACHMENT_METRICS,
@@ -10,6 +10,15 @@ from softq.evaluate.attachment import (
     las,
     las_subtypes,
     uas,
+)
+from softq.evaluate.captions import (
+    CAPTION_METRICS,
+    CAPTION_STATISTICS,
+    caption_statistics,
+    cider_d,
+    max_reward,
+    reference_agreement,
+    rouge_l,
 )
 from softq.evaluate.intervals import Interval, PairedTest, mean_interval, mean_of_first, paired_bootstrap, paired_test, student_t
 from softq.evaluate.spans import (
@@ -41,6 +50,8 @@ from softq.evaluate.translations import (
 __all__ = [
     "ATTACHMENT_METRICS",
     "ATTACHMENT_STATISTICS",
+    "CAPTION_METRICS",
+    "CAPTION_STATISTICS",
     "SPAN_METRICS",
     "SPAN_STATISTICS",
     "TRANSLATION_METRICS",
@@ -55,16 +66,21 @@ __all__ = [
     "align_score",
     "attachment_statistics",
     "average_reward",
+    "caption_statistics",
+    "cider_d",
     "clas",
     "corpus_bleu",
     "exact_match",
     "las",
     "las_subtypes",
     "length_ratio",
+    "max_reward",
     "mean_interval",
     "mean_of_first",
     "paired_bootstrap",
     "paired_test",
+    "reference_agreement",
+    "rouge_l",
     "sacre_bleu",
     "sentence_bleu",
     "span_f1",

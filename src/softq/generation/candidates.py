@@ -10,11 +10,11 @@ from torch import Tensor
 
 import softq.distributions as distributions
 from softq.data.vocabulary import SPECIALS
-from softq.generation.recipe import Candidates
+from softq.generation.recipe import Candidates, SamplerName
 from softq.recipe import Objective
 from softq.rewards import NegativeHamming, Reward, SentenceBLEU
 from softq.sampled import SampledTarget
-from softq.samplers import HammingStratified, NgramReplacement, Sampler
+from softq.samplers import HammingStratified, NgramReplacement, Recombination, Sampler
 from softq.sentences import Sentences
 from softq.targets import ml, raml, sqdml
 
@@ -37,36 +37,37 @@ class TargetMaker:
     def __init__(self, objective: Objective, settings: Candidates, vocab: int, frequencies: Tensor | None = None) -> None:
         self.objective, self.settings = objective, settings
         self.reward = _reward(settings)
-        self._sampler: Sampler | None = None
+        self._samplers: list[Sampler] = []
         self._tau = objective.tau or 0.0
-        if objective.name == "ml" or settings.sampler == "model":
+        if objective.name == "ml":
             return
-        if settings.sampler == "hamming":
-            drawn = HammingStratified(vocab, self._tau, settings.size, specials=range(SPECIALS), rescale=settings.rescale)
+        specials, size = range(SPECIALS), settings.share
+        if "ngram" in settings.samplers:
+            by_frequency = frequencies if settings.replacements == "frequencies" else None
+            self._samplers.append(NgramReplacement(vocab, settings.max_n, size, specials=specials, frequencies=by_frequency))
+        if "recombined" in settings.samplers:
+            self._samplers.append(Recombination(size, settings.max_n))
+        if "hamming" in settings.samplers:
+            drawn = HammingStratified(vocab, self._tau, size, specials=specials, rescale=settings.rescale)
             if settings.reward == "hamming":
                 self._tau = drawn.temperature  # target and proposal are one law
-            self._sampler = drawn
-        else:
-            by_frequency = frequencies if settings.replacements == "frequencies" else None
-            self._sampler = NgramReplacement(vocab, settings.max_n, settings.size, specials=range(SPECIALS), frequencies=by_frequency)
+            self._samplers.append(drawn)
 
-    @property
-    def from_model(self) -> bool:
-        """Whether the candidates are the model's own, which the caller draws."""
-        return self.objective.name != "ml" and self.settings.sampler == "model"
+    def wants(self, sampler: SamplerName) -> bool:
+        """Whether the caller is to give candidates of this kind: ``model`` are the model's own, ``near`` those of inputs that are alike."""
+        return self.objective.name != "ml" and sampler in self.settings.samplers
 
-    def __call__(self, references: Sentences, generator: torch.Generator, drawn: distributions.Candidates | None = None) -> SampledTarget:
-        """Weights on candidates for references ``[B, R, M]``; ``drawn`` are the model's own, on the CPU, where it draws them."""
+    def __call__(self, references: Sentences, generator: torch.Generator, *given: distributions.Candidates) -> SampledTarget:
+        """Weights on candidates for references ``[B, R, M]``, on the CPU; ``given`` are those that it `wants`."""
         if self.objective.name == "ml":
             return ml(distributions.Candidates(*references), references)
-        if drawn is not None:
-            references = self._some(references, generator)
-            cands = drawn.with_references(references)
-        elif self._sampler is not None:
-            references = self._some(references, generator)
-            cands = self._sampler(references, generator=generator)
-        else:
-            raise ValueError("candidates of the model must be given")
+        references = self._some(references, generator)
+        sets = [*given, *(sampler(references, generator=generator) for sampler in self._samplers)]
+        if len(sets) != len(self.settings.samplers):
+            raise ValueError(f"expected candidates of all of {self.settings.sampler}, got {len(sets)} sets")
+        cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
+        if given or len(sets) > 1:
+            cands = cands.with_references(references)
         estimator = self.settings.estimator
         if estimator == "printed":
             # exp(hm/τ), hm minus the distance to the nearest reference: what the paper divides by, whatever τ was drawn with
@@ -78,8 +79,8 @@ class TargetMaker:
 
     def _some(self, references: Sentences, generator: torch.Generator) -> Sentences:
         """All references, or as many of them, chosen at random, as leave half of what a step uses to others."""
-        most = (self.settings.k or self.settings.size) // 2
-        limited = self.settings.sampler == "ngram" or self.settings.k > 0
+        most = (self.settings.k or self.settings.share) // 2
+        limited = self.settings.holds_references or self.settings.k > 0
         if not limited or references.lengths.shape[1] <= most:
             return references
         rank = torch.rand(references.lengths.shape, generator=generator).masked_fill(~references.present, -1.0)
@@ -96,7 +97,13 @@ def target_signature(objective: Objective, settings: Candidates) -> str:
     """
     if objective.name == "ml":
         return "ml"
-    kind = {"ngram": f"ngram:n={settings.max_n}:{settings.replacements}", "hamming": "hamming", "model": "model"}[settings.sampler]
+    details = {
+        "ngram": f":n={settings.max_n}:{settings.replacements}",
+        "model": ":refresh=epoch" if settings.refresh == "epoch" else "",
+        "near": f":of={settings.neighbours}",
+        "recombined": f":n={settings.max_n}",
+    }
+    kind = "+".join(f"{name}{details.get(name, '')}" for name in settings.samplers)
     drawn = f"{kind}:size={settings.size}" + (f":k={settings.k}" if settings.k else "")
     if settings.sampler == "hamming":
         drawn += f":rescale={'on' if settings.rescale else 'off'}"

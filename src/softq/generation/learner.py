@@ -10,16 +10,19 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+import softq.distributions as distributions
 from softq.decode import sample
 from softq.errors import RunError
 from softq.generation.candidates import TargetMaker
 from softq.generation.examples import Examples
 from softq.generation.perplexity import perplexity
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
+from softq.generation.saved import load_parameters
+from softq.generation.search import on_device
 from softq.generation.steps import Batch, Steps, matrix_precision
-from softq.generation.translator import load_parameters
-from softq.models.sequence import SequenceModel
+from softq.models.sequence import Inputs, SequenceModel
 from softq.recipe import Objective
 from softq.samplers import CandidateStream
 from softq.sentences import Sentences
@@ -27,7 +30,17 @@ from softq.train import NonFiniteLossError, Workers
 from softq.train.torch_learner import below, generator_for
 
 _AHEAD = 8  # batches made before they are needed
+_MORE_WORDS = 5  # that a draw may have beyond the longest reference
+_SAID_TOGETHER = 1 << 13  # draws at once, before an epoch
 _TOGETHER = 128  # examples whose candidates are made at once, where batches are smaller
+
+
+class NearCandidates(Protocol):
+    """How a task finds candidates for inputs among the references of others that are alike."""
+
+    def __call__(self, numbers: Tensor, size: int, generator: torch.Generator) -> distributions.Candidates:
+        """``size`` of them for each of the training examples with these ``numbers [B]``."""
+        ...
 
 
 class Judge(Protocol):
@@ -41,7 +54,7 @@ class Judge(Protocol):
         """Final measures of the best model, ``test`` among them."""
         ...
 
-    def notes(self) -> dict[str, Tensor]:
+    def notes(self, model: SequenceModel) -> dict[str, Tensor]:
         """What the model's file holds beside its parameters."""
         ...
 
@@ -63,6 +76,7 @@ class SequenceLearner:
         optimizer: settings of Adam.
         training: length, batch size, seed.
         frequencies: of words in the training text ``[V]``, where candidates are drawn by them.
+        near: makes candidates of the references of inputs that are alike, where they are asked for.
         workers: processes and device.
 
     """
@@ -81,11 +95,14 @@ class SequenceLearner:
         optimizer: Optimizer,
         training: SequenceTraining,
         frequencies: Tensor | None = None,
+        near: NearCandidates | None = None,
         workers: Workers,
     ) -> None:
         self._model, self._train, self._dev, self._judge, self._workers = model, train, dev, judge, workers
         self._training, self._decay, self._least_rate = training, optimizer.decay, optimizer.min_learning_rate
         self._target = TargetMaker(objective, candidates, model.vocab, frequencies)
+        self._near = near
+        self._said: Sentences | None = None  # what the model said of every example before this epoch, where it does
         self._steps = Steps(model, optimizer, workers, precision=training.precision, graphs=training.graphs)
         self.examples = len(train)
         self.steps = math.ceil(len(train) / training.batch_size)
@@ -100,6 +117,9 @@ class SequenceLearner:
         self._model.train()
         if self._stream is None or (self._stream.epoch, self._stream.step) != (epoch, first):
             self._close()
+            if first == 0 and self._target.wants("model") and not self._drawn_in_steps:
+                self._say_all(epoch)
+                self._model.train()
             self._stream = _Stream(self, epoch, first)
         device = [self._workers.device] if self._workers.device.type == "cuda" else []
         losses = []
@@ -108,7 +128,7 @@ class SequenceLearner:
                 for step in range(first, last):
                     numbers, batch = next(self._stream)
                     seed = generator_for(self._training.seed, epoch, step, self._workers.rank).initial_seed()
-                    losses.append(self._steps(self._drawn(batch, seed), len(numbers), seed))
+                    losses.append(self._steps(self._with_draws(numbers, batch, seed), len(numbers), seed))
             self._add(epoch, first, torch.stack(losses).double())
         except BaseException:  # Ctrl-C among them: threads must not outlive it
             self._close()
@@ -130,45 +150,85 @@ class SequenceLearner:
         return self._train.batches(self._training.batch_size, self._training.seed, epoch)
 
     def _prepare(self, group: Sequence[Tensor], seed: int) -> list[Batch]:
-        """What steps need of these batches, this process's share of it; the references alone where the model draws candidates.
+        """What steps need of these batches, this process's share of it; the references alone where the model draws candidates in each.
 
         Candidates of several batches are made at once: of few inputs it would be more calls than work.
         """
-        source, references = self._train.take(torch.cat(tuple(group)))
-        if self._target.from_model:
-            made = Batch(*source, references.tokens, references.lengths, references.present.float())
+        numbers = torch.cat(tuple(group))
+        references = self._train.take_references(numbers)
+        if self._drawn_in_steps:
+            tokens, lengths, weights = *references, references.present.float()
         else:
-            made = Batch.of(source, self._target(references, torch.Generator().manual_seed(seed)))
+            generator = torch.Generator().manual_seed(seed)
+            target = self._target(references, generator, *self._given(numbers, generator))
+            _, tokens, lengths, weights = Batch.of((), target)
         # references are as many as the batch has at most; candidates are always the same number, which keeps shapes few
-        only_references = self._target.from_model or self._target.objective.name == "ml"
+        only_references = self._drawn_in_steps or self._target.objective.name == "ml"
         shares, begin = [], 0
-        for numbers in group:
-            batch = Batch(*(part[begin : begin + len(numbers)] for part in made))
-            copies = int(self._train.counts[numbers.numpy()].max()) if only_references else None
-            shares.append(batch.trimmed(copies=copies).share(self._workers.rank, self._workers.size))
-            begin += len(numbers)
-        return shares if self._target.from_model else [self._ready(share) for share in shares]
+        for some in group:
+            here = slice(begin, begin := begin + len(some))
+            copies = int(self._train.counts[some.numpy()].max()) if only_references else tokens.shape[1]
+            width = int(lengths[here].max().clamp(min=0))
+            inputs = self._train.take_inputs(some, rounded=self._rounds)
+            batch = Batch(inputs, tokens[here, :copies, :width], lengths[here, :copies], weights[here, :copies])
+            shares.append(batch.share(self._workers.rank, self._workers.size))
+        return shares if self._drawn_in_steps else [self._ready(share) for share in shares]
+
+    def _given(self, numbers: Tensor, generator: torch.Generator) -> list[distributions.Candidates]:
+        """Candidates of some examples that are neither drawn in a step nor made of references alone."""
+        given, size = [], self._target.settings.share
+        if self._said is not None:
+            given.append(distributions.Candidates(self._said.tokens[numbers].long(), self._said.lengths[numbers]))
+        if self._near is not None and self._target.wants("near"):
+            given.append(self._near(numbers, size, generator))
+        return given
+
+    @property
+    def _drawn_in_steps(self) -> bool:
+        return self._target.wants("model") and self._target.settings.refresh == "step"
+
+    @property
+    def _rounds(self) -> bool:
+        # recorded or not, so that dropout is the same: what it draws depends on shapes
+        return self._workers.device.type == "cuda" and self._workers.size == 1
 
     def _ready(self, batch: Batch) -> Batch:
         if self._workers.device.type != "cuda":
             return batch
-        # recorded or not, so that dropout is the same: what it draws depends on shapes
-        return (batch.rounded(self._training.batch_size) if self._workers.size == 1 else batch).pinned()
+        return (batch.rounded(self._training.batch_size) if self._rounds else batch).pinned()
 
-    def _drawn(self, batch: Batch, seed: int) -> Batch:
-        """The batch, with candidates that the model says, where it is to say them."""
-        if not self._target.from_model:
+    def _with_draws(self, numbers: Tensor, batch: Batch, seed: int) -> Batch:
+        """The batch of these examples, with candidates that the model says, where it is to say them in this step."""
+        if not self._drawn_in_steps:
             return batch
-        source, device = Sentences(batch.source, batch.source_lengths), self._workers.device
         references = Sentences(batch.tokens, batch.lengths)
-        generator = torch.Generator(device).manual_seed(seed)
-        self._model.eval()
-        with torch.no_grad():
-            memory = self._model.encode(*(part.to(device) for part in source))
-            longest = int(references.lengths.max()) + 5
-            drawn = sample(self._model, memory, size=self._target.settings.size, max_length=longest, generator=generator).to("cpu")
+        own = numbers[self._workers.rank :: self._workers.size] if self._workers.rank < len(numbers) else numbers[:1]
+        drawn = self._say(
+            batch.inputs, int(references.lengths.max()) + _MORE_WORDS, torch.Generator(self._workers.device).manual_seed(seed)
+        )
         self._model.train()
-        return self._ready(Batch.of(source, self._target(references, torch.Generator().manual_seed(seed), drawn)))
+        generator = torch.Generator().manual_seed(seed)
+        target = self._target(references, generator, drawn, *self._given(own, generator))
+        weights = target.weights * batch.weights.any(1, keepdim=True)  # an example that counts nothing goes on counting nothing
+        return self._ready(Batch.of(batch.inputs, target)._replace(weights=weights.float()))
+
+    @torch.no_grad()
+    def _say(self, inputs: Inputs, longest: int, generator: torch.Generator) -> distributions.Candidates:
+        """Draws from the model, on the CPU."""
+        self._model.eval()
+        memory = self._model.encode(on_device(inputs, self._model))
+        return sample(self._model, memory, size=self._target.settings.share, max_length=longest, generator=generator).to("cpu")
+
+    def _say_all(self, epoch: int) -> None:
+        """Draws from the model for every example, to be taken in this epoch."""
+        generator = torch.Generator(self._workers.device).manual_seed(generator_for(self._training.seed, epoch, _SAID).initial_seed())
+        longest = int(self._train.references.lengths.max(initial=0)) + _MORE_WORDS
+        groups = torch.split(torch.arange(len(self._train)), max(1, _SAID_TOGETHER // self._target.settings.share))
+        with matrix_precision(self._training.precision):
+            parts = [self._say(self._train.take_inputs(numbers), longest, generator).sentences for numbers in groups]
+        width = max(part.tokens.shape[2] for part in parts)
+        tokens = torch.cat([pad(part.tokens, (0, width - part.tokens.shape[2])).int() for part in parts])
+        self._said = Sentences(tokens, torch.cat([part.lengths for part in parts]))
 
     def _close(self) -> None:
         if self._stream is not None:
@@ -210,16 +270,17 @@ class SequenceLearner:
         """Parameters, the optimizer's tensors, the rate, the loss so far and the lowest perplexity."""
         parameters = {f"model.{name}": value.detach() for name, value in self._model.named_parameters()}
         counters = {"loss": self._loss, "lowest_perplexity": self._lowest, "fingerprint": self._fingerprint()}
-        return parameters | self._steps.state() | counters
+        said = {} if self._said is None else {"said_tokens": self._said.tokens, "said_lengths": self._said.lengths}
+        return parameters | self._steps.state() | counters | said
 
     def _fingerprint(self) -> Tensor:
         """What tells the words and sentences that this run is trained on from others."""
         if self._known is not None:
             return self._known
         digest = hashlib.sha256()
-        for part in (self._train.sources, self._train.references):
-            digest.update(part.lengths.tobytes() + part.words.tobytes())
-        for name, value in sorted(self._judge.notes().items()):
+        for part in self._train.contents():
+            digest.update(part)
+        for name, value in sorted(self._judge.notes(self._model).items()):
             digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
         self._known = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
         return self._known
@@ -234,10 +295,12 @@ class SequenceLearner:
         load_parameters(self._model, below("model.", state))
         self._steps.load_state(state)
         self._loss, self._lowest = state["loss"].clone(), state["lowest_perplexity"].clone()
+        if "said_tokens" in state:
+            self._said = Sentences(state["said_tokens"], state["said_lengths"])
 
     def best(self) -> dict[str, Tensor]:
         """The best model's parameters, and what its file holds beside them."""
-        return {f"model.{name}": value for name, value in self._best.items()} | self._judge.notes()
+        return {f"model.{name}": value for name, value in self._best.items()} | self._judge.notes(self._model)
 
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Take these for the best ones."""
@@ -277,4 +340,4 @@ class _Stream(Iterator[tuple[Tensor, Batch]]):
         self._stream.close()
 
 
-_CANDIDATES = 1 << 20  # a place of its own among the seeds of a step, beside those of processes
+_CANDIDATES, _SAID = 1 << 20, 1 << 21  # places of their own among the seeds of a step and of an epoch, beside those of processes

@@ -7,8 +7,9 @@ import math
 import torch
 
 from softq.generation.examples import Examples
-from softq.generation.translator import evaluating, on_device
+from softq.generation.search import evaluating, on_device
 from softq.models.sequence import SequenceModel
+from softq.sentences import Sentences
 
 _WORDS = 1 << 14  # of a batch
 _MOST = 700.0  # nats a word whose exponential is still a number
@@ -18,10 +19,10 @@ _MOST = 700.0  # nats a word whose exponential is still a number
 def perplexity(model: SequenceModel, examples: Examples) -> float:
     """The exponential of minus the mean log-probability of a word of the references, ends of sentences included."""
     total = 0.0
-    order = torch.from_numpy(examples.sources.lengths).argsort(stable=True)
+    order = torch.from_numpy(examples.inputs.lengths).argsort(stable=True)
     width = (int(examples.references.lengths.max(initial=0)) + 1) * int(examples.counts.max(initial=1))
     with evaluating(model):
         for numbers in torch.split(order, max(1, _WORDS // width)):
-            source, references = (on_device(part, model) for part in examples.take(numbers))
-            total += float(model.log_prob(source, references).double().sum())
+            inputs, references = on_device(examples.take_inputs(numbers), model), on_device(examples.take_references(numbers), model)
+            total += float(model.log_prob(inputs, Sentences(*references)).double().sum())
     return math.exp(min(-total / examples.words, _MOST))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from softq.errors import RecipeError
 from softq.recipe import Objective, Training, at_least, check_positive, key
 from softq.rewards.bleu import Smoothing
 
-SamplerName = Literal["ngram", "hamming", "model"]
+SamplerName = Literal["ngram", "hamming", "model", "near", "recombined"]
 RewardName = Literal["bleu", "hamming"]
 EstimatorName = Literal["set", "paper", "importance", "printed"]
 Replacements = Literal["uniform", "frequencies"]
+Refresh = Literal["step", "epoch"]
 Precision = Literal["float32", "tf32", "bf16"]
 
 
@@ -20,14 +21,21 @@ Precision = Literal["float32", "tf32", "bf16"]
 class Candidates:
     """What raml and sqdml are trained on beside the references; drawn anew in every step."""
 
-    sampler: SamplerName = key(
-        "ngram", "ngram: replace an n-gram of a reference; hamming: replace words by their number; model: what the model itself says"
+    sampler: str = key(
+        "ngram",
+        "ngram: replace an n-gram of a reference; hamming: replace words by their number; model: what the model itself says; near: "
+        "references of inputs that are alike; recombined: replace an n-gram of a reference by one of another reference of the input; or "
+        "several joined by +, such as model+recombined, which share size equally",
     )
     reward: RewardName = key("bleu", "bleu: of the sentence; hamming: minus the number of words that differ")
     smoothing: Smoothing = key("nltk3", "of the sentence's BLEU: nltk3 (the paper), mteval, sacrebleu, none")
-    size: int = key(10, "candidates of an example, references included, of which a step takes half as many at most (hamming, model: draws)")
+    size: int = key(
+        10, "candidates of an example, references included, of which a step takes half as many at most (hamming, model, near: draws)"
+    )
     k: int = key(0, "of these, how many a step uses; 0: all")
     max_n: int = key(4, "longest n-gram to replace")
+    refresh: Refresh = key("step", "when the model says its candidates anew, with sampler = model: in every step, or before every epoch")
+    neighbours: int = key(10, "how many inputs that are most alike lend their references, with sampler = near")
     estimator: EstimatorName = key(
         "set",
         "set: softmax over the candidates; paper: the same, k of them, not renormalised; importance: divided by the probability of being "
@@ -38,9 +46,17 @@ class Candidates:
 
     def __post_init__(self) -> None:
         """What goes together."""
-        at_least("size", self.size, 2 if self.sampler == "ngram" else 1)
+        unknown = [name for name in self.samplers if name not in get_args(SamplerName)]
+        if unknown or len(set(self.samplers)) < len(self.samplers):
+            raise RecipeError(f"sampler must be one of {', '.join(get_args(SamplerName))}, or several joined by +, got {self.sampler!r}")
+        if len(self.samplers) > 1 and "hamming" in self.samplers:
+            raise RecipeError(
+                f"sampler = hamming draws candidates by a law of its own: it cannot be joined with others, got {self.sampler!r}"
+            )
+        at_least("size", self.size, len(self.samplers) * (2 if self.holds_references else 1))
         at_least("k", self.k, 0)
         at_least("max_n", self.max_n, 1)
+        at_least("neighbours", self.neighbours, 1)
         if self.k == 1:
             raise RecipeError("k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for all candidates")
         if self.k > self.size:
@@ -49,6 +65,13 @@ class Candidates:
             raise RecipeError("estimator = paper needs k, how many candidates a step uses (the paper: 10 of size = 100)")
         if self.estimator in ("importance", "printed") and self.k:
             raise RecipeError(f"estimator = {self.estimator} uses every draw: leave out k, and lower size instead")
+        if self.estimator == "importance" and self.sampler not in ("ngram", "hamming", "model"):
+            raise RecipeError(
+                "estimator = importance needs the probability of a draw, which ngram, hamming and model alone have: choose one of them, or "
+                f"estimator = set, got sampler = {self.sampler}"
+            )
+        if self.refresh == "epoch" and "model" not in self.samplers:
+            raise RecipeError(f"refresh = epoch is for what the model says, sampler = model, got sampler = {self.sampler}")
         if self.estimator == "printed" and (self.sampler, self.reward) != ("hamming", "bleu"):
             raise RecipeError("estimator = printed is the paper's formula for sampler = hamming with reward = bleu")
         if self.reward == "hamming" and self.sampler != "hamming":
@@ -59,6 +82,21 @@ class Candidates:
             )
         if self.sampler == "hamming" and self.estimator == "paper":
             raise RecipeError("estimator = paper chooses among candidates that hold the references; sampler = hamming only draws")
+
+    @property
+    def samplers(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(self.sampler.split("+"))
+
+    @property
+    def share(self) -> int:
+        """What each of the samplers makes."""
+        return self.size // len(self.samplers)
+
+    @property
+    def holds_references(self) -> bool:
+        """Whether a sampler counts references among what it makes."""
+        return "ngram" in self.samplers or "recombined" in self.samplers
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
+from softq.generation.examples import round_width
 from softq.generation.recipe import Optimizer, Precision
-from softq.models.sequence import SequenceModel
+from softq.models.sequence import Inputs, SequenceModel
 from softq.sampled import SampledTarget
 from softq.sentences import Sentences
 from softq.train.torch_learner import load_optimizer, optimizer_state
@@ -22,51 +24,49 @@ class Batch(NamedTuple):
     """Inputs with candidates and their weights.
 
     Attributes:
-        source: ``[B, N]``.
-        source_lengths: ``[B]``.
+        inputs: of B examples, as the model takes them.
         tokens: of candidates, ``[B, K, L]``.
         lengths: ``[B, K]``, 0 where a candidate is missing.
         weights: float32 ``[B, K]``, 0 where a candidate is missing.
 
     """
 
-    source: Tensor
-    source_lengths: Tensor
+    inputs: Inputs
     tokens: Tensor
     lengths: Tensor
     weights: Tensor
 
     @classmethod
-    def of(cls, source: Sentences, target: SampledTarget) -> Batch:
+    def of(cls, inputs: Inputs, target: SampledTarget) -> Batch:
         """A batch of inputs and the target made for their references."""
         outputs = target.outputs
-        return cls(*source, outputs.tokens, outputs.lengths.clamp(min=0), target.weights.float())
+        return cls(inputs, outputs.tokens, outputs.lengths.clamp(min=0), target.weights.float())
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them."""
+        return *self.inputs, self.tokens, self.lengths, self.weights
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The same with every tensor changed."""
+        return Batch(tuple(map(change, self.inputs)), *map(change, self[1:]))
 
     def share(self, rank: int, size: int) -> Batch:
         """What one of several processes trains on: every ``size``-th input from ``rank`` on, or one that counts nothing."""
-        if rank < len(self.source):
-            return Batch(*(part[rank::size] for part in self))
-        return Batch(*(part[:1] for part in self))._replace(weights=torch.zeros_like(self.weights[:1]))
-
-    def trimmed(self, *, copies: int | None = None) -> Batch:
-        """The same without columns that are padding alone, and with the first ``copies`` candidates, all if None."""
-        places, width = int(self.source_lengths.max()), int(self.lengths.max().clamp(min=0))
-        tokens, lengths, weights = self.tokens[:, :copies, :width], self.lengths[:, :copies], self.weights[:, :copies]
-        return Batch(self.source[:, :places], self.source_lengths, tokens, lengths, weights)
+        if rank < len(self.tokens):
+            return self.each(lambda part: part[rank::size])
+        return self.each(lambda part: part[:1])._replace(weights=torch.zeros_like(self.weights[:1]))
 
     def rounded(self, inputs: int) -> Batch:
-        """The same with inputs that count nothing up to ``inputs`` of them, and with widths that few batches do not share.
+        """The same with inputs that count nothing up to ``inputs`` of them, and with a width that few batches do not share.
 
-        >>> batch = Batch(torch.ones(2, 3), torch.ones(2), torch.ones(2, 3, 5), torch.ones(2, 3), torch.ones(2, 3))
-        >>> [list(part.shape) for part in batch.rounded(4)]
-        [[4, 4], [4], [4, 3, 6], [4, 3], [4, 3]]
+        >>> batch = Batch((torch.ones(2, 3),), torch.ones(2, 3, 5), torch.ones(2, 3), torch.ones(2, 3))
+        >>> [list(part.shape) for part in batch.rounded(4).tensors]
+        [[4, 3], [4, 3, 6], [4, 3], [4, 3]]
         """
-        more = inputs - len(self.source)
-        places, width = self.source.shape[1], self.tokens.shape[2]
-        pad = nn.functional.pad
+        more, width = inputs - len(self.tokens), self.tokens.shape[2]
         return Batch(
-            pad(self.source, (0, round_width(places) - places, 0, more)),
-            pad(self.source_lengths, (0, more), value=1),
+            tuple(torch.cat([part, part[:1].expand(more, *part.shape[1:])]) for part in self.inputs),
             pad(self.tokens, (0, round_width(width) - width, 0, 0, 0, more)),
             pad(self.lengths, (0, 0, 0, more)),
             pad(self.weights, (0, 0, 0, more)),
@@ -74,21 +74,11 @@ class Batch(NamedTuple):
 
     def pinned(self) -> Batch:
         """The same in page-locked memory, from which a GPU copies without waiting."""
-        return Batch(*(part.pin_memory() for part in self))
+        return self.each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
-        return Batch(*(part.to(device, non_blocking=True) for part in self))
-
-
-def round_width(width: int) -> int:
-    """Up to a multiple of 2, of 4 beyond 16, of 8 beyond 32: a sixth of it is padding at most, and shapes are few.
-
-    >>> [round_width(width) for width in (0, 1, 7, 17, 33)]
-    [2, 2, 8, 20, 40]
-    """
-    multiple = 2 if width <= 16 else 4 if width <= 32 else 8
-    return max(-(-width // multiple), 1) * multiple
+        return self.each(lambda part: part.to(device, non_blocking=True))
 
 
 class CandidateLoss(nn.Module):
@@ -98,9 +88,9 @@ class CandidateLoss(nn.Module):
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
-    def forward(self, source: Tensor, source_lengths: Tensor, tokens: Tensor, lengths: Tensor, weights: Tensor) -> Tensor:
+    def forward(self, inputs: Inputs, tokens: Tensor, lengths: Tensor, weights: Tensor) -> Tensor:
         """Losses of a `Batch`."""
-        log_probs = self.model.log_prob(Sentences(source, source_lengths), Sentences(tokens, lengths), smoothing=self.smoothing)
+        log_probs = self.model.log_prob(inputs, Sentences(tokens, lengths), smoothing=self.smoothing)
         return -(weights.to(log_probs.dtype) * log_probs).sum(1)
 
 
@@ -201,14 +191,14 @@ class Steps:
         adam.step()
 
     def _replay(self, batch: Batch, seed: int) -> Tensor:
-        shapes = tuple(part.shape for part in batch)
+        shapes = tuple(part.shape for part in batch.tensors)
         if shapes not in self._recorded:
-            static = Batch(*(part.to(self._workers.device, copy=True) for part in batch))
+            static = batch.each(lambda part: part.to(self._workers.device, copy=True))
             self._recorded[shapes] = (*self._record(lambda: self._sweep(static)), static)
         if self._update_recorded is None:
             self._update_recorded = self._record_update()
         graph, total, static = self._recorded[shapes]
-        for mine, given in zip(static, batch, strict=True):
+        for mine, given in zip(static.tensors, batch.tensors, strict=True):
             mine.copy_(given, non_blocking=True)
         torch.cuda.manual_seed(seed)
         graph.replay()

@@ -17,11 +17,15 @@ from softq.kernels.chosen import chosen_log_probs
 from softq.numerics import length_mask
 from softq.sentences import Sentences
 
+Inputs: TypeAlias = tuple[Tensor, ...]
+"""What models are given: `Sentences`, or vectors ``[B, D]`` alone; each part has the inputs as its first dimension."""
 Memory: TypeAlias = tuple[Tensor, ...]
 """What is kept of encoded inputs; each part has the inputs as its first dimension."""
 State: TypeAlias = tuple[Tensor, ...]
 """Of unfinished sentences, K of each input; each part has a first dimension of B·K, where row b·K + k is of input b."""
 Method = Literal["beam", "greedy", "sample"]
+
+_LONGEST = 50  # words of a sentence whose input has no length, unless told
 
 
 class OutputLayer(nn.Module):
@@ -68,12 +72,12 @@ class SequenceModel(nn.Module):
         """Number of words of sentences, specials among them."""
         return len(self.output.weight)
 
-    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
-        """Encode inputs ``[B, N]`` of ``lengths [B]``; what stands behind a length never matters."""
+    def encode(self, inputs: Inputs) -> Memory:
+        """Encode B inputs; of sentences, what stands behind a length never matters."""
         raise NotImplementedError
 
-    def hidden(self, memory: Memory, inputs: Tensor) -> Tensor:
-        """Vectors ``[B, K, T, D]`` from which the word after each of ``inputs [B, K, T]`` is predicted; the first input is START."""
+    def hidden(self, memory: Memory, read: Tensor) -> Tensor:
+        """Vectors ``[B, K, T, D]`` from which the word after each of ``read [B, K, T]`` is predicted; the first of these is START."""
         raise NotImplementedError
 
     def start(self, memory: Memory, copies: int) -> State:
@@ -84,18 +88,13 @@ class SequenceModel(nn.Module):
         """Vectors ``[B·K, D]`` from which the word after ``words [B·K]`` is predicted, and the state after them."""
         raise NotImplementedError
 
-    def log_prob(self, source: Sentences, candidates: Candidates | Sentences, *, smoothing: float = 0.0) -> Tensor:
+    def log_prob(self, inputs: Inputs, candidates: Candidates | Sentences, *, smoothing: float = 0.0) -> Tensor:
         """Log P(y_s|x) of candidates ``[B, K, L]``, ends of sentences included, ``[B, K]``; 0 for one that is missing.
 
         ``smoothing`` is that of label smoothing, after which these are no log-probabilities any more but minus a loss.
         """
-        memory = self.encode(*source)
-        inputs, wanted, real = teacher_forcing(candidates.tokens, candidates.lengths)
-        return self.log_prob_of(memory, inputs, wanted, real, smoothing)
-
-    def log_prob_of(self, memory: Memory, inputs: Tensor, wanted: Tensor, real: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The same of what `teacher_forcing` makes of candidates."""
-        vectors = self.hidden(memory, inputs)
+        read, wanted, real = teacher_forcing(candidates.tokens, candidates.lengths)
+        vectors = self.hidden(self.encode(inputs), read)
         each = self.output.log_prob(vectors.flatten(0, 2), wanted.flatten(), smoothing)
         return (each.view_as(wanted) * real).sum(2)
 
@@ -107,7 +106,7 @@ class SequenceModel(nn.Module):
     @torch.no_grad()
     def generate(
         self,
-        source: Sentences,
+        inputs: Inputs,
         *,
         method: Method = "beam",
         size: int = 5,
@@ -117,13 +116,15 @@ class SequenceModel(nn.Module):
         top_p: float | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
     ) -> Candidates:
-        """Sentences for inputs ``[B, N]``: the best that a beam of ``size`` finds, the greedy one, or ``size`` draws.
+        """Sentences for B inputs: the best that a beam of ``size`` finds, the greedy one, or ``size`` draws.
 
         ``generator`` is of draws, one for all or one for each input (`softq.decode.sample`). Without ``max_length`` a sentence is at most
-        twice as long as its input and ten words.
+        twice as long as its input and ten words, or fifty words where inputs have no length.
         """
-        memory = self.encode(*source)
-        longest = 2 * source.lengths + 10 if max_length is None else max_length
+        memory = self.encode(inputs)
+        longest = max_length
+        if longest is None:
+            longest = 2 * inputs.lengths + 10 if isinstance(inputs, Sentences) else _LONGEST
         if method == "beam":
             return beam_search(self, memory, size=size, max_length=longest, length_penalty=length_penalty)
         if method == "greedy":

@@ -11,7 +11,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from softq.data.vocabulary import END, PAD
 from softq.errors import ModelError
-from softq.models.sequence import Memory, OutputLayer, SequenceModel, State
+from softq.models.sequence import Inputs, Memory, OutputLayer, SequenceModel, State
 from softq.numerics import length_mask
 
 
@@ -81,8 +81,9 @@ class TransformerTranslator(SequenceModel):
                 nn.init.normal_(module.weight, std=scale, generator=generator)
         nn.init.zeros_(self.output.bias)
 
-    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
-        """Encode inputs ``[B, N]`` of ``lengths [B]``; what stands behind a length never matters."""
+    def encode(self, inputs: Inputs) -> Memory:
+        """Which positions of sentences ``[B, N]`` are real, and keys and values of each layer."""
+        source, lengths = inputs
         places = torch.arange(source.shape[1] + 1, device=source.device)
         words = pad(source, (0, 1), value=PAD).masked_fill(places == lengths.unsqueeze(1), END)
         real = length_mask(lengths + 1, source.shape[1] + 1)  # END is, so that even an empty source has something to attend to
@@ -94,9 +95,9 @@ class TransformerTranslator(SequenceModel):
         layers = cast("list[_DecoderLayer]", list(self.decoder))
         return (real, *(part for layer in layers for part in layer.of_source(x)))
 
-    def hidden(self, memory: Memory, inputs: Tensor) -> Tensor:
-        """Vectors ``[B, K, T, size]`` from which the word after each of ``inputs [B, K, T]`` is predicted; the first input is START."""
-        x = self._embed(self.target_embedding, inputs, 0)
+    def hidden(self, memory: Memory, read: Tensor) -> Tensor:
+        """Vectors ``[B, K, T, size]`` from which the word after each of ``read [B, K, T]`` is predicted; the first of these is START."""
+        x = self._embed(self.target_embedding, read, 0)
         real, *sources = memory
         for layer, keys, values in zip(self.decoder, sources[::2], sources[1::2], strict=True):
             x, _ = layer(x, real, keys, values)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from softq.kernels.attention_decoder import Attended, attend, decode, lstm_cell
-from softq.models.sequence import Memory, OutputLayer, SequenceModel, State, uniform_parameters
+from softq.models.sequence import Inputs, Memory, OutputLayer, SequenceModel, State, uniform_parameters
 from softq.numerics import length_mask
 
 
@@ -70,8 +70,9 @@ class AttentionalTranslator(SequenceModel):
         self.output = OutputLayer(target_vocab, hidden, self.target.get_parameter("weight") if tie else None)
         uniform_parameters(self, init, seed)
 
-    def encode(self, source: Tensor, lengths: Tensor) -> Memory:
-        """Keys ``[B, N, H]``, values ``[B, N, H]``, bias ``[B, 1, N]`` and first cells ``[B, layers, H]``."""
+    def encode(self, inputs: Inputs) -> Memory:
+        """Keys ``[B, N, H]``, values ``[B, N, H]``, bias ``[B, 1, N]`` and first cells ``[B, layers, H]`` of sentences ``[B, N]``."""
+        source, lengths = inputs
         size = source.shape[1]
         real = length_mask(lengths, size)
         places = torch.arange(size, device=source.device)
@@ -91,11 +92,11 @@ class AttentionalTranslator(SequenceModel):
         bias = torch.zeros(real.shape, dtype=known.dtype, device=known.device).masked_fill(~real, -math.inf).unsqueeze(1)
         return self.keys(known), self.values(known), bias, cells
 
-    def hidden(self, memory: Memory, inputs: Tensor) -> Tensor:
+    def hidden(self, memory: Memory, read: Tensor) -> Tensor:
         """Attentional vectors s̃."""
         *attended, cells = memory
-        batch, copies, steps = inputs.shape
-        words = self._drop(self.target(inputs.permute(2, 0, 1).reshape(steps, -1)))
+        batch, copies, steps = read.shape
+        words = self._drop(self.target(read.permute(2, 0, 1).reshape(steps, -1)))
         first = cells.transpose(0, 1).repeat_interleave(copies, 1)  # [layers, M, H]
         rows = (steps, batch * copies, self.size)
         vectors = decode(

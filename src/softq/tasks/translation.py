@@ -12,8 +12,9 @@ from softq.errors import DependencyError
 from softq.evaluate import sacre_bleu, sentence_bleu
 from softq.generation.candidates import target_signature
 from softq.generation.learner import SequenceLearner
+from softq.generation.saved import load_parameters
 from softq.generation.steps import matrix_precision
-from softq.generation.translator import Translator, load_parameters
+from softq.generation.translator import Translator
 from softq.rewards import MultiReferenceBLEU
 from softq.tasks.translation_data import number_test
 from softq.tasks.translation_judge import TranslationJudge, statistics

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from softq.data.bitext import Bitext, read_bitext
 from softq.data.language_world import LanguageWorld
-from softq.data.vocabulary import SPECIALS, SubwordVocabulary, Vocabulary, WordVocabulary
-from softq.errors import DataError, RunError
+from softq.data.vocabulary import Vocabulary
+from softq.errors import DataError
 from softq.generation.examples import Examples
 from softq.generation.translator import ModelSettings, Translator
-from softq.run import BEST
 from softq.tasks.files import halves, once
-from softq.tasks.translation_recipe import MOST_OF_TRAIN, Data, VocabularySettings
+from softq.tasks.translation_recipe import MOST_OF_TRAIN, Data
+from softq.tasks.words import VocabularySettings, check_architecture, start_file
 
 
 class Corpora(NamedTuple):
@@ -143,54 +143,10 @@ def number_test(data: Data, source: Vocabulary, target: Vocabulary) -> Part:
 
 def prepare(data: Data, vocabulary: VocabularySettings, model: ModelSettings, start: str = "") -> Prepared:
     """Read and number, or find it done; with ``start``, a run folder or a model's file, by the words of that model."""
-    prepared: Prepared = _prepare(_Wanted(data, vocabulary, str(_model_file(start)) if start else ""))
-    if prepared.start is not None and not prepared.start.settings.same_parameters(model):
-        raise RunError(
-            f"{start} cannot be gone on from: expected a model of the recipe's architecture, {_shown(model)}, "
-            f"got {_shown(prepared.start.settings)}"
-        )
+    prepared: Prepared = _prepare(_Wanted(data, vocabulary, start_file(start, "translation")))
+    if prepared.start is not None:
+        check_architecture(start, model, prepared.start.settings, prepared.start.settings.same_parameters(model))
     return prepared
-
-
-def _model_file(start: str) -> Path:
-    path = Path(start)
-    if path.is_dir():
-        path /= BEST
-    if not path.is_file():
-        raise RunError(
-            f"{start} cannot be gone on from: there is no {path}; expected a run folder of softq train translation, or a model. "
-            "A run that began there needs it until it is finished: put it back, or let a new run --start from the folder of that run"
-        )
-    return path
-
-
-def _check_words(start: str, vocabulary: Vocabulary, settings: VocabularySettings) -> None:
-    """Refuse a model to start from that has other words than the recipe says.
-
-    How many words there are, and how rare, depends on the text that they are from: they may not exceed what a recipe sets, if it does.
-    """
-    wanted: dict[str, object] = {"kind": settings.kind}
-    got: dict[str, object] = {"kind": "words" if isinstance(vocabulary, WordVocabulary) else "subwords"}
-    if isinstance(vocabulary, WordVocabulary) and settings.kind == "words":
-        wanted |= {"tokenizer": settings.tokenizer, "lowercase": settings.lowercase}
-        got |= {"tokenizer": vocabulary.tokenizer, "lowercase": vocabulary.lowercase}
-    usual, size, rarest = VocabularySettings(), len(vocabulary) - SPECIALS, int(vocabulary.frequencies[SPECIALS:].min())
-    if settings.size != usual.size and size > settings.size:
-        wanted["size"], got["size"] = f"at most {settings.size}", size
-    if settings.min_freq != usual.min_freq and rarest < settings.min_freq:
-        wanted["min_freq"], got["min_freq"] = f"at least {settings.min_freq}", rarest
-    differ = [name for name in wanted if wanted[name] != got[name]]
-    if differ:
-        expected, came = (", ".join(f"{name} = {keys[name]}" for name in differ) for keys in (wanted, got))
-        raise RunError(
-            f"{start} cannot be gone on from, because its words stay: expected the recipe's [vocabulary], {expected}, got {came}; "
-            "give the model's own, or start from another one"
-        )
-
-
-def _shown(model: ModelSettings) -> str:
-    special = f"embedding {model.embedding}" if model.kind == "lstm" else f"{model.heads} heads"
-    return f"{model.kind} with {special}, hidden {model.hidden}, {model.layers} layers{', tied' if model.tie else ''}"
 
 
 @once(2)
@@ -199,25 +155,18 @@ def _prepare(wanted: _Wanted) -> Prepared:
     begun = Translator.load(start) if start else None
     if begun is not None:
         for vocabulary in (begun.source, begun.target):
-            _check_words(start, vocabulary, settings)
+            settings.check(start, vocabulary)
     corpora = read_corpora(data)
     train = corpora.train
     if begun is None:
-        source = _fit(train.sources, settings)
-        target = _fit([reference for references in train.references for reference in references], settings)
+        source = settings.fit(train.sources)
+        target = settings.fit([reference for references in train.references for reference in references])
     else:
         source, target = begun.source, begun.target
     examples, left_out = _number_train(train, source, target, data)
     judged = _number(corpora.judged, source, target)
     tested = judged if corpora.test is None else _number(corpora.test, source, target)
     return Prepared(source, target, examples, judged, tested, left_out, begun)
-
-
-def _fit(texts: Sequence[str], settings: VocabularySettings) -> Vocabulary:
-    size = SPECIALS + settings.size
-    if settings.kind == "subwords":
-        return SubwordVocabulary.fit(texts, size)
-    return WordVocabulary.fit(texts, settings.min_freq, size, tokenizer=settings.tokenizer, lowercase=settings.lowercase)
 
 
 def _number_train(train: Bitext, source: Vocabulary, target: Vocabulary, data: Data) -> tuple[Examples, int]:

@@ -11,7 +11,8 @@ from softq.data.language_world import LanguageWorld
 from softq.errors import DependencyError
 from softq.evaluate import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, sentence_bleu, translation_statistics
 from softq.generation.perplexity import perplexity
-from softq.generation.translator import Translation, Translator, translator_notes
+from softq.generation.search import Said
+from softq.generation.translator import Translator
 from softq.models.sequence import SequenceModel
 from softq.rewards import SentenceBLEU
 from softq.tasks.translation_data import Part, Prepared, prepare, world_of
@@ -34,7 +35,7 @@ class TranslationJudge:
         """A model with its words."""
         return Translator(model, self.recipe.model, self.prepared.source, self.prepared.target, self.recipe.decoding)
 
-    def translate(self, model: SequenceModel, part: Part, beam: int | None = None) -> list[Translation]:
+    def translate(self, model: SequenceModel, part: Part, beam: int | None = None) -> list[Said]:
         """Translations of a part."""
         return self.translator(model).translate_numbers(part.sources, method="greedy" if beam == 1 else "beam", beam=beam)
 
@@ -63,17 +64,17 @@ class TranslationJudge:
             "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
         }
 
-    def notes(self) -> dict[str, Tensor]:
+    def notes(self, model: SequenceModel) -> dict[str, Tensor]:
         """What a translator's file holds beside its parameters."""
-        return translator_notes(self.recipe.model, self.prepared.source, self.prepared.target, self.recipe.decoding)
+        return self.translator(model).notes()
 
 
-def statistics(part: Part, found: list[Translation]) -> Tensor:
+def statistics(part: Part, found: list[Said]) -> Tensor:
     """Statistics of translations, `softq.evaluate.translation_statistics`, a row for each sentence."""
     return translation_statistics([translation.words for translation in found], part.references)
 
 
-def sacre(part: Part, found: list[Translation]) -> SacreBLEU | None:
+def sacre(part: Part, found: list[Said]) -> SacreBLEU | None:
     """SacreBLEU's score of translations, None where it is not installed."""
     try:
         return sacre_bleu([translation.text for translation in found], part.text.references)
@@ -81,7 +82,7 @@ def sacre(part: Part, found: list[Translation]) -> SacreBLEU | None:
         return None
 
 
-def expected_reward(world: LanguageWorld, part: Part, found: list[Translation]) -> float:
+def expected_reward(world: LanguageWorld, part: Part, found: list[Said]) -> float:
     """Mean over the built-in world's sentences of the exact E[BLEU(translation, Y) | x], over all right translations Y."""
     reward = SentenceBLEU()
     rewards = [world.expected_reward(source, one.words, reward) for source, one in zip(part.text.sources, found, strict=True)]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from softq.errors import RecipeError
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining, check_objective
 from softq.generation.translator import Decoding, ModelSettings
 from softq.recipe import Objective, at_least, check_seed, key
 from softq.tasks.files import check_parts
+from softq.tasks.words import VocabularySettings
 
 MOST_OF_TRAIN = 1000
 """Training sentences that scores are of, where there is no development part: all would be decoded in every epoch."""
-
-_BYTES = 256
 
 
 @dataclass(frozen=True)
@@ -61,28 +59,6 @@ class Data:
 
 
 @dataclass(frozen=True)
-class VocabularySettings:
-    """What counts as a word; both vocabularies are of the training sentences alone."""
-
-    kind: Literal["words", "subwords"] = key("words", "whole words, the others unknown; or subwords, which spell any word (BPE)")
-    min_freq: int = key(1, "words that occur less often are unknown")
-    size: int = key(32000, "most words or subwords of each language, of which 256 are the bytes that subwords spell with")
-    tokenizer: Literal["unicode", "space"] = key(
-        "unicode", "words end at punctuation; or at white space alone, for text that is split already"
-    )
-    lowercase: bool = key(False, "read and write everything in small letters")
-
-    def __post_init__(self) -> None:
-        """Counts are counts."""
-        at_least("min_freq", self.min_freq, 1)
-        at_least("vocabulary.size", self.size, 1)
-        if self.kind == "subwords" and self.size < _BYTES:
-            raise RecipeError(f"vocabulary.size must be at least {_BYTES} with kind = subwords, every byte being one, got {self.size}")
-        if self.kind == "subwords" and (self.min_freq > 1 or self.tokenizer != "unicode" or self.lowercase):
-            raise RecipeError("min_freq, tokenizer and lowercase are of whole words: leave them out with kind = subwords")
-
-
-@dataclass(frozen=True)
 class DecodingSettings(Decoding):
     """How translations are found."""
 
@@ -110,6 +86,8 @@ class TranslationRecipe:
     def __post_init__(self) -> None:
         """What the sections say must fit together."""
         check_objective(self.objective)
+        if "near" in self.candidates.samplers:
+            raise RecipeError("sampler = near needs inputs that have features, such as images: choose another one for sentences")
         if self.objective.name == "sqdml" and not self.data.merge:
             raise RecipeError(
                 "sqdml is of examples with several references, and merge = false makes one of each: leave it out, or choose raml"

@@ -1,0 +1,161 @@
+"""Images a second of `softq data features`: decoding alone, the encoder alone, and both together, with the same number of threads.
+
+The images are JPEGs that are made here, with detail about as in photographs, and the weights are random: neither changes the speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from safetensors.torch import save_file
+from torch import nn
+
+from softq.images import Encoder, load_encoder, read_picture, stream
+from softq.images.efficientnet import EfficientNetLite0, published_names
+from timing import synchronize
+
+SIZES = {"224 × 224": (224, 224), "500 × 375": (500, 375), "2048 × 1536": (2048, 1536)}  # thumbnails, Flickr's and COCO's, a camera's
+DISTINCT = 64  # images of a size; longer lists repeat them
+BAR = 0.95  # of the rate of decoding alone, on a GPU
+
+
+def make_images(folder: Path, width: int, height: int) -> list[Path]:
+    """JPEGs of smooth patches with some noise."""
+    generator = np.random.default_rng(0)
+    files = []
+    for number in range(DISTINCT):
+        patches = Image.fromarray(generator.integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8))
+        smooth = np.asarray(patches.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
+        noisy = smooth + generator.normal(0, 6, smooth.shape)
+        files.append(folder / f"{width}-{number}.jpg")
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(files[-1], quality=85)
+    return files
+
+
+def random_encoder(folder: Path) -> Encoder:
+    """EfficientNet-Lite0 with random weights."""
+    weights = {}
+    layers = (module for module in EfficientNetLite0().modules() if isinstance(module, nn.Conv2d))
+    for layer, (conv, norm) in zip(layers, published_names(), strict=True):
+        weights[f"{conv}.weight"] = layer.weight.detach()
+        weights |= {f"{norm}.{part}": torch.ones(layer.out_channels) for part in ("weight", "running_var")}
+        weights |= {f"{norm}.{part}": torch.zeros(layer.out_channels) for part in ("bias", "running_mean")}
+    save_file(weights, folder / "weights.safetensors")
+    return load_encoder("efficientnet-lite0", folder / "weights.safetensors")
+
+
+def decode(files: Sequence[Path], encoder: Encoder, threads: int) -> None:
+    """Nothing but decoding: each thread has its share of the files and looks at nothing else."""
+
+    def share(first: int) -> None:
+        for file in files[first::threads]:
+            read_picture(file, encoder.size, encoder.crop, encoder.interpolation)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(share, range(threads)))
+
+
+def run_through(files: Sequence[Path], encoder: Encoder, threads: int) -> None:
+    for batch in stream(files, encoder, threads=threads):
+        if batch.corrupt:
+            raise SystemExit(f"images made here cannot be read: {batch.corrupt}")
+
+
+def encode(count: int, encoder: Encoder) -> None:
+    """Nothing but the encoder, on what is on its device already."""
+    size = 256 if encoder.device.type == "cuda" else 32
+    batch = torch.zeros(size, encoder.size, encoder.size, 3, dtype=torch.uint8, device=encoder.device).permute(0, 3, 1, 2)
+    for _ in range(-(-count // size)):
+        encoder(batch)
+    synchronize()
+
+
+def by_turns(contenders: dict[str, Callable[[], None]], count: int, rounds: int, threads: int) -> dict[str, dict[str, float]]:
+    """Images a second of each contender, medians, and the share of the threads' time in which this process was at work."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+    for turn in range(rounds + 1):
+        for name, call in contenders.items():
+            synchronize()
+            wall, work = time.perf_counter(), time.process_time()
+            call()
+            seconds = time.perf_counter() - wall
+            if turn:  # the first one warms up
+                found[name].append((count / seconds, (time.process_time() - work) / seconds / threads))
+    return {
+        name: {"images_per_second": round(statistics.median(rates), 1), "busy": round(statistics.median(busy), 3)}
+        for name, (rates, busy) in ((name, tuple(zip(*turns, strict=True))) for name, turns in found.items())
+    }
+
+
+def measure(size: str, folder: Path, encoder: Encoder, options: argparse.Namespace) -> dict[str, Any]:
+    files = make_images(folder, *SIZES[size])
+    files = (files * -(-options.images // DISTINCT))[: options.images]
+    row = by_turns(
+        {
+            "decoding": lambda: decode(files, encoder, options.threads),
+            "encoder": lambda: encode(len(files), encoder),
+            "both": lambda: run_through(files, encoder, options.threads),
+        },
+        len(files),
+        options.rounds,
+        options.threads,
+    )
+    slower = min(row[part]["images_per_second"] for part in ("decoding", "encoder"))
+    return {
+        "images": size,
+        "bytes": round(statistics.mean(file.stat().st_size for file in files)),
+        **row,
+        "of_decoding": round(row["both"]["images_per_second"] / row["decoding"]["images_per_second"], 3),
+        "of_the_slower": round(row["both"]["images_per_second"] / slower, 3),
+    }
+
+
+def main() -> None:
+    make = argparse.ArgumentParser(description=__doc__)
+    make.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    make.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="that decode")
+    make.add_argument("--images", type=int, default=None, help="of each size; by default 16,384 on a GPU and 128 on a CPU")
+    make.add_argument("--rounds", type=int, default=3)
+    make.add_argument("--json", action="store_true", help="print the JSON object alone")
+    options = make.parse_args()
+    on_gpu = options.device == "cuda"
+    options.images = options.images or (16_384 if on_gpu else 128)
+    with tempfile.TemporaryDirectory() as name:
+        encoder = random_encoder(Path(name)).to(torch.device(options.device))
+        rows = [measure(size, Path(name), encoder, options) for size in SIZES]
+    machine = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
+    if not options.json:
+        show(rows, machine, options.threads)
+    about = {"device": options.device, "machine": machine, "threads": options.threads, "torch": torch.__version__}
+    print(json.dumps({"benchmark": "encoder", **about, "bar": BAR if on_gpu else None, "rows": rows}))
+
+
+def show(rows: list[dict[str, Any]], machine: str, threads: int) -> None:
+    table = Table(title=f"efficientnet-lite0, images/s, {threads} threads, {machine}", box=box.SIMPLE)
+    for column in ("JPEGs", "bytes", "decoding alone", "encoder alone", "both", "÷ decoding", "÷ the slower", "cores busy"):
+        table.add_column(column, justify="left" if column == "JPEGs" else "right")
+    for row in rows:
+        speeds = [f"{row[part]['images_per_second']:,.0f}" for part in ("decoding", "encoder", "both")]
+        shares = [f"{row['of_decoding']:.2f}", f"{row['of_the_slower']:.2f}", f"{row['both']['busy']:.0%}"]
+        table.add_row(row["images"], f"{row['bytes']:,}", *speeds, *shares)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

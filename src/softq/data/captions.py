@@ -1,0 +1,365 @@
+"""Images with their captions, as lines of tab-separated columns or Karpathy's JSON (plain, .gz or .xz), and vectors of their features.
+
+A line is the name of an image, a tab and a caption, and further tabs and captions where there are more; one image may stand on several
+lines, anywhere. A number behind the name, as in Flickr's own files (``1000268201_693b08cb0e.jpg#0``), is dropped.
+
+Karpathy's JSON is a record for each image, in one object:
+``{"images": [{"filepath": "val2014", "filename": "a.jpg", "split": "val", "sentences": [{"raw": "A dog.", "tokens": ["a", "dog"]}]}]}``.
+An image is called by path and name, ``val2014/a.jpg``, or by its name where there is no path. A caption is the ``raw`` text of a sentence,
+or its tokens with spaces between where there is none. Whatever else stands there is passed over.
+
+Features are an array in NumPy's own format, a row for each image; a text file beside it may say whose each row is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from softq.data.conll import Fault
+from softq.data.text import decode_line, read_lines, read_undecoded_lines
+from softq.errors import DataError
+
+Split = Literal["train", "val", "test"]
+"""A part of Karpathy's JSON."""
+
+Features = npt.NDArray[np.floating[Any]]
+
+_FILES_SPLITS: dict[Split, tuple[str, ...]] = {"train": ("train", "restval"), "val": ("val",), "test": ("test",)}
+_NUMBER = re.compile(r"#\d+$")
+_FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
+_CHUNK = 1 << 22  # numbers at a time: a file may be larger than memory
+
+
+@dataclass(frozen=True, slots=True)
+class Captions:
+    """Images, each with one or more captions.
+
+    Attributes:
+        images: N names.
+        captions: Those of each image, one or more.
+        lines: Where each image first stands in its file, from 1: a line, or a record of JSON; empty for captions that were made, not read.
+        name: What errors call the file; empty for captions that were made.
+
+    """
+
+    images: list[str]
+    captions: list[list[str]]
+    lines: list[int] = field(default_factory=list)
+    name: str = ""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def place(self, number: int) -> str:
+        """Where an image stands, for messages.
+
+        >>> Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]], [1, 4], "a.tsv").place(1)
+        'a.tsv, line 4'
+        >>> Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]], [1, 2], "d.json.gz").place(1)
+        'd.json.gz, record 2'
+        >>> Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]]).place(1)
+        'image 2'
+        """
+        if not self.lines:
+            return f"image {number + 1}"
+        return f"{self.name}, {'record' if is_json(Path(self.name)) else 'line'} {self.lines[number]}"
+
+    def take(self, numbers: Sequence[int]) -> Captions:
+        """The images of these numbers, in their order.
+
+        >>> Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]]).take([1]).captions
+        [['A cat.']]
+        """
+        return Captions(
+            [self.images[number] for number in numbers],
+            [self.captions[number] for number in numbers],
+            [self.lines[number] for number in numbers] if self.lines else [],
+            self.name,
+        )
+
+    def one_by_one(self) -> Captions:
+        """An example for each caption: the same image several times, as RAML and maximum likelihood see it.
+
+        >>> apart = Captions(["a.jpg", "b.jpg"], [["A dog.", "Dog!"], ["A cat."]]).one_by_one()
+        >>> apart.images, apart.captions
+        (['a.jpg', 'a.jpg', 'b.jpg'], [['A dog.'], ['Dog!'], ['A cat.']])
+        """
+        again = self.take([number for number, captions in enumerate(self.captions) for _ in captions])
+        return Captions(again.images, [[caption] for captions in self.captions for caption in captions], again.lines, again.name)
+
+
+def read_captions(path: Path, split: Split | None = None) -> Captions:
+    """Images and their captions, in order of first appearance; a caption that an image has twice counts twice.
+
+    Args:
+        path: A file of lines, or of Karpathy's JSON if it is called .json, .json.gz or .json.xz.
+        split: The part of JSON to read; "train" is the records of "train" and "restval". All of it if None.
+
+    Raises DataError, with file and line or record, for an image without captions, a caption without an image, and an empty caption.
+
+    """
+    found, faults = _parse(path, split)
+    _refuse([(path, fault) for fault in faults])
+    return found
+
+
+def check_captions(path: Path, split: Split | None = None) -> list[Fault]:
+    """Every fault of a file in order, none if it is sound; those of JSON name the record and have no line."""
+    try:
+        return _parse(path, split)[1]
+    except DataError as error:
+        return [Fault(0, str(error))]
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file is JSON by its name.
+
+    >>> is_json(Path("dataset_coco.JSON.gz")), is_json(Path("json.tsv"))
+    (True, False)
+    """
+    return _unpacked(path).suffix.lower() == ".json"
+
+
+def names_file(features: Path) -> Path:
+    """Where the names of a features file's images stand, one per row.
+
+    >>> names_file(Path("train.features.npy")).name
+    'train.features.names.txt'
+    """
+    return features.with_suffix(".names.txt")
+
+
+def features_beside(captions: Path) -> Path:
+    """The features that belong to a file of captions if nobody says otherwise.
+
+    >>> [features_beside(Path(name)).name for name in ("train.captions.tsv.gz", "d.json", "x.tsv")]
+    ['train.features.npy', 'd.features.npy', 'x.features.npy']
+    """
+    return captions.with_name(_unpacked(captions).stem.removesuffix(".captions") + ".features.npy")
+
+
+def read_features(path: Path, captions: Captions) -> Features:
+    """Features of each image, ``[N, D]`` in the order of ``captions.images``, in the type they have in the file.
+
+    With a `names_file` beside it, rows are found by name: the file may have more than are asked for, and names may differ in the folders
+    in front (``val2014/a.jpg`` and ``a.jpg``) as long as only one fits. Without it, row i is the i-th image in order of first appearance,
+    and there are no other rows. The file is mapped into memory where the rows are asked for as they stand.
+
+    Raises DataError, with file and image, where an image has no features or they are NaN or infinite, and for a file that is no array
+    of float16, float32 or float64 with two dimensions.
+
+    """
+    features, rows, faults = _match(path, captions)
+    _refuse(faults)
+    in_place = bool((np.diff(rows) == 1).all())
+    return features[rows[0] : rows[-1] + 1] if in_place and len(rows) else features[rows]
+
+
+def check_features(path: Path, captions: Captions) -> dict[Path, list[Fault]]:
+    """Every fault of a features file, and of the file of names beside it if there is one; lines are those of the names."""
+    try:
+        faults = _match(path, captions)[2]
+    except DataError as error:
+        return {path: [Fault(0, str(error))]}
+    files = [path, names_file(path)] if names_file(path).exists() else [path]
+    return {file: [fault for where, fault in faults if where == file] for file in files}
+
+
+def _unpacked(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix in (".gz", ".xz") else path
+
+
+def _refuse(faults: Sequence[tuple[Path, Fault]]) -> None:
+    """Raise the first fault, if there is one."""
+    if faults:
+        path, (line, message) = faults[0]
+        more = f" (and {len(faults) - 1} more; `softq data check` lists them)" if len(faults) > 1 else ""
+        raise DataError(f"{path}{f', line {line}' if line else ''}: {message}{more}")
+
+
+def _parse(path: Path, split: Split | None) -> tuple[Captions, list[Fault]]:
+    """What can be read of a file, and what cannot."""
+    found = Captions([], [], name=str(path))
+    if split is not None and not is_json(path):
+        return found, [Fault(0, f"expected Karpathy's JSON, called .json, for the split {split!r}, got lines, which have no splits")]
+    number_of: dict[str, int] = {}
+    faults: list[Fault] = []
+    for place, image, captions in _records(path, split, faults) if is_json(path) else _columns(path, faults):
+        number = number_of.setdefault(image, len(found))
+        if number < len(found):
+            found.captions[number].extend(captions)
+        else:
+            found.images.append(image)
+            found.captions.append(captions)
+            found.lines.append(place)
+    if not found and not faults:
+        faults.append(Fault(0, "no images: expected at least one, with its captions"))
+    return found, faults
+
+
+def _columns(path: Path, faults: list[Fault]) -> Iterator[tuple[int, str, list[str]]]:
+    for number, undecoded in enumerate(read_undecoded_lines(path), start=1):
+        try:
+            image, *captions = (part.strip() for part in decode_line(undecoded, number).split("\t"))
+        except DataError as error:
+            faults.append(Fault(number, str(error)))
+            continue
+        image = _NUMBER.sub("", image)
+        if not image and not any(captions):
+            got = "an empty line"
+        elif not captions:
+            got = "no tab"
+        elif not image:
+            got = "captions without an image"
+        elif not any(captions):
+            got = f"the image {image!r} without a caption"
+        elif not all(captions):
+            got = f"an empty caption in column {captions.index('') + 2}"
+        else:
+            yield number, image, captions
+            continue
+        faults.append(Fault(number, f"expected the name of an image, a tab and one or more captions separated by tabs, got {got}"))
+
+
+def _records(path: Path, split: Split | None, faults: list[Fault]) -> Iterator[tuple[int, str, list[str]]]:
+    try:
+        read = json.loads(b"".join(read_undecoded_lines(path)))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        faults.append(Fault(getattr(error, "lineno", 0), f"expected JSON, got text that is none: {error}"))
+        return
+    images = read.get("images") if isinstance(read, dict) else None
+    if not isinstance(images, list):
+        expected = '{"images": [{"filename": …, "sentences": [{"raw": …}, …]}, …]}'
+        faults.append(Fault(0, f'expected Karpathy\'s JSON, {expected}, got no list "images"'))
+        return
+    splits = {str(image["split"]) for image in images if isinstance(image, dict) and image.get("split") is not None}
+    if split is not None and not splits.intersection(_FILES_SPLITS[split]):
+        there = ", ".join(map(repr, sorted(splits))) or "no split"
+        faults.append(Fault(0, f"expected images of the split {split!r}, got {there}"))
+        return
+    for number, image in enumerate(images, start=1):
+        if split is None or not isinstance(image, dict) or image.get("split") in (*_FILES_SPLITS[split], None):
+            try:
+                yield number, *_captions_of(image, needs_split=split is not None)
+            except DataError as error:
+                faults.append(Fault(0, f"record {number}: {error}"))
+
+
+def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
+    """Name and captions of a record; what is wrong is an error without file and number."""
+    if not isinstance(image, dict):
+        raise DataError(f"expected an object with a filename and sentences, got {json.dumps(image)[:50]}")
+    name, folder = image.get("filename"), image.get("filepath") or ""
+    if not isinstance(name, str) or not isinstance(folder, str) or not name.strip():
+        raise DataError(
+            "expected the name of an image under filename, and perhaps its folder under filepath, got captions without an image"
+        )
+    name = "/".join(part for part in (folder.strip().rstrip("/"), name.strip()) if part)
+    if needs_split and image.get("split") is None:
+        raise DataError(f"expected a split for the image {name!r}, got none")
+    sentences = image.get("sentences")
+    if not isinstance(sentences, list) or not sentences:
+        raise DataError(f"expected one or more sentences, got the image {name!r} without a caption")
+    captions = [_text_of(sentence) for sentence in sentences]
+    if "" in captions:
+        raise DataError(
+            f"expected raw text or tokens in each sentence, got an empty caption of the image {name!r}, number {captions.index('') + 1}"
+        )
+    return name, captions
+
+
+def _text_of(sentence: Any) -> str:
+    """The caption in one line, "" where there is none."""
+    if not isinstance(sentence, dict):
+        return ""
+    raw, tokens = sentence.get("raw"), sentence.get("tokens")
+    if raw is None and isinstance(tokens, list):
+        raw = " ".join(map(str, tokens))
+    return " ".join(raw.split()) if isinstance(raw, str) else ""
+
+
+def _match(path: Path, captions: Captions) -> tuple[Features, npt.NDArray[np.int64], list[tuple[Path, Fault]]]:
+    """The array of a file, the row of each image (-1 if it has none), and all that is wrong."""
+    features = _map(path)
+    number_of: dict[str, int] = {}  # where an image stands first
+    for number, image in enumerate(captions.images):
+        number_of.setdefault(image, number)
+    places = {image: f"{image!r} ({captions.place(number)})" for image, number in number_of.items()}
+    names = names_file(path)
+    if names.exists():
+        row_of, faults = _rows_by_name(path, names, len(features), places)
+    else:
+        row_of, faults = dict(zip(places, range(len(features)), strict=False)), []
+        if len(features) != len(places):
+            first = f", none for image {list(places.values())[len(features)]}" if len(features) < len(places) else ""
+            hint = f"if rows are not the images of the captions one by one, {names} must name them, one per line"
+            faults = [(path, Fault(0, f"expected {len(places):,} rows, one for each image, got {len(features):,}{first}; {hint}"))]
+    for image in _not_finite(features, row_of):
+        faults.append((path, Fault(0, f"the features of image {places[image]} in row {row_of[image] + 1} are not finite: NaN or infinity")))
+    return features, np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64), faults
+
+
+def _map(path: Path) -> Features:
+    try:
+        # A private map, which can be written to without a change of the file: torch takes no other without a warning.
+        features = np.asarray(np.lib.format.open_memmap(path, mode="c"))
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"cannot read {path}: expected an array of numbers as numpy.save writes it (.npy): {error}") from error
+    if features.ndim != 2 or not features.shape[1]:
+        raise DataError(f"{path}: expected features [images, size], a row for each image, got an array of shape {list(features.shape)}")
+    if features.dtype not in _FLOATS:
+        raise DataError(f"{path}: expected features as float16, float32 or float64, got {features.dtype.str}: convert them with astype")
+    return features
+
+
+def _rows_by_name(path: Path, names: Path, count: int, places: Mapping[str, str]) -> tuple[dict[str, int], list[tuple[Path, Fault]]]:
+    """The row of each image that has one, by the names of the rows; ``places`` are the images with where they stand, for messages."""
+    rows: dict[str, int] = {}
+    called: defaultdict[str, list[str]] = defaultdict(list)  # names by their last part
+    faults: list[tuple[Path, Fault]] = []
+    lines = [line.strip() for line in read_lines(names)]
+    if len(lines) != count:
+        raise DataError(f"{names}: expected a name for each of the {count:,} rows of {path}, one per line, got {len(lines):,}")
+    for row, name in enumerate(lines):
+        if not name:
+            faults.append((names, Fault(row + 1, "expected the name of an image, got an empty line")))
+        elif name in rows:
+            faults.append((names, Fault(row + 1, f"expected each image once, got {name!r} again, which is on line {rows[name] + 1}")))
+        else:
+            rows[name] = row
+            called[name.rpartition("/")[2]].append(name)
+    found: dict[str, int] = {}
+    owner: dict[str, str] = {}
+    for image, place in places.items():
+        fitting = [image] if image in rows else [name for name in called[image.rpartition("/")[2]] if _ends_alike(name, image)]
+        if len(fitting) != 1:
+            several = f"{len(fitting)}: {', '.join(map(repr, fitting))}" if fitting else "none"
+            faults.append((path, Fault(0, f"expected one row for image {place}, got {several} in {names}")))
+        elif owner.setdefault(fitting[0], image) != image:
+            faults.append((path, Fault(0, f"expected a row for image {place}, got one for {owner[fitting[0]]!r} as well: {fitting[0]!r}")))
+        else:
+            found[image] = rows[fitting[0]]
+    return found, faults
+
+
+def _ends_alike(first: str, second: str) -> bool:
+    """Whether one is the other with folders in front."""
+    return first.endswith("/" + second) or second.endswith("/" + first)
+
+
+def _not_finite(features: Features, row_of: Mapping[str, int]) -> Iterator[str]:
+    images = list(row_of)
+    step = max(1, _CHUNK // features.shape[1])
+    for first in range(0, len(images), step):
+        part = images[first : first + step]
+        finite = np.isfinite(features[[row_of[image] for image in part]])
+        yield from (part[number] for number in np.flatnonzero(~finite.all(axis=1)))

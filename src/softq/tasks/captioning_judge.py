@@ -1,0 +1,85 @@
+"""How captioners are judged: by their captions of the development and test images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from softq.evaluate import CAPTION_METRICS, average_reward, caption_statistics, reference_agreement, translation_statistics
+from softq.generation.captioner import Captioner
+from softq.generation.perplexity import perplexity
+from softq.generation.search import Said
+from softq.models.captioner import ImageCaptioner
+from softq.models.sequence import SequenceModel
+from softq.rewards import SentenceBLEU
+from softq.tasks.captioning_data import SCENES_ENCODER, Part, Prepared, prepare, scenes_of, world_of
+from softq.tasks.captioning_recipe import CaptionData, CaptioningRecipe
+
+
+@dataclass(frozen=True)
+class CaptioningJudge:
+    """A recipe with its data, by which models are judged; what `softq.generation.SequenceLearner` asks."""
+
+    recipe: CaptioningRecipe
+    prepared: Prepared
+
+    @classmethod
+    def of(cls, recipe: CaptioningRecipe) -> CaptioningJudge:
+        """Read and number, or find it done."""
+        return cls(recipe, prepare(recipe.data, recipe.vocabulary, recipe.model, recipe.training.start))
+
+    def captioner(self, model: SequenceModel) -> Captioner:
+        """A model with its words."""
+        if not isinstance(model, ImageCaptioner):
+            raise TypeError(f"expected an ImageCaptioner, got {type(model).__name__}")
+        data = self.recipe.data
+        encoder = data.encoder if data.train else SCENES_ENCODER
+        return Captioner(model, self.recipe.model, self.prepared.vocabulary, self.recipe.decoding, encoder)
+
+    def caption(self, model: SequenceModel, part: Part, beam: int | None = None) -> list[Said]:
+        """Captions of a part."""
+        return self.captioner(model).caption(part.captioned.features, method="greedy" if beam == 1 else "beam", beam=beam)
+
+    def score(self, model: SequenceModel) -> float:
+        """Average reward of the development part, by the quick search that epochs are compared by."""
+        found = self.caption(model, self.prepared.dev, self.recipe.decoding.dev_beam)
+        rows = translation_statistics([said.words for said in found], self.prepared.dev.references)
+        return float(average_reward(rows.sum(0)))
+
+    def measures(self, model: SequenceModel) -> dict[str, float]:
+        """Every metric of both parts, and of the built-in world the exact expected reward, with the highest that there is."""
+        parts = {"dev": self.prepared.dev, "test": self.prepared.test}
+        found = {name: self.caption(model, part) for name, part in parts.items() if name == "dev" or part is not self.prepared.dev}
+        found.setdefault("test", found["dev"])
+        sums = {name: statistics(part, found[name]).sum(0) for name, part in parts.items()}
+        measures = {f"{part}_{name}": float(metric(sums[part])) for part in parts for name, metric in CAPTION_METRICS.items()}
+        if not self.recipe.data.train:
+            measures |= _exact(self.recipe.data, self.prepared.test, found["test"])
+        return {
+            "test": measures["test_average_reward"],
+            **measures,
+            "test_agreement": reference_agreement(self.prepared.test.references),
+            "test_perplexity": perplexity(model, self.prepared.test.examples),
+            "examples": float(len(self.prepared.train)),
+            "left_out": float(self.prepared.left_out),
+            "parameters": float(sum(parameter.numel() for parameter in model.parameters())),
+        }
+
+    def notes(self, model: SequenceModel) -> dict[str, Tensor]:
+        """What a captioner's file holds beside its parameters."""
+        return self.captioner(model).notes()
+
+
+def statistics(part: Part, found: list[Said]) -> Tensor:
+    """Statistics of captions, `softq.evaluate.caption_statistics`, a row for each image."""
+    return caption_statistics([said.words for said in found], part.references)
+
+
+def _exact(data: CaptionData, part: Part, found: list[Said]) -> dict[str, float]:
+    """Means over the built-in world's scenes of the exact E[BLEU(caption, Y) | x], for these captions and for the consensus."""
+    world, reward, scenes = world_of(data), SentenceBLEU(), scenes_of(part.captioned)
+    expected = [world.expected_reward(scene, said.words, reward) for scene, said in zip(scenes, found, strict=True)]
+    highest = [world.bayes(scene, reward).reward for scene in scenes]
+    return {"test_expected_reward": math.fsum(expected) / len(expected), "test_ceiling": math.fsum(highest) / len(highest)}
