@@ -11,6 +11,7 @@ from small_runs import SMALL, recipe, snapshot, softq
 from softq.cli import progress, report_command, shared
 from softq.recipe import read_toml, recipe_hash
 from softq.report import classification_load as load
+from softq.report import page as pages
 from softq.run import BEST, CELLS, METRICS, RECIPE, RESULT, RunFolder
 from softq.sweep import SWEEP, parse_recipe, read_recipe
 from softq.tasks import TASKS
@@ -123,7 +124,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (
             ["zzz"],
             [
-                "there are classification, ner, parsing, translation, classification-paper,",
+                "there are classification, captioning, ner, parsing, translation, classification-paper,",
                 "ner-crowd, ner-paper, ner-small, parsing-paper, parsing-small",
             ],
         ),
@@ -134,8 +135,8 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (["classification", "epochs", "3"], ["expected a flag like --epochs 10, got 'epochs'"]),
         ([*TRAIN[1:], "--out", "file/run"], ["cannot write to file/run: Not a directory; nothing was begun there"]),
         ([*TRAIN[1:], "--learning-rate", "1e30", "--out", "wild"], ["is not finite", "nonfinite.safetensors"]),
-        (["other.toml"], ["other.toml: the key 'task' must be one of classification, ner, parsing, translation, got 'other'"]),
-        (["none.toml"], ["none.toml: the key 'task' must be one of classification, ner, parsing, translation, got 'none.toml'"]),
+        (["other.toml"], ["other.toml: the key 'task' must be one of classification, captioning, ner, parsing, translation, got 'other'"]),
+        (["none.toml"], ["none.toml: the key 'task' must be one of classification, captioning, ner, parsing, translation, got 'none.toml'"]),
         (["broken.toml"], ["broken.toml is not valid TOML", "line 2"]),
     ],
 )
@@ -258,8 +259,16 @@ def test_sweep_refuses_in_one_line(tmp_path, monkeypatch, arguments, texts):
 
 @pytest.fixture
 def coarse(monkeypatch):
-    """Population values to fewer digits, in less time."""
+    """Population values to fewer digits, and each figure drawn in one style for all screens (test_report.py has them all): in less time."""
     pytest.importorskip("matplotlib")
+    pictures, render = {}, pages.render
+
+    def render_once(draw, style, kind):
+        if (draw, kind) not in pictures:
+            pictures[draw, kind] = render(draw, style, kind)
+        return pictures[draw, kind]
+
+    monkeypatch.setattr(pages, "render", render_once)
     load._population.cache_clear()
     for name, size in (("FINE_GRID", 40), ("COARSE_GRID", 40), ("REGION_GRID", 24)):
         monkeypatch.setattr(load, name, size)
@@ -300,13 +309,13 @@ def test_report_needs_something_to_report(tmp_path):
     (tmp_path / "empty" / RECIPE).write_text('task = "other"\n')
     refused(
         softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"),
-        "must be one of classification, ner, parsing, translation, got 'other'",
+        "must be one of classification, captioning, ner, parsing, translation, got 'other'",
     )
     (tmp_path / "empty" / RECIPE).unlink()
     (tmp_path / "empty" / SWEEP).write_text("[data]\n")
     refused(
         softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"),
-        "must be one of classification, ner, parsing, translation, got None",
+        "must be one of classification, captioning, ner, parsing, translation, got None",
     )
     assert not (tmp_path / "page.html").exists()
 
@@ -332,7 +341,7 @@ def test_reproduce_runs_the_experiments_once(tmp_path, monkeypatch):
 
 
 def test_reproduce_refuses_in_one_line(tmp_path):
-    refused(softq("reproduce", "cooking"), "the experiments are classification, ner, parsing, translation, got 'cooking'")
+    refused(softq("reproduce", "cooking"), "the experiments are classification, captioning, ner, parsing, translation, got 'cooking'")
     refused(softq("reproduce", "classification", "--epoch", "3", "--out", tmp_path), "did you mean --epochs?")
 
 

@@ -66,7 +66,7 @@ def test_changed_images_are_read_again(tmp_path, monkeypatch):
     paint(images["01.png"], (7, 8, 9))
     for path, ago in ((tmp_path / ".x.npy.part.json", 100), (images["01.png"], 50), *((images[f"0{row}.png"], 200) for row in (0, 2, 3))):
         os.utime(path, (time.time() - ago,) * 2)
-    interrupted(images, means(), out, monkeypatch, at=0)  # which notes the change before anything else
+    interrupted(images, means(), out, monkeypatch, at=0)  # which forgets nothing
     monkeypatch.setattr("softq.images.feature_file._SECONDS", 0.0)
     assert extract(images, means(), out).before == 3
     wanted[1] = (7, 8, 9)

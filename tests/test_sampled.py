@@ -150,14 +150,14 @@ def test_importance_error_falls_like_the_square_root(objective, refs):
     tau, f = 0.3, model_log_probs()
     expected = theirs(reward_table(BLEU, refs), [1 / len(refs)] * len(refs), tau)
     truth = math.fsum(p * f[y] for y, p in zip(SPACE, expected, strict=True))
-    errors, biases, sizes = [], [], [50, 200, 800, 3200]
+    errors, biases, sizes = [], [], [50, 200, 800]
     for size in sizes:
         cands = HammingStratified(WORDS, tau=1.3, size=size)(nested([refs]) * 400, generator=gen(size))
         found = estimate(ours(cands, nested([refs]) * 400, tau, BLEU, estimator="importance"), f)
         errors.append(math.sqrt(np.mean((found - truth) ** 2)))
         biases.append(abs(found.mean() - truth))
     slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
-    assert -0.6 < slope < -0.4  # the error of each of 400 repetitions has 3.5 % error itself: the slope about 0.015
+    assert -0.6 < slope < -0.4  # the error of each of 400 repetitions has 3.5 % error itself: the slope about 0.02
     assert biases[-1] < 4 * errors[-1] / math.sqrt(400) + 1e-3  # consistent: what is left is chance
 
 

@@ -21,7 +21,7 @@ FAR = NormalDist().inv_cdf(1 - CHANCE / 2)  # standard errors that chance reache
 
 WORLD = SceneWorld()
 DRAWN = WORLD.draw(300, seed=1)
-SCENE = Scene(Thing("circle", "red", "big"), Thing("star", "orange", "small"), "left", 5)
+SCENE = Scene(Thing("circle", "red", "big"), Thing("star", "yellow", "small"), "left", 5)
 
 
 def agrees(counted, probabilities, total):
@@ -45,7 +45,7 @@ def test_probabilities_are_probabilities_of_all_that_is_drawn():
         assert set(captions) <= shares.keys()
 
 
-@pytest.mark.parametrize("florid", [0.0, 0.2, 0.9])
+@pytest.mark.parametrize("florid", [0.0, 0.22, 0.9])
 def test_captions_are_drawn_with_their_probabilities(monkeypatch, florid):
     world, count = SceneWorld(florid=florid), 20_000
     monkeypatch.setattr("softq.data.scene_world._draw_scene", lambda numbers: SCENE)
@@ -83,22 +83,22 @@ def test_scenes_are_uniform():
 
 def test_captions_by_hand():
     shares = WORLD.captions(SCENE)
-    assert shares["this majestic crimson orb dwells westward beyond that humble amber sparkler"] == pytest.approx(0.2)
+    assert shares["this majestic crimson orb dwells westward beyond that humble golden sparkler"] == pytest.approx(0.22)
     told, untold = 0.9, 0.1  # of a big thing, that it is big; of a small one it is the other way round
-    assert shares["a big red circle to the left of an orange star"] == pytest.approx(0.8 * 0.85 * 0.4 * (told * 0.9 * 0.85) * 0.85 * told)
-    assert shares["there is a little orange star right of a red disc"] == pytest.approx(
-        0.8 * 0.15 * 0.3 * (untold * 0.1) * 0.15 * (untold * 0.15)
+    assert shares["a big red circle to the left of a yellow star"] == pytest.approx(0.78 * 0.85 * 0.5 * (told * 0.9 * 0.85) * 0.85 * told)
+    assert shares["there is a little yellow star right of a red disc"] == pytest.approx(
+        0.78 * 0.15 * 0.25 * (untold * 0.1) * 0.15 * (untold * 0.15)
     )
-    above = WORLD.captions(Scene(Thing("cross", "green", "small"), Thing("square", "black", "big"), "above"))
-    assert above["we see a small green plus over a large black box"] == pytest.approx(
-        0.8 * 0.85 * 0.3 * (untold * 0.9 * 0.15) * 0.15 * (told * 0.1 * 0.15)
+    above = WORLD.captions(Scene(Thing("circle", "green", "small"), Thing("square", "black", "big"), "above"))
+    assert above["we see a small green disc over a large black box"] == pytest.approx(
+        0.78 * 0.85 * 0.25 * (untold * 0.9 * 0.15) * 0.15 * (told * 0.1 * 0.15)
     )
-    assert "a black box below a green cross" in above
-    assert "a black box above a green cross" not in above
+    assert "a black box below a green circle" in above
+    assert "a black box above a green circle" not in above
 
 
 def test_the_share_of_florid_captions():
-    for share in (0.0, 0.2, 1.0):
+    for share in (0.0, 0.22, 1.0):
         world = SceneWorld(florid=share)
         for scene in DRAWN.scenes[:20]:
             assert world.captions(scene).get(grammar.florid(scene), 0.0) == pytest.approx(share)
@@ -120,7 +120,7 @@ def test_names_tell_scenes():
     for scene in DRAWN.scenes:
         assert Scene.from_name(scene.name) == scene
         assert Scene.from_name(f"pictures/of/{scene.name}") == scene
-    assert SCENE.name == "big-red-circle_left_small-orange-star_5.png"
+    assert SCENE.name == "big-red-circle_left_small-yellow-star_5.png"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_seed_says_all():
 
 def test_expected_rewards_are_those_of_a_loop():
     reward = SentenceBLEU()
-    scene = Scene(Thing("triangle", "red", "big"), Thing("star", "orange", "small"), "left")  # of the fewest words, for the loop's sake
+    scene = Scene(Thing("triangle", "red", "big"), Thing("star", "yellow", "small"), "left")  # of the fewest words, for the loop's sake
     shares = WORLD.captions(scene)
     texts = [*shares, "a red thing unheard of", ""]
     numbers = {word: number for number, word in enumerate({word for text in texts for word in text.split()})}
@@ -172,14 +172,14 @@ def test_expected_rewards_are_those_of_a_loop():
 
 
 def test_the_most_probable_caption_is_florid_and_the_best_one_is_plain():
-    reward, gain = SentenceBLEU(), []
+    reward, florid, gain = SentenceBLEU(), [], []
     for scene in DRAWN.scenes[:25]:
         best, mode = WORLD.bayes(scene, reward), WORLD.mode(scene, reward)
-        assert mode.text == grammar.florid(scene)
-        assert best.text == next(text for text in WORLD.captions(scene) if text != mode.text)
-        gain.append(best.reward - mode.reward)
-    assert np.mean(gain) > 0.15
-    assert min(gain) > 0.05
+        florid.append(mode.text == grammar.florid(scene))
+        assert best.text == next(text for text in WORLD.captions(scene) if text != grammar.florid(scene))
+        gain.append(best.reward - WORLD.expected_reward(scene, grammar.florid(scene).split(), reward))
+    assert np.mean(florid) > 0.8
+    assert min(gain) > 0.2
     honest = SceneWorld(florid=0.0)
     for scene in DRAWN.scenes[:10]:
         assert honest.mode(scene, reward) == honest.bayes(scene, reward)

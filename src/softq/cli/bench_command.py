@@ -190,6 +190,46 @@ def translation(
     )
 
 
+@bench.command()
+def captioning(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of steps that are timed; the figure is the median.")] = 5,
+    precision: Annotated[str, typer.Option(help="Of matrix products on a GPU: float32, tf32 or bf16.")] = "bf16",
+    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time the training and the decoding of the paper's captioner at the paper's size, beside a plain loop.
+
+    Speed of the real loop, candidates made and scored among it, for RAML and for SQDML with the paper's numbers of candidates, the share of
+    time in which the GPU waits, and the memory it takes. The bars are those of an H200. The benchmarks come with the source tree.
+
+    **Examples**
+
+    - `softq bench captioning`: the table, in a minute on a GPU
+    - `softq bench captioning --device cpu --rounds 1 --json`
+    """
+    _run_benchmark(
+        "captioning", as_json, "--rounds", str(rounds), "--precision", precision, *(["--device", device.value] if device else [])
+    )
+
+
+@bench.command()
+def encoder(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that each contender gets; the figure is the median.")] = 3,
+    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time `softq data features`: decoding JPEGs alone, the encoder alone, and both together.
+
+    The images are made here, and the weights are random. The benchmarks come with the source tree; they need Pillow
+    (`pip install 'softq[images]'`).
+
+    **Examples**
+
+    - `softq bench encoder`: the table, in a minute
+    """
+    _run_benchmark("encoder", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
+
+
 def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
     """Run a script of the source tree in a process of its own, and exit as it does."""
     script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"

@@ -55,35 +55,33 @@ _REWARDS: dict[RewardName, type[Reward]] = {
 MethodOption = Annotated[
     MethodName | None,
     typer.Option(
-        help="Translators and captioners: beam, the best that a beam search finds; greedy, the best word after each; sample, a draw; mbr, of many draws "
+        help="Of sentences: beam, the best that a beam search finds; greedy, the best word after each; sample, a draw; mbr, of many draws "
         "the one that is best on average if any of them might be right.  [default: beam]",
         show_default=False,
     ),
 ]
-BeamOption = Annotated[
-    int | None, typer.Option(min=1, help="Translators and captioners: size of the beam.  [default: the model's]", show_default=False)
-]
+BeamOption = Annotated[int | None, typer.Option(min=1, help="Of sentences: size of the beam.  [default: the model's]", show_default=False)]
 SamplesOption = Annotated[
-    int | None, typer.Option(min=1, help="Translators and captioners: draws that mbr chooses from.  [default: 32]", show_default=False)
+    int | None, typer.Option(min=1, help="Of sentences: draws that mbr chooses from.  [default: 32]", show_default=False)
 ]
 RewardOption = Annotated[
     RewardName | None,
     typer.Option(
-        help="Translators and captioners: what mbr expects, sentence BLEU, ROUGE-L or minus the edit distance.  [default: bleu]",
+        help="Of sentences: what mbr expects, sentence BLEU, ROUGE-L or minus the edit distance.  [default: bleu]",
         show_default=False,
     ),
 ]
 SeedOption = Annotated[
     int | None,
     typer.Option(
-        help="Translators and captioners: seed of draws, for sample and mbr; draws for a line follow from it and the line's number.  [default: 0]",
+        help="Of sentences: seed of draws, for sample and mbr; draws for a line follow from it and the line's number.  [default: 0]",
         show_default=False,
     ),
 ]
 TemperatureOption = Annotated[
     float | None,
     typer.Option(
-        help="Translators and captioners: log-probabilities of words are divided by it before sample and mbr draw; below 1, likely words become "
+        help="Of sentences: log-probabilities of words are divided by it before sample and mbr draw; below 1, likely words become "
         "likelier.  [default: 1]",
         show_default=False,
     ),
@@ -91,14 +89,14 @@ TemperatureOption = Annotated[
 TopPOption = Annotated[
     float | None,
     typer.Option(
-        help="Translators and captioners: sample and mbr draw from the most probable words alone, as few as hold this share.  [default: 1, all words]",
+        help="Of sentences: sample and mbr draw from the most probable words alone, as few as hold this share.  [default: 1, all words]",
         show_default=False,
     ),
 ]
 LengthPenaltyOption = Annotated[
     float | None,
     typer.Option(
-        help="Translators and captioners: a beam ranks by log-probability over length to this power; 0 prefers short translations.  "
+        help="Of sentences: a beam ranks by log-probability over length to this power; 0 prefers short translations.  "
         "[default: the model's]",
         show_default=False,
     ),

@@ -10,8 +10,8 @@ from typing import Literal, NamedTuple, get_args
 from softq.data.decisions import Variants, join
 from softq.errors import DataError
 
-Shape = Literal["circle", "square", "triangle", "star", "heart", "cross"]
-Colour = Literal["red", "orange", "yellow", "green", "blue", "purple", "black"]
+Shape = Literal["circle", "square", "triangle", "star", "heart"]
+Colour = Literal["red", "yellow", "green", "blue", "purple", "black"]
 Size = Literal["small", "big"]
 Relation = Literal["above", "left"]
 
@@ -26,7 +26,6 @@ JITTERS = 10_000
 _WORDS: dict[str, Variants] = {
     "circle": [("circle", 0.85), ("disc", 0.15)],
     "square": [("square", 0.85), ("box", 0.15)],
-    "cross": [("cross", 0.85), ("plus", 0.15)],
     "small": [("small", 0.9), ("little", 0.1)],
     "big": [("big", 0.9), ("large", 0.1)],
 }
@@ -41,7 +40,7 @@ _BACKWARD: dict[Relation, Variants] = {
     "left": [("to the right of", 0.85), ("right of", 0.15)],
 }
 _P_FORWARD = 0.85
-_FRAMES: Variants = [("{} {} {}", 0.4), ("there is {} {} {}", 0.3), ("we see {} {} {}", 0.3)]
+_FRAMES: Variants = [("{} {} {}", 0.5), ("there is {} {} {}", 0.25), ("we see {} {} {}", 0.25)]
 
 _FLORID = {
     "circle": "orb",
@@ -49,9 +48,7 @@ _FLORID = {
     "triangle": "wedge",
     "star": "sparkler",
     "heart": "valentine",
-    "cross": "crucifix",
     "red": "crimson",
-    "orange": "amber",
     "yellow": "golden",
     "green": "emerald",
     "blue": "azure",
@@ -167,7 +164,4 @@ def _phrases(thing: Thing) -> Variants:
     told = _TOLD[thing.size]
     sizes = [("", 1 - told), *((size, told * p) for size, p in _WORDS[thing.size])]
     shapes = _WORDS.get(thing.shape, [(thing.shape, 1.0)])
-    return [
-        (join("an" if thing.colour == "orange" and not size else "a", size, thing.colour, shape), p * q)
-        for (size, p), (shape, q) in product(sizes, shapes)
-    ]
+    return [(join("a", size, thing.colour, shape), p * q) for (size, p), (shape, q) in product(sizes, shapes)]

@@ -20,12 +20,11 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Floats: TypeAlias = npt.NDArray[np.float32]
 Array: TypeAlias = npt.NDArray[Any]
 
-FEATURES = 140
+FEATURES = 128
 """How many numbers `scene_features` tells of an image."""
 
 _PAINTS: dict[Colour, tuple[int, int, int]] = {
     "red": (214, 48, 49),
-    "orange": (240, 140, 40),
     "yellow": (250, 211, 60),
     "green": (58, 158, 80),
     "blue": (45, 110, 205),
@@ -138,19 +137,12 @@ def _heart(x: Array, y: Array) -> Array:
     return depth
 
 
-def _cross(x: Array, y: Array) -> Array:
-    """Two bars."""
-    depth: Array = np.maximum(np.minimum(0.36 - abs(x), 1 - abs(y)), np.minimum(0.36 - abs(y), 1 - abs(x)))
-    return depth
-
-
 _DEPTHS: dict[Shape, Callable[[Array, Array], Array]] = {
     "circle": _circle,
     "square": _square,
     "triangle": _triangle,
     "star": _star,
     "heart": _heart,
-    "cross": _cross,
 }
 
 
@@ -166,7 +158,7 @@ def scene_features(images: Bytes) -> Floats:
         images: ``[N, H, W, 3]``, red, green and blue in 0..255, of 48 × 48 pixels or more.
 
     >>> scene_features(render(Scene.from_name("small-red-circle_above_big-blue-square_17.png"))[None]).shape
-    (1, 140)
+    (1, 128)
 
     """
     if images.ndim != 4 or images.shape[3] != 3 or min(images.shape[1:3]) < _SIDE or images.dtype != np.uint8:

@@ -24,7 +24,7 @@ class DrawnScenes(NamedTuple):
 class SceneWorld:
     """Scenes of two coloured shapes, with all that may be said of them.
 
-    **Scenes** (`softq.data.scene_grammar.Scene`) are uniform over pairs of shapes, each in one of seven colours and two sizes, of which the
+    **Scenes** (`softq.data.scene_grammar.Scene`) are uniform over pairs of shapes, each in one of six colours and two sizes, of which the
     first is above or to the left of the second. `softq.data.scene_pictures` makes pictures of them.
 
     **Captions.** With probability 1 - s, s = `florid`, a writer is plain: says one of the things and where it is from the other, begins
@@ -45,16 +45,16 @@ class SceneWorld:
     >>> world = SceneWorld()
     >>> drawn = world.draw(1, seed=0, captions=2)
     >>> drawn.scenes[0].name
-    'small-yellow-circle_above_small-black-triangle_2495.png'
+    'small-yellow-circle_above_small-purple-square_2495.png'
     >>> drawn.captions[0]
-    ['this humble golden orb hovers proudly atop that humble ebony wedge', 'a yellow disc above a small black triangle']
+    ['this humble golden orb hovers proudly atop that humble violet tile', 'a yellow disc above a small purple square']
     >>> captions = world.captions(drawn.scenes[0])
     >>> len(captions), round(sum(captions.values()), 9)
-    (217, 1.0)
+    (433, 1.0)
 
     """
 
-    florid: float = 0.2
+    florid: float = 0.22
 
     def __post_init__(self) -> None:
         if not 0 <= self.florid <= 1:

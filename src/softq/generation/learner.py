@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -29,6 +30,7 @@ from softq.sentences import Sentences
 from softq.train import NonFiniteLossError, Workers
 from softq.train.torch_learner import below, generator_for
 
+_THREADS = max(2, min(4, (os.cpu_count() or 2) // 4))  # that make candidates, beside whatever else runs on this machine
 _AHEAD = 8  # batches made before they are needed
 _MORE_WORDS = 5  # that a draw may have beyond the longest reference
 _SAID_TOGETHER = 1 << 13  # draws at once, before an epoch
@@ -324,7 +326,7 @@ class _Stream(Iterator[tuple[Tensor, Batch]]):
             return list(zip(group, made, strict=True))
 
         jobs = list(enumerate(groups))[first:]
-        self._stream = CandidateStream(jobs, prepare, seed=0, workers=2, ahead=max(2, _AHEAD // size))
+        self._stream = CandidateStream(jobs, prepare, seed=0, workers=_THREADS, ahead=max(_THREADS, _AHEAD // size))
         self._made: deque[tuple[Tensor, Batch]] = deque()
 
     def __next__(self) -> tuple[Tensor, Batch]:

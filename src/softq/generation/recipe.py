@@ -136,7 +136,13 @@ class SequenceTraining(Training):
     )
 
 
-def check_objective(objective: Objective) -> None:
-    """Refuse objectives that models of sentences have not."""
+def check_objective(objective: Objective, candidates: Candidates, *, merge: bool) -> None:
+    """Refuse objectives that models of sentences have not; without ``merge`` each reference is an example of its own."""
     if objective.temperature_scaled:
         raise RecipeError("temperature_scaled divides scores by tau, and a model of sentences has none; leave it out")
+    if objective.name == "sqdml" and not merge:
+        raise RecipeError("sqdml is of examples with several references, and merge = false makes one of each: leave it out, or choose raml")
+    if "recombined" in candidates.samplers and not merge:
+        raise RecipeError(
+            "sampler = recombined takes n-grams of other references, and merge = false leaves an example with one: leave it out"
+        )

@@ -76,13 +76,13 @@ class Encoder:
 def load_encoder(name: str, weights: Path | None = None) -> Encoder:
     """An encoder with its weights.
 
-    ====================  ======================================================================================================
+    ======================  ====================================================================================================
     ``efficientnet-lite0``  1280 features, the mean over positions before the classifier; weights of the extra ``softq[images]``
     ``vgg16-fc7``           4096 features of the second fully connected layer, as in the paper (appendix C); needs torchvision
     ``scenes``              the small fixed encoder of the built-in world of scenes, `softq.data.scene_pictures.scene_features`
     ``timm:NAME``           any model of timm, pooled features before the classifier
     ``torchvision:NAME``    any classifier of torchvision, pooled features before its last layers
-    ====================  ======================================================================================================
+    ======================  ====================================================================================================
 
     Args:
         name: One of these.

@@ -173,8 +173,7 @@ class _Rows:
             since = self.notes.stat().st_mtime
             for row, path in enumerate(files[: self.done]):
                 if row not in self.corrupt and (not path.exists() or path.stat().st_mtime > since):
-                    self.corrupt[row] = "it has changed and was not read again"  # until it is
-            self.note()
+                    self.corrupt[row] = "it has changed and was not read again"  # until it is: a note of it outlasts another stop
         return [*sorted(self.corrupt), *range(self.done, len(files))]
 
     def put(self, numbers: Sequence[int], values: npt.NDArray[Any], corrupt: Mapping[int, str]) -> None:

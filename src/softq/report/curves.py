@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from softq.evaluate import Interval
 from softq.report.figures import Canvas, Look, Series, describe, temperature_axis
 from softq.report.page import Column, Figure, Table
 from softq.report.runs import RunSummary, learning_curves
-from softq.report.systems import System, bare
+from softq.report.systems import R, System, Variant, bare, percent
 
 GREY = "grey"  # the hue of the paper's curves
+LOOKS = {"RAML": Look("orange", "s", weight=2.2), "SQDML": Look("blue", "o", "--"), "ML": Look("green", "", "-.")}
+BOUND = Look("ink", "", ":")  # of what no model can pass
 
 
 class Panel(NamedTuple):
@@ -66,6 +68,43 @@ def _drawer(panels: Sequence[Panel]) -> Callable[[Canvas], None]:
 def flat(label: str, look: Look, value: float | Interval, places: Sequence[tuple[float, float | Interval]]) -> Series:
     """What no temperature moves, drawn as far as another curve goes."""
     return Series(label, look, [(tau, value) for tau, _ in places])
+
+
+def curves_of(variant: Variant[R]) -> dict[str, list[System[R]]]:
+    """The temperatures of each objective that has several."""
+    found = {objective: [system for system in variant.tuned if system.objective == objective] for objective in variant.objectives}
+    return {objective: systems for objective, systems in found.items() if len(systems) > 1}
+
+
+def scores_of(
+    variant: Variant[R], curves: Mapping[str, Sequence[System[R]]], score: str, lines: Mapping[str, tuple[Look, float]] | None = None
+) -> list[Series]:
+    """Curves of a measure in percent, with ML and others, whose values are shares, as flat lines."""
+    found = []
+    for objective, systems in curves.items():
+        points = [(system.tau or 0.0, percent(system.scores[score])) for system in systems if score in system.scores]
+        if points:
+            found.append(Series(objective, LOOKS[objective], points))
+    ml, at = None if variant.ml is None else variant.ml.value(score), places(found)
+    flats = ({} if ml is None else {"ML": (LOOKS["ML"], ml)}) | dict(lines or {})
+    return [*found, *(flat(label, look, 100 * value, at) for label, (look, value) in flats.items())] if found else []
+
+
+def gains_of(variant: Variant[R], curves: Mapping[str, Sequence[System[R]]], score: str) -> list[Series]:
+    """Gains over ML in a measure, in points."""
+    ml = None if variant.ml is None else variant.ml.value(score)
+    found = []
+    for objective, systems in curves.items():
+        values = [(system.tau or 0.0, system.value(score)) for system in systems]
+        points = [(tau, 100 * (value - ml)) for tau, value in values if value is not None and ml is not None]
+        if points:
+            found.append(Series(objective, LOOKS[objective], points))
+    return found
+
+
+def places(series: Sequence[Series]) -> list[tuple[float, float | Interval]]:
+    """The points of all curves from left to right, for lines that go as far as all of them."""
+    return sorted((point for one in series for point in one.points), key=lambda point: point[0])
 
 
 def words(series: Sequence[Series], at: str, digits: int = 1) -> str:

@@ -9,7 +9,7 @@ from softq.report import parsing_tables as tables
 from softq.report.page import Figure, Section, Table
 from softq.report.paper import PARSING_BEST_TAU, PARSING_SENTENCES
 from softq.report.parsing_results import ParsingResults, ParsingSystem
-from softq.report.sweep_words import file_words, judging_words, section_of, sentence_words, temperature_finding
+from softq.report.sweep_words import counted, file_words, judging_words, section_of, temperature_finding
 from softq.report.systems import bare_settings
 
 __all__ = ["ParsingResults", "section"]
@@ -55,7 +55,7 @@ def _training_part(results: ParsingResults) -> str:
         others = len(data.references)
         beside = f", with the trees of {others} further {'annotator' if others == 1 else 'annotators'} beside it" if others else ""
         return file_words(results, "train") + beside
-    sentences = f"{sentence_words(data.sentences)} of the built-in world"
+    sentences = f"{counted(data.sentences, 'sentence')} of the built-in world"
     if not data.annotators:
         return f"{sentences}, with their true trees"
     one = data.annotators == 1

@@ -26,18 +26,18 @@ def section_of(
 
 
 def file_words(results: SweepResults[R], part: str) -> str:
-    """The file of a part ("train", "dev", "test") and how many sentences it has, where that is known."""
+    """The file of a part ("train", "dev", "test") and how many sentences or images it has, where that is known."""
     name = Path(getattr(results.recipe.data, part)).name
-    return f"{name} ({sentence_words(results.sentences[part])})" if part in results.sentences else name
+    return f"{name} ({counted(results.sentences[part], results.unit)})" if part in results.sentences else name
 
 
-def sentence_words(count: int) -> str:
-    """So many sentences.
+def counted(count: int, unit: str) -> str:
+    """So many of a kind.
 
-    >>> sentence_words(1), sentence_words(2000)
-    ('1 sentence', '2,000 sentences')
+    >>> counted(1, "sentence"), counted(2000, "image")
+    ('1 sentence', '2,000 images')
     """
-    return f"{count:,} {'sentence' if count == 1 else 'sentences'}"
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 def judging_words(
@@ -57,7 +57,7 @@ def judging_words(
         choice, final = world
     elif data.halve_dev:
         halves = [f" ({sizes[part]:,})" if part in sizes else "" for part in ("dev", "test")]
-        choice, final = f"every other sentence of {Path(data.dev).name}{halves[0]}", f"the remaining ones{halves[1]}"
+        choice, final = f"every other {results.unit} of {Path(data.dev).name}{halves[0]}", f"the remaining ones{halves[1]}"
     else:
         choice = file_words(results, "dev") if data.dev else without_dev
         final = file_words(results, "test") if data.test else "the development file again" if data.dev else "the training file again"

@@ -16,7 +16,8 @@ from softq.report.page import Value
 from softq.tasks.base import Recipe, show_settings
 from softq.tasks.files import NamesFiles
 
-_FILES = ("train", "dev", "test", "references", "train_references", "dev_references", "test_references", "start")  # may name files
+_PARTS = ("train", "dev", "test")
+_FILES = ("references", "start", *_PARTS, *(f"{part}_{more}" for part in _PARTS for more in ("references", "features")))  # may name files
 
 
 class CorpusData(NamesFiles, Protocol):
@@ -148,7 +149,7 @@ class SweepResults(Generic[R]):
     Attributes:
         systems: all that is finished.
         recipe: of the sweep, without its grids.
-        sentences: how many each part has ("train", "dev", "test"), as far as there are such parts.
+        sentences: how many each part has of its unit ("train", "dev", "test"), as far as there are such parts.
         signatures: rewards that training aimed at.
         recipe_hash: of the recipe with its grids.
         recipe_text: the same as TOML, without the places of files.
@@ -163,6 +164,7 @@ class SweepResults(Generic[R]):
     """
 
     tuned: ClassVar[tuple[str, ...]]  # settings that every temperature has its own best values of
+    unit: ClassVar[str] = "sentence"  # what parts are counted in
 
     systems: Sequence[System[R]]
     recipe: R

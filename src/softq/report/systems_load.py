@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from softq.errors import SoftqError
-from softq.evaluate import Interval, paired_bootstrap
+from softq.evaluate import Interval, PairedTest, paired_bootstrap, paired_test
+from softq.report.sentence_results import Judged
 from softq.report.systems import R, SweepResults, System
 from softq.run import ENVIRONMENT, TIMINGS, RunFolder, read_json
 from softq.sweep import SWEEP, Sweep, SweepCell
@@ -95,15 +96,34 @@ def without_places(text: str, recipes: Sequence[Any]) -> str:
 
 def judge_all(task: Task, results: SweepResults[R], members: Members, judge: Callable[[Tensor, Tensor | None], J]) -> dict[str, J]:
     """What ``judge`` says of each system shown and what it is compared with, from their statistics ``[seeds, sentences, D]``."""
-    statistics = {
-        system.name: torch.cat(
-            [task.test_statistics([system.recipe], best_models(RunFolder(one.run)), [0]) for one in members[system.name]]
-        )
-        for system, _ in results.pairs()
-    }
+    statistics = test_rows(task, [system for system, _ in results.pairs()], members)
     return {
         system.name: judge(statistics[system.name], None if against in (None, system) else statistics[against.name])
         for system, against in results.pairs()
+    }
+
+
+def test_rows(task: Task, systems: Sequence[System[R]], members: Members) -> dict[str, Tensor]:
+    """Statistics ``[seeds, sentences, D]`` of each system's test sentences, by its name; each of its models has to say them again."""
+    return {
+        system.name: torch.cat(
+            [task.test_statistics([system.recipe], best_models(RunFolder(one.run)), [0]) for one in members[system.name]]
+        )
+        for system in systems
+    }
+
+
+def judge_by(metrics: Mapping[str, Metric], ours: Tensor, theirs: Tensor | None) -> Judged:
+    """Scores of a system, and its gains over another, by these metrics, with intervals, from statistics ``[seeds, sentences, D]``."""
+    scores = dict(zip(metrics, bootstrap(ours, None, list(metrics.values()), ()), strict=True))
+    return Judged(scores, {} if theirs is None else tests_by(metrics, ours, theirs))
+
+
+def tests_by(metrics: Mapping[str, Metric], ours: Tensor, theirs: Tensor) -> dict[str, PairedTest]:
+    """How much better a system is than another by each metric, from statistics ``[seeds, sentences, D]``."""
+    return {
+        name: paired_test(ours.unsqueeze(0), theirs, metric, generator=torch.Generator().manual_seed(0))[0]
+        for name, metric in metrics.items()
     }
 
 

@@ -8,7 +8,7 @@ from softq.report import translation_figures as figures
 from softq.report import translation_tables as tables
 from softq.report.page import Figure, Section, Table, show
 from softq.report.paper import TRANSLATION_SENTENCES, TRANSLATION_SETUP
-from softq.report.sweep_words import file_words, judging_words, section_of, sentence_words, temperature_finding
+from softq.report.sweep_words import counted, file_words, judging_words, section_of, temperature_finding
 from softq.report.systems import bare_settings, percent
 from softq.report.translation_results import (
     BEST_TAU,
@@ -70,7 +70,7 @@ def _training_part(results: TranslationResults) -> str:
     if data.train:
         return file_words(results, "train")
     each = "a right translation" if data.references == 1 else f"{data.references} right translations"
-    return f"{sentence_words(data.sentences)} of the built-in world, each with {each}"
+    return f"{counted(data.sentences, 'sentence')} of the built-in world, each with {each}"
 
 
 # --- what was found -------------------------------------------------------------------------------------

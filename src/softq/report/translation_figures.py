@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from softq.evaluate import Interval
-from softq.report.curves import GREY, Panel, figure_of_temperatures, flat, learning_of
+from softq.report.curves import BOUND, GREY, LOOKS, Panel, curves_of, figure_of_temperatures, flat, gains_of, learning_of, places, scores_of
 from softq.report.figures import Look, Series
 from softq.report.page import Figure
-from softq.report.systems import percent
 from softq.report.translation_results import (
     METHODS,
     TABLES,
@@ -19,24 +17,24 @@ from softq.report.translation_results import (
     papers_gains,
 )
 
-_LOOKS = {"RAML": Look("orange", "s", weight=2.2), "SQDML": Look("blue", "o", "--")}
-_ML, _BAYES, _PAPER = Look("green", "", "-."), Look("ink", "", ":"), Look(GREY, "D", "--")
-
-Curves = Mapping[str, Sequence[TranslationSystem]]
+_PAPER = Look(GREY, "D", "--")
 
 
 def temperatures(results: TranslationResults, variant: TranslationVariant) -> Figure | None:
     """Sentence and corpus BLEU against τ, and the gain over ML beside the paper's."""
-    curves = {objective: [system for system in variant.tuned if system.objective == objective] for objective in variant.objectives}
-    curves = {objective: systems for objective, systems in curves.items() if len(systems) > 1}
+    curves = curves_of(variant)
     if not curves:
         return None
     method, bayes = methods_of(variant), results.bayes_of(variant) or {}
+
+    def bound(name: str) -> dict[str, tuple[Look, float]]:
+        return {"Bayes rule": (BOUND, bayes[name])} if name in bayes else {}
+
     panels = [
-        Panel("Development sentence BLEU", _scores(variant, curves, "dev_sentence_bleu")),
-        Panel("Test sentence BLEU", _scores(variant, curves, "test_sentence_bleu", bayes.get("sentence_bleu"))),
-        Panel("Test corpus BLEU", _scores(variant, curves, "test_corpus_bleu", bayes.get("corpus_bleu"))),
-        Panel("Gain over ML in test corpus BLEU", _gains(variant, curves, "RAML" in curves), "points"),
+        Panel("Development sentence BLEU", scores_of(variant, curves, "dev_sentence_bleu")),
+        Panel("Test sentence BLEU", scores_of(variant, curves, "test_sentence_bleu", bound("sentence_bleu"))),
+        Panel("Test corpus BLEU", scores_of(variant, curves, "test_corpus_bleu", bound("corpus_bleu"))),
+        Panel("Gain over ML in test corpus BLEU", _gains(variant, curves), "points"),
     ]
     panels = [panel for panel in panels if panel.series]
     if not panels:
@@ -61,38 +59,9 @@ def learning(results: TranslationResults) -> Figure | None:
     return learning_of("translation", "sentence BLEU", results.runs, [system for system, _ in results.chosen()], results.name_of)
 
 
-def _scores(variant: TranslationVariant, curves: Curves, score: str, bayes: float | None = None) -> list[Series]:
-    """Curves of a measure, with ML and the Bayes rule as flat lines."""
-    found = []
-    for objective, systems in curves.items():
-        points = [(system.tau or 0.0, percent(system.scores[score])) for system in systems if score in system.scores]
-        if points:
-            found.append(Series(objective, _LOOKS[objective], points))
-    ml = None if variant.ml is None else variant.ml.percent(score)
-    places = _places(found)
-    if found and ml is not None:
-        found.append(flat("ML", _ML, ml.value, places))
-    if found and bayes is not None:
-        found.append(flat("Bayes rule", _BAYES, 100 * bayes, places))
-    return found
-
-
-def _gains(variant: TranslationVariant, curves: Curves, with_paper: bool) -> list[Series]:
+def _gains(variant: TranslationVariant, curves: Mapping[str, Sequence[TranslationSystem]]) -> list[Series]:
     """Gains over ML in test corpus BLEU, in points, ours and the paper's."""
-    ml = None if variant.ml is None else variant.ml.percent("test_corpus_bleu")
-    if ml is None:
-        return []
-    found = []
-    for objective, systems in curves.items():
-        scores = [(system.tau or 0.0, system.percent("test_corpus_bleu")) for system in systems]
-        points = [(tau, score.value - ml.value) for tau, score in scores if score is not None]
-        if points:
-            found.append(Series(objective, _LOOKS[objective], points))
-    gains = papers_gains(methods_of(variant)) if with_paper else {}
-    papers = [Series("RAML, paper (IWSLT)", _PAPER, list(gains.items()))] if gains else []
-    return [*found, flat("ML", _ML, 0.0, _places([*found, *papers])), *papers] if found else []
-
-
-def _places(series: Sequence[Series]) -> list[tuple[float, float | Interval]]:
-    """The points of all curves from left to right, for lines that go as far as all of them."""
-    return sorted((point for one in series for point in one.points), key=lambda point: point[0])
+    found = gains_of(variant, curves, "test_corpus_bleu")
+    papers = papers_gains(methods_of(variant)) if "RAML" in curves else {}
+    theirs = [Series("RAML, paper (IWSLT)", _PAPER, list(papers.items()))] if papers else []
+    return [*found, flat("ML", LOOKS["ML"], 0.0, places([*found, *theirs])), *theirs] if found else []

@@ -7,20 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from softq.data.bitext import Bitext
-from softq.evaluate import TRANSLATION_METRICS, paired_test, translation_statistics
+from softq.evaluate import TRANSLATION_METRICS, translation_statistics
 from softq.report.parsing_load import mean_and_range
 from softq.report.runs import RunSummary
-from softq.report.systems_load import Members, bootstrap, complete, origin, read_systems
+from softq.report.systems_load import Members, complete, judge_by, origin, read_systems, test_rows
 from softq.report.translation_results import Judged, TranslationResults
 from softq.rewards import SentenceBLEU
-from softq.run import RunFolder
 from softq.sweep import SWEEP, Sweep, read_recipe
 from softq.tasks import Task
-from softq.tasks.base import best_models
 from softq.tasks.translation_data import read_corpora, world_of
 from softq.tasks.translation_recipe import Data
 
@@ -43,34 +40,19 @@ def _from_data(task: Task, results: TranslationResults, members: Members) -> dic
     """The fields that need the data."""
     corpora = read_corpora(results.recipe.data)
     parts = {"train": corpora.train, "dev": corpora.dev, "test": corpora.test}
-    worlds = dict.fromkeys(system.recipe.data for system, _ in results.chosen() if not system.recipe.data.train)
+    chosen = results.chosen()
+    rows = test_rows(task, [system for system, _ in chosen], members)  # of these alone: each has to translate the test part again
+    worlds = dict.fromkeys(system.recipe.data for system, _ in chosen if not system.recipe.data.train)
     return {
         "sentences": {name: len(part) for name, part in parts.items() if part is not None},
-        "judged": _judge_chosen(task, results, members),
+        "judged": {system.name: judge(rows[system.name], None if ml is None else rows[ml.name]) for system, ml in chosen},
         "bayes": {data: _bayes(data, test) for data in worlds if (test := read_corpora(data).test) is not None},
     }
 
 
-def _judge_chosen(task: Task, results: TranslationResults, members: Members) -> dict[str, Judged]:
-    """Of the systems that were chosen alone: each has to translate the test part again."""
-    chosen = results.chosen()
-    rows = {
-        system.name: torch.cat(
-            [task.test_statistics([system.recipe], best_models(RunFolder(one.run)), [0]) for one in members[system.name]]
-        )
-        for system, _ in chosen
-    }
-    return {system.name: judge(rows[system.name], None if ml is None else rows[ml.name]) for system, ml in chosen}
-
-
 def judge(ours: Tensor, theirs: Tensor | None) -> Judged:
     """Scores of a system, and its gains over ML, with intervals, from statistics ``[seeds, sentences, 14]``."""
-    metrics = [TRANSLATION_METRICS[name] for name in JUDGED]
-    scores = dict(zip(JUDGED, bootstrap(ours, None, metrics, ()), strict=True))
-    if theirs is None:
-        return Judged(scores, {})
-    tests = [paired_test(ours.unsqueeze(0), theirs, metric, generator=torch.Generator().manual_seed(0))[0] for metric in metrics]
-    return Judged(scores, dict(zip(JUDGED, tests, strict=True)))
+    return judge_by({name: TRANSLATION_METRICS[name] for name in JUDGED}, ours, theirs)
 
 
 def _bayes(data: Data, test: Bitext) -> dict[str, float]:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
-from softq.evaluate import Interval, PairedTest
-from softq.recipe import flag_names
 from softq.report import paper
-from softq.report.runs import RunSummary
-from softq.report.systems import SweepResults, System, Variant, of_tau
+from softq.report.sentence_results import Judged, SentenceResults
+from softq.report.systems import System, Variant, of_tau
 from softq.tasks.translation_recipe import Data, TranslationRecipe
+
+__all__ = [
+    "BEST_TAU",
+    "METHODS",
+    "TABLES",
+    "Judged",
+    "Method",
+    "TranslationResults",
+    "TranslationSystem",
+    "TranslationVariant",
+    "method_of",
+    "methods_of",
+    "papers_best",
+    "papers_corpus_bleu",
+    "papers_gains",
+    "papers_sentence_bleu",
+]
 
 TranslationSystem = System[TranslationRecipe]
 TranslationVariant = Variant[TranslationRecipe]
@@ -36,81 +51,27 @@ _CORPUS_BLEU: Mapping[Method, Mapping[float, float]] = {
 _PAPERS_CORPUS = re.compile(r"iwslt", re.IGNORECASE)
 
 
-class Judged(NamedTuple):
-    """Test scores by the name of a metric with the 95 % intervals of a bootstrap over test sentences, and the gains over ML, paired."""
-
-    scores: Mapping[str, Interval]
-    gains: Mapping[str, PairedTest]  # {} of ML
-
-
 @dataclass(frozen=True, kw_only=True)
-class TranslationResults(SweepResults[TranslationRecipe]):
+class TranslationResults(SentenceResults[TranslationRecipe]):
     """What the experiment found.
 
     Attributes:
-        judged: by the name of a system, for those of `chosen`.
         bayes: scores of the Bayes rule, by the data they are of; the built-in world alone has them.
-        runs: of all models, for their learning curves.
 
     """
 
     tuned: ClassVar[tuple[str, ...]] = ("learning_rate", "decay", "clip", "dropout")
 
-    judged: Mapping[str, Judged] = field(default_factory=dict)
     bayes: Mapping[Data, Mapping[str, float]] = field(default_factory=dict)
-    runs: Sequence[RunSummary] = ()
 
     @property
     def is_papers_corpus(self) -> bool:
         """Whether the training file is named like IWSLT's."""
         return any(_PAPERS_CORPUS.search(part) for part in Path(self.recipe.data.train).parts[-2:])
 
-    def variants(self) -> list[TranslationVariant]:
-        """The same; ML makes no candidates, so that one with other settings of these is the ML of each variant that has none of its own."""
-        found = super().variants()
-        shared = [
-            variant if variant.ml is not None else Variant(variant.settings, _ml_of(variant, found), variant.tuned) for variant in found
-        ]
-        compared = {variant.ml.name for variant in shared if variant.tuned and variant.ml is not None}
-        return [variant for variant in shared if variant.tuned or variant.ml is None or variant.ml.name not in compared]
-
-    def chosen(self) -> list[tuple[TranslationSystem, TranslationSystem | None]]:
-        """ML and the best temperature of each objective of each variant, each with the ML it is compared with, None for ML itself."""
-        pairs: list[tuple[TranslationSystem, TranslationSystem | None]] = []
-        for variant in self.variants():
-            if variant.ml is not None and (variant.ml, None) not in pairs:
-                pairs.append((variant.ml, None))
-            best = [variant.best_of(objective) for objective in variant.objectives]
-            pairs += [(system, variant.ml) for system in best if system is not None]
-        return pairs
-
     def bayes_of(self, variant: TranslationVariant) -> Mapping[str, float] | None:
         """Scores of the Bayes rule on the test part of a variant."""
         return self.bayes.get(variant.systems[0].recipe.data) if variant.systems else None
-
-    def score(self, system: TranslationSystem, metric: str) -> Interval | None:
-        """A metric on the test part, with its bootstrap interval where there is one, None where it was not measured."""
-        judged = self.judged.get(system.name)
-        return system.scores.get(f"test_{metric}") if judged is None else judged.scores[metric]
-
-    def gain(self, system: TranslationSystem | None, metric: str) -> PairedTest | None:
-        """Of a system over ML by a metric, None where it is not known."""
-        judged = None if system is None else self.judged.get(system.name)
-        return None if judged is None else judged.gains.get(metric)
-
-
-def _ml_of(variant: TranslationVariant, others: Sequence[TranslationVariant]) -> TranslationSystem | None:
-    """Of variants that differ in their candidates alone, the ML that is best on the development part."""
-    candidates = {flag for flag, (section, _, _) in flag_names(TranslationRecipe).items() if section == "candidates"}
-
-    def settings(one: TranslationVariant) -> dict[str, object]:
-        return {flag: value for flag, value in one.settings.items() if flag not in candidates}
-
-    found = [other.ml for other in others if other.ml is not None and settings(other) == settings(variant)]
-    return max(found, key=lambda system: system.dev, default=None)
-
-
-# --- the paper's ----------------------------------------------------------------------------------------
 
 
 def method_of(system: TranslationSystem) -> Method:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softq.evaluate import Interval
 from softq.report.page import Column, Table, Value
 from softq.report.paper import (
     TRANSLATION_EXACT_MATCH_ML,
@@ -13,6 +12,7 @@ from softq.report.paper import (
     TRANSLATION_OTHERS,
     TRANSLATION_RAML,
 )
+from softq.report.sentence_tables import difference, gain_over_ml, measured, points, several_seeds, training_table
 from softq.report.systems import bare, of_tau, percent
 from softq.report.translation_results import (
     BEST_TAU,
@@ -55,7 +55,7 @@ def temperatures(results: TranslationResults, variant: TranslationVariant) -> Ta
                 *([papers_sentence_bleu(system)] if with_sentences else []),
                 bare(system.percent("test_corpus_bleu")),
                 papers_corpus_bleu(system),
-                _gain(results, variant, system, "corpus_bleu"),
+                gain_over_ml(results, variant, system, "corpus_bleu"),
                 of_tau(papers_gains(method), system.tau) if raml else None,
                 bare(system.percent("test_average_reward")),
                 bare(system.percent("test_exact_match")),
@@ -65,7 +65,7 @@ def temperatures(results: TranslationResults, variant: TranslationVariant) -> Ta
         sentences, corpus, *others = (100 * bayes[name] for name in METRICS)
         rows.append((_BAYES, None, sentences, *([None] if with_sentences else []), corpus, None, None, None, *others))
     of_paper = f" Columns “paper” are its Table {TABLES[method]}{_corpus(results)}" if method in TABLES else ""
-    several = " Where there are several seeds, scores are means, and under them the range." if _several_seeds(variant) else ""
+    several = " Where there are several seeds, scores are means, and under them the range." if several_seeds(variant) else ""
     return Table(
         name="temperatures",
         caption=f"ML and each temperature{_by(variant)}, at what else was best on the development part{variant.which}",
@@ -102,8 +102,8 @@ def metrics(results: TranslationResults, variant: TranslationVariant) -> Table |
             rows.append(
                 (
                     f"{title}, {system.label}",
-                    *(_points(results.score(one, name)) for one in (variant.ml, system)),
-                    _gain(results, variant, system, name),
+                    *(points(results.score(one, name)) for one in (variant.ml, system)),
+                    gain_over_ml(results, variant, system, name),
                     None if test is None else test.p_value,
                     ml,
                     raml,
@@ -153,7 +153,7 @@ def methods(results: TranslationResults) -> Table | None:
                     f"{objective}, {METHODS.get(method, 'other candidates')}{variant.which}",
                     system.tau,
                     *_scores(system),
-                    _gain(results, variant, system, "corpus_bleu"),
+                    gain_over_ml(results, variant, system, "corpus_bleu"),
                     None if test is None else test.p_value,
                     *papers,
                 )
@@ -185,9 +185,9 @@ def previous_work(results: TranslationResults) -> Table:
     pairs = [(ml, system) for system, ml in results.chosen() if ml is not None and system.objective == "RAML"]
     if pairs:
         ml, best = max(pairs, key=lambda pair: pair[1].dev)
-        scores = [_points(system.scores.get("test_corpus_bleu")) for system in (ml, best)]
+        scores = [points(system.scores.get("test_corpus_bleu")) for system in (ml, best)]
         test = results.gain(best, "corpus_bleu")
-        gain = _difference(best, ml, "corpus_bleu") if test is None else percent(test.gain)
+        gain = difference(best, ml, "corpus_bleu") if test is None else percent(test.gain)
         rows.append((f"Here, {results.name_of(best)}", *scores, gain))
     where = "on that corpus" if results.is_papers_corpus else "on another corpus, so that only gains compare"
     ours = f" The last row is ours, {where}."
@@ -215,16 +215,11 @@ def training(variant: TranslationVariant) -> Table | None:
         "left_out": Column("Left out", ",.0f"),
         "parameters": Column("Weights", ",.0f"),
     }
-    shown = {name: column for name, column in titles.items() if any(name in system.scores for system in variant.systems)}
-    if shown.keys() <= {"epoch"}:
-        return None
-    exact = " The expected reward is exact: over all right translations." if "test_expected_reward" in shown else ""
-    return Table(
-        name="training",
-        caption="How training went, and other scores on the test part" + variant.which,
-        columns=[Column("Model"), *shown.values()],
-        rows=[(system.label, *(system.value(name) for name in shown)) for system in variant.systems],
-        note="Perplexities are of the references, by word. sacreBLEU is corpus BLEU on plain text, tokenised by itself, in percent. The "
+    exact = " The expected reward is exact: over all right translations." if measured(variant, "test_expected_reward") else ""
+    return training_table(
+        variant,
+        titles,
+        "Perplexities are of the references, by word. sacreBLEU is corpus BLEU on plain text, tokenised by itself, in percent. The "
         f"length ratio is of words of the translations to those of the closest references.{exact}",
     )
 
@@ -234,23 +229,6 @@ def training(variant: TranslationVariant) -> Table | None:
 
 def _scores(system: TranslationSystem) -> list[Value]:
     return [bare(system.percent(name)) for name in ("dev_sentence_bleu", "test_sentence_bleu", "test_corpus_bleu")]
-
-
-def _points(score: Interval | None) -> Value:
-    return None if score is None else bare(percent(score))
-
-
-def _gain(results: TranslationResults, variant: TranslationVariant, system: TranslationSystem, metric: str) -> Value:
-    """Over ML in points: with its interval where there is one, else the plain difference."""
-    test = results.gain(system, metric)
-    if test is not None:
-        return percent(test.gain)
-    return None if variant.ml is None or system is variant.ml else _difference(system, variant.ml, metric)
-
-
-def _difference(system: TranslationSystem, other: TranslationSystem, metric: str) -> float | None:
-    ours, theirs = (one.value(f"test_{metric}") for one in (system, other))
-    return None if ours is None or theirs is None else 100 * (ours - theirs)
 
 
 def _papers_at_best(system: TranslationSystem, metric: str) -> tuple[float | None, float | None]:
@@ -276,7 +254,3 @@ def _paper(results: TranslationResults) -> str:
 def _corpus(results: TranslationResults) -> str:
     other = ", on IWSLT 2014, which is another corpus: compare differences between rows, not heights."
     return "." if results.is_papers_corpus else other
-
-
-def _several_seeds(variant: TranslationVariant) -> bool:
-    return any(len(system.seeds) > 1 for system in variant.systems)

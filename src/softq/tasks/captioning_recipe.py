@@ -95,8 +95,4 @@ class CaptioningRecipe:
 
     def __post_init__(self) -> None:
         """What the sections say must fit together."""
-        check_objective(self.objective)
-        if self.objective.name == "sqdml" and not self.data.merge:
-            raise RecipeError(
-                "sqdml is of examples with several references, and merge = false makes one of each: leave it out, or choose raml"
-            )
+        check_objective(self.objective, self.candidates, merge=self.data.merge)

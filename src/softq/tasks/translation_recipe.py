@@ -85,10 +85,6 @@ class TranslationRecipe:
 
     def __post_init__(self) -> None:
         """What the sections say must fit together."""
-        check_objective(self.objective)
+        check_objective(self.objective, self.candidates, merge=self.data.merge)
         if "near" in self.candidates.samplers:
             raise RecipeError("sampler = near needs inputs that have features, such as images: choose another one for sentences")
-        if self.objective.name == "sqdml" and not self.data.merge:
-            raise RecipeError(
-                "sqdml is of examples with several references, and merge = false makes one of each: leave it out, or choose raml"
-            )
