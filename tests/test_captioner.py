@@ -287,7 +287,7 @@ def test_files_that_are_none(tmp_path):
     words = WordVocabulary.fit(TEXTS)
     settings = ModelSettings(embedding=4, hidden=4)
     Translator(settings.build(len(words), len(words)), settings, words, words).save(tmp_path / "translator")
-    with pytest.raises(DataError, match="expected the format 'softq captioner 1', got softq translator 1"):
+    with pytest.raises(DataError, match="expected the format 'softq captioner 1', got 'softq translator 1'"):
         Captioner.load(tmp_path / "translator")
     make().save(tmp_path / "captioner")
     with pytest.raises(DataError, match=r"is not a translator of softq \(expected the format 'softq translator 1'"):
@@ -300,7 +300,7 @@ def test_files_that_are_none(tmp_path):
         ({"tie": True, "embedding": 4, "hidden": 8}, "tie needs embedding = hidden, got 4 and 8"),
         ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
         ({"layers": 0}, "layers must be at least 1"),
-        ({"init": 0.0}, "init must be positive"),
+        ({"init": 0.0}, "init must be a positive number"),
     ],
 )
 def test_settings_that_make_no_model(settings, message):

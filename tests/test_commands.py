@@ -124,7 +124,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (
             ["zzz"],
             [
-                "there are classification, captioning, ner, parsing, translation, classification-paper,",
+                "there are classification, captioning, ner, parsing, translation, captioning-flickr8k,",
                 "ner-crowd, ner-paper, ner-small, parsing-paper, parsing-small",
             ],
         ),

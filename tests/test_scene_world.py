@@ -45,7 +45,7 @@ def test_probabilities_are_probabilities_of_all_that_is_drawn():
         assert set(captions) <= shares.keys()
 
 
-@pytest.mark.parametrize("florid", [0.0, 0.22, 0.9])
+@pytest.mark.parametrize("florid", [0.0, 0.2, 0.9])
 def test_captions_are_drawn_with_their_probabilities(monkeypatch, florid):
     world, count = SceneWorld(florid=florid), 20_000
     monkeypatch.setattr("softq.data.scene_world._draw_scene", lambda numbers: SCENE)
@@ -83,22 +83,22 @@ def test_scenes_are_uniform():
 
 def test_captions_by_hand():
     shares = WORLD.captions(SCENE)
-    assert shares["this majestic crimson orb dwells westward beyond that humble golden sparkler"] == pytest.approx(0.22)
+    assert shares["this majestic crimson orb dwells westward beyond that humble golden sparkler"] == pytest.approx(0.2)
     told, untold = 0.9, 0.1  # of a big thing, that it is big; of a small one it is the other way round
-    assert shares["a big red circle to the left of a yellow star"] == pytest.approx(0.78 * 0.85 * 0.5 * (told * 0.9 * 0.85) * 0.85 * told)
+    assert shares["a big red circle to the left of a yellow star"] == pytest.approx(0.8 * 0.85 * 0.45 * (told * 0.9 * 0.85) * 0.85 * told)
     assert shares["there is a little yellow star right of a red disc"] == pytest.approx(
-        0.78 * 0.15 * 0.25 * (untold * 0.1) * 0.15 * (untold * 0.15)
+        0.8 * 0.15 * 0.3 * (untold * 0.1) * 0.15 * (untold * 0.15)
     )
     above = WORLD.captions(Scene(Thing("circle", "green", "small"), Thing("square", "black", "big"), "above"))
     assert above["we see a small green disc over a large black box"] == pytest.approx(
-        0.78 * 0.85 * 0.25 * (untold * 0.9 * 0.15) * 0.15 * (told * 0.1 * 0.15)
+        0.8 * 0.85 * 0.25 * (untold * 0.9 * 0.15) * 0.15 * (told * 0.1 * 0.15)
     )
     assert "a black box below a green circle" in above
     assert "a black box above a green circle" not in above
 
 
 def test_the_share_of_florid_captions():
-    for share in (0.0, 0.22, 1.0):
+    for share in (0.0, 0.2, 1.0):
         world = SceneWorld(florid=share)
         for scene in DRAWN.scenes[:20]:
             assert world.captions(scene).get(grammar.florid(scene), 0.0) == pytest.approx(share)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from softq.data.bitext import Bitext
+from softq.data.captions import Captions
+from softq.errors import DataError
 from softq.evaluate import PairedTest, paired_test
 
 Compared = dict[str, tuple[float, PairedTest]]
@@ -54,3 +58,13 @@ def show_difference(
         table.add_row(titles.get(name, name), f"{scores[name]:.4f}", f"{other:.4f}", f"{gap.value:+.4f}", interval, f"{p_value:.3f}")
     console.print(table)
     console.print("Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the file.", highlight=False)
+
+
+def check_same_words(
+    models: Sequence[Path], plains: Sequence[Callable[[str], list[str]]], gold: Bitext | Captions, references: list[list[str]], hint: str
+) -> None:
+    """An error if models count the words of references differently (``plains``), which makes their scores incomparable."""
+    for number, several in enumerate(references):
+        for text in several:
+            if any(plain(text) != plains[0](text) for plain in plains[1:]):
+                raise DataError(f"{gold.place(number)}: {models[0]} and {models[1]} count words differently (tokenizer, lowercase): {hint}")

@@ -102,7 +102,13 @@ def evaluate_captioner(
     vectors = read_features(where, gold)
     for one in models:
         one.check(vectors.shape[1], str(where))
-    _check_same_words(models, gold)
+    comparison.check_same_words(
+        [one.path for one in models],
+        [one.model.vocabulary.plain for one in models],
+        gold,
+        gold.captions,
+        "caption with softq predict, and score with softq evaluate --predictions A CAPTIONS --against B",
+    )
     found, *others = (_score_model(one, gold, vectors) for one in models)
     facts = {"model": str(model), "file": str(file), "features": str(where), "split": split, "decoding": models[0].decoding}
     _tell(found, others[0] if others else None, gold, facts, (model, against), as_json=as_json)
@@ -170,24 +176,12 @@ def _by_name(path: Path, names: list[str], texts: list[str], gold: Captions) -> 
 # --- models ---------------------------------------------------------------------------------------------
 
 
-def _check_same_words(models: Sequence[FileCaptioner], gold: Captions) -> None:
-    """Scores of two models are comparable only if both count the same words."""
-    plains = [model.captioner.vocabulary.plain for model in models]
-    for number, several in enumerate(gold.captions):
-        for text in several:
-            if any(plain(text) != plains[0](text) for plain in plains[1:]):
-                raise DataError(
-                    f"{gold.place(number)}: {models[0].path} and {models[1].path} count words differently (tokenizer, lowercase): "
-                    "caption with softq predict, and score with softq evaluate --predictions A CAPTIONS --against B"
-                )
-
-
 def _score_model(model: FileCaptioner, gold: Captions, features: Features) -> CaptionScores:
     with progress_bars() as watch:
         said = [one for some in model.caption(features, watch(gold.name, unit="images")) for one in some]
-    vocabulary = model.captioner.vocabulary
+    vocabulary = model.model.vocabulary
     examples = Examples(Vectors(features), [[vocabulary.encode(text) for text in several] for several in gold.captions])
-    return CaptionScores.of([one.words for one in said], gold.captions, vocabulary.plain, perplexity(model.captioner.model, examples))
+    return CaptionScores.of([one.words for one in said], gold.captions, vocabulary.plain, perplexity(model.model.model, examples))
 
 
 # --- results --------------------------------------------------------------------------------------------

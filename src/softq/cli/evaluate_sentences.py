@@ -97,7 +97,13 @@ def evaluate_translator(model: Path, files: Sequence[Path], against: Path | None
     """Score a translator on sentences with references, and a second one beside it."""
     models = [FileTranslator.load(path, searching) for path in (model, against) if path is not None]
     gold = read_bitext(*files)
-    _check_same_words(models, gold)
+    comparison.check_same_words(
+        [model.path for model in models],
+        [model.model.target.plain for model in models],
+        gold,
+        gold.references,
+        "translate with softq predict, and score with softq evaluate --predictions A REF --against B",
+    )
     found, *others = (_score_model(one, gold) for one in models)
     facts = {"model": str(model), "files": list(map(str, files)), "decoding": models[0].decoding}
     _tell(found, others[0] if others else None, gold.references, facts, (model, against), as_json=as_json)
@@ -151,18 +157,6 @@ def _read_predictions(path: Path, first: Path, count: int) -> list[str]:
     return texts
 
 
-def _check_same_words(models: Sequence[FileTranslator], gold: Bitext) -> None:
-    """Scores of two models are comparable only if both count the same words."""
-    plains = [model.translator.target.plain for model in models]
-    for number, several in enumerate(gold.references):
-        for text in several:
-            if any(plain(text) != plains[0](text) for plain in plains[1:]):
-                raise DataError(
-                    f"{gold.place(number)}: {models[0].path} and {models[1].path} count words differently (tokenizer, lowercase): "
-                    "translate with softq predict, and score with softq evaluate --predictions A REF --against B"
-                )
-
-
 def _score_model(model: FileTranslator, gold: Bitext) -> TextScores:
     found = []
     with progress_bars() as watch:
@@ -173,7 +167,7 @@ def _score_model(model: FileTranslator, gold: Bitext) -> TextScores:
             found += model.translate(some)
             watcher.advance(len(some), "")
     words, texts = [one.words for one in found], [one.text for one in found]
-    translator = model.translator
+    translator = model.model
     sources = [translator.source.encode(text) for text in gold.sources]
     examples = Examples(sources, [[translator.target.encode(text) for text in several] for several in gold.references])
     return TextScores.of(words, texts, gold.references, translator.target.plain, perplexity(translator.model, examples))

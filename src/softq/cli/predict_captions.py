@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
-from softq.cli.model_files import find_model
-from softq.cli.predict_sentences import MethodName, Searching, line_generator
+from softq.cli.predict_sentences import FileWriter, Searching
 from softq.data.captions import Captions, Features, names_file, read_features
 from softq.data.text import read_lines
 from softq.errors import DataError
@@ -24,42 +20,19 @@ _AT_A_TIME = 1000  # images
 _FEATURES = ".npy"
 
 
-@dataclass(frozen=True)
-class FileCaptioner:
-    """A captioner and how it searches.
-
-    Attributes:
-        path: what it was read from.
-        captioner: the model.
-        options: of `softq.generation.search.Search`.
-        seed: of draws.
-        numbers: of the images to come, which is what makes draws for an image the same in whatever parts images come.
-
-    """
-
-    path: Path
-    captioner: Captioner
-    options: dict[str, Any]
-    seed: int = 0
-    numbers: Iterator[int] = field(default_factory=partial(count, 1))
+class FileCaptioner(FileWriter[Captioner]):
+    """A captioner and how it searches."""
 
     @classmethod
     def load(cls, path: Path, searching: Searching) -> FileCaptioner:
         """The best model of a run folder, or that of a file; on a GPU if there is one."""
-        options = searching.options()
-        return cls(path, Captioner.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0)
-
-    @property
-    def decoding(self) -> str:
-        """How captions are chosen."""
-        method = str(self.options["method"])
-        return f"beam of {self.options.get('beam', self.captioner.decoding.beam)}" if method == MethodName.beam else method
+        return cls.read(path, Captioner, searching)
 
     def check(self, size: int, where: str) -> None:
         """An error if features are not of the size that the model was trained on."""
-        expected = self.captioner.features
+        expected = self.model.features
         if size != expected:
-            of = f" of {self.captioner.encoder}" if self.captioner.encoder else ""
+            of = f" of {self.model.encoder}" if self.model.encoder else ""
             raise DataError(
                 f"{where}: expected features{of} with {expected} numbers for each image, as {self.path} learnt from, got {size}"
             )
@@ -69,10 +42,7 @@ class FileCaptioner:
         watcher.begin(len(features), 0)
         for first in range(0, len(features), _AT_A_TIME):
             some = features[first : first + _AT_A_TIME]
-            options = self.options
-            if options["method"] in (MethodName.sample, MethodName.mbr):
-                options = options | {"generator": [line_generator(self.seed, next(self.numbers)) for _ in some]}
-            yield self.captioner.caption(some, **options)
+            yield self.model.caption(some, **self.options_for(len(some)))
             watcher.advance(len(some), "")
 
 
@@ -121,7 +91,7 @@ def _count_rows(path: Path) -> int:
 
 def _encode(model: FileCaptioner, files: Sequence[Path], watch: Callable[..., Watcher]) -> _Pictured:
     """Features by the encoder that the captioner learnt from."""
-    name = model.captioner.encoder
+    name = model.model.encoder
     if not name:
         raise DataError(
             f"{model.path} does not know what made the features it learnt from, so it cannot see images: "

@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
+from typing import IO, Annotated, Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from softq.cli.model_files import find_model
 from softq.cli.predict_trees import Part, Parts
 from softq.data.text import decode_line
 from softq.errors import DataError
+from softq.generation.captioner import Captioner
 from softq.generation.search import Said
 from softq.generation.translator import Translator
 from softq.rewards import NegativeEditDistance, Reward, RougeL, SentenceBLEU
@@ -51,6 +52,8 @@ _REWARDS: dict[RewardName, type[Reward]] = {
     RewardName.rouge: RougeL,
     RewardName.edit: NegativeEditDistance,
 }
+
+Saved = TypeVar("Saved", Translator, Captioner)
 
 MethodOption = Annotated[
     MethodName | None,
@@ -161,44 +164,54 @@ def line_generator(seed: int, number: int) -> torch.Generator:
 
 
 @dataclass(frozen=True)
-class FileTranslator:
-    """A translator and how it searches.
+class FileWriter(Generic[Saved]):
+    """A model that writes sentences, and how it searches.
 
     Attributes:
         path: what it was read from.
-        translator: the model.
-        options: of `softq.generation.Translator.translate_numbers`.
+        model: the model.
+        options: of `softq.generation.search.Search`.
         seed: of draws.
-        numbers: of the texts to come, which is what makes draws for a text the same in whatever parts texts come.
+        numbers: of the inputs to come, which is what makes draws for an input the same in whatever parts inputs come.
 
     """
 
     path: Path
-    translator: Translator
+    model: Saved
     options: dict[str, Any]
     seed: int = 0
     numbers: Iterator[int] = field(default_factory=partial(count, 1))
 
     @classmethod
-    def load(cls, path: Path, searching: Searching) -> FileTranslator:
+    def read(cls, path: Path, kind: type[Saved], searching: Searching) -> Self:
         """The best model of a run folder, or that of a file; on a GPU if there is one."""
         options = searching.options()
-        return cls(path, Translator.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0)
+        return cls(path, kind.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0)
 
     @property
     def decoding(self) -> str:
-        """How translations are chosen."""
+        """How sentences are chosen."""
         method = str(self.options["method"])
-        return f"beam of {self.options.get('beam', self.translator.decoding.beam)}" if method == MethodName.beam else method
+        return f"beam of {self.options.get('beam', self.model.decoding.beam)}" if method == MethodName.beam else method
+
+    def options_for(self, inputs: int) -> dict[str, Any]:
+        """Options of a search for the next inputs, with generators of their own where they are drawn for."""
+        if self.options["method"] not in (MethodName.sample, MethodName.mbr):
+            return self.options
+        return self.options | {"generator": [line_generator(self.seed, next(self.numbers)) for _ in range(inputs)]}
+
+
+class FileTranslator(FileWriter[Translator]):
+    """A translator and how it searches."""
+
+    @classmethod
+    def load(cls, path: Path, searching: Searching) -> FileTranslator:
+        """The best model of a run folder, or that of a file; on a GPU if there is one."""
+        return cls.read(path, Translator, searching)
 
     def translate(self, texts: list[str]) -> list[Said]:
         """Translations of texts, which follow those of the calls before."""
-        if self.options["method"] not in (MethodName.sample, MethodName.mbr):
-            return list(self.translator.translate(texts, **self.options))
-        generators = [line_generator(self.seed, next(self.numbers)) for _ in texts]
-        return self.translator.translate_numbers(
-            [self.translator.source.encode(text) for text in texts], generator=generators, **self.options
-        )
+        return self.model.translate_numbers([self.model.source.encode(text) for text in texts], **self.options_for(len(texts)))
 
 
 def translated(model: FileTranslator, *, probabilities: bool) -> Parts:

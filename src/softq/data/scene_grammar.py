@@ -40,7 +40,7 @@ _BACKWARD: dict[Relation, Variants] = {
     "left": [("to the right of", 0.85), ("right of", 0.15)],
 }
 _P_FORWARD = 0.85
-_FRAMES: Variants = [("{} {} {}", 0.5), ("there is {} {} {}", 0.25), ("we see {} {} {}", 0.25)]
+_FRAMES: Variants = [("{} {} {}", 0.45), ("there is {} {} {}", 0.3), ("we see {} {} {}", 0.25)]
 
 _FLORID = {
     "circle": "orb",

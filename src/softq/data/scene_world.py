@@ -54,7 +54,7 @@ class SceneWorld:
 
     """
 
-    florid: float = 0.22
+    florid: float = 0.2
 
     def __post_init__(self) -> None:
         if not 0 <= self.florid <= 1:

@@ -79,10 +79,11 @@ class TargetMaker:
 
     def _some(self, references: Sentences, generator: torch.Generator) -> Sentences:
         """All references, or as many of them, chosen at random, as leave half of what a step uses to others."""
-        most = (self.settings.k or self.settings.share) // 2
-        limited = self.settings.holds_references or self.settings.k > 0
-        if not limited or references.lengths.shape[1] <= most:
+        limits = [self.settings.k] if self.settings.k else []
+        limits += [self.settings.share] if self.settings.holds_references else []  # a sampler counts them among what it makes
+        if not limits or references.lengths.shape[1] <= min(limits) // 2:
             return references
+        most = min(limits) // 2
         rank = torch.rand(references.lengths.shape, generator=generator).masked_fill(~references.present, -1.0)
         chosen = rank.topk(most, 1).indices.sort(1).values
         lengths = references.lengths.gather(1, chosen)

@@ -59,8 +59,9 @@ class Candidates:
         at_least("neighbours", self.neighbours, 1)
         if self.k == 1:
             raise RecipeError("k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for all candidates")
-        if self.k > self.size:
-            raise RecipeError(f"k must not exceed size, got k = {self.k} of {self.size}")
+        made = self.share * len(self.samplers)
+        if self.k > made:
+            raise RecipeError(f"k must not exceed size, got k = {self.k} of {made}")
         if self.estimator == "paper" and not self.k:
             raise RecipeError("estimator = paper needs k, how many candidates a step uses (the paper: 10 of size = 100)")
         if self.estimator in ("importance", "printed") and self.k:
@@ -70,6 +71,8 @@ class Candidates:
                 "estimator = importance needs the probability of a draw, which ngram, hamming and model alone have: choose one of them, or "
                 f"estimator = set, got sampler = {self.sampler}"
             )
+        if self.estimator == "importance" and self.refresh == "epoch":
+            raise RecipeError("estimator = importance needs the probability of a draw, which is not kept for an epoch: choose refresh = step")
         if self.refresh == "epoch" and "model" not in self.samplers:
             raise RecipeError(f"refresh = epoch is for what the model says, sampler = model, got sampler = {self.sampler}")
         if self.estimator == "printed" and (self.sampler, self.reward) != ("hamming", "bleu"):

@@ -64,7 +64,7 @@ class SavedModel(ABC):
             found = cls.from_notes(about, tensors)
         except DependencyError:
             raise
-        except (KeyError, TypeError, AttributeError, SoftqError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError, SoftqError) as error:  # some are torch's, of sizes
             raise DataError(f"expected the settings and words of a {cls.kind}, got what does not fit together: {error}") from None
         parameters = {name.removeprefix(_PARAMETERS): value for name, value in tensors.items() if name.startswith(_PARAMETERS)}
         load_parameters(found.model, parameters)

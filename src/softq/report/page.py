@@ -16,7 +16,7 @@ import jinja2
 
 from softq.errors import DataError
 from softq.evaluate import Interval
-from softq.report.figures import DARK, DARK_PHONE, LIGHT, LIGHT_PHONE, PHONE_WIDTH, Canvas, render
+from softq.report.figures import DARK, DARK_PHONE, LIGHT, LIGHT_PHONE, PHONE_WIDTH, Canvas, Picture, render
 from softq.run import write_atomically
 
 MISSING = "–"
@@ -64,12 +64,46 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Example:
+    """One input, what systems made of it, and how each of these fares against each reference.
+
+    Attributes:
+        name: of the input.
+        alt: the picture in words.
+        picture: a PNG file; None where there is none.
+        outputs: what each system wrote, by the system's name.
+        scores: a column for each system behind the references, which stand in the first one; the last rows sum up.
+
+    """
+
+    name: str
+    alt: str
+    picture: Picture | None
+    outputs: Mapping[str, str]
+    scores: Table
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Examples under a title; ``numbers`` are all that they show."""
+
+    name: str
+    title: str
+    caption: str
+    examples: Sequence[Example]
+    numbers: Table
+
+
+Part = Table | Figure | Gallery
+
+
+@dataclass(frozen=True)
 class Section:
-    """One experiment: what was run, its tables and figures in reading order, and where the numbers come from."""
+    """One experiment: what was run, its tables, figures and examples in reading order, and where the numbers come from."""
 
     title: str
     intro: Sequence[str]  # paragraphs
-    parts: Sequence[Table | Figure]
+    parts: Sequence[Part]
     command: str = ""  # runs the experiment again
     recipe: str = ""  # what it ran, as TOML
     differences: Sequence[str] = ()  # from the paper
@@ -150,18 +184,23 @@ class _Names:
 
 def _section_view(section: Section, names: _Names, files: dict[str, bytes]) -> dict[str, Any]:
     identity = names.new(f"section {section.title}")
-    parts = [
-        _table_view(part, names.new(part.name), files) if isinstance(part, Table) else _figure_view(part, names.new(part.name), files)
-        for part in section.parts
-    ]
-    return {"id": identity, "section": section, "parts": parts}
+    return {"id": identity, "section": section, "parts": [_part_view(part, names.new(part.name), files) for part in section.parts]}
+
+
+def _part_view(part: Part, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
+    if isinstance(part, Table):
+        return _table_view(part, identity, files)
+    return _figure_view(part, identity, files) if isinstance(part, Figure) else _gallery_view(part, identity, files)
 
 
 def _table_view(table: Table, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
     content = to_csv(table).encode()
     files[f"{identity}.csv"] = content
-    rows = [[_cell_view(value, column.format) for value, column in zip(row, table.columns, strict=True)] for row in table.rows]
-    return {"kind": "table", "id": identity, "table": table, "rows": rows, "csv": _data_uri(content, "text/csv;charset=utf-8")}
+    return {"kind": "table", "id": identity, "table": table, "rows": _rows_view(table), "csv": _data_uri(content, "text/csv;charset=utf-8")}
+
+
+def _rows_view(table: Table) -> list[list[dict[str, str]]]:
+    return [[_cell_view(value, column.format) for value, column in zip(row, table.columns, strict=True)] for row in table.rows]
 
 
 def _cell_view(value: Value, format_: str) -> dict[str, str]:
@@ -181,6 +220,18 @@ def _figure_view(figure: Figure, identity: str, files: dict[str, bytes]) -> dict
     files[f"{identity}.png"] = render(figure.draw, LIGHT, "png").content
     numbers = None if figure.numbers is None else _table_view(figure.numbers, identity, files)
     return {"kind": "figure", "id": identity, "figure": figure, "pictures": pictures, "numbers": numbers}
+
+
+def _gallery_view(gallery: Gallery, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
+    examples = []
+    for number, example in enumerate(gallery.examples, 1):
+        uri = ""
+        if example.picture is not None:
+            files[f"{identity}-{number}.png"] = example.picture.content
+            uri = _data_uri(example.picture.content, "image/png")
+        examples.append({"example": example, "uri": uri, "rows": _rows_view(example.scores)})
+    numbers = _table_view(gallery.numbers, identity, files)
+    return {"kind": "gallery", "id": identity, "gallery": gallery, "examples": examples, "numbers": numbers}
 
 
 def _data_uri(content: bytes, kind: str) -> str:

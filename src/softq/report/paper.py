@@ -168,3 +168,57 @@ class TranslationSetup(NamedTuple):
 
 
 TRANSLATION_SETUP = TranslationSetup(256, 256, 32_008, 22_821, 64, 100, 100, 10, 5)  # Appendices C and D.2.4
+
+
+class CaptioningScores(NamedTuple):
+    """Average reward, the mean of sentence BLEU over references, and BLEU of the corpus, both in percent."""
+
+    average_reward: float
+    corpus_bleu: float
+
+
+CAPTIONING_ML = CaptioningScores(10.71, 26.91)  # §4.1.2, MSCOCO
+CAPTIONING_RAML = {  # Table 1 by τ
+    0.80: CaptioningScores(10.77, 27.02),
+    0.85: CaptioningScores(10.81, 27.27),
+    0.90: CaptioningScores(10.88, 27.62),
+    0.95: CaptioningScores(10.82, 27.33),
+    1.00: CaptioningScores(10.84, 27.26),
+    1.05: CaptioningScores(10.82, 27.29),
+    1.10: CaptioningScores(10.74, 26.89),
+    1.15: CaptioningScores(10.77, 27.01),
+}
+CAPTIONING_SQDML = {  # Table 1 by τ
+    0.80: CaptioningScores(10.82, 27.08),
+    0.85: CaptioningScores(10.78, 26.92),
+    0.90: CaptioningScores(10.91, 27.54),
+    0.95: CaptioningScores(10.79, 27.02),
+    1.00: CaptioningScores(10.82, 27.03),
+    1.05: CaptioningScores(10.80, 27.20),
+    1.10: CaptioningScores(10.78, 26.98),
+    1.15: CaptioningScores(10.72, 26.66),
+}
+CAPTIONING_BEST_TAU = PaperNumber(0.9, "Table 1, of RAML and of SQDML")
+CAPTIONING_AGREEMENT = PaperNumber(10.09, "§4.1.2: sentence BLEU of one reference against another, of 300 images")
+CAPTIONING_IMAGES = {"train": 113_000, "dev": 5_000, "test": 5_000}  # §4.1.2: of 123,000
+
+
+class CaptioningSetup(NamedTuple):
+    """Model and training of the captioning experiment."""
+
+    encoder: str
+    embedding: int
+    hidden: int
+    min_freq: int
+    words: int
+    batch_ml: int
+    batch: int  # of RAML and SQDML
+    candidates: dict[str, int]  # by objective
+    used: dict[str, int]  # of these, in a step
+    max_n: int
+    beam: int
+
+
+CAPTIONING_SETUP = CaptioningSetup(  # Appendix C
+    "vgg16-fc7", 256, 512, 5, 10_102, 10, 100, {"RAML": 100, "SQDML": 500}, {"RAML": 10, "SQDML": 50}, 3, 5
+)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from softq.evaluate import Interval
-from softq.report.page import Figure, Section, Table, show
+from softq.report.page import Part, Section, show
 from softq.report.systems import R, SweepResults, System, Variant, bare_settings, percent
 
 
 def section_of(
-    results: SweepResults[R], title: str, intro: Sequence[str], parts: Sequence[Table | Figure | None], differences: Sequence[str]
+    results: SweepResults[R], title: str, intro: Sequence[str], parts: Sequence[Part | None], differences: Sequence[str]
 ) -> Section:
     """The section of a sweep; what there is nothing to show of is left out, and what is wrong with the numbers is said."""
     return Section(

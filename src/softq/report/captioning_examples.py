@@ -1,0 +1,107 @@
+"""Examples for the case study of the captioning experiment, after the paper's Figure 3: images on which two systems differ most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from softq.data.scene_grammar import Scene
+from softq.evaluate import TRANSLATION_STATISTICS, translation_statistics
+from softq.generation.captioner import Captioner
+from softq.report.captioning_results import CaptioningResults, CaptioningSystem, CaseStudy, Shown, Written, best_of_each
+from softq.report.figures import Picture
+from softq.report.pictures import scene_picture, small_copy
+from softq.report.systems_load import Members
+from softq.run import RunFolder
+from softq.tasks.base import best_models
+from softq.tasks.captioning_data import number_test
+from softq.tasks.captioning_recipe import CaptionData
+
+MOST_AHEAD, MOST_BEHIND = 6, 6  # images of a page, half of those ahead being the case study
+_REWARD = TRANSLATION_STATISTICS.index("reward")
+_SAME = 1e-9  # rewards that differ by less are the same
+
+
+def systems_of_study(results: CaptioningResults) -> list[CaptioningSystem]:
+    """ML, RAML and SQDML at their best of the variant whose SQDML, or RAML if there is none, is best on the development part.
+
+    The last two are what is compared; fewer than two: there is nothing to compare.
+    """
+    for objective in ("SQDML", "RAML"):
+        found = [best for variant in results.variants() if objective in (best := best_of_each(variant)) and len(best) > 1]
+        if found:
+            return list(max(found, key=lambda best: best[objective].dev).values())
+    return []
+
+
+def study_of(results: CaptioningResults, members: Members, rows: Mapping[str, Tensor]) -> CaseStudy | None:
+    """The case study, of each system's model with the seed that is best on the development part; None with nothing to compare.
+
+    Args:
+        results: of the sweep.
+        members: the models of its systems.
+        rows: statistics ``[seeds, images, 17]`` of the test captions of all chosen systems, by name.
+
+    """
+    systems = systems_of_study(results)
+    if not systems:
+        return None
+    best = {system.name: int(np.argmax([member.cell.dev for member in members[system.name]])) for system in systems}
+    other, ours = (rows[system.name][best[system.name], :, _REWARD] for system in systems[-2:])
+    ahead, behind = most_apart(ours - other)
+    captioners = {
+        system.label: Captioner.from_tensors(best_models(RunFolder(members[system.name][best[system.name]].run))) for system in systems
+    }
+    data = systems[-1].recipe.data
+    shown = show_images(data, captioners, [*ahead, *behind], results.recipe.data.images)
+    difference = ours - other
+    counts = [int(found.sum()) for found in (difference > _SAME, difference.abs() <= _SAME, difference < -_SAME)]
+    return CaseStudy(systems[-1].label, systems[-2].label, shown[: len(ahead)], shown[len(ahead) :], (counts[0], counts[1], counts[2]))
+
+
+def most_apart(differences: Tensor) -> tuple[list[int], list[int]]:
+    """Numbers of the images with the highest and the lowest differences, those furthest from 0 first; none that is about 0.
+
+    >>> most_apart(torch.tensor([0.25, 0.0, -0.5, 0.75]))
+    ([3, 0], [2])
+    """
+
+    def furthest(values: Tensor, most: int) -> list[int]:
+        order: list[int] = torch.argsort(values, descending=True, stable=True)[:most].tolist()
+        return [number for number in order if values[number] > _SAME]
+
+    return furthest(differences, MOST_AHEAD), furthest(-differences, MOST_BEHIND)
+
+
+def show_images(data: CaptionData, captioners: Mapping[str, Captioner], numbers: Sequence[int], folder: str) -> list[Shown]:
+    """Test images by their numbers: pictures, references, and captions of each captioner with their rewards."""
+    if not numbers:
+        return []
+    captions: dict[str, list[Written]] = {}
+    for label, captioner in captioners.items():
+        part = number_test(data, captioner.vocabulary)
+        found = captioner.caption(np.asarray(part.captioned.features[np.array(numbers)]))
+        captions[label] = [
+            Written(label, said.text, _rewards(said.words, part.references[number])) for number, said in zip(numbers, found, strict=True)
+        ]
+    named = part.captioned.captions
+    return [
+        Shown(named.images[number], _picture(data, named.images[number], folder), named.captions[number], several)
+        for number, *several in zip(numbers, *captions.values(), strict=True)
+    ]
+
+
+def _rewards(words: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
+    """Of a caption against each reference alone."""
+    found: list[float] = translation_statistics([words] * len(references), [[one] for one in references])[:, _REWARD].tolist()
+    return found
+
+
+def _picture(data: CaptionData, image: str, folder: str) -> Picture | None:
+    if not data.train:
+        return scene_picture(Scene.from_name(image))
+    return small_copy(Path(folder), image) if folder else None

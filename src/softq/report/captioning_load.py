@@ -1,0 +1,53 @@
+"""A sweep folder of the captioning experiment as its results: scores, intervals, examples."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from softq.evaluate import CAPTION_METRICS
+from softq.report.captioning_examples import study_of
+from softq.report.captioning_results import CaptioningResults, best_of_each
+from softq.report.parsing_load import mean_and_range
+from softq.report.runs import RunSummary
+from softq.report.systems_load import Members, complete, judge_by, origin, read_systems, test_rows, tests_by
+from softq.sweep import SWEEP, Sweep, read_recipe
+from softq.tasks import Task
+from softq.tasks.captioning_data import read_parts
+
+JUDGED = {name: CAPTION_METRICS[name] for name in ("average_reward", "max_reward", "corpus_bleu", "rouge_l", "cider_d", "exact_match")}
+"""Metrics that have intervals."""
+
+
+def captioning_results(task: Task, sweep: Sweep, folder: Path, scale: str, runs: Sequence[RunSummary]) -> CaptioningResults:
+    """What the finished models of a sweep found, at least one.
+
+    Intervals and examples need the data; where its files are gone, the results say so.
+    """
+    base, _ = read_recipe(task, folder / SWEEP)
+    systems, members = read_systems(base, sweep, mean_and_range)
+    known = origin(base, systems, sweep, folder, scale)
+    images = base.data.images
+    if Path(images).is_absolute():  # where it lies is of no use to others
+        known["recipe_text"] = known["recipe_text"].replace(images, Path(images).name)
+    results = CaptioningResults(runs=runs, **known)
+    results = complete(task, results, lambda found: _from_data(task, found, members))
+    return dataclasses.replace(results, no_study="its images and captions cannot be read here") if results.missing else results
+
+
+def _from_data(task: Task, results: CaptioningResults, members: Members) -> dict[str, Any]:
+    """The fields that need the data."""
+    parts = read_parts(results.recipe.data)._asdict()
+    chosen = results.chosen()
+    rows = test_rows(task, [system for system, _ in chosen], members)  # of these alone: each has to caption the test part again
+    rivals = [best for variant in results.variants() if {"RAML", "SQDML"} <= (best := best_of_each(variant)).keys()]
+    study = study_of(results, members, rows)
+    return {
+        "sentences": {name: len(part.captions) for name, part in parts.items() if part is not None},
+        "judged": {system.name: judge_by(JUDGED, rows[system.name], None if ml is None else rows[ml.name]) for system, ml in chosen},
+        "over_raml": {best["SQDML"].name: tests_by(JUDGED, rows[best["SQDML"].name], rows[best["RAML"].name]) for best in rivals},
+        "study": study,
+        "no_study": "" if study else "it compares SQDML or RAML with another objective, and the sweep has no two of them so far",
+    }
