@@ -25,7 +25,8 @@ PLAIN_TESTS := $(addprefix tests/test_,samplers.py conformance.py rewards.py fea
 LARGE := ten_thousand or threads or large_inputs or give_up or wider_tensors or descent_learns or reaches_the_entropy
 
 # Two processes, a file of tests at a time to each, and one thread in each: a second one would only get in the other's way.
-# Files go out in the order they are named: those that run long first, the many short examples of src in the end, to even out the two.
+# Files go out by their names and not by how many tests they hold, which would leave long ones with few tests for the end;
+# the many short examples of src are there to even the two processes out.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # Compiled Python is kept, for the processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,7 +37,7 @@ test: install ## Run all tests with branch coverage
 		-W "ignore:overflow encountered:RuntimeWarning" \
 		-W "ignore:divide by zero encountered:RuntimeWarning" \
 		-W "ignore:invalid value encountered:RuntimeWarning"
-	$(PYTEST) --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95 README.md docs tests src
+	$(PYTEST) --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 # The report is tested in a browser. Where one cannot be installed, that test is skipped and says so.
 browser: ## Install Chromium for the test of the report, where Debian's packages are to be had
@@ -52,13 +53,15 @@ format: install ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, ner, parsing, translation)
+bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, ner, parsing, translation, captioning, encoder)
 	$(BIN)/softq bench core
 	$(BIN)/softq bench rewards
 	$(BIN)/softq bench grid
 	$(BIN)/softq bench ner
 	$(BIN)/softq bench parsing
 	$(BIN)/softq bench translation
+	$(BIN)/softq bench captioning
+	$(BIN)/softq bench encoder
 
 clean: ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -128,8 +128,10 @@ def test_of_a_mixture_a_step_may_use_some(estimator):
         assert target.weights.shape == (2, 4)
         assert target.is_reference.sum(1).tolist()[1] == 1
     assert len({words for target in seen for words in weights_of(target)[0]}) > 4
-    if estimator == "set":
-        torch.testing.assert_close(seen[0].weights.sum(1), torch.ones(2, dtype=torch.float64))
+    if estimator == "set":  # weights sum to one on average; five standard errors are left out once in a million times
+        sums = torch.stack([make(REFERENCES, gen(seed), OTHERS).weights.sum(1) for seed in range(300)])[:, 0]
+        assert abs(float(sums.mean()) - 1) < 5 * float(sums.std()) / 300**0.5
+        assert float(sums.std()) > 0
 
 
 @pytest.mark.parametrize(

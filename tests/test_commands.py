@@ -136,7 +136,10 @@ def test_a_dry_run_reads_back(tmp_path, start):
         ([*TRAIN[1:], "--out", "file/run"], ["cannot write to file/run: Not a directory; nothing was begun there"]),
         ([*TRAIN[1:], "--learning-rate", "1e30", "--out", "wild"], ["is not finite", "nonfinite.safetensors"]),
         (["other.toml"], ["other.toml: the key 'task' must be one of classification, captioning, ner, parsing, translation, got 'other'"]),
-        (["none.toml"], ["none.toml: the key 'task' must be one of classification, captioning, ner, parsing, translation, got 'none.toml'"]),
+        (
+            ["none.toml"],
+            ["none.toml: the key 'task' must be one of classification, captioning, ner, parsing, translation, got 'none.toml'"],
+        ),
         (["broken.toml"], ["broken.toml is not valid TOML", "line 2"]),
     ],
 )

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import RECIPES, Wanted, find_recipe, of_files, one_line_errors, results_console, show_choices, split_flags
+from softq.cli.shared import RECIPES, Wanted, find_recipe, one_line_errors, results_console, show_choices, split_flags
 from softq.cli.sweep_command import sweep_json
 from softq.errors import DependencyError, RecipeError
 from softq.report import write_report
@@ -26,6 +26,7 @@ _CORPORA = {
     "ner": ("CoNLL-2003", "--train eng.train --test eng.testb"),
     "parsing": ("the Penn Treebank as dependencies", "--train train.conllu --dev dev.conllu --test test.conllu"),
     "translation": ("German-English of IWSLT 2014", "--train train.tsv --dev dev.tsv --test test.tsv"),
+    "captioning": ("MSCOCO in Karpathy's splits", "--train coco.json --dev coco.json --test coco.json"),
 }
 """The paper's corpora, and the flags that name them."""
 
@@ -93,6 +94,7 @@ def reproduce(
     - `softq reproduce ner --scale paper --train eng.train --test eng.testb`: the paper's corpus, CoNLL-2003, of which you need a copy
     - `softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --test test.conllu`: parsers of your own treebank
     - `softq reproduce translation --scale paper --train train.tsv --dev dev.tsv --halve-dev`: translators of your own sentences
+    - `softq reproduce captioning --jobs 2`: captioners of rendered scenes, of which all that may be said is known
     - `softq reproduce translation --scale paper --data iwslt14`: the same of the files train.tsv, dev.tsv and test.tsv of a folder
     """
     with one_line_errors():
@@ -171,12 +173,13 @@ def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bo
         if alone or not flags:
             raise
         raise RecipeError(f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK {shlex.join(flags)}") from None
-    if scale == Scale.paper and of_files(wanted.recipe):
+    if scale == Scale.paper and name in _CORPORA:
         corpus, named = _CORPORA[name]
+        folder = ", or its folder, --data DIR" if name in _ENDINGS else ""
         for path in filter(None, wanted.recipe.data.files):
             if not Path(path).is_file():
                 raise RecipeError(
                     f"{name} at the paper's scale is trained on {corpus}, which does not come with softq, and there is no file {path}: "
-                    f"name your copy, softq reproduce {name} --scale paper {named}, or its folder, --data DIR"
+                    f"name your copy, softq reproduce {name} --scale paper {named}{folder}"
                 )
     return wanted

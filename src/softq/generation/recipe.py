@@ -72,7 +72,9 @@ class Candidates:
                 f"estimator = set, got sampler = {self.sampler}"
             )
         if self.estimator == "importance" and self.refresh == "epoch":
-            raise RecipeError("estimator = importance needs the probability of a draw, which is not kept for an epoch: choose refresh = step")
+            raise RecipeError(
+                "estimator = importance needs the probability of a draw, which is not kept for an epoch: choose refresh = step"
+            )
         if self.refresh == "epoch" and "model" not in self.samplers:
             raise RecipeError(f"refresh = epoch is for what the model says, sampler = model, got sampler = {self.sampler}")
         if self.estimator == "printed" and (self.sampler, self.reward) != ("hamming", "bleu"):

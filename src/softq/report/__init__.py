@@ -2,7 +2,7 @@
 
 from softq.report.classification import Cell, ClassificationResults, Comparison
 from softq.report.classification import section as classification_section
-from softq.report.page import Column, Figure, Section, Table, write_report
+from softq.report.page import Column, Example, Figure, Gallery, Section, Table, write_report
 from softq.report.runs import RunSummary, runs_section
 
 __all__ = [
@@ -10,7 +10,9 @@ __all__ = [
     "ClassificationResults",
     "Column",
     "Comparison",
+    "Example",
     "Figure",
+    "Gallery",
     "RunSummary",
     "Section",
     "Table",

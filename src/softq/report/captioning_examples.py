@@ -21,7 +21,7 @@ from softq.tasks.base import best_models
 from softq.tasks.captioning_data import number_test
 from softq.tasks.captioning_recipe import CaptionData
 
-MOST_AHEAD, MOST_BEHIND = 6, 6  # images of a page, half of those ahead being the case study
+MOST_AHEAD, MOST_BEHIND = 8, 4  # images of a page, which stays small
 _REWARD = TRANSLATION_STATISTICS.index("reward")
 _SAME = 1e-9  # rewards that differ by less are the same
 
@@ -54,13 +54,16 @@ def study_of(results: CaptioningResults, members: Members, rows: Mapping[str, Te
     other, ours = (rows[system.name][best[system.name], :, _REWARD] for system in systems[-2:])
     ahead, behind = most_apart(ours - other)
     captioners = {
-        system.label: Captioner.from_tensors(best_models(RunFolder(members[system.name][best[system.name]].run))) for system in systems
+        system.objective: Captioner.from_tensors(best_models(RunFolder(members[system.name][best[system.name]].run))) for system in systems
     }
     data = systems[-1].recipe.data
     shown = show_images(data, captioners, [*ahead, *behind], results.recipe.data.images)
     difference = ours - other
     counts = [int(found.sum()) for found in (difference > _SAME, difference.abs() <= _SAME, difference < -_SAME)]
-    return CaseStudy(systems[-1].label, systems[-2].label, shown[: len(ahead)], shown[len(ahead) :], (counts[0], counts[1], counts[2]))
+    names = [results.name_of(system) for system in systems]
+    return CaseStudy(
+        systems[-1].objective, systems[-2].objective, names, shown[: len(ahead)], shown[len(ahead) :], (counts[0], counts[1], counts[2])
+    )
 
 
 def most_apart(differences: Tensor) -> tuple[list[int], list[int]]:
@@ -78,15 +81,16 @@ def most_apart(differences: Tensor) -> tuple[list[int], list[int]]:
 
 
 def show_images(data: CaptionData, captioners: Mapping[str, Captioner], numbers: Sequence[int], folder: str) -> list[Shown]:
-    """Test images by their numbers: pictures, references, and captions of each captioner with their rewards."""
+    """Test images by their numbers: pictures, references, and captions by a captioner of each objective with their rewards."""
     if not numbers:
         return []
     captions: dict[str, list[Written]] = {}
-    for label, captioner in captioners.items():
+    for objective, captioner in captioners.items():
         part = number_test(data, captioner.vocabulary)
         found = captioner.caption(np.asarray(part.captioned.features[np.array(numbers)]))
-        captions[label] = [
-            Written(label, said.text, _rewards(said.words, part.references[number])) for number, said in zip(numbers, found, strict=True)
+        captions[objective] = [
+            Written(objective, said.text, _rewards(said.words, part.references[number]))
+            for number, said in zip(numbers, found, strict=True)
         ]
     named = part.captioned.captions
     return [

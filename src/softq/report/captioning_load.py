@@ -9,7 +9,7 @@ from typing import Any
 
 from softq.evaluate import CAPTION_METRICS
 from softq.report.captioning_examples import study_of
-from softq.report.captioning_results import CaptioningResults, best_of_each
+from softq.report.captioning_results import CaptioningResults, CaseStudy, best_of_each
 from softq.report.parsing_load import mean_and_range
 from softq.report.runs import RunSummary
 from softq.report.systems_load import Members, complete, judge_by, origin, read_systems, test_rows, tests_by
@@ -49,5 +49,11 @@ def _from_data(task: Task, results: CaptioningResults, members: Members) -> dict
         "judged": {system.name: judge_by(JUDGED, rows[system.name], None if ml is None else rows[ml.name]) for system, ml in chosen},
         "over_raml": {best["SQDML"].name: tests_by(JUDGED, rows[best["SQDML"].name], rows[best["RAML"].name]) for best in rivals},
         "study": study,
-        "no_study": "" if study else "it compares SQDML or RAML with another objective, and the sweep has no two of them so far",
+        "no_study": _why_no_study(study),
     }
+
+
+def _why_no_study(study: CaseStudy | None) -> str:
+    if study is None:
+        return "it compares SQDML or RAML with another objective, and the sweep has no two of them so far"
+    return "" if study.ahead or study.behind else f"captions by {study.ours} and by {study.other} earn the same on every test image"

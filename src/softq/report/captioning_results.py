@@ -33,9 +33,9 @@ _PAPERS_CORPUS = re.compile(r"coco", re.IGNORECASE)
 
 
 class Written(NamedTuple):
-    """A system's caption of an image, and its reward against each reference, in 0..1."""
+    """The caption of an image by a model of an objective, and its reward against each reference, in 0..1."""
 
-    system: str
+    objective: str
     text: str
     rewards: Sequence[float]
 
@@ -63,8 +63,9 @@ class CaseStudy(NamedTuple):
     """Images on which two systems differ most, by the average rewards of their captions.
 
     Attributes:
-        ours: label of the one, SQDML if there is one.
-        other: label of what it is compared with, RAML if there is one.
+        ours: objective of the one, SQDML if there is one.
+        other: objective of what it is compared with, RAML if there is one.
+        models: names of all whose captions are shown, in the order of these.
         ahead: images where it leads by most.
         behind: images where it falls behind by most.
         counts: images where it leads, where both earn the same, and where it falls behind.
@@ -73,6 +74,7 @@ class CaseStudy(NamedTuple):
 
     ours: str
     other: str
+    models: Sequence[str]
     ahead: Sequence[Shown]
     behind: Sequence[Shown]
     counts: tuple[int, int, int]

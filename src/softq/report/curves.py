@@ -14,7 +14,7 @@ from softq.report.systems import R, System, Variant, bare, percent
 
 GREY = "grey"  # the hue of the paper's curves
 LOOKS = {"RAML": Look("orange", "s", weight=2.2), "SQDML": Look("blue", "o", "--"), "ML": Look("green", "", "-.")}
-BOUND = Look("ink", "", ":")  # of what no model can pass
+BOUND = Look("ink", "", ":")  # of the best that is known
 
 
 class Panel(NamedTuple):

@@ -11,6 +11,8 @@ from typing import Any
 
 from softq.errors import DataError, RecipeError
 from softq.recipe import read_toml
+from softq.report.captioning import section as captioning_section
+from softq.report.captioning_load import captioning_results
 from softq.report.classification import section as classification_section
 from softq.report.classification_load import classification_results
 from softq.report.ner import section as ner_section
@@ -131,6 +133,8 @@ def _sweep_section(source: Source) -> Section:
         section = parsing_section(parsing_results(task, sweep, source.path, source.scale, _sweep_summaries(sweep)))
     elif task.name == "translation":
         section = translation_section(translation_results(task, sweep, source.path, source.scale, _sweep_summaries(sweep)))
+    elif task.name == "captioning":
+        section = captioning_section(captioning_results(task, sweep, source.path, source.scale, _sweep_summaries(sweep)))
     else:
         section = runs_section(_sweep_summaries(sweep))
     intro = [f"{finished} of {wanted} models are finished; this page is of these.", *section.intro]

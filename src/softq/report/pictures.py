@@ -24,8 +24,8 @@ _COLOURS = 256  # most that a palette has
 def png(pixels: Array) -> bytes:
     """A PNG file of pixels ``[height, width, 3]``, red, green and blue in 0..255; without loss, by a palette where that is enough.
 
-    >>> png(np.zeros((2, 3, 3), np.uint8))[:8]
-    b'\\x89PNG\\r\\n\\x1a\\n'
+    >>> png(np.zeros((2, 3, 3), np.uint8))[1:4]
+    b'PNG'
     """
     height, width, _ = pixels.shape
     colours, numbers = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True)

@@ -100,7 +100,8 @@ def learning_curves(task: str, metric: str, runs: Sequence[RunSummary]) -> Figur
             panel.set_title(plain(title))
             panel.set_xlabel("epoch")
             panel.locator_params(axis="x", integer=True)
-        canvas.legend(axes[0], columns=4, phone_columns=1 if max(map(len, labels)) > 18 else 2)
+        is_long = max(map(len, labels)) > 18
+        canvas.legend(axes[0], columns=2 if is_long else 4, phone_columns=1 if is_long else 2)
 
     told = [describe(name, points, "epoch") for name, points in zip(names, curves[1][1], strict=True) if points]
     name, title = f"learning-curves-{task}-{metric}", f"Learning curves of {task}"

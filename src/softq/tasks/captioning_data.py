@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from softq.data.captions import Captions, Split, features_beside, is_json, read_captions, read_features
+from softq.data.captions import Captions, Split, is_json, read_captions, read_features
 from softq.data.scene_grammar import Scene
 from softq.data.scene_pictures import render, scene_features
 from softq.data.scene_world import SceneWorld
@@ -90,8 +90,7 @@ def read_parts(data: CaptionData) -> CaptionedParts:
 def _read(data: CaptionData, part: str) -> Captioned:
     path = Path(getattr(data, part))
     captions = read_captions(path, _SPLITS[part] if is_json(path) else None)
-    named = getattr(data, f"{part}_features")
-    return Captioned(captions, read_features(Path(named) if named else features_beside(path), captions))
+    return Captioned(captions, read_features(Path(data.features_of(part)), captions))
 
 
 def world_of(data: CaptionData) -> SceneWorld:

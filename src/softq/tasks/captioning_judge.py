@@ -55,12 +55,14 @@ class CaptioningJudge:
         found.setdefault("test", found["dev"])
         sums = {name: statistics(part, found[name]).sum(0) for name, part in parts.items()}
         measures = {f"{part}_{name}": float(metric(sums[part])) for part in parts for name, metric in CAPTION_METRICS.items()}
+        agreement = reference_agreement(self.prepared.test.references)
+        if not math.isnan(agreement):  # as it is where every image has one caption
+            measures["test_agreement"] = agreement
         if not self.recipe.data.train:
             measures |= _exact(self.recipe.data, self.prepared.test, found["test"])
         return {
             "test": measures["test_average_reward"],
             **measures,
-            "test_agreement": reference_agreement(self.prepared.test.references),
             "test_perplexity": perplexity(model, self.prepared.test.examples),
             "examples": float(len(self.prepared.train)),
             "left_out": float(self.prepared.left_out),

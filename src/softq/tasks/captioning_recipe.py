@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from softq.data.captions import features_beside
 from softq.errors import RecipeError
 from softq.generation.captioner import CaptionDecoding, CaptionerSettings
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining, check_objective
@@ -57,7 +59,12 @@ class CaptionData:
     @property
     def files(self) -> tuple[str, ...]:
         """Every file, "" where there is none."""
-        return self.train, self.dev, self.test, self.train_features, self.dev_features, self.test_features
+        return self.train, self.dev, self.test, *(self.features_of(part) for part in ("train", "dev", "test"))
+
+    def features_of(self, part: str) -> str:
+        """The file with the features of ``train``, ``dev`` or ``test``, named or beside its captions; "" where there is none."""
+        captions, named = getattr(self, part), getattr(self, f"{part}_features")
+        return named or (str(features_beside(Path(captions))) if captions else "")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,10 @@ class VocabularySettings:
         if self.kind == "subwords" and self.size < _BYTES:
             raise RecipeError(f"vocabulary.size must be at least {_BYTES} with kind = subwords, every byte being one, got {self.size}")
         if self.kind == "subwords" and (self.min_freq > 1 or self.tokenizer != "unicode" or self.lowercase):
-            raise RecipeError("min_freq, tokenizer and lowercase are of whole words: leave them out with kind = subwords")
+            raise RecipeError(
+                "min_freq, tokenizer and lowercase are of whole words: they must be min_freq = 1, tokenizer = unicode and lowercase = false "
+                "with kind = subwords"
+            )
 
     def fit(self, texts: Sequence[str]) -> Vocabulary:
         """The words of texts."""
