@@ -154,6 +154,21 @@ def test_dropout_is_of_training_alone():
     assert not torch.allclose(first, expected)
 
 
+def test_dropout_is_of_features_words_and_states():
+    model, shapes = model_of(dropout=0.5).train(), []
+    drop = model._drop
+
+    def watched(vectors):
+        shapes.append(tuple(vectors.shape))
+        return drop(vectors)
+
+    model._drop = watched
+    with torch.random.fork_rng():
+        model.log_prob((VECTORS,), CANDIDATES)
+    assert shapes == [(3, 6), (5, 9, 5), (5, 9, 4)]  # five steps, three candidates of three images
+    assert model_of(layers=2, dropout=0.5).decoder.dropout == 0.5
+
+
 @pytest.mark.parametrize("shape", [(3, 5), (3, 7), (6,), (2, 3, 6)])
 def test_features_of_a_wrong_size(shape):
     with pytest.raises(ModelError, match=rf"expected features \[B, 6\], as this model was made for, got \[{', '.join(map(str, shape))}\]"):

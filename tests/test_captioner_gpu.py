@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +12,7 @@ from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
 from softq.models.captioner import ImageCaptioner
 from softq.recipe import Objective
 from softq.train import OneProcess
-from test_candidate_sets import SIZE, VOCAB, Verdict, examples
+from test_candidate_learners import SIZE, VOCAB, Verdict, examples
 from test_captioner import FEATURES, make
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")]

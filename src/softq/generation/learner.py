@@ -101,7 +101,7 @@ class SequenceLearner:
         workers: Workers,
     ) -> None:
         self._model, self._train, self._dev, self._judge, self._workers = model, train, dev, judge, workers
-        self._training, self._decay, self._least_rate = training, optimizer.decay, optimizer.min_learning_rate
+        self._training, self._optimizer = training, optimizer
         self._target = TargetMaker(objective, candidates, model.vocab, frequencies)
         self._near = near
         self._said: Sentences | None = None  # what the model said of every example before this epoch, where it does
@@ -110,6 +110,7 @@ class SequenceLearner:
         self.steps = math.ceil(len(train) / training.batch_size)
         self._loss = torch.zeros((), dtype=torch.float64)  # sum over the epoch so far
         self._lowest = torch.tensor(math.inf, dtype=torch.float64)  # perplexity
+        self._epochs = torch.zeros((), dtype=torch.int64)  # that are over
         self._best: dict[str, Tensor] = {}
         self._stream: _Stream | None = None
         self._known: Tensor | None = None  # the fingerprint
@@ -238,13 +239,16 @@ class SequenceLearner:
             self._stream = None
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
-        """Mean loss over the epoch's examples, perplexity of the development part; the rate falls if that has risen."""
+        """Mean loss over the epoch's examples, perplexity of the development part; the rate falls as the recipe has it."""
         loss = float(self._loss) / self.examples
         self._loss.zero_()
         with matrix_precision(self._training.precision):
             reached, rate = perplexity(self._model, self._dev), self._steps.learning_rate
-        if reached > float(self._lowest):
-            self._steps.learning_rate = max(rate * self._decay, min(rate, self._least_rate))
+        self._epochs += 1
+        if self._optimizer.schedule == "linear":
+            self._steps.learning_rate = self._optimizer.learning_rate * max(0.0, 1 - float(self._epochs) / self._training.epochs)
+        elif reached > float(self._lowest):
+            self._steps.learning_rate = max(rate * self._optimizer.decay, min(rate, self._optimizer.min_learning_rate))
         self._lowest = torch.minimum(self._lowest, torch.tensor(reached, dtype=torch.float64))
         return {"loss": [loss], "dev_perplexity": [reached], "learning_rate": [rate]}
 
@@ -271,7 +275,7 @@ class SequenceLearner:
     def state(self) -> dict[str, Tensor]:
         """Parameters, the optimizer's tensors, the rate, the loss so far and the lowest perplexity."""
         parameters = {f"model.{name}": value.detach() for name, value in self._model.named_parameters()}
-        counters = {"loss": self._loss, "lowest_perplexity": self._lowest, "fingerprint": self._fingerprint()}
+        counters = {"loss": self._loss, "lowest_perplexity": self._lowest, "epochs": self._epochs, "fingerprint": self._fingerprint()}
         said = {} if self._said is None else {"said_tokens": self._said.tokens, "said_lengths": self._said.lengths}
         return parameters | self._steps.state() | counters | said
 
@@ -296,7 +300,7 @@ class SequenceLearner:
             )
         load_parameters(self._model, below("model.", state))
         self._steps.load_state(state)
-        self._loss, self._lowest = state["loss"].clone(), state["lowest_perplexity"].clone()
+        self._loss, self._lowest, self._epochs = (state[name].clone() for name in ("loss", "lowest_perplexity", "epochs"))
         if "said_tokens" in state:
             self._said = Sentences(state["said_tokens"], state["said_lengths"])
 

@@ -13,6 +13,7 @@ SamplerName = Literal["ngram", "hamming", "model", "near", "recombined"]
 RewardName = Literal["bleu", "hamming"]
 EstimatorName = Literal["set", "paper", "importance", "printed"]
 Replacements = Literal["uniform", "frequencies"]
+Schedule = Literal["plateau", "linear"]
 Refresh = Literal["step", "epoch"]
 Precision = Literal["float32", "tf32", "bf16"]
 
@@ -106,9 +107,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Adam, with a rate that falls when the development perplexity rises."""
+    """Adam, with a rate that falls."""
 
     learning_rate: float = key(1e-3, "of Adam")
+    schedule: Schedule = key("plateau", "plateau: the rate falls by decay when the development perplexity rises; linear: evenly to 0")
     decay: float = key(0.5, "what the rate is multiplied by after an epoch without the lowest development perplexity so far; 1: never")
     min_learning_rate: float = key(1e-5, "the rate does not fall below this")
     clip: float = key(5.0, "gradients are scaled down to this norm; 0: never")

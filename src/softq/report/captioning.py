@@ -170,8 +170,10 @@ def _other_model(results: CaptioningResults) -> list[str]:
         told.append(f"Words are known that occur {counted(least, 'time')} or more, in the paper {counted(setup.min_freq, 'time')}.")
     if recipe.decoding.beam != setup.beam:
         told.append(f"The beam holds {recipe.decoding.beam} captions, in the paper {setup.beam}.")
-    if (size := recipe.training.batch_size) != setup.batch:
-        told.append(f"Steps take {size} images; in the paper {setup.batch_ml} by ML, and {setup.batch} by RAML and SQDML.")
+    batches = {system.objective: system.recipe.training.batch_size for system, _ in results.chosen()}
+    if any(size != (setup.batch_ml if objective == "ML" else setup.batch) for objective, size in batches.items()):
+        ours = ", ".join(f"{size} by {objective}" for objective, size in batches.items())
+        told.append(f"Steps take so many examples: {ours}; in the paper {setup.batch_ml} by ML, and {setup.batch} by RAML and SQDML.")
     if model.dropout:
         told.append(f"In training, {100 * model.dropout:g} % are dropped out; the paper does not say how it regularised.")
     if recipe.training.start:

@@ -27,14 +27,14 @@ _SAME = 1e-9  # rewards that differ by less are the same
 
 
 def systems_of_study(results: CaptioningResults) -> list[CaptioningSystem]:
-    """ML, RAML and SQDML at their best of the variant whose SQDML, or RAML if there is none, is best on the development part.
+    """ML, RAML and SQDML at their best, of the variant that has most of them, and the best SQDML, or RAML, on the development part.
 
-    The last two are what is compared; fewer than two: there is nothing to compare.
+    The last two are what is compared; [] where there is nothing to compare.
     """
     for objective in ("SQDML", "RAML"):
         found = [best for variant in results.variants() if objective in (best := best_of_each(variant)) and len(best) > 1]
         if found:
-            return list(max(found, key=lambda best: best[objective].dev).values())
+            return list(max(found, key=lambda best: (len(best), best[objective].dev)).values())
     return []
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from softq.evaluate import Interval, PairedTest
@@ -29,7 +27,6 @@ SAMPLERS = {
     "near": "captions of images that are alike",
     "recombined": "references recombined",
 }
-_PAPERS_CORPUS = re.compile(r"coco", re.IGNORECASE)
 
 
 class Written(NamedTuple):
@@ -112,15 +109,12 @@ class CaptioningResults(SentenceResults[CaptioningRecipe]):
     # other values of both for RAML and for SQDML
     tuned: ClassVar[tuple[str, ...]] = ("learning_rate", "decay", "clip", "dropout", "batch_size", "merge", "candidates.size", "k")
     unit: ClassVar[str] = "image"
+    papers_corpus: ClassVar[str] = "MSCOCO"
+    known_by: ClassVar[str] = "coco"
 
     over_raml: Mapping[str, Mapping[str, PairedTest]] = field(default_factory=dict)
     study: CaseStudy | None = None
     no_study: str = ""
-
-    @property
-    def is_papers_corpus(self) -> bool:
-        """Whether the training file is named like MSCOCO's."""
-        return any(_PAPERS_CORPUS.search(part) for part in Path(self.recipe.data.train).parts[-2:])
 
     @property
     def of_world(self) -> bool:

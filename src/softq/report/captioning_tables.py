@@ -19,7 +19,7 @@ from softq.report.captioning_results import (
     share_of_ceiling,
 )
 from softq.report.page import Column, Table, Value
-from softq.report.sentence_tables import difference, gain_over_ml, measured, points, several_seeds, training_table
+from softq.report.sentence_tables import difference, gain_over_ml, measured, other_corpus, paper_title, points, seeds_note, training_table
 from softq.report.systems import bare, percent
 
 CIDER = "cider_d"
@@ -41,7 +41,7 @@ def temperatures(results: CaptioningResults, variant: CaptioningVariant) -> Tabl
     """The paper's Table 1, a row for each model, with the paper's own where it has that temperature."""
     if not variant.systems:
         return None
-    theirs, rows = _paper(results), list[Sequence[Value]]()
+    theirs, rows = paper_title(results), list[Sequence[Value]]()
     for system in variant.systems:
         printed = papers_scores(system)
         reward, bleu = (None, None) if printed is None else printed
@@ -60,7 +60,6 @@ def temperatures(results: CaptioningResults, variant: CaptioningVariant) -> Tabl
                 gain,
             )
         )
-    several = " Where there are several seeds, scores are means, and under them the range." if several_seeds(variant) else ""
     return Table(
         name="temperatures",
         caption=f"ML and each temperature, at what else was best on the development part{variant.which}",
@@ -76,7 +75,8 @@ def temperatures(results: CaptioningResults, variant: CaptioningVariant) -> Tabl
         ],
         rows=rows,
         note="In percent. “Best” is the temperature of an objective with the highest average reward on the development part; its gain has "
-        f"the 95 % interval of a paired bootstrap over test images. {_WHAT}{several} Columns “paper” are its Table 1{_corpus(results)}",
+        f"the 95 % interval of a paired bootstrap over test images. {_WHAT}{seeds_note(variant)} Columns “paper” are its Table 1"
+        f"{other_corpus(results)}",
     )
 
 
@@ -139,7 +139,7 @@ def gains(results: CaptioningResults, variant: CaptioningVariant) -> Table | Non
     pairs = comparisons(variant)
     if not pairs:
         return None
-    theirs, rows = _paper(results), list[Sequence[Value]]()
+    theirs, rows = paper_title(results), list[Sequence[Value]]()
     for system, other in pairs:
         tests = {name: results.gain_over(system, other, name) for name in METRICS}
         printed = [papers_best(one.objective) for one in (system, other)]
@@ -164,7 +164,7 @@ def gains(results: CaptioningResults, variant: CaptioningVariant) -> Table | Non
         ],
         rows=rows,
         note="In points of percent, CIDEr-D as it is; with 95 % intervals and two-sided p-values of a paired bootstrap over test images. "
-        f"Columns “paper” are of its Table 1 at τ = {paper.CAPTIONING_BEST_TAU.value:g}{_corpus(results)}",
+        f"Columns “paper” are of its Table 1 at τ = {paper.CAPTIONING_BEST_TAU.value:g}{other_corpus(results)}",
     )
 
 
@@ -243,12 +243,3 @@ def _gain(test: PairedTest | None, plain: float | None, metric: str) -> Value:
     if test is not None:
         return test.gain if metric == CIDER else percent(test.gain)
     return plain / 100 if metric == CIDER and plain is not None else plain
-
-
-def _paper(results: CaptioningResults) -> str:
-    return "paper" if results.is_papers_corpus else "paper (MSCOCO)"
-
-
-def _corpus(results: CaptioningResults) -> str:
-    other = ", on MSCOCO, which is another corpus: compare differences between rows, not heights."
-    return "." if results.is_papers_corpus else other

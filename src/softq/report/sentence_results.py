@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 from softq.evaluate import Interval, PairedTest
 from softq.recipe import flag_names
@@ -29,8 +30,16 @@ class SentenceResults(SweepResults[R]):
 
     """
 
+    papers_corpus: ClassVar[str]  # what the paper trained on
+    known_by: ClassVar[str]  # small letters in the names of its files
+
     judged: Mapping[str, Judged] = field(default_factory=dict)
     runs: Sequence[RunSummary] = ()
+
+    @property
+    def is_papers_corpus(self) -> bool:
+        """Whether the training file, or the folder it lies in, is named like the paper's."""
+        return any(self.known_by in part.lower() for part in Path(self.recipe.data.train).parts[-2:])
 
     @property
     def candidate_flags(self) -> set[str]:

@@ -29,6 +29,22 @@ def difference(system: System[R], other: System[R], metric: str) -> float | None
     return None if ours is None or theirs is None else 100 * (ours - theirs)
 
 
+def paper_title(results: SentenceResults[R]) -> str:
+    """What columns of the paper's numbers are called, which are of another corpus as a rule."""
+    return "paper" if results.is_papers_corpus else f"paper ({results.papers_corpus.split()[0]})"
+
+
+def other_corpus(results: SentenceResults[R]) -> str:
+    """The end of a sentence on such columns."""
+    other = f", on {results.papers_corpus}, which is another corpus: compare differences between rows, not heights."
+    return "." if results.is_papers_corpus else other
+
+
+def seeds_note(variant: Variant[R]) -> str:
+    """What is under the scores of a table, "" where it is nothing."""
+    return " Where there are several seeds, scores are means, and under them the range." if several_seeds(variant) else ""
+
+
 def several_seeds(variant: Variant[R]) -> bool:
     """Whether scores are means over seeds."""
     return any(len(system.seeds) > 1 for system in variant.systems)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from softq.report import paper
@@ -48,7 +46,6 @@ _CORPUS_BLEU: Mapping[Method, Mapping[float, float]] = {
     "importance": paper.TRANSLATION_IMPORTANCE,
     "hamming": paper.TRANSLATION_HAMMING,
 }
-_PAPERS_CORPUS = re.compile(r"iwslt", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +58,10 @@ class TranslationResults(SentenceResults[TranslationRecipe]):
     """
 
     tuned: ClassVar[tuple[str, ...]] = ("learning_rate", "decay", "clip", "dropout")
+    papers_corpus: ClassVar[str] = "IWSLT 2014"
+    known_by: ClassVar[str] = "iwslt"
 
     bayes: Mapping[Data, Mapping[str, float]] = field(default_factory=dict)
-
-    @property
-    def is_papers_corpus(self) -> bool:
-        """Whether the training file is named like IWSLT's."""
-        return any(_PAPERS_CORPUS.search(part) for part in Path(self.recipe.data.train).parts[-2:])
 
     def bayes_of(self, variant: TranslationVariant) -> Mapping[str, float] | None:
         """Scores of the Bayes rule on the test part of a variant."""

@@ -12,7 +12,7 @@ from softq.report.paper import (
     TRANSLATION_OTHERS,
     TRANSLATION_RAML,
 )
-from softq.report.sentence_tables import difference, gain_over_ml, measured, points, several_seeds, training_table
+from softq.report.sentence_tables import difference, gain_over_ml, measured, other_corpus, paper_title, points, seeds_note, training_table
 from softq.report.systems import bare, of_tau, percent
 from softq.report.translation_results import (
     BEST_TAU,
@@ -42,7 +42,7 @@ def temperatures(results: TranslationResults, variant: TranslationVariant) -> Ta
     """The paper's Table 4, 8 or 9, whichever a variant is of, with ours beside it."""
     if not variant.systems:
         return None
-    method, paper, bayes = methods_of(variant), _paper(results), results.bayes_of(variant)
+    method, paper, bayes = methods_of(variant), paper_title(results), results.bayes_of(variant)
     with_sentences = method == "ngram"  # the paper's other tables are of corpus BLEU alone
     rows: list[Sequence[Value]] = []
     for system in variant.systems:
@@ -64,8 +64,7 @@ def temperatures(results: TranslationResults, variant: TranslationVariant) -> Ta
     if bayes is not None:
         sentences, corpus, *others = (100 * bayes[name] for name in METRICS)
         rows.append((_BAYES, None, sentences, *([None] if with_sentences else []), corpus, None, None, None, *others))
-    of_paper = f" Columns “paper” are its Table {TABLES[method]}{_corpus(results)}" if method in TABLES else ""
-    several = " Where there are several seeds, scores are means, and under them the range." if several_seeds(variant) else ""
+    of_paper = f" Columns “paper” are its Table {TABLES[method]}{other_corpus(results)}" if method in TABLES else ""
     return Table(
         name="temperatures",
         caption=f"ML and each temperature{_by(variant)}, at what else was best on the development part{variant.which}",
@@ -83,7 +82,7 @@ def temperatures(results: TranslationResults, variant: TranslationVariant) -> Ta
         ],
         rows=rows,
         note="“Best” is the temperature of an objective with the highest sentence BLEU on the development part; its gain has the 95 % "
-        f"interval of a paired bootstrap over test sentences. {_WHAT}{several}"
+        f"interval of a paired bootstrap over test sentences. {_WHAT}{seeds_note(variant)}"
         + (" The Bayes rule writes the right translation of the highest expected reward." if bayes is not None else "")
         + of_paper,
     )
@@ -110,7 +109,7 @@ def metrics(results: TranslationResults, variant: TranslationVariant) -> Table |
                     None if ml is None or raml is None else round(raml - ml, 2),
                 )
             )
-    paper = _paper(results)
+    paper = paper_title(results)
     return Table(
         name="metrics",
         caption=f"ML and the best temperature{_by(variant)} under each metric, on the test part{variant.which}",
@@ -127,7 +126,7 @@ def metrics(results: TranslationResults, variant: TranslationVariant) -> Table |
         rows=rows,
         note="In percent, with 95 % intervals of a bootstrap over test sentences, of gains in pairs; p-values are two-sided, of the same "
         f"bootstrap. {_WHAT} Columns “paper” are the translation columns of its Table 6, RAML by n-gram replacement at "
-        f"τ = {BEST_TAU['ngram']:g}{_corpus(results)}",
+        f"τ = {BEST_TAU['ngram']:g}{other_corpus(results)}",
     )
 
 
@@ -158,7 +157,7 @@ def methods(results: TranslationResults) -> Table | None:
                     *papers,
                 )
             )
-    paper = _paper(results)
+    paper = paper_title(results)
     return Table(
         name="methods",
         caption="Each way to candidates at the temperature that is best on the development part",
@@ -175,7 +174,7 @@ def methods(results: TranslationResults) -> Table | None:
         ],
         rows=rows,
         note="Gains have 95 % intervals and two-sided p-values of a paired bootstrap over test sentences. Columns “paper” are the best of "
-        f"its Tables 4, 8 and 9{_corpus(results)}",
+        f"its Tables 4, 8 and 9{other_corpus(results)}",
     )
 
 
@@ -245,12 +244,3 @@ def _papers_at_best(system: TranslationSystem, metric: str) -> tuple[float | Non
 def _by(variant: TranslationVariant) -> str:
     method = METHODS.get(methods_of(variant))
     return "" if method is None else f", {method}"
-
-
-def _paper(results: TranslationResults) -> str:
-    return "paper" if results.is_papers_corpus else "paper (IWSLT)"
-
-
-def _corpus(results: TranslationResults) -> str:
-    other = ", on IWSLT 2014, which is another corpus: compare differences between rows, not heights."
-    return "." if results.is_papers_corpus else other

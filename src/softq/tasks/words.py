@@ -35,8 +35,8 @@ class VocabularySettings:
             raise RecipeError(f"vocabulary.size must be at least {_BYTES} with kind = subwords, every byte being one, got {self.size}")
         if self.kind == "subwords" and (self.min_freq > 1 or self.tokenizer != "unicode" or self.lowercase):
             raise RecipeError(
-                "min_freq, tokenizer and lowercase are of whole words: they must be min_freq = 1, tokenizer = unicode and lowercase = false "
-                "with kind = subwords"
+                "min_freq, tokenizer and lowercase are of whole words: expected min_freq = 1, tokenizer = unicode and lowercase = false "
+                f"with kind = subwords, got {self.min_freq}, {self.tokenizer} and {str(self.lowercase).lower()}"
             )
 
     def fit(self, texts: Sequence[str]) -> Vocabulary:
