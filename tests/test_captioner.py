@@ -58,7 +58,7 @@ def by_cells(model, vector, sentence):
     for layer in range(model.layers):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         cell = nn.LSTMCell(model.words.embedding_dim if layer == 0 else model.size, model.size).double()
-        parameters = {name: getattr(model.decoder, f"{name}_l{layer}").detach() for name in names}
+        parameters = {name: getattr(model.decoder[layer], f"{name}_l0").detach() for name in names}
         cell.load_state_dict(parameters)
         cells.append(cell)
     memory = (model.first_cell.weight @ vector + model.first_cell.bias).split(model.size)
@@ -154,8 +154,8 @@ def test_dropout_is_of_training_alone():
     assert not torch.allclose(first, expected)
 
 
-def test_dropout_is_of_features_words_and_states():
-    model, shapes = model_of(dropout=0.5).train(), []
+def test_dropout_is_of_features_words_and_states_of_every_layer():
+    model, shapes = model_of(layers=2, dropout=0.5).train(), []
     drop = model._drop
 
     def watched(vectors):
@@ -165,8 +165,7 @@ def test_dropout_is_of_features_words_and_states():
     model._drop = watched
     with torch.random.fork_rng():
         model.log_prob((VECTORS,), CANDIDATES)
-    assert shapes == [(3, 6), (5, 9, 5), (5, 9, 4)]  # five steps, three candidates of three images
-    assert model_of(layers=2, dropout=0.5).decoder.dropout == 0.5
+    assert shapes == [(3, 6), (5, 9, 5), (5, 9, 4), (5, 9, 4)]  # five steps, three candidates of three images
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (3, 7), (6,), (2, 3, 6)])

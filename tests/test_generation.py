@@ -204,10 +204,26 @@ def test_a_run_goes_on_with_the_data_it_began_with():
         other.load_state(begun.state())
 
 
+def test_a_rate_may_fall_evenly_to_nothing():
+    trained = learner(Objective("ml"), rate=0.01)
+    trained._optimizer, trained._training = Optimizer(learning_rate=0.01, schedule="linear"), SequenceTraining(epochs=4, batch_size=8)
+    rates = []
+    for epoch in range(2):
+        trained.train(epoch, 0, trained.steps, [True])
+        rates += trained.end_epoch([True])["learning_rate"]
+    resumed = learner(Objective("ml"), rate=0.01)
+    resumed._optimizer, resumed._training = trained._optimizer, trained._training
+    resumed.load_state(trained.state())
+    for epoch in range(2, 4):
+        resumed.train(epoch, 0, resumed.steps, [True])
+        rates += resumed.end_epoch([True])["learning_rate"]
+    assert rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
+
+
 def test_the_rate_has_a_floor():
     trained = learner(Objective("ml"), rate=0.01)
     trained._lowest = torch.tensor(0.0, dtype=torch.float64)
-    trained._least_rate = 0.004
+    trained._optimizer = Optimizer(learning_rate=0.01, min_learning_rate=0.004)
     rates = []
     for epoch in range(4):
         trained.train(epoch, 0, trained.steps, [True])

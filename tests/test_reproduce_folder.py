@@ -1,9 +1,12 @@
 """softq reproduce --data DIR: the files of an experiment by their usual names."""
 
+from pathlib import Path
+
 import pytest
 
 from small_runs import softq
 from softq.cli import report_command
+from softq.data.captions import features_beside
 from test_commands import refused
 
 
@@ -28,12 +31,14 @@ def reproduced(monkeypatch):
         ("parsing", "en_ewt-ud-train.conllu", "en_ewt-ud-dev.conllu.gz", "en_ewt-ud-test.conllu"),
         ("parsing", "train.conllu", "dev.conllu", ""),
         ("ner", "train.conll", "dev.conll", "test.conll"),
+        ("captioning", "train.captions.tsv.gz", "dev.captions.tsv", "flickr-test.captions.tsv"),
         ("ner", "eng.train.conll", "eng_dev.conll.xz", ""),
     ],
 )
 def test_reproduce_with_a_folder_of_files(tmp_path, reproduced, task, scale, train, dev, test):
     for name in filter(None, (train, dev, test, "readme.txt", "latest.tsv", "contrain.conllu", ".train.conll", f"old-{train}.bak")):
         (tmp_path / name).touch()
+        (tmp_path / features_beside(Path(name))).touch()
     assert softq("reproduce", task, "--scale", scale, "--data", tmp_path, "--out", tmp_path / "out").exit_code == 0
     data, command = reproduced
     assert (data.train, data.dev, data.test) == tuple(name and str(tmp_path / name) for name in (train, dev, test))
@@ -60,8 +65,8 @@ def test_reproduce_with_a_folder_and_folds(tmp_path, reproduced):
         ("parsing", ["train.tsv", "dev.conllu"], ["there is no file train.conllu or …-train.conllu"]),
         ("ner", ["train.conll"], ["there is no file dev.conll"]),
         ("translation", ["train.tsv", "train.tsv.gz", "dev.tsv"], ["expected one file train.tsv", "got train.tsv, train.tsv.gz;"]),
-        ("classification", [], ["that is ner or parsing or translation, got classification"]),
-        (None, [], ["that is ner or parsing or translation, got all of them"]),
+        ("classification", [], ["that is ner or parsing or translation or captioning, got classification"]),
+        (None, [], ["that is ner or parsing or translation or captioning, got all of them"]),
     ],
 )
 def test_folders_that_do_not_do(tmp_path, reproduced, task, names, texts):

@@ -30,7 +30,7 @@ _CORPORA = {
 }
 """The paper's corpora, and the flags that name them."""
 
-_ENDINGS = {"ner": ".conll", "parsing": ".conllu", "translation": ".tsv"}
+_ENDINGS = {"ner": ".conll", "parsing": ".conllu", "translation": ".tsv", "captioning": ".captions.tsv"}
 """How files of a task's sentences end in a folder of `--data`."""
 
 
@@ -73,7 +73,8 @@ def reproduce(
         typer.Option(
             metavar="DIR",
             help="Folder with the files of an experiment: train.tsv, dev.tsv and test.tsv of translation, .conllu of parsing, .conll of "
-            "ner; names such as en-train.tsv.gz will do. Without a test file, half of dev is kept for testing.",
+            "ner, .captions.tsv of captioning with .features.npy; names such as en-train.tsv.gz will do. Without a test file, half of dev "
+            "is kept for testing.",
         ),
     ] = None,
     jobs: Annotated[

@@ -21,7 +21,7 @@ from softq.errors import ConvergenceWarning, RecipeError, SoftqError
 from softq.evaluate import Interval
 from softq.recipe import describe, flag_names, merge, parse_flags, read_toml
 from softq.sweep import Grid, Sweep, parse_recipe
-from softq.tasks import TASKS, Task, ner_recipe, parsing_recipe, translation_recipe
+from softq.tasks import TASKS, Task, captioning_recipe, ner_recipe, parsing_recipe, translation_recipe
 from softq.tasks.base import show_settings
 from softq.train import StoppedError
 
@@ -165,11 +165,14 @@ def _show_default(value: Any) -> str:
 
 def of_files(recipe: Any) -> bool:
     """Whether a recipe is of a task that learns from files of sentences."""
-    return isinstance(recipe, ner_recipe.NerRecipe | parsing_recipe.ParsingRecipe | translation_recipe.TranslationRecipe)
+    return isinstance(
+        recipe,
+        captioning_recipe.CaptioningRecipe | ner_recipe.NerRecipe | parsing_recipe.ParsingRecipe | translation_recipe.TranslationRecipe,
+    )
 
 
-def parts_of(data: ner_recipe.Data | parsing_recipe.Data | translation_recipe.Data) -> tuple[str, str]:
-    """What the development and test parts of a tagger's, parser's or translator's data are: they need not be files of their own.
+def parts_of(data: captioning_recipe.CaptionData | ner_recipe.Data | parsing_recipe.Data | translation_recipe.Data) -> tuple[str, str]:
+    """What the development and test parts of a task's files are: they need not be files of their own.
 
     >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
     ('dev.conllu', 'dev.conllu again')
@@ -182,7 +185,8 @@ def parts_of(data: ner_recipe.Data | parsing_recipe.Data | translation_recipe.Da
     if not data.train:
         return "built-in world", "built-in world"
     if data.halve_dev:
-        return f"every other sentence of {dev}", f"the other sentences of {dev}"
+        unit = "image" if isinstance(data, captioning_recipe.CaptionData) else "sentence"
+        return f"every other {unit} of {dev}", f"the other {unit}s of {dev}"
     chosen_on = dev or (f"{folds} folds of {train}" if folds else itself)
     return chosen_on, Path(data.test).name or (f"{chosen_on} again" if dev or folds else itself)
 
@@ -202,14 +206,14 @@ def crossing_trees(measures: Mapping[str, Any]) -> str:
 
 
 def too_long(measures: Mapping[str, Any]) -> str:
-    """How many translations a translator was not trained on, "" where it was on all; ``measures`` are of its cell.
+    """How many references a model of sentences was not trained on, "" where it was on all; ``measures`` are of its cell.
 
     >>> too_long({"left_out": 3.0})
-    'longer than max_length: 3 training translations, or their sources, were left out'
+    'longer than max_length: 3 training references, or their inputs, were left out'
     """
     if not measures.get("left_out"):
         return ""
-    return f"longer than max_length: {measures['left_out']:.0f} training translations, or their sources, were left out"
+    return f"longer than max_length: {measures['left_out']:.0f} training references, or their inputs, were left out"
 
 
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:

@@ -20,6 +20,7 @@ from softq.errors import DataError, RecipeError, RunError
 from softq.recipe import recipe_hash, to_toml
 from softq.run import RECIPE
 from softq.tasks import train_cells
+from softq.tasks.captioning_recipe import CaptioningRecipe
 from softq.tasks.ner_data import label
 from softq.tasks.ner_recipe import NerRecipe
 from softq.tasks.translation_recipe import TranslationRecipe
@@ -92,6 +93,8 @@ def _scores_of_parts(recipe: Any, cell: Mapping[str, Any]) -> str:
     shown = {"uas": "UAS", "las": "LAS"}
     if isinstance(recipe, NerRecipe):
         shown = {"f1": "F1", "token_accuracy": "token accuracy"}
+    elif isinstance(recipe, CaptioningRecipe):
+        shown = {"average_reward": "average reward", "corpus_bleu": "corpus BLEU", "cider_d": "CIDEr-D"}
     elif isinstance(recipe, TranslationRecipe):
         shown = {"sentence_bleu": "sentence BLEU", "corpus_bleu": "corpus BLEU", "average_reward": "average reward"}
     shown |= {"exact_match": "exact match"}

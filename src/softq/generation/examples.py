@@ -139,6 +139,7 @@ class Examples:
 
     def contents(self) -> Iterator[bytes]:
         """All of it, to be hashed."""
+        yield self.counts.tobytes()
         yield from self.inputs.contents()
         yield from self.references.contents()
 

@@ -54,7 +54,8 @@ class ImageCaptioner(SequenceModel):
         self.features, self.layers, self.size, self.dropout = features, layers, hidden, dropout
         self.words = nn.Embedding(vocab, embedding)
         self.first_cell = nn.Linear(features, layers * hidden)
-        self.decoder = nn.LSTM(embedding, hidden, layers, dropout=dropout if layers > 1 else 0.0)
+        # a module each, so that dropout between them is torch's own, which a seed decides
+        self.decoder = nn.ModuleList(nn.LSTM(hidden if layer else embedding, hidden) for layer in range(layers))
         self.output = OutputLayer(vocab, hidden, self.words.get_parameter("weight") if tie else None)
         uniform_parameters(self, init, seed)
 
@@ -68,10 +69,12 @@ class ImageCaptioner(SequenceModel):
     def hidden(self, memory: Memory, read: Tensor) -> Tensor:
         """States s."""
         batch, copies, steps = read.shape
-        words = self._drop(self.words(read.permute(2, 0, 1).reshape(steps, -1)))
+        vectors = self._drop(self.words(read.permute(2, 0, 1).reshape(steps, -1)))
         cells = memory[0].transpose(0, 1).repeat_interleave(copies, 1)  # [layers, M, H]
-        vectors, _ = self.decoder(words, (cells.tanh(), cells))
-        return self._drop(vectors).view(steps, batch, copies, -1).permute(1, 2, 0, 3)
+        for layer, cell in zip(self.decoder, cells.unsqueeze(1).unbind(0), strict=True):
+            vectors, _ = layer(vectors, (cell.tanh(), cell))
+            vectors = self._drop(vectors)
+        return vectors.view(steps, batch, copies, -1).permute(1, 2, 0, 3)
 
     def start(self, memory: Memory, copies: int) -> State:
         """States and cells, ``[M, layers, H]`` each."""
@@ -82,10 +85,10 @@ class ImageCaptioner(SequenceModel):
         """One word more."""
         states, cells = state
         below, after = self.words(words), []
-        for layer in range(self.layers):
-            of_input, of_state, bias, other_bias = (getattr(self.decoder, f"{name}_l{layer}") for name in _LSTM)
-            gates = torch.addmm(bias + other_bias, below, of_input.T).addmm(states[:, layer], of_state.T)
-            _, cell, below = lstm_cell(gates, cells[:, layer])
+        for decoder, shown, before in zip(self.decoder, states.unbind(1), cells.unbind(1), strict=True):
+            of_input, of_state, bias, other_bias = (getattr(decoder, f"{name}_l0") for name in _LSTM)
+            gates = torch.addmm(bias + other_bias, below, of_input.T).addmm(shown, of_state.T)
+            _, cell, below = lstm_cell(gates, before)
             after.append((below, cell))
         new_states, new_cells = (torch.stack(parts, 1) for parts in zip(*after, strict=True))
         return below, (new_states, new_cells)

@@ -109,10 +109,10 @@ def scores(results: CaptioningResults, variant: CaptioningVariant) -> Table | No
         rows.append((system.label, *found, *known))
     ceiling = next((value for system in best if (value := system.value("test_ceiling")) is not None), None)
     if exact and ceiling is not None:
-        rows.append(("Consensus captions", *(None for _ in METRICS), 100 * ceiling, 100.0))
+        rows.append(("Consensus", *(None for _ in METRICS), 100 * ceiling, 100.0))
     agreement = next((value for system in best if (value := system.value("test_agreement")) is not None), None)
     if agreement is not None:
-        rows.append(("One reference against another", 100 * agreement, *(None for _ in range(len(METRICS) - 1 + 2 * exact))))
+        rows.append(("References", 100 * agreement, *(None for _ in range(len(METRICS) - 1 + 2 * exact))))
     bounds = (
         " The expected reward is exact, over all that may be said of a scene; its ceiling is that of the consensus captions, which have "
         "the highest expected reward of all that people say of their scenes. Under both is the range over seeds, if there are several."
@@ -129,7 +129,7 @@ def scores(results: CaptioningResults, variant: CaptioningVariant) -> Table | No
         ],
         rows=rows,
         note=f"With 95 % intervals of a bootstrap over test images, where the data are at hand. {_WHAT} CIDEr-D goes from 0 to 10.{bounds}"
-        " How far references agree is the mean sentence BLEU of one against another of the same image, "
+        " The reward of references is how far they agree: the mean sentence BLEU of one against another of the same image, "
         f"{paper.CAPTIONING_AGREEMENT.value} % in the paper.",
     )
 
@@ -145,7 +145,7 @@ def gains(results: CaptioningResults, variant: CaptioningVariant) -> Table | Non
         printed = [papers_best(one.objective) for one in (system, other)]
         rows.append(
             (
-                f"{system.label} over {other.label}",
+                f"{system.objective} over {other.objective}",
                 *(_gain(tests[name], difference(system, other, name), name) for name in METRICS),
                 *(None if (test := tests[name]) is None else test.p_value for name in ("average_reward", "corpus_bleu")),
                 *(round(ours - its, 2) for ours, its in zip(*printed, strict=True)),
