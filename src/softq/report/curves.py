@@ -71,9 +71,10 @@ def flat(label: str, look: Look, value: float | Interval, places: Sequence[tuple
 
 
 def curves_of(variant: Variant[R]) -> dict[str, list[System[R]]]:
-    """The temperatures of each objective that has several."""
+    """The temperatures of each objective, where there are several of all together; an objective with one is a point beside the others."""
     found = {objective: [system for system in variant.tuned if system.objective == objective] for objective in variant.objectives}
-    return {objective: systems for objective, systems in found.items() if len(systems) > 1}
+    several = len({system.tau for systems in found.values() for system in systems}) > 1
+    return {objective: systems for objective, systems in found.items() if systems} if several else {}
 
 
 def scores_of(
