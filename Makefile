@@ -20,7 +20,7 @@ run: install ## Run the paper's experiments, small enough for two cores, and wri
 # Coverage cannot see compiled code, so the kernels run a second time as plain Python: there numpy warns of what
 # compiled code does in silence and on purpose (log 0 = -inf, 64-bit numbers that wrap around).
 # Tests of sheer size, of threads (which take turns there) and of long training add nothing there but time.
-PLAIN_TESTS := $(addprefix tests/test_,samplers.py conformance.py rewards.py features.py kernels.py perceptrons.py tagging.py parsing.py trees.py \
+PLAIN_TESTS := $(addprefix tests/test_,samplers.py recombine.py conformance.py rewards.py features.py kernels.py perceptrons.py tagging.py parsing.py trees.py \
 	arc_features.py attributes.py feature_crf.py tagging_fit.py tagging_model.py)
 LARGE := ten_thousand or threads or large_inputs or give_up or wider_tensors or descent_learns or reaches_the_entropy
 

@@ -190,7 +190,7 @@ def test_sweeps_that_are_not_whole():
     assert "In the paper, on MSCOCO: SQDML over ML +0.20." in section(make([ml, sqdml])).intro[2]
     bare = [dataclasses.replace(one, scores={name: one.scores[name] for name in ("dev", "test", "epoch")}) for one in (ml, raml, sqdml)]
     shown = section(make(bare, missing="gone", no_study="images are gone"))
-    assert shown.intro[2].startswith("In average reward on the test part, SQDML at its best τ = 0.1 has 30.00 %, RAML")
+    assert shown.intro[2].startswith("In average reward on the test part, SQDML at τ = 0.1 has 30.00 %, RAML")
     assert shown.intro[3:] == [
         "There is no case study: images are gone.",
         "The data cannot be read here (gone), so intervals and whatever else needs it are left out.",
@@ -201,7 +201,7 @@ def test_sweeps_that_are_not_whole():
         for one in (ml, raml)
     ]
     assert (
-        "RAML at its best τ = 0.1 has 60.00 % (50.00 to 70.00), ML has 60.00 % (50.00 to 70.00) (means over 2 seeds)."
+        "RAML at τ = 0.1 has 60.00 % (50.00 to 70.00), ML has 60.00 % (50.00 to 70.00) (means over 2 seeds)."
         in (section(make(two)).intro[2])
     )
     assert "under them the range" in part(section(make(two)), "temperatures").note

@@ -105,7 +105,7 @@ def test_gains_are_of_a_paired_bootstrap(world, shown):
             references = [[words_of(caption) for caption in several] for several in test.captions.captions]
             rows.setdefault((one.cell.objective, one.cell.tau), []).append(caption_statistics([one.words for one in said], references))
     table = part(shown, "gains")
-    taus = [float(tau) for tau in re.findall(r"(?:SQDML|RAML) at its best τ = ([\d.]+)", shown.intro[2])]
+    taus = [float(tau) for tau in re.findall(r"(?:SQDML|RAML) at (?:its best )?τ = ([\d.]+)", shown.intro[2])]
     ours, theirs = (torch.stack(rows[objective, tau]) for objective, tau in zip(("sqdml", "raml"), taus, strict=True))
     (wanted,) = paired_test(ours[None], theirs, CAPTION_METRICS["average_reward"], generator=torch.Generator().manual_seed(0))
     found = next(iter(rows_of(table).values()))

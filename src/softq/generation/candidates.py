@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -37,21 +39,23 @@ class TargetMaker:
     def __init__(self, objective: Objective, settings: Candidates, vocab: int, frequencies: Tensor | None = None) -> None:
         self.objective, self.settings = objective, settings
         self.reward = _reward(settings)
-        self._samplers: list[Sampler] = []
+        self._samplers: list[Callable[[int], Sampler]] = []  # for so many candidates
         self._tau = objective.tau or 0.0
         if objective.name == "ml":
             return
-        specials, size = range(SPECIALS), settings.share
+        specials = range(SPECIALS)
         if "ngram" in settings.samplers:
             by_frequency = frequencies if settings.replacements == "frequencies" else None
-            self._samplers.append(NgramReplacement(vocab, settings.max_n, size, specials=specials, frequencies=by_frequency))
+            self._samplers.append(
+                lru_cache(lambda size: NgramReplacement(vocab, settings.max_n, size, specials=specials, frequencies=by_frequency))
+            )
         if "recombined" in settings.samplers:
-            self._samplers.append(Recombination(size, settings.max_n))
+            self._samplers.append(lambda size: Recombination(size, settings.max_n))
         if "hamming" in settings.samplers:
-            drawn = HammingStratified(vocab, self._tau, size, specials=specials, rescale=settings.rescale)
+            drawn = HammingStratified(vocab, self._tau, settings.size, specials=specials, rescale=settings.rescale)
             if settings.reward == "hamming":
                 self._tau = drawn.temperature  # target and proposal are one law
-            self._samplers.append(drawn)
+            self._samplers.append(lambda _: drawn)
 
     def wants(self, sampler: SamplerName) -> bool:
         """Whether the caller is to give candidates of this kind: ``model`` are the model's own, ``near`` those of inputs that are alike."""
@@ -62,7 +66,9 @@ class TargetMaker:
         if self.objective.name == "ml":
             return ml(distributions.Candidates(*references), references)
         references = self._some(references, generator)
-        sets = [*given, *(sampler(references, generator=generator) for sampler in self._samplers)]
+        # a sampler counts references among what it makes; of several, each makes its share beside them
+        size = self.settings.size if self.settings.alone else self.settings.share + references.lengths.shape[1]
+        sets = [*given, *(sampler(size)(references, generator=generator) for sampler in self._samplers)]
         if len(sets) != len(self.settings.samplers):
             raise ValueError(f"expected candidates of all of {self.settings.sampler}, got {len(sets)} sets")
         cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
@@ -80,7 +86,7 @@ class TargetMaker:
     def _some(self, references: Sentences, generator: torch.Generator) -> Sentences:
         """All references, or as many of them, chosen at random, as leave half of what a step uses to others."""
         limits = [self.settings.k] if self.settings.k else []
-        limits += [self.settings.share] if self.settings.holds_references else []  # a sampler counts them among what it makes
+        limits += [self.settings.size] if self.settings.alone and self.settings.holds_references else []
         if not limits or references.lengths.shape[1] <= min(limits) // 2:
             return references
         most = min(limits) // 2

@@ -165,7 +165,7 @@ class SequenceLearner:
             generator = torch.Generator().manual_seed(seed)
             target = self._target(references, generator, *self._given(numbers, generator))
             _, tokens, lengths, weights = Batch.of((), target)
-        # references are as many as the batch has at most; candidates are always the same number, which keeps shapes few
+        # references are as many as the batch has at most, alone or beside draws; candidates of one sampler are always the same number
         only_references = self._drawn_in_steps or self._target.objective.name == "ml"
         shares, begin = [], 0
         for some in group:
@@ -245,6 +245,7 @@ class SequenceLearner:
         with matrix_precision(self._training.precision):
             reached, rate = perplexity(self._model, self._dev), self._steps.learning_rate
         self._epochs += 1
+        self._said = None  # the next epoch begins with others
         if self._optimizer.schedule == "linear":
             self._steps.learning_rate = self._optimizer.learning_rate * max(0.0, 1 - float(self._epochs) / self._training.epochs)
         elif reached > float(self._lowest):

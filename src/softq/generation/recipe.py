@@ -31,7 +31,9 @@ class Candidates:
     reward: RewardName = key("bleu", "bleu: of the sentence; hamming: minus the number of words that differ")
     smoothing: Smoothing = key("nltk3", "of the sentence's BLEU: nltk3 (the paper), mteval, sacrebleu, none")
     size: int = key(
-        10, "candidates of an example, references included, of which a step takes half as many at most (hamming, model, near: draws)"
+        10,
+        "candidates of an example, references included, of which a step takes half as many at most; with hamming, model, near or several "
+        "samplers, of draws beside all references",
     )
     k: int = key(0, "of these, how many a step uses; 0: all")
     max_n: int = key(4, "longest n-gram to replace")
@@ -54,7 +56,7 @@ class Candidates:
             raise RecipeError(
                 f"sampler = hamming draws candidates by a law of its own: it cannot be joined with others, got {self.sampler!r}"
             )
-        at_least("size", self.size, len(self.samplers) * (2 if self.holds_references else 1))
+        at_least("size", self.size, 2 if self.alone and self.holds_references else len(self.samplers))
         at_least("k", self.k, 0)
         at_least("max_n", self.max_n, 1)
         at_least("neighbours", self.neighbours, 1)
@@ -93,6 +95,11 @@ class Candidates:
     def samplers(self) -> tuple[str, ...]:
         """Their names."""
         return tuple(self.sampler.split("+"))
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one."""
+        return len(self.samplers) == 1
 
     @property
     def share(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from softq.report import captioning_figures as figures
@@ -83,7 +84,8 @@ def _findings(results: CaptioningResults) -> list[str]:
 
 def _rewards(results: CaptioningResults, variant: CaptioningVariant) -> str:
     best = list(reversed(best_of_each(variant).values()))  # SQDML first
-    told = [f"{_with_tau(system)} has {_score(results, system)}" for system in best]
+    several = Counter(system.objective for system in variant.tuned)
+    told = [f"{_with_tau(system, several[system.objective] > 1)} has {_score(results, system)}" for system in best]
     seeds = {len(system.seeds) for system in best}
     mean = f"means over {min(seeds)} seeds" if len(seeds) == 1 and max(seeds) > 1 else "means over seeds" if max(seeds) > 1 else ""
     sure = "95 % intervals over test images" if any(system.name in results.judged for system in best) else ""
@@ -91,8 +93,8 @@ def _rewards(results: CaptioningResults, variant: CaptioningVariant) -> str:
     return f"In average reward on the test part, {', '.join(told)}{f' ({notes})' if notes else ''}."
 
 
-def _with_tau(system: CaptioningSystem) -> str:
-    return system.objective if system.tau is None else f"{system.objective} at its best τ = {system.tau:g}"
+def _with_tau(system: CaptioningSystem, best_of_several: bool) -> str:
+    return system.objective if system.tau is None else f"{system.objective} at {'its best ' if best_of_several else ''}τ = {system.tau:g}"
 
 
 def _score(results: CaptioningResults, system: CaptioningSystem) -> str:

@@ -93,13 +93,8 @@ def _read(data: CaptionData, part: str) -> Captioned:
     return Captioned(captions, read_features(Path(data.features_of(part)), captions))
 
 
-def world_of(data: CaptionData) -> SceneWorld:
-    """The built-in world."""
-    return SceneWorld()
-
-
 def _draw(data: CaptionData) -> CaptionedParts:
-    world = world_of(data)
+    world = SceneWorld()
     parts = []
     for part, size in enumerate((data.scenes, data.dev_scenes, data.dev_scenes)):
         drawn = world.draw(size, seed=4 * data.seed + part, captions=data.captions)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from softq.data.scene_world import SceneWorld
 from softq.evaluate import CAPTION_METRICS, average_reward, caption_statistics, reference_agreement, translation_statistics
 from softq.generation.captioner import Captioner
 from softq.generation.perplexity import perplexity
@@ -14,8 +15,8 @@ from softq.generation.search import Said
 from softq.models.captioner import ImageCaptioner
 from softq.models.sequence import SequenceModel
 from softq.rewards import SentenceBLEU
-from softq.tasks.captioning_data import SCENES_ENCODER, Part, Prepared, prepare, scenes_of, world_of
-from softq.tasks.captioning_recipe import CaptionData, CaptioningRecipe
+from softq.tasks.captioning_data import SCENES_ENCODER, Part, Prepared, prepare, scenes_of
+from softq.tasks.captioning_recipe import CaptioningRecipe
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class CaptioningJudge:
         if not math.isnan(agreement):  # as it is where every image has one caption
             measures["test_agreement"] = agreement
         if not self.recipe.data.train:
-            measures |= _exact(self.recipe.data, self.prepared.test, found["test"])
+            measures |= _exact(self.prepared.test, found["test"])
         return {
             "test": measures["test_average_reward"],
             **measures,
@@ -79,9 +80,9 @@ def statistics(part: Part, found: list[Said]) -> Tensor:
     return caption_statistics([said.words for said in found], part.references)
 
 
-def _exact(data: CaptionData, part: Part, found: list[Said]) -> dict[str, float]:
+def _exact(part: Part, found: list[Said]) -> dict[str, float]:
     """Means over the built-in world's scenes of the exact E[BLEU(caption, Y) | x], for these captions and for the consensus."""
-    world, reward, scenes = world_of(data), SentenceBLEU(), scenes_of(part.captioned)
+    world, reward, scenes = SceneWorld(), SentenceBLEU(), scenes_of(part.captioned)
     expected = [world.expected_reward(scene, said.words, reward) for scene, said in zip(scenes, found, strict=True)]
     highest = [world.bayes(scene, reward).reward for scene in scenes]
     return {"test_expected_reward": math.fsum(expected) / len(expected), "test_ceiling": math.fsum(highest) / len(highest)}
