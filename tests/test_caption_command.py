@@ -1,6 +1,7 @@
 """Captioners on the command line: predict from features and from images, evaluate models and captions that are there already."""
 
 import gzip
+import io
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 
 from ner_commands import FAST, refused, softq, told, well
 from softq.cli import predict_captions
-from softq.cli.predict_sentences import line_generator
+from softq.cli.predict_sentences import Searching, line_generator
 from softq.data.captions import read_captions
 from softq.data.scene_pictures import render, scene_features
 from softq.data.scene_world import SceneWorld
@@ -205,6 +206,25 @@ def test_images_are_encoded_as_the_captioner_learnt_them(scenes):
     assert well(softq("predict", folder / "model", *files)) == lines(expected)
 
 
+def test_encoding_is_watched(scenes, monkeypatch):
+    folder, _ = scenes
+    told_of = []
+
+    class Heard:
+        def __init__(self, label, unit):
+            self.label = (label, unit)
+
+        def begin(self, examples, done):
+            told_of.append((*self.label, "of", examples, done))
+
+        def advance(self, examples, status):
+            told_of.append((*self.label, examples))
+
+    model = predict_captions.FileCaptioner.load(folder / "model", Searching())
+    predict_captions.write_captions(model, [folder / "scenes"], io.BytesIO(), Heard, probabilities=False, at_once=False)
+    assert told_of[:2] == [("encoding", "images", "of", 3, 0), ("encoding", "images", 3)]
+
+
 def test_images_that_cannot_be_read(scenes):
     folder, _ = scenes
     for name in ("x", "y"):
@@ -285,6 +305,13 @@ def test_captions_that_are_there_already_have_the_scores_of_their_model(folder, 
     found = told(softq("evaluate", "--predictions", tmp_path / "named", gold, "--against", tmp_path / "theirs", "--json"))["against"]
     for name in CAPTION_METRICS:
         assert found[name]["difference"] == pytest.approx(against[name]["difference"])
+
+
+def test_a_caption_is_of_one_image(tmp_path):
+    (tmp_path / "gold.tsv").write_text("x/a.jpg\tA dog.\ny/a.jpg\tRain.\n")
+    (tmp_path / "said").write_text("a.jpg\ta dog\nz.jpg\train\n")
+    result = softq("evaluate", "--predictions", tmp_path / "said", tmp_path / "gold.tsv")
+    refused(result, "expected a caption for the image 'y/a.jpg' (", "line 2), got one for 'x/a.jpg' as well: 'a.jpg'")
 
 
 def test_what_counts_as_a_word(tmp_path):

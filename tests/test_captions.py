@@ -12,7 +12,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softq.data.captions import Captions, check_captions, check_features, features_beside, names_file, read_captions, read_features
+from softq.data.captions import (
+    Captions,
+    check_captions,
+    check_features,
+    features_beside,
+    match_names,
+    names_file,
+    read_captions,
+    read_features,
+)
 from softq.errors import DataError
 
 
@@ -97,13 +106,10 @@ def test_lines_and_json_say_the_same(tmp_path_factory, rows):
     assert dict(zip(lines.images, lines.captions, strict=True)) == together
 
 
-def test_some_images_and_one_caption_at_a_time():
+def test_some_images():
     whole = Captions(["a", "b", "c"], [["1", "2"], ["3"], ["4", "5"]], [1, 4, 6], "x.tsv")
     some = whole.take([2, 0])
     assert some == Captions(["c", "a"], [["4", "5"], ["1", "2"]], [6, 1], "x.tsv")
-    apart = whole.one_by_one()
-    assert apart == Captions(["a", "a", "b", "c", "c"], [["1"], ["2"], ["3"], ["4"], ["5"]], [1, 1, 4, 6, 6], "x.tsv")
-    assert apart.one_by_one() == apart
     assert Captions(["a"], [["1"]]).take([0]).lines == []
 
 
@@ -146,6 +152,10 @@ def test_faults_in_columns(tmp_path, text, line, message):
         ([{"filename": "a.jpg", "sentences": [{"tokens": []}]}], "got an empty caption of the image 'a.jpg', number 1"),
         ([{"filename": "a.jpg", "sentences": [{"sentid": 3}]}], "got an empty caption of the image 'a.jpg', number 1"),
         ([{"filename": "a.jpg", "sentences": ["A dog."]}], "got an empty caption of the image 'a.jpg', number 1"),
+        ([record("a\tb.jpg", "A dog.")], r"record 1: expected the name of an image on one line and without tabs, got 'a\tb.jpg'"),
+        ([record("b.jpg", "A dog.", filepath="a\nb")], r"got 'a\nb/b.jpg'"),
+        ([record("a.jpg", "A dog.", split=3)], "record 1: expected a split such as \"train\" for the image 'a.jpg', got 3"),
+        ([record("a.jpg", "A dog.", split=["val"])], 'got ["val"]'),
     ],
 )
 def test_faults_in_records(tmp_path, images, message):
@@ -184,6 +194,21 @@ def test_splits_that_are_not_there(tmp_path):
         read_captions(write(tmp_path / "a.tsv", "a.jpg\tb\n"), "val")
 
 
+def test_a_split_that_is_no_text_belongs_to_none(tmp_path):
+    path = karpathy(tmp_path / "d.json", record("a.jpg", "A dog.", split="val"), record("b.jpg", "A cat.", split=3))
+    assert check_captions(path, "val") == [(0, "record 2: expected a split such as \"train\" for the image 'b.jpg', got 3")]
+
+
+@pytest.mark.parametrize("marks", ["...", "…", "! ?", "--", "。", "$+"])
+def test_captions_without_words_are_faults_and_are_read(tmp_path, marks):
+    message = f"expected words, got none but punctuation: {marks!r}, a caption of the image 'a.jpg'"
+    lines = write(tmp_path / "a.tsv", f"b.jpg\tA cat.\t7\t\N{DOG FACE}!\na.jpg\tA dog.\t{marks}\nc.jpg\n")
+    assert check_captions(lines)[:1] == [(2, message)]
+    records = karpathy(tmp_path / "a.json", record("b.jpg", "A cat."), record("a.jpg", marks))
+    assert check_captions(records) == [(0, f"record 2: {message}")]
+    assert read_captions(records).captions == [["A cat."], [marks]]
+
+
 def test_several_faults_and_no_file(tmp_path):
     path = write(tmp_path / "a.tsv", "a.jpg\n\nb.jpg\tA cat.\n\tA dog.\n")
     assert [line for line, _ in check_captions(path)] == [1, 2, 4]
@@ -213,7 +238,7 @@ def test_features_by_place(tmp_path, kind):
     assert found.dtype == kind
     assert np.array_equal(found, rows)
     assert is_mapped(found)
-    assert np.array_equal(read_features(path, captions.one_by_one()), rows[[0, 0, 1, 2]])
+    assert np.array_equal(read_features(path, captions.take([0, 0, 1, 2])), rows[[0, 0, 1, 2]])
     assert check_features(path, captions) == {path: []}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -245,10 +270,20 @@ def test_names_that_fit_twice(tmp_path):
     path = save(tmp_path / "f.npy", np.ones((3, 2)), ["x/a.jpg", "y/a.jpg", "b.jpg"])
     assert faults_of(path, made("a.jpg", "x/a.jpg", "x/b.jpg", "y/b.jpg")) == [
         ("f.npy", 0, f"expected one row for image 'a.jpg' (image 1), got 2: 'x/a.jpg', 'y/a.jpg' in {names_file(path)}"),
-        ("f.npy", 0, "expected a row for image 'y/b.jpg' (image 4), got one for 'x/b.jpg' as well: 'b.jpg'"),
+        ("f.npy", 0, f"expected one row for image 'y/b.jpg' (image 4), got one for 'x/b.jpg' as well: 'b.jpg' in {names_file(path)}"),
     ]
     with pytest.raises(DataError, match=r"f.npy: expected one row for image 'a.jpg' \(image 1\), got 2: .* \(and 1 more"):
         read_features(path, made("a.jpg", "x/b.jpg", "y/b.jpg"))
+
+
+def test_names_are_the_same_or_differ_in_folders(tmp_path):
+    assert match_names(["a", "x/b", "y/c", "a", "d", "p/e"], ["z/a", "a", "b", "x/y/c", "q/e"]) == (
+        {"a": "a", "x/b": "b", "y/c": "x/y/c"},
+        {},  # d and p/e have nothing that fits
+    )
+    assert match_names(["x/a", "a"], ["a"]) == ({"a": "a"}, {"x/a": "one for 'a' as well: 'a'"})  # the same name first
+    many = [f"{folder}/a" for folder in "abcdefg"]
+    assert match_names(["a"], many).unclear == {"a": "7: 'a/a', 'b/a', 'c/a', 'd/a', 'e/a' and 2 more"}
 
 
 def test_faults_of_names(tmp_path):
@@ -262,7 +297,7 @@ def test_faults_of_names(tmp_path):
     save(path, np.ones((4, 2)), ["a.jpg", "b.jpg"])
     with pytest.raises(DataError, match=r"f.names.txt: expected a name for each of the 4 rows of .*f.npy, one per line, got 2$"):
         read_features(path, made("a.jpg"))
-    assert len(faults_of(path, made("a.jpg"))) == 1
+    assert faults_of(path, made("a.jpg")) == [("f.names.txt", 0, f"expected a name for each of the 4 rows of {path}, one per line, got 2")]
 
 
 def test_fewer_and_more_features_than_images(tmp_path):
@@ -304,7 +339,7 @@ def test_features_that_are_not_finite(tmp_path, monkeypatch, value, chunk):
         (np.ones((3, 2), np.int64), "expected features as float16, float32 or float64, got <i8"),
         (np.ones((3, 2), ">f4"), "got >f4"),
         (np.ones((3, 2), np.complex64), "got <c8"),
-        (np.array([["a", None]], object), r"cannot read .*f.npy: expected an array of numbers as numpy.save writes it"),
+        (np.array([["a", None]], object), r"f.npy: cannot read it: expected an array of numbers as numpy.save writes it"),
     ],
 )
 def test_arrays_that_are_no_features(tmp_path, rows, message):
@@ -317,7 +352,9 @@ def test_files_that_are_no_arrays(tmp_path):
     np.savez(tmp_path / "f.npz", np.ones((3, 2)))
     for content in (b"", b"a,b\n", (tmp_path / "f.npz").read_bytes(), whole[:20], whole[:-1]):
         (tmp_path / "f.npy").write_bytes(content)
-        with pytest.raises(DataError, match=r"cannot read .*f.npy: expected an array of numbers"):
+        with pytest.raises(DataError, match=r"f.npy: cannot read it: expected an array of numbers"):
             read_features(tmp_path / "f.npy", made("a", "b", "c"))
     for absent in (tmp_path / "absent.npy", tmp_path):
-        assert "cannot read" in check_features(absent, made("a"))[absent][0].message
+        ((_, message),) = check_features(absent, made("a"))[absent]
+        assert message.startswith("cannot read it: expected an array of numbers")
+        assert str(absent) not in message  # whoever lists faults says whose they are

@@ -1,3 +1,5 @@
+import errno
+import json
 import os
 import time
 
@@ -9,6 +11,7 @@ from image_cases import corrupt, folder, means, paint
 from softq.data.captions import Captions, names_file, read_features
 from softq.errors import DataError, ModelError, RunError
 from softq.images import Encoder, extract
+from softq.images.feature_file import _Rows
 
 
 @pytest.mark.parametrize("precision", ["float16", "float32"])
@@ -84,6 +87,65 @@ def test_an_unfinished_file_of_something_else_is_kept(tmp_path, monkeypatch, cha
         extract(others, encoder, tmp_path / "x.npy", precision=precision)
     assert extract(images, means(), tmp_path / "x.npy").before == 4
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), wanted)
+
+
+@pytest.mark.parametrize("notes", ["[]", "{}", "NULL", "OTHER", "MORE"])
+def test_damaged_notes_are_named(tmp_path, monkeypatch, notes):
+    images, wanted = folder(tmp_path)
+    out, path = tmp_path / "x.npy", tmp_path / ".x.npy.part.json"
+    interrupted(images, means(), out, monkeypatch)
+    kept = json.loads(path.read_text())
+    changed = {"NULL": kept | {"done": None}, "OTHER": kept | {"corrupt": {"a": "why"}}, "MORE": kept | {"done": 11}}
+    path.write_text(json.dumps(changed[notes]) if notes in changed else notes)
+    with pytest.raises(RunError, match=r"\.x\.npy\.part\.json is damaged: expected notes .*; delete it to begin anew$"):
+        extract(images, means(), out)
+    path.unlink()
+    assert extract(images, means(), out).before == 0
+    np.testing.assert_array_equal(np.load(out), wanted)
+
+
+def test_rows_that_are_lost_are_no_features(tmp_path, monkeypatch):
+    images, wanted = folder(tmp_path)
+    out, part = tmp_path / "x.npy", tmp_path / ".x.npy.part"
+    damaged = r"\.x\.npy\.part is damaged: expected {} bytes or more of {} rows that are done, got {}; delete it to begin anew$"
+    interrupted(images, means(), out, monkeypatch)
+    os.truncate(part, 4 * 6 - 1)
+    with pytest.raises(RunError, match=damaged.format(24, 4, 23)):
+        extract(images, means(), out)
+    part.unlink()
+
+    def note_and_lose(rows, note=_Rows.note):
+        note(rows)
+        os.truncate(part, 8 * 6 + 2)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Rows, "note", note_and_lose)
+        with pytest.raises(RunError, match=damaged.format(60, 10, 50)):
+            extract(images, means(), out, batch_size=10)
+    assert not out.exists()
+    part.unlink()
+    extract(images, means(), out)
+    np.testing.assert_array_equal(np.load(out), wanted)
+
+
+def test_what_is_kept_is_told_only_where_it_is(tmp_path, monkeypatch):
+    images, _ = folder(tmp_path)
+    (tmp_path / ".x.npy.part").mkdir()  # cannot be written
+    with pytest.raises(RunError, match=r"cannot write .*x.npy: Is a directory$"):
+        extract(images, means(), tmp_path / "x.npy")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name, method, message in (
+        ("y.npy", "put", r"cannot write .*y.npy: No space left on device$"),
+        ("z.npy", "finish", r"cannot write .*z.npy: No space left on device; what is done is kept"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(_Rows, method, fail)
+            with pytest.raises(RunError, match=message):
+                extract(images, means(), tmp_path / name)
+    assert extract(images, means(), tmp_path / "z.npy").before == 10
 
 
 def test_corrupt_images_are_refused_once_all_others_are_done(tmp_path):

@@ -94,14 +94,18 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
     save_file(random_weights() | {"_conv_stem.weight": torch.zeros(32, 3, 5, 5)}, file)
     with pytest.raises(ModelError, match=r"by their published names, got others: size mismatch for weight"):
         load_encoder("efficientnet-lite0", file)
-    for content in (b"", b"no weights"):
+    for content in (b"", b"no weights", b"hello"):
         for name in ("w.safetensors", "w.pth"):
             (tmp_path / name).write_bytes(content)
-            with pytest.raises(ModelError, match=f"cannot read .*{name}: expected weights by name"):
+            with pytest.raises(
+                ModelError, match=f"cannot read .*{name}: expected weights by name .*: it holds something else, or is damaged$"
+            ):
                 load_encoder("efficientnet-lite0", tmp_path / name)
     torch.save(Means(), tmp_path / "module.pth")  # a pickle
-    with pytest.raises(ModelError, match=r"cannot read .*module.pth"):
+    with pytest.raises(ModelError, match=r"cannot read .*module.pth: expected weights by name .*: it holds something else, or is damaged$"):
         load_encoder("efficientnet-lite0", tmp_path / "module.pth")
+    with pytest.raises(ModelError, match=r"none.pth: expected weights .*: No such file or directory$"):
+        load_encoder("efficientnet-lite0", tmp_path / "none.pth")
     torch.save({"epoch": 3}, tmp_path / "odd.pth")
     with pytest.raises(ModelError, match=r"expected weights by name \(a state dict\), got dict with something else in it"):
         load_encoder("efficientnet-lite0", tmp_path / "odd.pth")

@@ -52,10 +52,12 @@ def test_captions_choose_images_and_their_order():
 
     assert list(chosen("b.jpg", "a.jpg").items()) == [("b.jpg", Path("in/val/b.jpg")), ("a.jpg", Path("in/a.jpg"))]
     assert list(chosen("coco/val/b.jpg", "train/c.jpg").values()) == [Path("in/val/b.jpg"), Path("in/train/c.jpg")]
-    with pytest.raises(DataError, match=r"expected one image 'c.jpg' \(image 2\), got 2: val/c.jpg, train/c.jpg"):
+    with pytest.raises(DataError, match=r"expected one image 'c.jpg' \(image 2\), got 2: 'train/c.jpg', 'val/c.jpg'"):
         chosen("a.jpg", "c.jpg")
     with pytest.raises(DataError, match=r"got none for 'other/b.jpg' \(image 1\), 'x.jpg' \(image 2\)$"):
         chosen("other/b.jpg", "x.jpg")  # val/b.jpg is in another folder
+    with pytest.raises(DataError, match=r"expected one image 'y/val/b.jpg' \(image 2\), got one for 'x/val/b.jpg' as well: 'val/b.jpg'"):
+        chosen("x/val/b.jpg", "y/val/b.jpg")
     with pytest.raises(DataError, match=r"'4.jpg' \(image 5\) and 2 more"):
         chosen(*(f"{number}.jpg" for number in range(7)))
 

@@ -25,11 +25,11 @@ def cosine(a, b):
     return math.fsum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(math.fsum(x * x for x in a) * math.fsum(y * y for y in b))
 
 
-def neighbours(vectors, count, groups):
+def neighbours(vectors, count):
     """Best first, -1 where there are fewer."""
     out = []
     for i, vector in enumerate(vectors):
-        others = [j for j in range(len(vectors)) if groups[j] != groups[i]]
+        others = [j for j in range(len(vectors)) if j != i]
         ranked = sorted(others, key=lambda j: -cosine(vector, vectors[j]))[:count]
         out.append(ranked + [-1] * (count - len(ranked)))
     return out
@@ -41,11 +41,9 @@ def test_neighbours_are_the_nearest_for_any_size_of_blocks(count, held, monkeypa
     monkeypatch.setattr(near, "_SCORES", held)
     vectors = torch.randn(40, 6, generator=gen(1), dtype=torch.float64) * torch.rand(40, 1, generator=gen(2), dtype=torch.float64)
     kept = vectors.clone()
-    expected = neighbours(vectors.tolist(), count, range(40))
+    expected = neighbours(vectors.tolist(), count)
     assert nearest(vectors, count).tolist() == expected
     assert nearest(vectors, count, device="cpu").dtype == torch.int64
-    groups = torch.randint(0, 12, (40,), generator=gen(3)) * 1000 - 3
-    assert nearest(vectors, count, groups=groups).tolist() == neighbours(vectors.tolist(), count, groups.tolist())
     assert torch.equal(vectors, kept)
 
 
@@ -57,14 +55,6 @@ def test_neighbours_in_coarser_types(dtype):
     cosines = torch.nn.functional.normalize(exact) @ torch.nn.functional.normalize(exact).T
     found = nearest(vectors, 10)
     assert torch.allclose(cosines.gather(1, found), cosines.fill_diagonal_(-2).topk(10).values, atol=1e-6)
-
-
-def test_one_image_several_times_is_no_neighbour_of_its_own():
-    images = torch.randn(12, 5, generator=gen(5), dtype=torch.float64)
-    rows = torch.arange(12).repeat_interleave(5)
-    found = nearest(images[rows], 10, groups=rows)
-    assert torch.equal(rows[found][:, ::5], nearest(images, 2)[rows])  # the five of the nearest image, then those of the next
-    assert torch.equal(rows[found][:, 4::5], nearest(images, 2)[rows])
 
 
 def test_a_vector_without_direction_is_near_to_nothing():
@@ -107,14 +97,16 @@ def test_vectors_that_cannot_be():
         nearest(torch.zeros(3), 1)
     with pytest.raises(DtypeError, match=r"floating-point numbers, got torch\.int64"):
         nearest(torch.zeros(3, 2, dtype=torch.int64), 1)
-    with pytest.raises(ShapeError, match=r"groups must have shape \[3\], one for each vector, got \[2\]"):
-        nearest(torch.zeros(3, 2), 1, groups=torch.zeros(2))
     with pytest.raises(SamplerError, match="count must be a whole number from 1, got 0"):
         nearest(torch.zeros(3, 2), 0)
     with pytest.raises(DataError, match="vector 1 has length nan"):
         nearest(torch.tensor([[1.0], [math.nan], [math.inf]]), 1)
     with pytest.raises(DataError, match="vector 1 has length inf"):
         nearest(torch.tensor([[1.0], [math.inf]]), 1)
+    large = torch.tensor([[1.0, 0.0], [0.0, -1e30], [1.0, 1.0]])
+    with pytest.raises(DataError, match=r"the features of row 2 of 3 are too large, up to 1e\+30: their length is infinite in float32"):
+        nearest(large, 1)
+    assert nearest(large.double(), 1).tolist() == [[2], [0], [0]]
 
 
 REFERENCES = [[[10], [11, 12]], [[20, 21, 22]], [[30], [31], [32, 33], [34]], [[40]]]

@@ -96,6 +96,8 @@ def check_captions_and_features(path: Path, split: Split | None, features: Path 
     found = {path: check_captions(path, split)}
     if features is None:
         return found
-    if found[path]:  # rows belong to images, and which there are is not known yet
+    try:
+        captions = read_captions(path, split)
+    except DataError:  # rows belong to images, and which there are is not known yet
         return found | {features: [Fault(0, f"not checked: first mend {path}")]}
-    return found | check_features(features, read_captions(path, split))
+    return found | check_features(features, captions)

@@ -187,8 +187,8 @@ def check(
     In translations, faults are empty lines, sources and references that are missing, and files that should belong together line by line
     and have different numbers of lines.
 
-    In captions, faults are images without captions, captions without an image and empty ones; in their features, rows that are missing,
-    not finite, or named twice.
+    In captions, faults are images without captions, captions without an image, empty ones and ones of punctuation alone; in their
+    features, rows that are missing, not finite, or named twice.
 
     Without `--scheme`, tags are held against the scheme that they break least often, and labels that are no tags against none.
 

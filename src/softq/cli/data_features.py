@@ -101,7 +101,7 @@ def features(
                 precision=precision.value,
                 skip_corrupt=skip_corrupt,
                 batch_size=batch_size,
-                progress=_progress(watch("features", unit="images"), len(found)),
+                progress=progress_of_images(watch("features", unit="images"), len(found)),
             )
         except KeyboardInterrupt:
             tell(f"stopped; what is done is kept: the same command goes on with {out}")
@@ -115,8 +115,8 @@ def _find_device(name: DeviceName) -> torch.device:
     return torch.device("cuda" if name is not DeviceName.cpu and torch.cuda.is_available() else "cpu")
 
 
-def _progress(watcher: Watcher, images: int) -> Callable[[int], None]:
-    """Who hears how many images are done in all, and shows it."""
+def progress_of_images(watcher: Watcher, images: int) -> Callable[[int], None]:
+    """Who hears how many images are done in all, at the start and then again and again, and shows it."""
     before: list[int] = []
 
     def hear(done: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from softq.cli.predict_captions import FileCaptioner
 from softq.cli.predict_sentences import Searching
 from softq.cli.progress import progress_bars
 from softq.cli.shared import results_console
-from softq.data.captions import Captions, Features, features_beside, read_captions, read_features
+from softq.data.captions import Captions, Features, features_beside, match_names, read_captions, read_features
 from softq.data.text import read_lines
 from softq.data.tokens import tokenize, without_marks
 from softq.errors import DataError
@@ -155,22 +154,17 @@ def _read_predictions(path: Path, gold: Captions) -> list[str]:
 
 
 def _by_name(path: Path, names: list[str], texts: list[str], gold: Captions) -> list[str]:
-    """The captions of the images of ``gold``; folders in front of a name may differ where only one fits."""
+    """The captions of the images of ``gold``, by names as `match_names` finds them; those of other images are passed over."""
     line_of: dict[str, int] = {}
-    called: defaultdict[str, list[str]] = defaultdict(list)  # names by their last part
     for line, name in enumerate(names):
         if line_of.setdefault(name, line) != line:
             raise DataError(f"{path}, line {line + 1}: expected each image once, got {name!r} again, which is on line {line_of[name] + 1}")
-        called[name.rpartition("/")[2]].append(name)
-    found = []
+    found, unclear = match_names(gold.images, line_of)
     for number, image in enumerate(gold.images):
-        alike = [name for name in called[image.rpartition("/")[2]] if name.endswith(f"/{image}") or image.endswith(f"/{name}")]
-        fitting = [image] if image in line_of else alike
-        if len(fitting) != 1:
-            got = f"{len(fitting)}: {', '.join(map(repr, fitting))}" if fitting else "none"
+        if image not in found:
+            got = unclear.get(image, "none")
             raise DataError(f"{path}: expected a caption for the image {image!r} ({gold.place(number)}), got {got}")
-        found.append(texts[line_of[fitting[0]]])
-    return found
+    return [texts[line_of[found[image]]] for image in gold.images]
 
 
 # --- models ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
+from softq.cli.data_features import progress_of_images
 from softq.cli.predict_sentences import FileWriter, Searching
 from softq.data.captions import Captions, Features, names_file, read_features
 from softq.data.text import read_lines
@@ -102,8 +103,9 @@ def _encode(model: FileCaptioner, files: Sequence[Path], watch: Callable[..., Wa
     images = find_images(files)
     encoder = load_encoder(name).to(find_device("auto"))
     model.check(encoder.features, name)
-    watch("encoding", unit="images").begin(0, 0)
-    return _Pictured(encode(list(images.values()), encoder), list(images), "images")
+    progress = progress_of_images(watch("encoding", unit="images"), len(images))
+    progress(0)
+    return _Pictured(encode(list(images.values()), encoder, progress=progress), list(images), "images")
 
 
 def write_captions(

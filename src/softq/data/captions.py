@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import json
 import re
+import string
+import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +37,11 @@ Features = npt.NDArray[np.floating[Any]]
 
 _FILES_SPLITS: dict[Split, tuple[str, ...]] = {"train": ("train", "restval"), "val": ("val",), "test": ("test",)}
 _NUMBER = re.compile(r"#\d+$")
+_BREAK = re.compile(r"[\t\r\n]")  # what ends a name in files of columns and of names
+_NO_WORD = frozenset(string.punctuation)  # beside what Unicode calls punctuation: it calls some of these symbols
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
 _CHUNK = 1 << 22  # numbers at a time: a file may be larger than memory
+_SHOWN = 5  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +91,6 @@ class Captions:
             self.name,
         )
 
-    def one_by_one(self) -> Captions:
-        """An example for each caption: the same image several times, as RAML and maximum likelihood see it.
-
-        >>> apart = Captions(["a.jpg", "b.jpg"], [["A dog.", "Dog!"], ["A cat."]]).one_by_one()
-        >>> apart.images, apart.captions
-        (['a.jpg', 'a.jpg', 'b.jpg'], [['A dog.'], ['Dog!'], ['A cat.']])
-        """
-        again = self.take([number for number, captions in enumerate(self.captions) for _ in captions])
-        return Captions(again.images, [[caption] for captions in self.captions for caption in captions], again.lines, again.name)
-
 
 def read_captions(path: Path, split: Split | None = None) -> Captions:
     """Images and their captions, in order of first appearance; a caption that an image has twice counts twice.
@@ -113,9 +108,12 @@ def read_captions(path: Path, split: Split | None = None) -> Captions:
 
 
 def check_captions(path: Path, split: Split | None = None) -> list[Fault]:
-    """Every fault of a file in order, none if it is sound; those of JSON name the record and have no line."""
+    """Every fault of a file in order, none if it is sound; those of JSON name the record and have no line.
+
+    A caption of punctuation alone is one of them, though `read_captions` takes it: it says nothing of its image.
+    """
     try:
-        return _parse(path, split)[1]
+        return _parse(path, split, wants_words=True)[1]
     except DataError as error:
         return [Fault(0, str(error))]
 
@@ -147,6 +145,45 @@ def features_beside(captions: Path) -> Path:
     return captions.with_name(_unpacked(captions).stem.removesuffix(".captions") + ".features.npy")
 
 
+class NamesFound(NamedTuple):
+    """What `match_names` finds; a name in neither has nothing that fits.
+
+    Attributes:
+        found: The name that is there, for each that is wanted.
+        unclear: For those that cannot be told apart, what came in place of one name, as messages say it.
+
+    """
+
+    found: dict[str, str]
+    unclear: dict[str, str]
+
+
+def match_names(wanted: Iterable[str], there: Iterable[str]) -> NamesFound:
+    """Which names are meant: the same ones, or else those that differ in folders in front alone, as long as one fits and fits one only.
+
+    >>> match_names(["a.jpg", "val/b.jpg"], ["x/val/b.jpg", "val/a.jpg", "a.jpg"]).found
+    {'a.jpg': 'a.jpg', 'val/b.jpg': 'x/val/b.jpg'}
+    >>> match_names(["a.jpg", "x/b.jpg", "y/b.jpg"], ["x/a.jpg", "y/a.jpg", "b.jpg"]).unclear
+    {'a.jpg': "2: 'x/a.jpg', 'y/a.jpg'", 'y/b.jpg': "one for 'x/b.jpg' as well: 'b.jpg'"}
+    """
+    there, wanted, matched = set(there), dict.fromkeys(wanted), NamesFound({}, {})
+    called: defaultdict[str, list[str]] = defaultdict(list)  # names by their last part
+    for name in sorted(there):
+        called[name.rpartition("/")[2]].append(name)
+    owner = {name: name for name in wanted if name in there}
+    for name in wanted:
+        same = [name] if name in there else []
+        fitting = same or [k for k in called[name.rpartition("/")[2]] if name.endswith(f"/{k}") or k.endswith(f"/{name}")]
+        if len(fitting) > 1:
+            more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
+            matched.unclear[name] = f"{len(fitting)}: {', '.join(map(repr, fitting[:_SHOWN]))}{more}"
+        elif fitting and owner.setdefault(fitting[0], name) != name:
+            matched.unclear[name] = f"one for {owner[fitting[0]]!r} as well: {fitting[0]!r}"
+        elif fitting:
+            matched.found[name] = fitting[0]
+    return matched
+
+
 def read_features(path: Path, captions: Captions) -> Features:
     """Features of each image, ``[N, D]`` in the order of ``captions.images``, in the type they have in the file.
 
@@ -168,10 +205,20 @@ def check_features(path: Path, captions: Captions) -> dict[Path, list[Fault]]:
     """Every fault of a features file, and of the file of names beside it if there is one; lines are those of the names."""
     try:
         faults = _match(path, captions)[2]
+    except _FileError as error:
+        return {error.path: [error.fault]}
     except DataError as error:
         return {path: [Fault(0, str(error))]}
     files = [path, names_file(path)] if names_file(path).exists() else [path]
     return {file: [fault for where, fault in faults if where == file] for file in files}
+
+
+class _FileError(DataError):
+    """A file that is of no use at all, of which lists of faults name file and fault apart."""
+
+    def __init__(self, path: Path, message: str) -> None:
+        super().__init__(f"{path}: {message}")
+        self.path, self.fault = path, Fault(0, message)
 
 
 def _unpacked(path: Path) -> Path:
@@ -186,14 +233,18 @@ def _refuse(faults: Sequence[tuple[Path, Fault]]) -> None:
         raise DataError(f"{path}{f', line {line}' if line else ''}: {message}{more}")
 
 
-def _parse(path: Path, split: Split | None) -> tuple[Captions, list[Fault]]:
-    """What can be read of a file, and what cannot."""
+def _parse(path: Path, split: Split | None, *, wants_words: bool = False) -> tuple[Captions, list[Fault]]:
+    """What can be read of a file, and what cannot; with ``wants_words``, captions without any are faults, and are read all the same."""
     found = Captions([], [], name=str(path))
     if split is not None and not is_json(path):
         return found, [Fault(0, f"expected Karpathy's JSON, called .json, for the split {split!r}, got lines, which have no splits")]
     number_of: dict[str, int] = {}
     faults: list[Fault] = []
     for place, image, captions in _records(path, split, faults) if is_json(path) else _columns(path, faults):
+        for caption in captions:
+            if wants_words and all(character in _NO_WORD or unicodedata.category(character)[0] in "PZ" for character in caption):
+                message = f"expected words, got none but punctuation: {caption!r}, a caption of the image {image!r}"
+                faults.append(Fault(0, f"record {place}: {message}") if is_json(path) else Fault(place, message))
         number = number_of.setdefault(image, len(found))
         if number < len(found):
             found.captions[number].extend(captions)
@@ -247,7 +298,8 @@ def _records(path: Path, split: Split | None, faults: list[Fault]) -> Iterator[t
         faults.append(Fault(0, f"expected images of the split {split!r}, got {there}"))
         return
     for number, image in enumerate(images, start=1):
-        if split is None or not isinstance(image, dict) or image.get("split") in (*_FILES_SPLITS[split], None):
+        stated = image.get("split") if isinstance(image, dict) else None
+        if split is None or not isinstance(stated, str) or stated in _FILES_SPLITS[split]:
             try:
                 yield number, *_captions_of(image, needs_split=split is not None)
             except DataError as error:
@@ -264,8 +316,13 @@ def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
             "expected the name of an image under filename, and perhaps its folder under filepath, got captions without an image"
         )
     name = "/".join(part for part in (folder.strip().rstrip("/"), name.strip()) if part)
-    if needs_split and image.get("split") is None:
+    if _BREAK.search(name):
+        raise DataError(f"expected the name of an image on one line and without tabs, got {name!r}")
+    split = image.get("split")
+    if needs_split and split is None:
         raise DataError(f"expected a split for the image {name!r}, got none")
+    if split is not None and not isinstance(split, str):
+        raise DataError(f'expected a split such as "train" for the image {name!r}, got {json.dumps(split)[:50]}')
     sentences = image.get("sentences")
     if not isinstance(sentences, list) or not sentences:
         raise DataError(f"expected one or more sentences, got the image {name!r} without a caption")
@@ -313,22 +370,22 @@ def _map(path: Path) -> Features:
         # A private map, which can be written to without a change of the file: torch takes no other without a warning.
         features = np.asarray(np.lib.format.open_memmap(path, mode="c"))
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"cannot read {path}: expected an array of numbers as numpy.save writes it (.npy): {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise _FileError(path, f"cannot read it: expected an array of numbers as numpy.save writes it (.npy): {why}") from error
     if features.ndim != 2 or not features.shape[1]:
-        raise DataError(f"{path}: expected features [images, size], a row for each image, got an array of shape {list(features.shape)}")
+        raise _FileError(path, f"expected features [images, size], a row for each image, got an array of shape {list(features.shape)}")
     if features.dtype not in _FLOATS:
-        raise DataError(f"{path}: expected features as float16, float32 or float64, got {features.dtype.str}: convert them with astype")
+        raise _FileError(path, f"expected features as float16, float32 or float64, got {features.dtype.str}: convert them with astype")
     return features
 
 
 def _rows_by_name(path: Path, names: Path, count: int, places: Mapping[str, str]) -> tuple[dict[str, int], list[tuple[Path, Fault]]]:
     """The row of each image that has one, by the names of the rows; ``places`` are the images with where they stand, for messages."""
     rows: dict[str, int] = {}
-    called: defaultdict[str, list[str]] = defaultdict(list)  # names by their last part
     faults: list[tuple[Path, Fault]] = []
     lines = [line.strip() for line in read_lines(names)]
     if len(lines) != count:
-        raise DataError(f"{names}: expected a name for each of the {count:,} rows of {path}, one per line, got {len(lines):,}")
+        raise _FileError(names, f"expected a name for each of the {count:,} rows of {path}, one per line, got {len(lines):,}")
     for row, name in enumerate(lines):
         if not name:
             faults.append((names, Fault(row + 1, "expected the name of an image, got an empty line")))
@@ -336,24 +393,11 @@ def _rows_by_name(path: Path, names: Path, count: int, places: Mapping[str, str]
             faults.append((names, Fault(row + 1, f"expected each image once, got {name!r} again, which is on line {rows[name] + 1}")))
         else:
             rows[name] = row
-            called[name.rpartition("/")[2]].append(name)
-    found: dict[str, int] = {}
-    owner: dict[str, str] = {}
+    found, unclear = match_names(places, rows)
     for image, place in places.items():
-        fitting = [image] if image in rows else [name for name in called[image.rpartition("/")[2]] if _ends_alike(name, image)]
-        if len(fitting) != 1:
-            several = f"{len(fitting)}: {', '.join(map(repr, fitting))}" if fitting else "none"
-            faults.append((path, Fault(0, f"expected one row for image {place}, got {several} in {names}")))
-        elif owner.setdefault(fitting[0], image) != image:
-            faults.append((path, Fault(0, f"expected a row for image {place}, got one for {owner[fitting[0]]!r} as well: {fitting[0]!r}")))
-        else:
-            found[image] = rows[fitting[0]]
-    return found, faults
-
-
-def _ends_alike(first: str, second: str) -> bool:
-    """Whether one is the other with folders in front."""
-    return first.endswith("/" + second) or second.endswith("/" + first)
+        if image not in found:
+            faults.append((path, Fault(0, f"expected one row for image {place}, got {unclear.get(image, 'none')} in {names}")))
+    return {image: rows[name] for image, name in found.items()}, faults
 
 
 def _not_finite(features: Features, row_of: Mapping[str, int]) -> Iterator[str]:

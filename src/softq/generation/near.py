@@ -17,7 +17,7 @@ _SCORES = 1 << 25  # cosines that are held at a time, whatever the number of vec
 _NOTHING = 1e-12  # a vector shorter than this has no direction: its cosine with any is 0
 
 
-def nearest(vectors: Tensor, count: int, *, groups: Tensor | None = None, device: torch.device | str | None = None) -> Tensor:
+def nearest(vectors: Tensor, count: int, *, device: torch.device | str | None = None) -> Tensor:
     """The ``count`` other vectors with the highest cosine for each of ``vectors [N, D]``, best first, int64 ``[N, count]`` on the CPU.
 
     Every pair is looked at, a block of rows at a time: N² · D operations, and beside the vectors themselves memory for one block of
@@ -26,15 +26,11 @@ def nearest(vectors: Tensor, count: int, *, groups: Tensor | None = None, device
     Args:
         vectors: floats, of 16 bits or more.
         count: neighbours of each; -1 stands where there are fewer.
-        groups: integers ``[N]``; those of the same group, such as one image that is there once for each of its captions, are no
-            neighbours. None: each is a group of its own.
         device: where to compute, by default where the vectors are.
 
     >>> vectors = torch.tensor([[1.0, 0.0], [2.0, 0.2], [0.0, 1.0]])
     >>> nearest(vectors, 2).tolist()
     [[1, 2], [0, 2], [1, 0]]
-    >>> nearest(vectors, 2, groups=torch.tensor([0, 0, 1])).tolist()
-    [[2, -1], [2, -1], [1, 0]]
 
     """
     check_count("count", count)
@@ -43,18 +39,15 @@ def nearest(vectors: Tensor, count: int, *, groups: Tensor | None = None, device
     if not vectors.is_floating_point():
         raise DtypeError(f"vectors must hold floating-point numbers, got {vectors.dtype}")
     total = len(vectors)
-    if groups is None:
-        groups = torch.arange(total)
-    elif groups.shape != (total,):
-        raise ShapeError(f"groups must have shape [{total}], one for each vector, got {list(groups.shape)}")
     device = torch.device(device) if device is not None else vectors.device
-    units, groups = _directions(vectors.detach().to(device)), groups.to(device)
+    units = _directions(vectors.detach().to(device))
     found = torch.full((total, count), -1)
     rows = max(1, _SCORES // max(total, 1))
     with matrix_precision("float32"):
         for begin in range(0, total, rows):
             some = slice(begin, begin + rows)
-            cosines = (units[some] @ units.T).masked_fill_(groups[some, None] == groups, -torch.inf)  # [rows, N]
+            cosines = units[some] @ units.T  # [rows, N]
+            cosines.diagonal(begin).fill_(-torch.inf)  # none is its own neighbour
             best = cosines.topk(min(count, total), 1)
             found[some, :total] = best.indices.masked_fill(best.values == -torch.inf, -1).cpu()
     return found
@@ -66,6 +59,12 @@ def _directions(vectors: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     if not bool(norms.isfinite().all()):
         row = int((~norms.isfinite()).nonzero()[0, 0])
+        if bool(vectors[row].isfinite().all()):
+            largest = float(vectors[row].abs().max())
+            raise DataError(
+                f"the features of row {row + 1} of {len(vectors)} are too large, up to {largest:g}: their length is infinite in "
+                f"{str(vectors.dtype).removeprefix('torch.')}; divide the features of all images by one number"
+            )
         raise DataError(f"vectors must be finite to have neighbours, vector {row} has length {float(norms[row]):g}")
     return vectors / norms.clamp(min=_NOTHING)
 

@@ -77,6 +77,7 @@ def extract(
     if not images:
         raise DataError("expected images to encode, got none")
     names = list(images)
+    rows: _Rows | None = None
     try:
         with _Rows.open(out, names, encoder, precision) as rows:
             before = _encode_missing(rows, images, encoder, batch_size, threads, progress)
@@ -88,7 +89,8 @@ def extract(
                 refuse_corrupt(corrupt, "; no other image is left")
             rows.finish(out, kept)
     except OSError as error:
-        raise RunError(f"cannot write {out}: {error.strerror or error}; what is done is kept, and the same call goes on with it") from error
+        kept_rows = "; what is done is kept, and the same call goes on with it" if rows is not None and rows.noted else ""
+        raise RunError(f"cannot write {out}: {error.strerror or error}{kept_rows}") from error
     return Extracted(kept, encoder.features, corrupt, before)
 
 
@@ -133,6 +135,7 @@ class _Rows:
     about: dict[str, Any]  # what the file is to be
     done: int = 0  # so many rows from the first one have features, except those of corrupt images
     corrupt: dict[int, str] = field(default_factory=dict)
+    noted: int = 0  # how many were done at the last note: these outlast a stop
 
     @classmethod
     @contextmanager
@@ -152,7 +155,7 @@ class _Rows:
             with part.open("w+b") as file:
                 yield cls(file, notes, about)
             return
-        kept = read_json(notes)
+        kept = _check_notes(notes, read_json(notes))
         differing = [f"{key} {kept['about'].get(key)}, now {value}" for key, value in about.items() if kept["about"].get(key) != value]
         if differing:
             raise RunError(
@@ -160,12 +163,27 @@ class _Rows:
                 f"finish it with the same ones, choose another --out, or delete {notes} to begin anew"
             )
         with part.open("r+b") as file:
-            yield cls(file, notes, about, kept["done"], {int(row): why for row, why in kept["corrupt"].items()})
+            rows = cls(file, notes, about, kept["done"], {int(row): why for row, why in kept["corrupt"].items()}, kept["done"])
+            rows.check_size(part.stat().st_size)
+            yield rows
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of a number."""
         return np.dtype(str(self.about["precision"]))
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row."""
+        return int(self.about["features"]) * self.dtype.itemsize
+
+    def check_size(self, size: int) -> None:
+        """An error if a file of so many bytes has not all rows that are done."""
+        if size < self.done * self.row_bytes:
+            raise RunError(
+                f"{self.file.name} is damaged: expected {self.done * self.row_bytes:,} bytes or more of {self.done:,} rows that are done, "
+                f"got {size:,}; delete it to begin anew"
+            )
 
     def missing(self, files: list[Path]) -> list[int]:
         """Rows that are to be filled: corrupt ones, those of files that have changed since, and all that were not reached."""
@@ -191,17 +209,19 @@ class _Rows:
         self.file.flush()
         os.fsync(self.file.fileno())
         write_atomically(self.notes, as_json({"about": self.about, "done": self.done, "corrupt": self.corrupt}).encode())
+        self.noted = self.done
 
     def finish(self, out: Path, names: Sequence[str]) -> None:
         """Put the file in its place, with the names beside it and without the rows of corrupt images."""
         whole = out.with_name(f".{out.name}.whole")
-        width = self.about["features"]
-        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (len(names), width)}
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (len(names), self.about["features"])}
         with whole.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header)
             for row in range(self.done):
-                self.file.seek(row * width * self.dtype.itemsize)
-                content = self.file.read(width * self.dtype.itemsize)
+                self.file.seek(row * self.row_bytes)
+                content = self.file.read(self.row_bytes)
+                if len(content) < self.row_bytes:
+                    self.check_size(row * self.row_bytes + len(content))
                 if row not in self.corrupt:
                     file.write(content)
             file.flush()
@@ -211,3 +231,21 @@ class _Rows:
         os.replace(whole, out)
         self.notes.unlink()
         Path(self.file.name).unlink()
+
+
+def _check_notes(path: Path, notes: Any) -> dict[str, Any]:
+    """Notes as `_Rows.note` writes them; an error that names their file where they are something else."""
+    found = notes if isinstance(notes, dict) else {}
+    about, done, corrupt = (found.get(key) for key in ("about", "done", "corrupt"))
+    if not (
+        isinstance(about, dict)
+        and isinstance(done, int)
+        and isinstance(about.get("images"), int)
+        and 0 <= done <= about["images"]
+        and isinstance(corrupt, dict)
+        and all(row.isdecimal() and int(row) < done for row in corrupt)
+    ):
+        raise RunError(
+            f"{path} is damaged: expected notes of what is done of a file of features, got something else; delete it to begin anew"
+        )
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from softq.data.captions import Captions
+from softq.data.captions import Captions, match_names
 from softq.errors import DataError, DependencyError
 
 try:
@@ -66,29 +65,22 @@ def find_images(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 def images_of_captions(images: Mapping[str, Path], captions: Captions) -> dict[str, Path]:
-    """The images that captions name, in their order and by their names; folders in front may differ where only one image fits.
+    """The images that captions name, in their order and by their names, as `match_names` finds them.
 
     >>> images_of_captions({"2014/a.jpg": Path("x/2014/a.jpg"), "b.jpg": Path("x/b.jpg")}, Captions(["a.jpg"], [["A dog."]]))
     {'a.jpg': PosixPath('x/2014/a.jpg')}
     """
-    called: defaultdict[str, list[str]] = defaultdict(list)
-    for name in images:
-        called[name.rpartition("/")[2]].append(name)
-    found: dict[str, Path] = {}
+    found, unclear = match_names(captions.images, images)
     missing = []
     for number, wanted in enumerate(captions.images):
-        alike = [name for name in called[wanted.rpartition("/")[2]] if f"/{name}".endswith(f"/{wanted}") or wanted.endswith(f"/{name}")]
-        fitting = [wanted] if wanted in images else alike
-        if len(fitting) > 1:
-            raise DataError(f"expected one image {wanted!r} ({captions.place(number)}), got {len(fitting)}: {', '.join(fitting[:_SHOWN])}")
-        if fitting:
-            found[wanted] = images[fitting[0]]
-        else:
+        if wanted in unclear:
+            raise DataError(f"expected one image {wanted!r} ({captions.place(number)}), got {unclear[wanted]}")
+        if wanted not in found:
             missing.append(f"{wanted!r} ({captions.place(number)})")
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise DataError(f"expected an image for each name, got none for {', '.join(missing[:_SHOWN])}{more}")
-    return found
+    return {wanted: images[name] for wanted, name in found.items()}
 
 
 def read_picture(file: Path, size: int, crop: float, interpolation: Interpolation) -> npt.NDArray[np.uint8]:
