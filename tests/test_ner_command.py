@@ -214,9 +214,9 @@ def test_reproduce_all_and_what_it_refuses(tmp_path, monkeypatch, corpus):
     started.clear()
     wanted = ["ner at the paper's scale is trained on CoNLL-2003", "--train eng.train --test eng.testb"]
     refused(softq("reproduce", "ner", "--scale", "paper"), "there is no file eng.train", *wanted)
-    refused(softq("reproduce", "--scale", "paper"), *wanted)
+    refused(softq("reproduce", "--scale", "paper"), "captioning at the paper's scale is trained on MSCOCO")
     refused(softq("reproduce", "ner", "--scale", "paper", "--train", corpus / "train.conll"), "there is no file eng.testb", *wanted)
-    refused(softq("reproduce", "--inputs", "30"), "ner: there is no flag --inputs", "softq reproduce TASK --inputs 30")
+    refused(softq("reproduce", "--inputs", "30"), "captioning: there is no flag --inputs", "softq reproduce TASK --inputs 30")
     refused(softq("reproduce", "ner", "--data", "folder"), "there is no folder folder")
     assert started == []
     named = ["--train", corpus / "train.conll", "--test", corpus / "test.conll"]

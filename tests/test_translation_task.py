@@ -234,7 +234,7 @@ def test_sentences_that_are_too_long_are_left_out_of_training_alone(tmp_path):
     found = prepared("--train", train, "--dev", dev, "--max-length", 2)
     assert found.left_out == 2
     assert (len(found.train), len(found.dev.examples)) == (2, 3)
-    assert found.train.take(torch.arange(2))[1].lengths.tolist() == [[1], [2]]
+    assert found.train.take_references(torch.arange(2)).lengths.tolist() == [[1], [2]]
     assert [len(several) for several in found.dev.references] == [2, 1, 1]
     assert run(tmp_path / "run", "--train", train, "--dev", dev, "--max-length", 2)["left_out"] == 2
     with pytest.raises(DataError, match=r"train.tsv: expected a sentence of at most max_length = 1 words, got none"):

@@ -55,6 +55,7 @@ def main(
     - `softq train classification --objective sqdml --tau 1.1`: one model; `softq sweep` trains many, `softq report` shows them
     - `softq train ner --train FILE --dev FILE --out runs/ner`: a tagger of your own
     - `softq train parsing --train FILE --dev FILE --out runs/trees`: a dependency parser of your own treebank (CoNLL-U)
+    - `softq train translation --train FILE --dev FILE --out runs/mt`, `softq train captioning --train FILE --dev FILE --out runs/captions`
     - `softq predict runs/ner FILES`, `softq evaluate runs/ner FILE`: labels or trees, and how good they are
     - `softq data check FILES`, `softq data stats FILES`: faults and counts of column files and treebanks, and how far annotators agree
     - `softq theory`: what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly

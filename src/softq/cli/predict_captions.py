@@ -85,7 +85,7 @@ def _read_table(path: Path) -> _Pictured:
 def _count_rows(path: Path) -> int:
     """How many rows an array has; 0 of what is none, which whoever reads it next will say."""
     try:
-        return len(np.load(path, mmap_mode="r"))
+        return len(np.lib.format.open_memmap(path, mode="r"))
     except (OSError, ValueError, EOFError, TypeError):
         return 0
 
