@@ -70,7 +70,7 @@ def test_splits_of_one_file(tmp_path):
     both = write_json(tmp_path / "all.json", {"train": range(8), "val": range(20, 24), "restval": range(30, 32), "test": range(40, 43)})
     found = read_parts(recipe("--train", both, "--dev", both, "--test", both).data)
     expected = ([*range(8), 30, 31], range(20, 24), range(40, 43))
-    for part, numbers in zip(found, expected, strict=True):
+    for part, numbers in zip(vars(found).values(), expected, strict=True):
         assert part.captions.images == [f"{number}.jpg" for number in numbers]
         assert np.array_equal(part.features, features_of(numbers))
         assert part.captions.captions == [captions_of(number) for number in numbers]
@@ -171,6 +171,12 @@ def test_files_that_are_not_there(tmp_path, files):
         prepared("--train", alone)
 
 
+def test_a_folder_of_images_that_is_not_there(tmp_path, files):
+    assert prepared("--train", files["train"], "--images", tmp_path)
+    with pytest.raises(DataError, match=r"images: expected a folder with the images, .* got nowhere"):
+        prepared("--train", files["train"], "--images", "nowhere")
+
+
 def test_files_are_read_once_until_they_change(tmp_path):
     train = write(tmp_path / "train.captions.tsv", {"1.jpg": ["a dog"], "2.jpg": ["a cat"]}, features_of([1, 2]))
     first = prepared("--train", train)
@@ -182,7 +188,7 @@ def test_files_are_read_once_until_they_change(tmp_path):
 
 def test_the_built_in_world_is_drawn_anew_for_each_part():
     found = read_parts(recipe().data)
-    names = [part.captions.images for part in found]
+    names = [part.captions.images for part in vars(found).values()]
     assert [len(part) for part in names] == [32, 8, 8]
     assert names[1] != names[2]
     drawn = WORLD.draw(8, seed=2, captions=3)

@@ -162,6 +162,15 @@ def test_gains_by_every_metric():
         assert [row["Corpus BLEU, paper (MSCOCO)"] for row in rows.values()] == ["-0.08", "0.63", "0.71"]
 
 
+def test_an_objective_with_one_temperature_is_a_point_beside_the_others():
+    one_each = [system("ml", None, 0.31, 0.30), system("raml", 3.0, 0.32, 0.31), system("sqdml", 0.05, 0.36, 0.33)]
+    figure = part(section(make(one_each)), "reward-by-temperature")
+    assert legend_of(figure)[0] == ["RAML", "SQDML", "ML"]
+    assert float(rows_of(figure.numbers)["0.05"]["Test average reward: SQDML"]) == pytest.approx(33)
+    alone = section(make([one_each[0], one_each[1], system("sqdml", 3.0, 0.36, 0.33)]))
+    assert "reward-by-temperature" not in [one.name for one in alone.parts]  # nothing goes along an axis
+
+
 def test_figures_of_temperatures():
     shown = section(temperatures(WORLD))
     figure = part(shown, "reward-by-temperature")

@@ -231,9 +231,10 @@ def test_a_folder_below_a_file(tmp_path):
 def test_nothing_is_pickled():
     banned = re.compile(r"\bpickle\b|torch\.(save|load)\b|\bjoblib\b|\bmarshal\b|\bshelve\b|allow_pickle|\bnp\.(save|load)\b")
     for path in Path(softq.__file__).parent.rglob("*.py"):
-        # weights of others come as torch writes them: tensors are read from there, and nothing else
-        lines = (line for line in path.read_text().splitlines() if "weights_only=True" not in line)
-        told = [line for line in lines if banned.search(line) and not line.lstrip().startswith(("#", '"""'))]
+        told = [line for line in path.read_text().splitlines() if banned.search(line) and not line.lstrip().startswith(("#", '"""'))]
+        if path.name == "encoders.py":  # weights of others come as torch saves them: tensors are read from there, and nothing else
+            assert len(told) == 1
+            assert "weights_only=True" in told.pop()
         assert not told, f"{path}: {told}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -30,6 +30,11 @@ class Bitext:
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    def take(self, numbers: Sequence[int]) -> Bitext:
+        """Some of the sources, with their references."""
+        lines = [self.lines[number] for number in numbers] if self.lines else []
+        return Bitext([self.sources[number] for number in numbers], [self.references[number] for number in numbers], lines, self.name)
 
     def place(self, number: int) -> str:
         """Where a source stands, for messages.

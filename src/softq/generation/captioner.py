@@ -13,10 +13,11 @@ from torch import Tensor
 
 from softq.data.vocabulary import Vocabulary, vocabulary_from_tensors
 from softq.errors import DataError, RecipeError
+from softq.generation.recipe import check_network
 from softq.generation.saved import SavedModel, about_tensor
 from softq.generation.search import BeamSettings, Said, Search, evaluating, on_device
 from softq.models.captioner import ImageCaptioner
-from softq.recipe import at_least, build, check_positive, key
+from softq.recipe import at_least, build, key
 
 Array = np.ndarray[Any, Any]
 
@@ -34,11 +35,7 @@ class CaptionerSettings:
 
     def __post_init__(self) -> None:
         """Sizes are sizes."""
-        for name in ("embedding", "hidden", "layers"):
-            at_least(name, getattr(self, name), 1)
-        if not 0 <= self.dropout < 1:
-            raise RecipeError(f"dropout must lie in [0, 1), got {self.dropout}")
-        check_positive("init", self.init)
+        check_network(embedding=self.embedding, hidden=self.hidden, layers=self.layers, dropout=self.dropout, init=self.init)
         if self.tie and self.embedding != self.hidden:
             raise RecipeError(f"tie needs embedding = hidden, got {self.embedding} and {self.hidden}")
 

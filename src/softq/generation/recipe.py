@@ -150,6 +150,15 @@ class SequenceTraining(Training):
     )
 
 
+def check_network(*, dropout: float, init: float, **sizes: int) -> None:
+    """Refuse what no network has."""
+    for name, size in sizes.items():
+        at_least(name, size, 1)
+    if not 0 <= dropout < 1:
+        raise RecipeError(f"dropout must lie in [0, 1), got {dropout}")
+    check_positive("init", init)
+
+
 def check_objective(objective: Objective, candidates: Candidates, *, merge: bool) -> None:
     """Refuse objectives that models of sentences have not; without ``merge`` each reference is an example of its own."""
     if objective.temperature_scaled:

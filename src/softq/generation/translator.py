@@ -13,12 +13,13 @@ from torch import Tensor
 
 from softq.data.vocabulary import Vocabulary, vocabulary_from_tensors
 from softq.errors import RecipeError
+from softq.generation.recipe import check_network
 from softq.generation.saved import SavedModel, about_tensor
 from softq.generation.search import BeamSettings, Said, Search, evaluating, on_device
 from softq.models.sequence import SequenceModel
 from softq.models.transformer import TransformerTranslator
 from softq.models.translator import AttentionalTranslator
-from softq.recipe import at_least, build, check_positive, key
+from softq.recipe import build, check_positive, key
 from softq.sentences import Sentences
 
 _WINDOW = 1024  # texts that are sorted by length together
@@ -40,11 +41,8 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         """Sizes are sizes."""
-        for name in ("embedding", "hidden", "layers", "heads"):
-            at_least(name, getattr(self, name), 1)
-        if not 0 <= self.dropout < 1:
-            raise RecipeError(f"dropout must lie in [0, 1), got {self.dropout}")
-        check_positive("init", self.init)
+        sizes = {"embedding": self.embedding, "hidden": self.hidden, "layers": self.layers, "heads": self.heads}
+        check_network(**sizes, dropout=self.dropout, init=self.init)
         if self.kind == "lstm" and self.tie and self.embedding != self.hidden:
             raise RecipeError(f"tie needs embedding = hidden, got {self.embedding} and {self.hidden}")
         if self.kind == "transformer" and (self.hidden % self.heads or self.hidden % 2):

@@ -39,13 +39,13 @@ def captioning_results(task: Task, sweep: Sweep, folder: Path, scale: str, runs:
 
 def _from_data(task: Task, results: CaptioningResults, members: Members) -> dict[str, Any]:
     """The fields that need the data."""
-    parts = read_parts(results.recipe.data)._asdict()
+    parts = read_parts(results.recipe.data)
     chosen = results.chosen()
     rows = test_rows(task, [system for system, _ in chosen], members)  # of these alone: each has to caption the test part again
     rivals = [best for variant in results.variants() if {"RAML", "SQDML"} <= (best := best_of_each(variant)).keys()]
     study = study_of(results, members, rows)
     return {
-        "sentences": {name: len(part.captions) for name, part in parts.items() if part is not None},
+        "sentences": {name: len(part) for name, part in vars(parts).items() if part is not None},
         "judged": {system.name: judge_by(JUDGED, rows[system.name], None if ml is None else rows[ml.name]) for system, ml in chosen},
         "over_raml": {best["SQDML"].name: tests_by(JUDGED, rows[best["SQDML"].name], rows[best["RAML"].name]) for best in rivals},
         "study": study,

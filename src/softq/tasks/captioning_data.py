@@ -19,9 +19,9 @@ from softq.errors import DataError, RunError
 from softq.generation.captioner import Captioner, CaptionerSettings
 from softq.generation.examples import Examples, Vectors
 from softq.generation.near import NearReferences, nearest
-from softq.tasks.captioning_recipe import MOST_OF_TRAIN, CaptionData, CaptionVocabulary
+from softq.tasks.captioning_recipe import CaptionData, CaptionVocabulary
 from softq.tasks.files import halves, once
-from softq.tasks.words import check_architecture, start_file
+from softq.tasks.words import Parts, check_architecture, start_file
 
 Array = np.ndarray[Any, Any]
 
@@ -31,47 +31,23 @@ SCENES_ENCODER = "scenes"
 _SPLITS: dict[str, Split] = {"train": "train", "dev": "val", "test": "test"}  # of Karpathy's JSON
 
 
-class Captioned(NamedTuple):
+@dataclass(frozen=True)
+class Captioned:
     """Images with captions, and a row of features for each."""
 
     captions: Captions
     features: Array
+
+    def __len__(self) -> int:
+        return len(self.captions)
 
     def take(self, numbers: Sequence[int]) -> Captioned:
         """Some of the images."""
         return Captioned(self.captions.take(numbers), self.features[np.asarray(numbers, np.int64)])
 
 
-class CaptionedParts(NamedTuple):
-    """What a recipe's data section names.
-
-    Attributes:
-        train: to learn from.
-        dev: to choose by; None: some of train.
-        test: of the final numbers; None: dev again.
-
-    """
-
-    train: Captioned
-    dev: Captioned | None
-    test: Captioned | None
-
-    @property
-    def judged(self) -> Captioned:
-        """Dev, or as many images of train as are captioned in little time, at equal distances: files are often sorted."""
-        if self.dev is not None:
-            return self.dev
-        most, there = MOST_OF_TRAIN, len(self.train.captions)
-        return self.train if there <= most else self.train.take([place * there // most for place in range(most)])
-
-    @property
-    def tested(self) -> Captioned:
-        """Test, or what the development scores are of."""
-        return self.judged if self.test is None else self.test
-
-
 @once(2)
-def read_parts(data: CaptionData) -> CaptionedParts:
+def read_parts(data: CaptionData) -> Parts[Captioned]:
     """Read the files, or draw from the built-in world; what does not fit is an error with file and line."""
     if not data.train:
         return _draw(data)
@@ -79,12 +55,12 @@ def read_parts(data: CaptionData) -> CaptionedParts:
     if train is None:
         raise ValueError("a training file was named")
     if data.halve_dev and dev is not None:
-        chosen_on, tested_on = halves(data.dev, range(len(dev.captions)))
+        chosen_on, tested_on = halves(data.dev, range(len(dev)))
         dev, test = dev.take(chosen_on), dev.take(tested_on)
     sizes = {part.features.shape[1] for part in (train, dev, test) if part is not None}
     if len(sizes) > 1:
         raise DataError(f"expected features of one size for all images, got {', '.join(map(str, sorted(sizes)))}: were they made alike?")
-    return CaptionedParts(train, dev, test)
+    return Parts(train, dev, test)
 
 
 def _read(data: CaptionData, part: str) -> Captioned:
@@ -93,14 +69,14 @@ def _read(data: CaptionData, part: str) -> Captioned:
     return Captioned(captions, read_features(Path(data.features_of(part)), captions))
 
 
-def _draw(data: CaptionData) -> CaptionedParts:
+def _draw(data: CaptionData) -> Parts[Captioned]:
     world = SceneWorld()
     parts = []
     for part, size in enumerate((data.scenes, data.dev_scenes, data.dev_scenes)):
         drawn = world.draw(size, seed=4 * data.seed + part, captions=data.captions)
         captions = Captions([scene.name for scene in drawn.scenes], drawn.captions)
         parts.append(Captioned(captions, scene_features(np.stack([render(scene) for scene in drawn.scenes]))))
-    return CaptionedParts(*parts)
+    return Parts(*parts)
 
 
 def scenes_of(part: Captioned) -> list[Scene]:
@@ -175,6 +151,8 @@ def number_test(data: CaptionData, vocabulary: Vocabulary) -> Part:
 
 def prepare(data: CaptionData, vocabulary: CaptionVocabulary, model: CaptionerSettings, start: str = "") -> Prepared:
     """Read and number, or find it done; with ``start``, a run folder or a model's file, by the words of that model."""
+    if data.images and not Path(data.images).is_dir():
+        raise DataError(f"images: expected a folder with the images, for the pictures of the report, got {data.images}")
     prepared: Prepared = _prepare(_Wanted(data, vocabulary, start_file(start, "captioning")))
     if prepared.start is not None:
         check_architecture(start, model, prepared.start.settings, prepared.start.settings.same_parameters(model))

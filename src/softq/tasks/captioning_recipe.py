@@ -11,10 +11,7 @@ from softq.generation.captioner import CaptionDecoding, CaptionerSettings
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining, check_objective
 from softq.recipe import Objective, at_least, check_seed, key
 from softq.tasks.files import check_parts
-from softq.tasks.words import VocabularySettings
-
-MOST_OF_TRAIN = 1000
-"""Training images that scores are of, where there is no development part: all would be decoded in every epoch."""
+from softq.tasks.words import MOST_OF_TRAIN, VocabularySettings
 
 
 @dataclass(frozen=True)

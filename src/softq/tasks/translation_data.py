@@ -14,40 +14,12 @@ from softq.errors import DataError
 from softq.generation.examples import Examples
 from softq.generation.translator import ModelSettings, Translator
 from softq.tasks.files import halves, once
-from softq.tasks.translation_recipe import MOST_OF_TRAIN, Data
-from softq.tasks.words import VocabularySettings, check_architecture, start_file
-
-
-class Corpora(NamedTuple):
-    """What a recipe's data section names.
-
-    Attributes:
-        train: to learn from; with ``merge`` a source is there once.
-        dev: to choose by; None: some of train.
-        test: of the final numbers; None: dev again.
-
-    """
-
-    train: Bitext
-    dev: Bitext | None
-    test: Bitext | None
-
-    @property
-    def judged(self) -> Bitext:
-        """Dev, or as many sentences of train as are decoded in little time, at equal distances: files are often sorted."""
-        if self.dev is not None:
-            return self.dev
-        most, there = MOST_OF_TRAIN, len(self.train)
-        return self.train if there <= most else _take(self.train, [place * there // most for place in range(most)])
-
-    @property
-    def tested(self) -> Bitext:
-        """Test, or what the development scores are of."""
-        return self.judged if self.test is None else self.test
+from softq.tasks.translation_recipe import Data
+from softq.tasks.words import Parts, VocabularySettings, check_architecture, start_file
 
 
 @once(2)
-def read_corpora(data: Data) -> Corpora:
+def read_corpora(data: Data) -> Parts[Bitext]:
     """Read the files, or draw from the built-in world; what does not fit is an error with file and line.
 
     In dev and test a source stands once, with all its references, so that halves of dev share none.
@@ -59,8 +31,8 @@ def read_corpora(data: Data) -> Corpora:
     test = _read(data.test, data.test_references) if data.test else None
     if data.halve_dev and dev is not None:
         chosen_on, tested_on = halves(data.dev, range(len(dev)))
-        dev, test = _take(dev, chosen_on), _take(dev, tested_on)
-    return Corpora(train if data.merge else _one_by_one(train), dev, test)
+        dev, test = dev.take(chosen_on), dev.take(tested_on)
+    return Parts(train if data.merge else _one_by_one(train), dev, test)
 
 
 def _read(path: str, references: Sequence[str], *, merge: bool = True) -> Bitext:
@@ -72,11 +44,11 @@ def world_of(data: Data) -> LanguageWorld:
     return LanguageWorld(idiom=data.idiom)
 
 
-def _draw(data: Data) -> Corpora:
+def _draw(data: Data) -> Parts[Bitext]:
     world = world_of(data)
     sizes = (data.sentences, data.references), *[(data.dev_sentences, data.dev_references_drawn)] * 2
     train, dev, test = (world.draw(size, seed=4 * data.seed + part, references=references) for part, (size, references) in enumerate(sizes))
-    return Corpora(train if data.merge else _one_by_one(train), dev, test)
+    return Parts(train if data.merge else _one_by_one(train), dev, test)
 
 
 def _one_by_one(text: Bitext) -> Bitext:
@@ -84,11 +56,6 @@ def _one_by_one(text: Bitext) -> Bitext:
     pairs = [(number, reference) for number, references in enumerate(text.references) for reference in references]
     lines = [text.lines[number] for number, _ in pairs] if text.lines else []
     return Bitext([text.sources[number] for number, _ in pairs], [[reference] for _, reference in pairs], lines, text.name)
-
-
-def _take(text: Bitext, numbers: Sequence[int]) -> Bitext:
-    lines = [text.lines[number] for number in numbers] if text.lines else []
-    return Bitext([text.sources[number] for number in numbers], [text.references[number] for number in numbers], lines, text.name)
 
 
 class Part(NamedTuple):

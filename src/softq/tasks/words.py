@@ -5,14 +5,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, Protocol, Self, TypeVar
 
 from softq.data.vocabulary import SPECIALS, SubwordVocabulary, Vocabulary, WordVocabulary
 from softq.errors import RecipeError, RunError
 from softq.recipe import at_least, key
 from softq.run import BEST
 
+MOST_OF_TRAIN = 1000
+"""Training inputs that scores are of, where there is no development part: all would be decoded in every epoch."""
+
 _BYTES = 256
+
+
+class Corpus(Protocol):
+    """Inputs with their references."""
+
+    def __len__(self) -> int:
+        """How many inputs."""
+        ...
+
+    def take(self, numbers: Sequence[int]) -> Self:
+        """Some of them."""
+        ...
+
+
+C = TypeVar("C", bound=Corpus)
+
+
+@dataclass(frozen=True)
+class Parts(Generic[C]):
+    """What a recipe's data section names.
+
+    Attributes:
+        train: to learn from.
+        dev: to choose by; None: some of train.
+        test: of the final numbers; None: dev again.
+
+    """
+
+    train: C
+    dev: C | None
+    test: C | None
+
+    @property
+    def judged(self) -> C:
+        """Dev, or as many inputs of train as are decoded in little time, at equal distances: files are often sorted."""
+        if self.dev is not None:
+            return self.dev
+        there = len(self.train)
+        return self.train if there <= MOST_OF_TRAIN else self.train.take([place * there // MOST_OF_TRAIN for place in range(MOST_OF_TRAIN)])
+
+    @property
+    def tested(self) -> C:
+        """Test, or what the development scores are of."""
+        return self.judged if self.test is None else self.test
 
 
 @dataclass(frozen=True)
