@@ -1,0 +1,1 @@
+"""softq inside other libraries: each needs its extra, and is imported by its own name, such as `softq.integrations.transformers`."""

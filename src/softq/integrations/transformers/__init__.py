@@ -1,0 +1,18 @@
+"""Fine-tune 🤗 Transformers models toward a reward: `RewardAugmentedTrainer` is a `transformers.Trainer` for ML, RAML and SQDML.
+
+Needs ``pip install 'softq[transformers]'``.
+"""
+
+from softq.errors import DependencyError
+
+try:
+    import transformers as _transformers  # noqa: F401
+except ImportError as error:
+    raise DependencyError("softq.integrations.transformers needs Transformers: pip install 'softq[transformers]'") from error
+
+from softq.integrations.transformers.arguments import RewardAugmentedArguments
+from softq.integrations.transformers.rewards import OnText
+from softq.integrations.transformers.rows import RewardAugmentedCollator, RowEncoder
+from softq.integrations.transformers.trainer import RewardAugmentedTrainer
+
+__all__ = ["OnText", "RewardAugmentedArguments", "RewardAugmentedCollator", "RewardAugmentedTrainer", "RowEncoder"]

@@ -1,0 +1,121 @@
+"""What a `RewardAugmentedTrainer` trains toward, beside what every Trainer is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from transformers import TrainingArguments
+
+from softq.checks import check_tau
+from softq.errors import RecipeError, TemperatureError
+from softq.importance import Estimator
+from softq.targets import ObjectiveName
+
+CandidateKind = Literal["ngram", "hamming", "edit", "recombined", "model", "dataset"]
+CorpusMetric = Literal["bleu", "chrf", "none"]
+
+_DRAWN = ("hamming", "edit", "model")  # candidates whose probability is known, as importance weights need it
+
+
+@dataclass
+class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of no type that mypy knows
+    """`transformers.TrainingArguments` with an objective.
+
+    The loss of a row is - Σ_s w_s log P(y_s | x) over candidates y_s, divided by the label tokens of the batch as Trainer does it, so
+    that learning rates for plain fine-tuning carry over. The weights w are those of ML (eq. 2 of the paper), RAML (eq. 4-5) or
+    SQDML (eq. 14-15).
+
+    Args:
+        objective: ``ml`` is Transformers' own loss where a row has one reference.
+        tau: temperature of RAML and SQDML, in units of the reward; see `softq.temperature`.
+        reward: name of a reward on token numbers (``bleu``, ``chrf``, ``rouge-l``, ``edit``, ``hamming``, ``accuracy``, ``exact``), or with
+            ``words:`` before it on the words of the decoded text. Any other reward is given to the trainer itself.
+        candidates: where they come from, several joined by ``+``: changed references (``ngram``, ``hamming``, ``edit``), references of
+            one row put together anew (``recombined``), the model's own samples (``model``), or the column ``candidates`` of the dataset
+            (``dataset``). References are always among them, except where the dataset's come with rewards and nothing else is asked for.
+        candidate_size: how many for a row, from each source.
+        k: how many of them a step uses; all if not given.
+        estimator: how they are weighed: ``set``, ``paper`` or ``importance`` (`softq.importance`).
+        max_n: longest n-gram that ``ngram`` and ``recombined`` change at once.
+        sampling_temperature: of the model's own samples, for ``model`` and for MBR.
+        sampling_top_p: likewise; 1: from the whole distribution.
+        max_new_tokens: longest text that is generated, in candidates and in evaluation.
+        eval_generate: whether evaluation generates texts and scores them.
+        eval_num_beams: beams of the search for the model's most probable text; 1: greedy.
+        eval_mbr_samples: samples of which evaluation chooses the one of highest expected reward, beside the most probable text; 0: none.
+        corpus_metric: of the generated texts, by sacreBLEU: ``bleu``, ``chrf`` or ``none``.
+
+    """
+
+    objective: ObjectiveName = field(default="raml", metadata={"help": "ml, raml or sqdml"})
+    tau: float | None = field(default=None, metadata={"help": "temperature of raml and sqdml, in units of the reward"})
+    reward: str = field(default="bleu", metadata={"help": "reward by name, on token numbers, or on words with words: before it"})
+    candidates: str = field(default="ngram", metadata={"help": "ngram, hamming, edit, recombined, model, dataset, or several joined by +"})
+    candidate_size: int = field(default=8, metadata={"help": "candidates of a row, from each source"})
+    k: int | None = field(default=None, metadata={"help": "candidates that a step uses; all if not given"})
+    estimator: Estimator = field(default="set", metadata={"help": "set, paper or importance"})
+    max_n: int = field(default=4, metadata={"help": "longest n-gram that is changed at once"})
+    sampling_temperature: float = field(default=1.0, metadata={"help": "of the model's own samples"})
+    sampling_top_p: float = field(default=1.0, metadata={"help": "of the model's own samples; 1: from the whole distribution"})
+    max_new_tokens: int = field(default=128, metadata={"help": "longest text that is generated"})
+    eval_generate: bool = field(default=True, metadata={"help": "whether evaluation generates texts and scores them"})
+    eval_num_beams: int = field(default=1, metadata={"help": "beams in evaluation; 1: greedy"})
+    eval_mbr_samples: int = field(default=0, metadata={"help": "samples for minimum Bayes risk in evaluation; 0: none"})
+    corpus_metric: CorpusMetric = field(default="bleu", metadata={"help": "bleu, chrf or none"})
+    # rows have columns that no model knows: references and candidates
+    remove_unused_columns: bool = field(default=False, metadata={"help": "kept False: the columns are the collator's to read"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, choices in (("objective", ObjectiveName), ("estimator", Estimator), ("corpus_metric", CorpusMetric)):
+            _check_choice(name, getattr(self, name), get_args(choices))
+        for kind in self.candidate_kinds:
+            _check_choice("candidates", kind, get_args(CandidateKind))
+        if len(set(self.candidate_kinds)) < len(self.candidate_kinds):
+            raise RecipeError(f"candidates must name each source once, got {self.candidates!r}")
+        for name, least in (("candidate_size", 1), ("max_n", 1), ("max_new_tokens", 1), ("eval_num_beams", 1), ("eval_mbr_samples", 0)):
+            _check_number(name, getattr(self, name), least)
+        if self.k is not None:
+            _check_number("k", self.k, 1)
+        if self.remove_unused_columns:
+            raise RecipeError("remove_unused_columns must stay False: references and candidates are columns that the model does not know")
+        if not 0 < self.sampling_top_p <= 1:
+            raise RecipeError(f"sampling_top_p must lie in 0..1, got {self.sampling_top_p}")
+        if not self.sampling_temperature > 0:
+            raise RecipeError(f"sampling_temperature must be positive, got {self.sampling_temperature}")
+        if self.objective != "ml":
+            self._check_target()
+
+    @property
+    def candidate_kinds(self) -> tuple[str, ...]:
+        """Where candidates come from.
+
+        >>> RewardAugmentedArguments(tau=0.2, candidates="ngram+model", report_to=[]).candidate_kinds
+        ('ngram', 'model')
+        """
+        return tuple(self.candidates.split("+"))
+
+    def _check_target(self) -> None:
+        if self.tau is None:
+            raise TemperatureError(f"{self.objective} needs a temperature: give tau, such as 0.2 for BLEU (see docs/temperature.md)")
+        check_tau(self.tau)
+        if self.estimator == "paper" and self.k is None:
+            raise RecipeError("estimator 'paper' needs k, how many candidates a step uses (the paper: 10 of 100)")
+        if self.estimator == "importance":
+            if len(self.candidate_kinds) > 1 or self.candidates not in _DRAWN:
+                raise RecipeError(f"importance weights need one source of known probability ({', '.join(_DRAWN)}), got {self.candidates!r}")
+            if self.k is not None:
+                raise RecipeError("importance weights use every candidate: leave out k")
+            if self.candidates == "model" and (self.sampling_temperature != 1 or self.sampling_top_p != 1):
+                raise RecipeError("importance weights of the model's samples need sampling_temperature 1 and sampling_top_p 1")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise RecipeError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _check_number(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise RecipeError(f"{name} must be a whole number from {least}, got {value!r}")

@@ -1,0 +1,256 @@
+"""From a batch of references to the candidates of a step and their weights, in token numbers as the model writes them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from softq.distributions import Candidates
+from softq.errors import DataError, RecipeError
+from softq.integrations.transformers.arguments import RewardAugmentedArguments
+from softq.integrations.transformers.scoring import Scored
+from softq.rewards import Reward
+from softq.sampled import SampledTarget
+from softq.samplers import EditStratified, HammingStratified, NgramReplacement, Recombination, Sampler
+from softq.sentences import MISSING, Sentences
+from softq.targets import ml, raml, sqdml
+
+Numbers = list[int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one row of a dataset says should come out."""
+
+    references: list[Numbers]
+    """With the special tokens that the model is to write."""
+    candidates: list[Numbers]
+    """Of the user's own, with special tokens or without; empty: none."""
+    rewards: list[list[float]] | None
+    """Of the user's own candidates, against each reference or, in one number, against all; None: to be computed."""
+
+
+class StepTarget(NamedTuple):
+    """What a step is trained toward."""
+
+    scored: Scored
+    weights: Tensor
+    """float32 ``[B, K]``, 0 where a candidate is missing."""
+    signature: str
+
+    def to(self, device: torch.device | str) -> StepTarget:
+        """The same on another device."""
+        moved = [value.to(device, non_blocking=True) for value in (*self.scored, self.weights)]
+        return StepTarget(Scored(moved[0], moved[1]), moved[2], self.signature)
+
+
+class Ends(NamedTuple):
+    """The special tokens around a text."""
+
+    before: Numbers
+    after: Numbers
+
+
+def strip_specials(tokens: Sequence[int], specials: Collection[int]) -> tuple[Numbers, Ends]:
+    """A text without the special tokens at its ends, and these.
+
+    >>> strip_specials([0, 8, 9, 1, 9, 1], {0, 1})
+    ([8, 9, 1, 9], Ends(before=[0], after=[1]))
+    """
+    first, last = 0, len(tokens)
+    while first < last and tokens[first] in specials:
+        first += 1
+    while last > first and tokens[last - 1] in specials:
+        last -= 1
+    return list(tokens[first:last]), Ends(list(tokens[:first]), list(tokens[last:]))
+
+
+class StepTargets:
+    """Makes the target of a step: ML (eq. 2), RAML (eq. 4-5) or SQDML (eq. 14-15) on candidates.
+
+    Samplers and rewards see texts without the special tokens at their ends. These stay as they are in the reference, and
+    candidates that would change a special token within the text are dropped.
+
+    Args:
+        arguments: objective, temperature, candidates, estimator.
+        reward: on token numbers.
+        vocab: candidates are made of numbers below it.
+        specials: numbers that are never written, replaced or removed.
+
+    """
+
+    def __init__(self, arguments: RewardAugmentedArguments, reward: Reward, vocab: int, specials: Collection[int]) -> None:
+        self.arguments, self.reward, self.specials = arguments, reward, frozenset(specials)
+        self._samplers = [] if arguments.objective == "ml" else [*self._make_samplers(vocab)]
+
+    def _make_samplers(self, vocab: int) -> Iterator[Sampler]:
+        settings, specials = self.arguments, sorted(number for number in self.specials if number < vocab)
+        tau = settings.tau or 0.0
+        for kind in settings.candidate_kinds:
+            if kind == "ngram":
+                yield NgramReplacement(vocab, settings.max_n, settings.candidate_size, specials=specials)
+            elif kind == "recombined":
+                yield Recombination(settings.candidate_size, settings.max_n)
+            elif kind in ("hamming", "edit"):
+                drawn = HammingStratified if kind == "hamming" else EditStratified
+                yield drawn(vocab, tau, settings.candidate_size, specials=specials, rescale=True)
+
+    def wants(self, kind: str) -> bool:
+        """Whether candidates of this kind are asked for."""
+        return self.arguments.objective != "ml" and kind in self.arguments.candidate_kinds
+
+    def __call__(self, rows: Sequence[Row], generator: torch.Generator, *drawn: Candidates) -> StepTarget:
+        """Candidates ``[B, K]`` and weights; ``drawn`` are texts of the model's own, without special tokens at their ends."""
+        references = Sentences.pack([[strip_specials(reference, self.specials)[0] for reference in row.references] for row in rows])
+        if self.arguments.objective == "ml":
+            target = ml(Candidates(*references), references)
+        else:
+            target = self._target(rows, references, generator, drawn)
+        return self._with_ends(target, self.ends(rows))
+
+    def _target(self, rows: Sequence[Row], references: Sentences, generator: torch.Generator, drawn: Sequence[Candidates]) -> SampledTarget:
+        settings = self.arguments
+        own = self._own(rows) if self.wants("dataset") else None
+        made = [self._intact(sampler(references, generator=generator), references) for sampler in self._samplers]
+        sets = [*([own[0]] if own else []), *drawn, *made]
+        cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
+        known = own[1] if own else {}
+        if not (known and len(sets) == 1):  # what the user has scored is a set of its own
+            cands = cands.with_references(references)
+        objective = raml if settings.objective == "raml" else sqdml
+        reward = Known(self.reward, known) if known else self.reward
+        # k may be more than a row of the user's own has
+        k = None if settings.k is None else min(settings.k, cands.tokens.shape[1])
+        return objective(cands, references, settings.tau or 0.0, reward, estimator=settings.estimator, k=k, generator=generator)
+
+    def _own(self, rows: Sequence[Row]) -> tuple[Candidates, dict[tuple[int, tuple[int, ...]], list[float]]]:
+        """The user's candidates, and what is known of their rewards, by example and text."""
+        known: dict[tuple[int, tuple[int, ...]], list[float]] = {}
+        contents = []
+        for b, row in enumerate(rows):
+            if not row.candidates:
+                raise DataError("candidates 'dataset' needs the column 'candidates' with one or more texts in every row, a row has none")
+            contents.append([strip_specials(text, self.specials)[0] for text in row.candidates])
+            for content, rewards in zip(contents[b], row.rewards or [], strict=row.rewards is not None):
+                known[b, tuple(content)] = rewards
+        return Candidates(*Sentences.pack(contents)), known
+
+    def _intact(self, cands: Candidates, references: Sentences) -> Candidates:
+        """Without those in which a special token of the reference has changed; there are hardly ever any within a text."""
+        special = torch.tensor(sorted(self.specials), dtype=torch.int64)
+        if not bool((torch.isin(references.tokens, special) & (_places(references))).any()):
+            return cands
+        if self.arguments.estimator == "importance":
+            raise RecipeError("importance weights need references without special tokens within the text; use estimator 'set'")
+        wanted = [{self._only_specials(text) for text in row} for row in references.unpack()]
+        lengths = cands.lengths.clone()
+        for b, row in enumerate(cands.tokens.tolist()):
+            for s, text in enumerate(row):
+                if lengths[b, s] >= 0 and self._only_specials(text[: int(lengths[b, s])]) not in wanted[b]:
+                    lengths[b, s] = -1
+        return Candidates(cands.tokens, lengths)
+
+    def _only_specials(self, tokens: Numbers) -> tuple[int, ...]:
+        return tuple(token for token in tokens if token in self.specials)
+
+    def _with_ends(self, target: SampledTarget, ends: Sequence[Ends]) -> StepTarget:
+        """The target's texts as the model writes them, without those that weigh nothing."""
+        kept = target.weights > 0
+        order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
+        outputs = target.outputs.select(order.masked_fill(~kept.gather(1, order), -1))
+        return StepTarget(add_ends(outputs.sentences, ends), target.weights.gather(1, order).float(), target.signature)
+
+    def ends(self, rows: Sequence[Row]) -> list[Ends]:
+        """The special tokens around the first reference of each row, and so around every candidate."""
+        return [strip_specials(row.references[0], self.specials)[1] for row in rows]
+
+
+def add_ends(texts: Sentences, ends: Sequence[Ends]) -> Scored:
+    """Texts ``[B, K, L]`` with special tokens around those of each row."""
+    before, after = (Sentences.pack([list(part) for part in side]) for side in zip(*ends, strict=True))
+    starts = before.lengths.unsqueeze(1)  # of the text, [B, 1]
+    stops = starts + texts.lengths.clamp(min=0)  # [B, K]
+    full = (stops + after.lengths.unsqueeze(1)).masked_fill(~texts.present, MISSING)
+    place = torch.arange(max(1, int(full.max()))).expand(*full.shape, -1)  # [B, K, T]
+    parts = ((before, place), (texts, place - starts.unsqueeze(2)), (after, place - stops.unsqueeze(2)))
+    head, text, tail = (_look_up(part.tokens, at) for part, at in parts)
+    return Scored(torch.where(place < starts.unsqueeze(2), head, torch.where(place < stops.unsqueeze(2), text, tail)), full)
+
+
+def _look_up(tokens: Tensor, places: Tensor) -> Tensor:
+    """Tokens ``[B, L]`` or ``[B, K, L]`` at places ``[B, K, T]``; anything where there is no such place."""
+    if not tokens.shape[-1]:
+        return torch.zeros_like(places)
+    if tokens.dim() == 2:
+        tokens = tokens.unsqueeze(1).expand(-1, places.shape[1], -1)
+    return tokens.gather(2, places.clamp(0, tokens.shape[2] - 1))
+
+
+class Known(Reward):
+    """Rewards that the user has already, by example and text; those of other texts are computed."""
+
+    def __init__(self, reward: Reward, known: dict[tuple[int, tuple[int, ...]], list[float]]) -> None:
+        self.reward, self.known = reward, known
+
+    @property
+    def signature(self) -> str:
+        """Says that some are given."""
+        return f"given+{self.reward.signature}"
+
+    @property
+    def bound(self) -> float:
+        """That of the reward for the rest."""
+        return self.reward.bound
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        """Rewards ``[B, S, R]``; one number for all references counts against each."""
+        texts = [
+            [tuple(row[:length]) for row, length in zip(*pair, strict=True)] for pair in zip(*map(Tensor.tolist, candidates), strict=True)
+        ]
+        found = [[self.known.get((b, text)) for text in row] for b, row in enumerate(texts)]
+        unknown = torch.tensor([[value is None for value in row] for row in found]) & candidates.present
+        rest = candidates._replace(lengths=candidates.lengths.masked_fill(~unknown, -1))
+        values = self.reward(*rest, *references).expand(*candidates.lengths.shape, references.lengths.shape[1]).clone()
+        count = references.present.sum(1).tolist()
+        for b, row in enumerate(found):
+            for s, given in enumerate(row):
+                if given is None or not bool(candidates.present[b, s]):
+                    continue
+                if len(given) not in (1, count[b]):
+                    raise DataError(f"candidate_rewards must give one number, or one for each of {count[b]} references, got {len(given)}")
+                values[b, s, references.present[b]] = torch.tensor(given, dtype=values.dtype)
+        return values
+
+
+def _places(sentences: Sentences) -> Tensor:
+    return torch.arange(sentences.tokens.shape[-1]) < sentences.lengths.unsqueeze(-1)
+
+
+class PendingTarget:
+    """A step's target that is being made in another thread while the model trains on the batch before."""
+
+    def __init__(self, make: Callable[[], StepTarget], pool: ThreadPoolExecutor | None) -> None:
+        # a worker process of a data loader has no threads to hand on, and is ahead of the training anyway
+        self._made: StepTarget | Future[StepTarget] = make() if pool is None else pool.submit(make)
+
+    def result(self) -> StepTarget:
+        """The target, as soon as it is there; an error in making it is raised here."""
+        return self._made.result() if isinstance(self._made, Future) else self._made
+
+
+def batch_seed(seed: int, epoch: int, *contents: bytes) -> int:
+    """A seed for what is drawn for a batch: the same for the same rows in the same epoch, wherever and in whatever order they come.
+
+    >>> batch_seed(0, 1, b"rows") == batch_seed(0, 1, b"rows"), batch_seed(0, 1, b"rows") == batch_seed(0, 2, b"rows")
+    (True, False)
+    """
+    found = hashlib.blake2b(f"{seed} {epoch}".encode(), digest_size=8)
+    for content in contents:
+        found.update(content)
+    return int.from_bytes(found.digest(), "little") >> 1

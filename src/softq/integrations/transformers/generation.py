@@ -1,0 +1,149 @@
+"""Texts that a model writes: samples to train on, its most probable text, and the choice of minimum Bayes risk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from softq.decode import mbr
+from softq.distributions import Candidates
+from softq.errors import DependencyError, RewardError
+from softq.integrations.transformers.arguments import CorpusMetric, RewardAugmentedArguments
+from softq.integrations.transformers.candidates import Numbers, strip_specials
+from softq.rewards import Reward
+from softq.sentences import MISSING, Sentences
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout and without gradients; afterwards the model is as it was."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(was_training)
+
+
+class Text(NamedTuple):
+    """A text that was written."""
+
+    content: Numbers
+    """Without special tokens at its ends."""
+    finished: bool
+    """Whether the model ended it, or ran out of room."""
+
+
+def texts_of(sequences: Tensor, first: int, specials: Collection[int], ends: Collection[int]) -> list[Text]:
+    """What was written from place ``first`` on, up to an end-of-text token."""
+    found = []
+    for row in sequences[:, first:].tolist():
+        stop = next((place for place, token in enumerate(row) if token in ends), len(row))
+        found.append(Text(strip_specials(row[:stop], specials)[0], stop < len(row)))
+    return found
+
+
+class Writer:
+    """Lets a model write, as its settings for training and evaluation say.
+
+    Args:
+        arguments: how long, how many beams, how samples are drawn.
+        causal: whether the model goes on with its input.
+        specials: token numbers that are no text.
+        ends: those that end a text.
+        pad: token number that fills rows up.
+
+    """
+
+    def __init__(
+        self, arguments: RewardAugmentedArguments, causal: bool, specials: Collection[int], ends: Collection[int], pad: int
+    ) -> None:
+        self.arguments, self.causal, self.specials, self.ends, self.pad = arguments, causal, specials, ends, pad
+
+    def best(self, core: Any, inputs: Mapping[str, Any]) -> list[Numbers]:
+        """The most probable text for each input, as far as beam search finds it."""
+        return [text.content for text in self._write(core, inputs, do_sample=False, num_beams=self.arguments.eval_num_beams)]
+
+    def samples(self, core: Any, inputs: Mapping[str, Any], size: int, *, finished: bool = False) -> Candidates:
+        """Texts ``[B, size]`` drawn from the model; an empty one is missing, and with ``finished`` one that was cut off."""
+        settings = self.arguments
+        drawn = {"do_sample": True, "num_beams": 1, "num_return_sequences": size, "top_k": 0}
+        texts = self._write(core, inputs, **drawn, temperature=settings.sampling_temperature, top_p=settings.sampling_top_p)
+        packed = Sentences.pack([[text.content for text in texts[i : i + size]] for i in range(0, len(texts), size)])
+        there = torch.tensor([bool(text.content) and (text.finished or not finished) for text in texts]).view(-1, size)
+        return Candidates(packed.tokens, packed.lengths.masked_fill(~there, MISSING))
+
+    def _write(self, core: Any, inputs: Mapping[str, Any], **how: Any) -> list[Text]:
+        with evaluating(core):
+            sequences = core.generate(**inputs, max_new_tokens=self.arguments.max_new_tokens, pad_token_id=self.pad, **how)
+        first = inputs["input_ids"].shape[1] if self.causal else 1  # an encoder-decoder's text begins with its start token
+        return texts_of(sequences, first, self.specials, self.ends)
+
+
+class Written(NamedTuple):
+    """What a model wrote for some rows in evaluation."""
+
+    best: list[Numbers]
+    rewards: Tensor
+    """Of the most probable texts, mean over references, float64 ``[B]``."""
+    mbr_rewards: Tensor | None
+    """Of the texts of minimum Bayes risk."""
+    seconds: float
+    mbr_seconds: float
+
+
+def write_and_score(
+    writer: Writer, core: Any, inputs: Mapping[str, Any], references: Sequence[Sequence[Numbers]], reward: Reward
+) -> Written:
+    """Most probable texts and, if they are asked for, texts of minimum Bayes risk, with their rewards; special tokens do not count."""
+    contents = [[strip_specials(text, writer.specials)[0] for text in row] for row in references]
+    start = time.perf_counter()
+    best = writer.best(core, inputs)
+    seconds, start = time.perf_counter() - start, time.perf_counter()
+    rewards = mean_rewards(best, contents, reward)
+    size = writer.arguments.eval_mbr_samples
+    if not size:
+        return Written(best, rewards, None, seconds, 0.0)
+    if not reward.pairwise:
+        raise RewardError(
+            f"minimum Bayes risk needs a reward of two texts, {reward!r} takes all references together; set eval_mbr_samples 0"
+        )
+    drawn = writer.samples(core, inputs, size)
+    # the most probable text may be chosen too, and stands in where nothing but empty texts was drawn; what is expected are draws
+    packed = Sentences.pack([[text] for text in best])
+    choices = Candidates(*packed).beside(drawn)
+    evidence = Candidates(drawn.tokens, torch.where(drawn.present.any(1, keepdim=True), drawn.lengths, drawn.lengths.clamp(min=0)))
+    chosen = mbr(choices, reward, evidence=evidence).sentences.unpack()
+    mbr_seconds = time.perf_counter() - start
+    return Written(best, rewards, mean_rewards(chosen, contents, reward), seconds, mbr_seconds)
+
+
+def mean_rewards(texts: Sequence[Numbers], references: Sequence[Sequence[Numbers]], reward: Reward) -> Tensor:
+    """Reward of each text, mean over its references, float64 ``[B]``."""
+    refs = Sentences.pack([list(row) for row in references])
+    values = reward(*Sentences.pack([[text] for text in texts]), *refs).squeeze(1)  # [B, R], or [B, 1] for all together
+    if not reward.pairwise:
+        return values.squeeze(1)
+    return (values * refs.present).sum(1) / refs.present.sum(1)
+
+
+def corpus_score(metric: CorpusMetric, texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """BLEU or chrF of all texts together, by sacreBLEU, in 0..100; nothing if none is asked for."""
+    if metric == "none":
+        return {}
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
+    except ImportError as error:
+        raise DependencyError("corpus metrics are sacreBLEU's: pip install 'softq[transformers]', or set corpus_metric none") from error
+    widest = max(map(len, references))
+    # one list for each place; a row with fewer references says its last again, which changes no count
+    streams = [[row[min(place, len(row) - 1)] for row in references] for place in range(widest)]
+    scorer = BLEU() if metric == "bleu" else CHRF()
+    return {metric: float(scorer.corpus_score(list(texts), streams).score)}

@@ -1,0 +1,123 @@
+"""Rewards for text that a tokenizer has cut into pieces: on the pieces, on words, on characters, or any function of strings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable as Function
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from softq.errors import RewardError
+from softq.rewards import Callable, ChrF, ExactMatch, NegativeEditDistance, NegativeHamming, Reward, RougeL, SentenceBLEU, TokenAccuracy
+from softq.sentences import Sentences
+
+_BY_NAME: dict[str, type[Reward]] = {
+    "bleu": SentenceBLEU,
+    "chrf": ChrF,
+    "rouge-l": RougeL,
+    "edit": NegativeEditDistance,
+    "hamming": NegativeHamming,
+    "accuracy": TokenAccuracy,
+    "exact": ExactMatch,
+}
+_WORDS = "words:"
+
+
+class OnText(Reward):
+    """A reward on the words, or characters, of decoded text instead of on a tokenizer's pieces.
+
+    Args:
+        reward: on token numbers; here each different word, or character, has a number.
+        tokenizer: with ``decode``.
+        unit: ``words`` that stand between white space, or ``characters`` without white space, as chrF wants them.
+
+    """
+
+    def __init__(self, reward: Reward, tokenizer: Any, unit: str = "words") -> None:
+        self.reward, self.tokenizer, self.unit = reward, tokenizer, unit
+
+    @property
+    def pairwise(self) -> bool:  # type: ignore[override]  # that of the reward inside
+        """Whether there is one value per reference."""
+        return self.reward.pairwise
+
+    @property
+    def signature(self) -> str:
+        """That of the reward, after what it is a reward of."""
+        return f"{self.unit}:{self.reward.signature}"
+
+    @property
+    def bound(self) -> float:
+        """That of the reward."""
+        return self.reward.bound
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        """Rewards of candidates ``[B, S, L]`` against references ``[B, R, M]``, ``[B, S, R]``."""
+        numbers: dict[str, int] = {}
+        return self.reward(*self._numbered(candidates, numbers), *self._numbered(references, numbers))
+
+    def _numbered(self, sentences: Sentences, numbers: dict[str, int]) -> Sentences:
+        tokens, lengths = sentences.tokens.flatten(0, 1).tolist(), sentences.lengths.flatten().tolist()
+        rows = [row[:length] for row, length in zip(tokens, lengths, strict=True) if length >= 0]
+        units = [self._units(text) for text in decode_all(self.tokenizer, rows)]
+        width = max(map(len, units), default=0)
+        cut = torch.zeros((len(lengths), width), dtype=torch.int64)
+        cut_lengths = sentences.lengths.flatten().clone()
+        places = (place for place, length in enumerate(lengths) if length >= 0)
+        for place, row in zip(places, units, strict=True):
+            cut[place, : len(row)] = torch.tensor([numbers.setdefault(unit, len(numbers)) for unit in row], dtype=torch.int64)
+            cut_lengths[place] = len(row)
+        return Sentences(cut.view(*sentences.lengths.shape, width), cut_lengths.view(sentences.lengths.shape))
+
+    def _units(self, text: str) -> list[str]:
+        return text.split() if self.unit == "words" else [*"".join(text.split())]
+
+
+def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
+    """A reward from its name, from itself, or from a function of two lists of strings.
+
+    >>> as_text_reward("rouge-l", None).signature
+    'rouge-l:beta=1.0'
+    >>> def same_length(candidates, references):
+    ...     return [float(len(a) == len(b)) for a, b in zip(candidates, references)]
+    >>> as_text_reward(same_length, None).signature
+    Traceback (most recent call last):
+    softq.errors.RewardError: a function of strings needs a tokenizer to make strings: give the trainer processing_class
+
+    """
+    if isinstance(reward, Reward):
+        return reward
+    if isinstance(reward, str):
+        return _named(reward, tokenizer)
+    if callable(reward):
+        if tokenizer is None:
+            raise RewardError("a function of strings needs a tokenizer to make strings: give the trainer processing_class")
+        return Callable(reward, decode=decoder(tokenizer), batched=True)
+    raise RewardError(f"reward must be a name, one of softq.rewards or a function of two lists of strings, got {reward!r}")
+
+
+def _named(name: str, tokenizer: Any) -> Reward:
+    plain = name.removeprefix(_WORDS)
+    if plain not in _BY_NAME:
+        raise RewardError(f"reward must be one of {', '.join(_BY_NAME)}, or with {_WORDS} before it, got {name!r}")
+    reward = _BY_NAME[plain]()
+    if plain == "chrf":
+        return _on_text(reward, tokenizer, "characters", name)
+    return _on_text(reward, tokenizer, "words", name) if name.startswith(_WORDS) else reward
+
+
+def _on_text(reward: Reward, tokenizer: Any, unit: str, name: str) -> Reward:
+    if tokenizer is None:
+        raise RewardError(f"the reward {name!r} needs a tokenizer to make text: give the trainer processing_class")
+    return OnText(reward, tokenizer, unit)
+
+
+def decoder(tokenizer: Any) -> Function[[list[int]], str]:
+    """A function from token numbers to text without special tokens."""
+    return lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def decode_all(tokenizer: Any, rows: list[list[int]]) -> list[str]:
+    """Texts of many rows, without special tokens."""
+    return [str(text) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)] if rows else []

@@ -1,0 +1,208 @@
+"""From rows of a dataset to batches: what a model reads, what it should say, and the target that a step is trained toward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from softq.errors import DataError
+from softq.integrations.transformers.candidates import Numbers, PendingTarget, Row, StepTarget, StepTargets, batch_seed
+from softq.integrations.transformers.scoring import IGNORED, Prompts
+
+COLUMNS = ("labels", "candidates", "candidate_rewards")  # of a row, which are not the model's inputs
+ROWS, TARGET, PROMPTS = "softq_rows", "softq_target", "softq_prompts"  # what a batch has beside Transformers' own keys
+
+Collator = Callable[[list[Any]], Mapping[str, Any]]
+
+
+class RowEncoder:
+    """Turns rows of text into rows of token numbers, as `RewardAugmentedTrainer` takes them.
+
+    Args:
+        tokenizer: of the model.
+        causal: whether the model goes on with its input (GPT-2, Llama), or reads it with an encoder (T5, BART, Marian).
+        max_source: longest source or prompt, in tokens; the rest is cut off.
+        max_target: longest reference or candidate, in tokens.
+
+    A row has ``source`` and ``references``, a text or a list of texts. It may have ``candidates``, a list of texts, and
+    ``candidate_rewards``, a number for each or, for each, one per reference. A causal model gets an end-of-text token after each text.
+
+    """
+
+    def __init__(self, tokenizer: Any, *, causal: bool, max_source: int = 512, max_target: int = 128) -> None:
+        self.tokenizer, self.causal, self.max_source, self.max_target = tokenizer, causal, max_source, max_target
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """One row of token numbers: ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any."""
+        for name in ("source", "references"):
+            if not row.get(name):
+                raise DataError(f"a row needs {name!r}, got {sorted(row)}")
+        references = [row["references"]] if isinstance(row["references"], str) else row["references"]
+        made = {"input_ids": self._source(row["source"]), "labels": [self._target(text) for text in references]}
+        if row.get("candidates"):
+            made["candidates"] = [self._target(text) for text in row["candidates"]]
+        if row.get("candidate_rewards"):
+            made["candidate_rewards"] = row["candidate_rewards"]
+        return made
+
+    def _source(self, text: str) -> Numbers:
+        numbers = list(self.tokenizer(text, truncation=True, max_length=self.max_source)["input_ids"])
+        end = self.tokenizer.eos_token_id
+        return numbers[:-1] if self.causal and len(numbers) > 1 and numbers[-1] == end else numbers
+
+    def _target(self, text: str) -> Numbers:
+        if not self.causal:
+            return list(self.tokenizer(text_target=text, truncation=True, max_length=self.max_target)["input_ids"])
+        cut = self.tokenizer(text, add_special_tokens=False, truncation=True, max_length=self.max_target - 1)["input_ids"]
+        return [*cut, self.tokenizer.eos_token_id]
+
+
+class RewardAugmentedCollator:
+    """Makes batches: Transformers' own keys from the first reference of each row, and beside them the target of the step.
+
+    The target is made in a thread while the model trains on the batch before, or in the data loader's worker process.
+
+    Args:
+        causal: whether the model goes on with its input, or reads it with an encoder.
+        pad: token number that fills rows up.
+        targets: makes candidates and weights.
+        seed: of all that is drawn.
+        inputs: makes the inputs of an encoder-decoder from rows without labels and candidates, such as images; ``input_ids`` are padded if
+            it is not given.
+
+    """
+
+    def __init__(self, *, causal: bool, pad: int, targets: StepTargets, seed: int, inputs: Collator | None = None) -> None:
+        self.causal, self.pad, self.targets, self.seed, self.inputs = causal, pad, targets, seed, inputs
+        self.epoch = 0
+        """Candidates are drawn anew in each."""
+        self.training = True
+        """Whether batches need a target."""
+        self._pool: ThreadPoolExecutor | None = None
+
+    def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """A batch from rows with ``labels`` and, if ``inputs`` was not given, ``input_ids``."""
+        wanted = [as_row(row) for row in rows]
+        first = [row.references[0] for row in wanted]
+        batch: dict[str, Any] = {ROWS: wanted}
+        if self.causal:
+            prompts = [_numbers(row.get("input_ids"), "input_ids") for row in rows]
+            batch |= _continued(prompts, first, self.pad)
+            batch[PROMPTS] = Prompts(*_left_padded(prompts, self.pad))._asdict()  # Trainer takes named tuples for plain ones
+        else:
+            batch |= self._encoder_inputs(rows)
+            batch["labels"] = _right_padded(first, IGNORED)
+        if self.training and self.targets.arguments.objective != "ml" and not self.targets.wants("model"):
+            batch[TARGET] = PendingTarget(lambda: self.make(wanted), self._threads())
+        return batch
+
+    def make(self, rows: Sequence[Row], *drawn: Any) -> StepTarget:
+        """The target of these rows; ``drawn`` are the model's own samples."""
+        contents = [np.concatenate([np.array(text, dtype=np.int64) for text in row.references]).tobytes() for row in rows]
+        generator = torch.Generator().manual_seed(batch_seed(self.seed, self.epoch, *contents))
+        return self.targets(rows, generator, *drawn)
+
+    def _encoder_inputs(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        if self.inputs is not None:
+            return self.inputs([{name: value for name, value in row.items() if name not in COLUMNS} for row in rows])
+        sources = [_numbers(row.get("input_ids"), "input_ids") for row in rows]
+        input_ids = _right_padded(sources, self.pad)
+        lengths = torch.tensor([len(source) for source in sources])
+        return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long()}
+
+    def _threads(self) -> ThreadPoolExecutor | None:
+        if get_worker_info() is not None:
+            return None
+        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="softq-target")
+        return self._pool
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pool": None}
+
+
+def as_row(row: Mapping[str, Any]) -> Row:
+    """References and candidates of a dataset's row, checked; ``labels`` are one list of numbers or several.
+
+    >>> as_row({"labels": [5, 6, 1]}).references
+    [[5, 6, 1]]
+    """
+    labels = _plain(row.get("labels"))
+    if not isinstance(labels, list) or not labels:
+        raise DataError(f"a row needs 'labels', the token numbers of a reference or a list of those, got {labels!r}; see RowEncoder")
+    several = labels if isinstance(labels[0], list) else [labels]
+    references = [_numbers(reference, "labels") for reference in several]
+    candidates = [_numbers(text, "candidates") for text in _plain(row.get("candidates")) or []]
+    rewards = _plain(row.get("candidate_rewards"))
+    if rewards is not None and len(rewards) != len(candidates):
+        raise DataError(f"candidate_rewards must have a value for each of {len(candidates)} candidates, got {len(rewards)}")
+    listed = None if rewards is None else [[float(value) for value in (given if isinstance(given, list) else [given])] for given in rewards]
+    if listed is not None and not np.isfinite([value for given in listed for value in given]).all():
+        raise DataError(f"candidate_rewards must be finite numbers, got {rewards}")
+    return Row(references, candidates, listed)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (Tensor, np.ndarray)) else value
+
+
+def _numbers(value: Any, name: str) -> Numbers:
+    numbers = _plain(value)
+    if not isinstance(numbers, list) or not numbers or not all(isinstance(number, int) for number in numbers):
+        raise DataError(f"{name!r} of a row must be a list of one or more token numbers, got {value!r}; see RowEncoder")
+    kept = [number for number in numbers if number != IGNORED]  # labels that were padded already
+    if not kept:
+        raise DataError(f"{name!r} of a row holds nothing but {IGNORED}")
+    return kept
+
+
+def _right_padded(rows: Sequence[Numbers], pad: int) -> Tensor:
+    out = np.full((len(rows), max(map(len, rows))), pad, dtype=np.int64)
+    for row, numbers in zip(out, rows, strict=True):
+        row[: len(numbers)] = numbers
+    return torch.from_numpy(out)
+
+
+def _left_padded(rows: Sequence[Numbers], pad: int) -> tuple[Tensor, Tensor]:
+    out = np.full((len(rows), max(map(len, rows))), pad, dtype=np.int64)
+    mask = np.zeros_like(out)
+    for row, known, numbers in zip(out, mask, rows, strict=True):
+        row[-len(numbers) :] = numbers
+        known[-len(numbers) :] = 1
+    return torch.from_numpy(out), torch.from_numpy(mask)
+
+
+def _continued(prompts: Sequence[Numbers], completions: Sequence[Numbers], pad: int) -> dict[str, Tensor]:
+    """Prompt and completion as one row, padded on the right; labels only on the completion."""
+    whole = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+    labels = [[IGNORED] * len(prompt) + completion for prompt, completion in zip(prompts, completions, strict=True)]
+    input_ids = _right_padded(whole, pad)
+    lengths = torch.tensor([len(row) for row in whole])
+    mask = (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long()
+    return {"input_ids": input_ids, "attention_mask": mask, "labels": _right_padded(labels, IGNORED)}
+
+
+def special_numbers(tokenizer: Any, core: Any) -> set[int]:
+    """Token numbers that are no text: those that a tokenizer says, and those that the model's settings name."""
+    found = set(tokenizer.all_special_ids) if tokenizer is not None else set()
+    for name in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):
+        found |= _named_numbers(name, core.config, core.generation_config)
+    return found
+
+
+def end_numbers(tokenizer: Any, core: Any) -> set[int]:
+    """Token numbers that end a text."""
+    return _named_numbers("eos_token_id", tokenizer, core.config, core.generation_config)
+
+
+def _named_numbers(name: str, *holders: Any) -> set[int]:
+    found: set[int] = set()
+    for holder in holders:
+        value = getattr(holder, name, None)
+        found.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+    return found

@@ -1,0 +1,232 @@
+"""A `transformers.Trainer` for ML, RAML and SQDML."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+from transformers import Trainer, TrainerCallback
+
+from softq.distributions import Candidates
+from softq.errors import ModelError, RecipeError
+from softq.integrations.transformers.arguments import RewardAugmentedArguments
+from softq.integrations.transformers.candidates import Row, StepTarget, StepTargets, add_ends
+from softq.integrations.transformers.generation import Writer, corpus_score, evaluating, write_and_score
+from softq.integrations.transformers.rewards import as_text_reward, decode_all
+from softq.integrations.transformers.rows import PROMPTS, ROWS, TARGET, RewardAugmentedCollator, end_numbers, special_numbers
+from softq.integrations.transformers.scoring import Prompts, Scored, causal_log_probs, encoder_decoder_log_probs
+
+logger = logging.getLogger(__name__)
+
+_TOLERANCE = 1e-2  # by which a log-probability may differ in bfloat16 between two ways to compute it, relative to its size
+
+
+class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that mypy knows
+    """Fine-tunes encoder-decoders and causal models toward a reward: a Trainer whose loss is - Σ_s w_s log P(y_s | x).
+
+    Rows have ``input_ids`` (source or prompt) and ``labels``: the token numbers of one reference, or a list of several. They may have
+    ``candidates`` and ``candidate_rewards``. `RowEncoder` makes them from text. Everything else is Trainer's.
+
+    Args:
+        model: with an encoder and a decoder (T5, BART, Marian) or a causal one (GPT-2, Llama), also with PEFT adapters.
+        args: with ``objective``, ``tau`` and the like.
+        reward: one of `softq.rewards` on token numbers, or a function of two lists of strings, candidates and references pair by pair, that
+            returns a number for each; ``args.reward`` names it if not given.
+        data_collator: makes an encoder-decoder's inputs from rows without labels and candidates, such as images; token numbers are padded
+            if not given.
+        more: as `transformers.Trainer` takes it; ``processing_class`` is the tokenizer, which rewards on text need.
+
+    """
+
+    def __init__(
+        self, model: Any = None, args: RewardAugmentedArguments | None = None, *, reward: Any = None, data_collator: Any = None, **more: Any
+    ) -> None:
+        if not isinstance(args, RewardAugmentedArguments):
+            raise RecipeError(f"args must be RewardAugmentedArguments, got {type(args).__name__}")
+        tokenizer = more.get("processing_class")
+        core = core_of(model)
+        self.causal = not core.config.is_encoder_decoder
+        if self.causal and data_collator is not None:
+            raise RecipeError("a causal model's rows are collated by softq; data_collator is for the inputs of encoder-decoders")
+        self.reward = as_text_reward(args.reward if reward is None else reward, tokenizer)
+        specials = special_numbers(tokenizer, core)
+        pad = _pad_number(tokenizer, core)
+        vocab = len(tokenizer) if tokenizer is not None else core.get_input_embeddings().num_embeddings
+        self.targets = StepTargets(args, self.reward, vocab, specials)
+        self.writer = Writer(args, self.causal, specials, end_numbers(tokenizer, core), pad)
+        collator = RewardAugmentedCollator(causal=self.causal, pad=pad, targets=self.targets, seed=args.seed, inputs=data_collator)
+        self._shared: bool | None = None  # whether what candidates share is computed once; found out on the first batch
+        super().__init__(model=model, args=args, data_collator=collator, **more)
+        self.add_callback(_Epochs(collator))
+        if args.objective != "ml":
+            self._check_parallel()
+
+    def _check_parallel(self) -> None:
+        if self.args.n_gpu > 1:
+            raise ModelError(
+                f"{self.args.n_gpu} GPUs in one process would tear candidates from their sources: start one process per GPU with "
+                "`accelerate launch` or `torchrun`, or show one GPU only (CUDA_VISIBLE_DEVICES=0)"
+            )
+        streamed = isinstance(self.train_dataset, IterableDataset) and self.args.world_size > 1
+        if streamed and self.args.accelerator_config.dispatch_batches is not False:
+            raise RecipeError("with several processes a streamed dataset needs accelerator_config={'dispatch_batches': False}")
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
+    ) -> Any:
+        """Loss of a batch: Transformers' own for ``ml`` with one reference and in evaluation, else the cross-entropy from the target.
+
+        It is divided by the label tokens of the whole batch over all processes and accumulated steps, where Trainer counts them, or else
+        by those of this batch.
+        """
+        own = {name: inputs[name] for name in (ROWS, TARGET, PROMPTS) if name in inputs}
+        batch = {name: value for name, value in inputs.items() if name not in own}
+        several = any(len(row.references) > 1 for row in own.get(ROWS, []))
+        if not model.training or not own or (self.args.objective == "ml" and not several):
+            return super().compute_loss(model, batch, return_outputs, num_items_in_batch)
+        labels = batch.pop("labels")
+        given = Prompts(**own[PROMPTS]) if self.causal else batch
+        target = self._target(model, own, given).to(labels.device)
+        log_probs = self._log_probs(model, given, target.scored)
+        total = -(target.weights * log_probs).sum()
+        if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
+            loss = total / num_items_in_batch
+            if self.args.average_tokens_across_devices:
+                loss = loss * self.accelerator.num_processes
+        else:  # Trainer divides by the number of accumulated steps
+            loss = total / (labels != -100).sum()
+        return (loss, {"log_probs": log_probs}) if return_outputs else loss
+
+    def _target(self, model: nn.Module, own: Mapping[str, Any], given: Any) -> StepTarget:
+        if TARGET in own:
+            return own[TARGET].result()  # type: ignore[no-any-return]
+        drawn = [self._samples(model, own[ROWS], given)] if self.targets.wants("model") else []
+        return self.data_collator.make(own[ROWS], *drawn)  # type: ignore[no-any-return]
+
+    def _samples(self, model: nn.Module, rows: Sequence[Row], given: Any) -> Candidates:
+        """The model's own texts, with their probabilities where importance weights need them."""
+        core, size = core_of(self.accelerator.unwrap_model(model)), self.args.candidate_size
+        weighed = self.args.estimator == "importance"
+        drawn = self.writer.samples(core, given._asdict() if self.causal else given, size, finished=weighed)
+        if not weighed:
+            return drawn
+        scored = add_ends(drawn.sentences, self.targets.ends(rows))
+        with evaluating(model):
+            log_probs = self._log_probs(model, given, Scored(*(part.to(self.args.device) for part in scored)))
+        return replace(drawn, log_proposal=log_probs.double().cpu(), draws=torch.full((len(rows),), size))
+
+    def _log_probs(self, model: nn.Module, given: Any, scored: Scored) -> Tensor:
+        core = core_of(self.accelerator.unwrap_model(model))
+        score = causal_log_probs if self.causal else encoder_decoder_log_probs
+        if self._shared is None:
+            self._shared = can_share(score, core, given, scored)
+        return score(model, core, given, scored, shared=self._shared)
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """Trainer's own, and the scores of generated texts.
+
+        These are ``reward``, the corpus metric, and with ``eval_mbr_samples`` also ``mbr_reward`` and ``mbr_gap``, by how much the texts of
+        minimum Bayes risk do better than the most probable ones.
+        """
+        collator = self.data_collator
+        collator.training = False
+        try:
+            output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+            if self.args.eval_generate:
+                scores = self._scores(dataloader)
+                output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in scores.items()})
+        finally:
+            collator.training = True
+        return output
+
+    def _scores(self, dataloader: Any) -> dict[str, float]:
+        core = core_of(self.accelerator.unwrap_model(self.model_wrapped))
+        written: list[tuple[Any, ...]] = []  # for each row: reward, reward of MBR, text, references
+        seconds = mbr_seconds = 0.0
+        for batch in dataloader:
+            inputs = {name: value for name, value in self._inputs_of(batch).items() if value is not None}
+            references = [row.references for row in batch[ROWS]]
+            found = write_and_score(self.writer, core, inputs, references, self.reward)
+            seconds, mbr_seconds = seconds + found.seconds, mbr_seconds + found.mbr_seconds
+            mbr_rewards = [None] * len(found.best) if found.mbr_rewards is None else found.mbr_rewards.tolist()
+            rows = list(zip(found.rewards.tolist(), mbr_rewards, found.best, references, strict=True))
+            written += self.accelerator.gather_for_metrics(rows, use_gather_object=True)
+        rewards, risk_rewards, texts, right = zip(*written, strict=True)
+        scores = {"reward": sum(rewards) / len(rewards), "generation_seconds": seconds}
+        if self.args.eval_mbr_samples:
+            mean = sum(risk_rewards) / len(risk_rewards)
+            scores |= {"mbr_reward": mean, "mbr_gap": mean - scores["reward"], "mbr_seconds": mbr_seconds}
+        if self.processing_class is not None:
+            said = decode_all(self.processing_class, list(texts))
+            wanted = [decode_all(self.processing_class, row) for row in right]
+            scores |= corpus_score(self.args.corpus_metric, said, wanted)
+        return scores
+
+    def _inputs_of(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """What a model is given in order to write."""
+        if self.causal:
+            return {name: value.to(self.args.device) for name, value in batch[PROMPTS].items()}
+        return {name: value for name, value in batch.items() if name not in (ROWS, TARGET, PROMPTS, "labels")}
+
+
+class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
+    """Tells the collator which epoch it is, so that candidates are drawn anew, and the same after a restart."""
+
+    def __init__(self, collator: RewardAugmentedCollator) -> None:
+        self.collator = collator
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Called by Trainer."""
+        self.collator.epoch = int((state.epoch or 0.0) + 1e-6)  # epochs are counted in steps, as a sum of fractions
+
+
+def core_of(model: Any) -> Any:
+    """The Transformers model inside an adapter."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"expected a Transformers model, got {type(model).__name__}")
+    core: Any = model
+    if hasattr(model, "get_base_model"):
+        core = core.get_base_model()
+    if not hasattr(core, "generate") or not hasattr(core, "config"):
+        raise ModelError(f"expected a Transformers model that generates text, got {type(core).__name__}")
+    return core
+
+
+def can_share(score: Any, core: Any, given: Any, scored: Scored) -> bool:
+    """Whether candidates may share what they have in common; tried on one row, since models differ in what they allow."""
+    row = Prompts(*(part[:1] for part in given)) if isinstance(given, Prompts) else {name: value[:1] for name, value in given.items()}
+    few = Scored(scored.tokens[:1, :2], scored.lengths[:1, :2])
+    with evaluating(core):
+        plain = score(core, core, row, few, shared=False)
+        try:
+            shared = score(core, core, row, few, shared=True)
+        except (RuntimeError, TypeError, ValueError) as error:
+            logger.warning("candidates are scored one by one, since %s cannot read them together: %s", type(core).__name__, error)
+            return False
+    if not torch.allclose(plain, shared, rtol=_TOLERANCE, atol=_TOLERANCE):
+        logger.warning("candidates are scored one by one, since %s reads them differently together", type(core).__name__)
+        return False
+    return True
+
+
+def _pad_number(tokenizer: Any, core: Any) -> int:
+    for holder in (tokenizer, core.generation_config, core.config):
+        found = getattr(holder, "pad_token_id", None)
+        if found is not None:
+            return int(found)
+    ends = end_numbers(tokenizer, core)
+    if ends:
+        return min(ends)
+    raise ModelError("neither tokenizer nor model names a padding token: set pad_token_id in model.generation_config")
