@@ -74,9 +74,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt hatchling editables
 	$(PIP) install -c constraints.txt --no-deps seqeval # comes as source and needs build tools of its own
 	$(PIP) install --no-build-isolation -c constraints.txt -e '.[dev]'
+	$(PIP) install --no-deps pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4 # docs/migration.md runs them; they ask for much they do not need
 	touch $@
 
-# The peers ask for much that the benchmarks do not need, and for old versions of it.
+# A peer of the benchmarks that comes as source.
 $(VENV)/peers: $(VENV)/installed
-	$(PIP) install --no-deps fast-bleu==0.0.90 pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4
+	$(PIP) install --no-deps fast-bleu==0.0.90
 	touch $@

@@ -370,3 +370,17 @@ def test_bad_input(family):
         ):
             with pytest.raises(SoftqError, match=text):
                 family.make(*scores, lengths)
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family.size], ids=lambda family: family.name)
+@pytest.mark.parametrize("batch", [3, 40])  # the larger one in threads
+def test_scores_may_lie_in_memory_in_any_order(family, batch):
+    def values(turned):
+        leaves = [scores.requires_grad_() for scores in family.random_scores((batch,), seed=1)]
+        first, *rest = leaves
+        p = family.make(first.transpose(0, 1).contiguous().transpose(0, 1) if turned else first, *rest)
+        softq.cross_entropy(softq.ml(p, p.mode()), p).sum().backward()
+        return [p.log_partition, p.marginals, p.entropy(), *(leaf.grad for leaf in leaves)]
+
+    for plain, turned in zip(values(False), values(True), strict=True):
+        torch.testing.assert_close(turned, plain)

@@ -31,7 +31,7 @@ def infer(lengths: Tensor, scores: Scores, want_marginals: bool) -> tuple[Tensor
     log_z = torch.empty(batch, dtype=emissions.dtype)
     found: Scores = ()
     if want_marginals:
-        found = (torch.empty_like(emissions), zeros((batch, *transitions.shape[1:]), emissions))
+        found = (torch.empty_like(emissions, memory_format=torch.contiguous_format), zeros((batch, *transitions.shape[1:]), emissions))
     arrays = [as_array(x) for x in (emissions, transitions, lengths, log_z, *found)]
     if not want_marginals:
         arrays += [arrays[0][:0], arrays[1][:0]]  # nothing will be written

@@ -53,7 +53,7 @@ def weigh(gradient: Tensor, weights: Tensor, *, shared: bool) -> Tensor:
         total = np.zeros(width)
         _weigh_and_sum(as_array(weights), rows, total)
         return torch.from_numpy(total).to(gradient.dtype).reshape(1, *gradient.shape[1:])
-    out = torch.empty_like(gradient)
+    out = torch.empty_like(gradient, memory_format=torch.contiguous_format)
     run_batch(_weigh, batch, batch * width // 4, as_array(weights), rows, as_array(out).reshape(batch, width))
     return out
 

@@ -39,7 +39,7 @@ def _infer(lengths: Tensor, scores: Scores, want_marginals: bool, multiroot: boo
         return spanning_gpu.infer(lengths, arcs, want_marginals, multiroot)
     batch, count = arcs.shape[:2]
     log_z = torch.empty(batch, dtype=arcs.dtype)
-    found = torch.empty_like(arcs) if want_marginals else arcs[:0]
+    found = torch.empty_like(arcs, memory_format=torch.contiguous_format) if want_marginals else arcs[:0]
     arrays = (as_array(x) for x in (arcs, lengths, log_z, found))
     run_batch(_matrix_tree, batch, batch * count**3, *arrays, want_marginals, multiroot)
     return log_z, (found,) if want_marginals else ()
