@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from softq.generation import near
 from softq.generation.learner import SequenceLearner
 from softq.generation.near import NearReferences, nearest
 from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
@@ -77,6 +78,8 @@ def test_what_the_model_says_trains_it(refresh, sampler, graphs):
     assert bool(found.isfinite().all())
     assert found[-1, 0] < found[0, 0]
     assert found[-1, 1] < found[0, 1]
+    assert "said_tokens" not in trained.state()  # every epoch begins with others
+    trained.train(8, 0, trained.steps, [True])
     state = trained.state()
     assert ("said_tokens" in state) == (refresh == "epoch")
     if refresh == "epoch":
@@ -132,19 +135,26 @@ def test_captions_are_those_of_the_cpu():
     assert all(value.device.type == "cpu" for value in made.tensors().values())
 
 
+@pytest.mark.parametrize("scores", [1 << 25, 700 * 64], ids=["at once", "in blocks"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_neighbours_are_those_of_the_cpu(dtype):
+def test_neighbours_are_those_of_the_cpu(dtype, scores, monkeypatch):
     vectors = torch.randn(700, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
-    groups = torch.arange(700) // 3
-    for more in ({}, {"groups": groups}):
-        expected = nearest(vectors, 7, **more)
-        for found in (nearest(vectors, 7, device="cuda", **more), nearest(vectors.cuda(), 7, **more)):
-            assert found.device.type == "cpu"
-            same = found == expected  # but where two are as near as rounding can tell
-            assert float(same.double().mean()) > 0.999
-            units = torch.nn.functional.normalize(vectors.double())
-            cosines = [(units.unsqueeze(1) * units[each]).sum(2) for each in (found, expected)]
-            torch.testing.assert_close(*cosines, rtol=0, atol=1e-5)
+    expected = nearest(vectors, 7)
+    monkeypatch.setattr(near, "_SCORES", scores)
+    for found in (nearest(vectors, 7, device="cuda"), nearest(vectors.cuda(), 7)):
+        assert found.device.type == "cpu"
+        same = found == expected  # but where two are as near as rounding can tell
+        assert float(same.double().mean()) > 0.999
+        units = torch.nn.functional.normalize(vectors.double())
+        cosines = [(units.unsqueeze(1) * units[each]).sum(2) for each in (found, expected)]
+        torch.testing.assert_close(*cosines, rtol=0, atol=1e-5)
+
+
+def test_neighbours_that_are_not_there_and_vectors_without_direction():
+    vectors = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 0.0]])
+    for found in (nearest(vectors, 4), nearest(vectors, 4, device="cuda")):
+        assert found[:2].tolist() == [[1, 2, -1, -1], [0, 2, -1, -1]]
+        assert sorted(found[2].tolist()) == [-1, -1, 0, 1]  # as near to the one as to the other
 
 
 def test_neighbours_do_not_lose_precision_to_fast_products():

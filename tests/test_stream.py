@@ -146,3 +146,13 @@ def test_preparation_runs_beside_the_loop():
 def test_bad_options(options):
     with pytest.raises(SamplerError, match="must be a whole number from 1"):
         CandidateStream([], prepare, seed=0, **options)
+
+
+def test_workers_work_alone_and_other_threads_do_not():
+    before, seen = torch.get_num_threads(), []
+    with CandidateStream(range(4), lambda i, g: torch.get_num_threads(), seed=0, workers=2) as stream:
+        assert list(stream) == [1] * 4
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert [torch.get_num_threads(), *seen] == [before, before]

@@ -59,8 +59,8 @@ def log_base_measure(cands: Candidates, estimator: Estimator) -> Tensor:
             raise EstimatorError(f"log_proposal must be finite, got {float(cands.log_proposal[b, s])} for candidate {s} of example {b}")
         expected = torch.where(cands.certain, 0.0, drawn)
         return (-expected).masked_fill(~cands.present, -math.inf)
-    counted = cands.present & ~cands.repeats()
-    return torch.zeros(counted.shape, dtype=torch.float64, device=counted.device).masked_fill(~counted, -math.inf)
+    left_out = ~cands.present | cands.repeats()
+    return torch.zeros(left_out.shape, dtype=torch.float64, device=left_out.device).masked_fill_(left_out, -math.inf)
 
 
 def effective_sample_size(weights: Tensor) -> Tensor:
@@ -87,8 +87,7 @@ def choose_subset(is_reference: Tensor, counted: Tensor, k: int, generator: torc
         raise EstimatorError(f"k must hold all references, got k={k} for the {int(fixed[example])} references of example {example}")
     device = generator.device if generator is not None else counted.device
     rank = torch.rand(counted.shape, dtype=torch.float64, generator=generator, device=device).to(counted.device)
-    rank = torch.where(must, 2.0, rank).masked_fill(~counted, -1.0)
-    rank, index = rank.topk(k, dim=1)
+    rank, index = rank.masked_fill_(must, 2.0).masked_fill_(~counted, -1.0).topk(k, dim=1)
     rest = counted.sum(1) - fixed
     chance = ((k - fixed) / rest.clamp(min=1)).clamp(max=1.0).double()
     return index.masked_fill(rank < 0, -1), torch.where(rest == 0, 1.0, chance)

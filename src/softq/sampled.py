@@ -12,7 +12,7 @@ from softq.distributions import Candidates
 from softq.errors import EstimatorError, IntractableError, RewardError, WeightError
 from softq.importance import Estimator, check_estimator, choose_subset, effective_sample_size, log_base_measure
 from softq.rewards import Callable, Reward
-from softq.sentences import MISSING, References, Sentences, as_references
+from softq.sentences import MISSING, References, Sentences, aligned, as_references
 
 
 class SampledTarget:
@@ -78,11 +78,13 @@ class ScoredCandidates:
             raise WeightError(
                 f"{type(self.reward).__name__} takes all references together and cannot weigh them: ref_weights must be equal or 0"
             )
-        self.rewards = self.reward(*cands.sentences, *self.references)  # r(y_s, y_i): [B, S, R]
+        # Both are checked already, so that the reward need not do it again as it does when it is called.
+        self.rewards = self.reward.score(*aligned(cands.sentences, self.references))  # r(y_s, y_i): [B, S, R]
         self._base = log_base_measure(cands, estimator)
-        empty = ~(self._base > -math.inf).any(1)
-        if bool(empty.any()):
-            raise EstimatorError(f"every example needs a candidate, example {int(empty.nonzero()[0])} has none")
+        self._counted = self._base > -math.inf
+        nonempty = self._counted.any(1)
+        if not bool(nonempty.all()):
+            raise EstimatorError(f"every example needs a candidate, example {int((~nonempty).nonzero()[0])} has none")
 
     def softmax(self, log_payoff: Tensor) -> Tensor:
         """exp(log_payoff) over the candidates, ``[B, S, …]``, normalised as the estimator has it."""
@@ -98,11 +100,10 @@ class ScoredCandidates:
         is_reference = self.equals.any(2)
         if self.k is None:
             return SampledTarget(self.cands, weights, is_reference, tau, signature, complete=self.estimator == "set")
-        counted = self._base > -math.inf
-        index, chance = choose_subset(is_reference, counted, self.k, generator)
-        rows = index.clamp(min=0)
-        chosen = is_reference.gather(1, rows) & (index >= 0)
-        kept = weights.gather(1, rows).masked_fill(index < 0, 0.0)
+        index, chance = choose_subset(is_reference, self._counted, self.k, generator)
+        rows, nobody = index.clamp(min=0), index < 0
+        chosen = is_reference.gather(1, rows) & ~nobody
+        kept = weights.gather(1, rows).masked_fill(nobody, 0.0)
         if self.estimator == "set":  # each candidate stands for those that were not chosen, so that the mean is right
             if bool((chance == 0).any()):
                 example = int((chance == 0).nonzero()[0])
@@ -132,7 +133,8 @@ def candidate_references(cands: Candidates, refs: References, ref_weights: Tenso
         )
     references = Sentences(references.tokens.to(cands.tokens.device), references.lengths.to(cands.tokens.device))
     if ref_weights is None:
-        return references, references.present.double() / references.present.sum(1, keepdim=True)
+        present = references.present.double()
+        return references, present / present.sum(1, keepdim=True)
     weights = check_weights(ref_weights, references.lengths.shape).to(cands.tokens.device).double()
     if bool(((weights > 0) & ~references.present).any()):
         b, r = ((weights > 0) & ~references.present).nonzero()[0].tolist()

@@ -70,6 +70,8 @@ class Vectors:
     >>> vectors = Vectors(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 1, 0]))
     >>> len(vectors), vectors.take(np.array([0, 2]))[0].tolist()
     (3, [[3.0, 4.0], [1.0, 2.0]])
+    >>> Vectors(np.array([[0.1]], np.float16)).take(np.array([0]))[0]
+    tensor([[0.1000]])
 
     """
 
@@ -83,7 +85,10 @@ class Vectors:
 
     def take(self, numbers: Array, *, rounded: bool = False) -> Inputs:
         """These vectors, float32 ``[B, D]``; their width is always the same, ``rounded`` or not."""
-        return (torch.from_numpy(np.asarray(self.table[self.rows[numbers]], np.float32)),)
+        found = self.table[self.rows[numbers]]
+        if found.dtype == np.float16:  # torch turns these into float32 several times as fast as numpy
+            return (torch.from_numpy(found).float(),)
+        return (torch.from_numpy(np.asarray(found, np.float32)),)
 
     def contents(self) -> Iterator[bytes]:
         """All of it, to be hashed."""

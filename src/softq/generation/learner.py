@@ -30,11 +30,11 @@ from softq.sentences import Sentences
 from softq.train import NonFiniteLossError, Workers
 from softq.train.torch_learner import below, generator_for
 
-_THREADS = max(2, min(4, (os.cpu_count() or 2) // 4))  # that make candidates, beside whatever else runs on this machine
+_THREADS = max(2, min(4, (os.cpu_count() or 2) // 2))  # that make candidates, each on one core
 _AHEAD = 8  # batches made before they are needed
 _MORE_WORDS = 5  # that a draw may have beyond the longest reference
 _SAID_TOGETHER = 1 << 13  # draws at once, before an epoch
-_TOGETHER = 128  # examples whose candidates are made at once, where batches are smaller
+_TOGETHER = 128  # examples or more, of whole batches, whose candidates are made at once
 
 
 class NearCandidates(Protocol):
@@ -320,7 +320,7 @@ class _Stream(Iterator[tuple[Tensor, Batch]]):
     def __init__(self, learner: SequenceLearner, epoch: int, step: int) -> None:
         self.epoch, self.step = epoch, step
         seed, batch_size = learner._training.seed, learner._training.batch_size
-        size = max(1, _TOGETHER // batch_size)  # batches of a group
+        size = -(-_TOGETHER // batch_size)  # batches of a group
         batches = learner._batches(epoch)
         groups = [batches[begin : begin + size] for begin in range(0, len(batches), size)]
         first, self._behind = divmod(step, size)  # of the first group, as many have been taken before

@@ -53,6 +53,8 @@ class Batch(NamedTuple):
 
     def share(self, rank: int, size: int) -> Batch:
         """What one of several processes trains on: every ``size``-th input from ``rank`` on, or one that counts nothing."""
+        if size == 1:
+            return self
         if rank < len(self.tokens):
             return self.each(lambda part: part[rank::size])
         return self.each(lambda part: part[:1])._replace(weights=torch.zeros_like(self.weights[:1]))
@@ -64,17 +66,20 @@ class Batch(NamedTuple):
         >>> [list(part.shape) for part in batch.rounded(4).tensors]
         [[4, 3], [4, 3, 6], [4, 3], [4, 3]]
         """
-        more, width = inputs - len(self.tokens), self.tokens.shape[2]
+        more, wider = inputs - len(self.tokens), round_width(self.tokens.shape[2]) - self.tokens.shape[2]
+        batch = self._replace(tokens=pad(self.tokens, (0, wider, 0, 0, 0, more))) if wider or more else self
+        if not more:  # nearly always, and inputs may be large
+            return batch
         return Batch(
             tuple(torch.cat([part, part[:1].expand(more, *part.shape[1:])]) for part in self.inputs),
-            pad(self.tokens, (0, round_width(width) - width, 0, 0, 0, more)),
+            batch.tokens,
             pad(self.lengths, (0, 0, 0, more)),
             pad(self.weights, (0, 0, 0, more)),
         )
 
     def pinned(self) -> Batch:
-        """The same in page-locked memory, from which a GPU copies without waiting."""
-        return self.each(Tensor.pin_memory)
+        """The same in page-locked memory, from which a GPU copies without waiting, as long as it is in one piece."""
+        return self.each(lambda part: part.contiguous().pin_memory())
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""

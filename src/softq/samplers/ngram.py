@@ -83,16 +83,18 @@ class NgramReplacement:
     def __call__(self, refs: References, *, generator: torch.Generator | None = None) -> Candidates:
         """Candidates ``[B, size, M]`` of the type of the references; see the class."""
         references = ready_references(refs, self.vocab, self.pad)
-        batch, _, width = references.tokens.shape
-        most = int(references.present.sum(1).max()) if batch else 0
-        if most > self.size:
-            example = int(references.present.sum(1).argmax())
-            raise SamplerError(f"size must hold all references, got size {self.size} for the {most} references of example {example}")
+        ready = references.tokens.numpy(), references.lengths.numpy()
+        batch, _, width = ready[0].shape
+        counts = (ready[1] >= 0).sum(1)
+        if counts.max(initial=0) > self.size:
+            example = int(counts.argmax())
+            raise SamplerError(
+                f"size must hold all references, got size {self.size} for the {counts[example]} references of example {example}"
+            )
         seeds = draw_seeds(batch, generator)
-        tokens = np.empty((batch, self.size, width), dtype=references.tokens.numpy().dtype)
+        tokens = np.empty((batch, self.size, width), dtype=ready[0].dtype)
         lengths = np.empty((batch, self.size), dtype=np.int64)
         log_prob = np.empty((batch, self.size))
-        ready = references.tokens.numpy(), references.lengths.numpy()
         fixed, found = replace_ngrams(*ready, seeds, self.max_n, self.keep_last, self.pad, self._law, tokens, lengths, log_prob)
         for b in np.flatnonzero(found < self.size):
             of_example = Sentences(references.tokens[b], references.lengths[b]).unpack()

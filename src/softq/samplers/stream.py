@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Thread
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -19,11 +20,11 @@ Made = TypeVar("Made")
 class CandidateStream(Generic[Batch, Made]):
     """Iterates over batches with ``prepare(batch, generator)`` done ahead, in order, in threads.
 
-    The kernels of samplers and rewards run without Python's lock, so that they work beside a training loop. At most ``ahead``
-    batches are prepared or in preparation beside the one that was handed out. Batch i always gets the generator seeded by
-    (seed, i): what comes out does not depend on the number of workers. An error in ``prepare`` or in the batches comes up where that
-    batch would have come. On an error, and on leaving the ``with`` block for any reason, Ctrl-C among them, preparations not yet begun are
-    dropped and the threads end. One pass only.
+    The kernels of samplers and rewards run without Python's lock, so that they work beside a training loop. Each thread works alone:
+    neither torch's operations nor kernels are split among further ones. At most ``ahead`` batches are prepared or in preparation beside
+    the one that was handed out. Batch i always gets the generator seeded by (seed, i): what comes out does not depend on the number of
+    workers. An error in ``prepare`` or in the batches comes up where that batch would have come. On an error, and on leaving the ``with``
+    block for any reason, Ctrl-C among them, preparations not yet begun are dropped and the threads end. One pass only.
 
     Args:
         batches: anything that can be iterated; it is read in the calling thread, a little ahead.
@@ -39,6 +40,9 @@ class CandidateStream(Generic[Batch, Made]):
     >>> with CandidateStream([[[1, 2, 3]], [[4, 5]]], prepare, seed=1) as stream:
     ...     [target.outputs.tokens.shape for target in stream]
     [torch.Size([1, 8, 3]), torch.Size([1, 8, 2])]
+    >>> with CandidateStream([1, 2], lambda batch, generator: torch.get_num_threads(), seed=1, workers=2) as stream:
+    ...     list(stream)
+    [1, 1]
 
     """
 
@@ -52,7 +56,9 @@ class CandidateStream(Generic[Batch, Made]):
         self._prepare = prepare
         self._seed = seed
         self._ahead = ahead
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="softq-candidates")
+        self._pool = ThreadPoolExecutor(
+            workers, thread_name_prefix="softq-candidates", initializer=_work_alone, initargs=(torch.get_num_threads(),)
+        )
         self._waiting: deque[Future[Made]] = deque()
         self._next = 0
         self._closed = False
@@ -108,6 +114,18 @@ class CandidateStream(Generic[Batch, Made]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _work_alone(others: int) -> None:
+    """Let torch and kernels use no further threads for what this thread does; threads to come have ``others`` as before.
+
+    Every thread has helpers of its own: workers · cores of them would wait for a core, and those of a kernel for Python's lock.
+    """
+    torch.get_num_threads()  # the first call in a thread sets what new threads have, and must not come after the next one
+    torch.set_num_threads(1)  # of this thread, and of threads to come
+    restore = Thread(target=torch.set_num_threads, args=(others,))
+    restore.start()
+    restore.join()
 
 
 def batch_seed(seed: int, index: int) -> int:

@@ -54,9 +54,9 @@ def check_count(name: str, value: int) -> int:
 def ready_references(refs: References, vocab: int, pad: int, *, allow_empty: bool = False) -> Sentences:
     """References on the CPU, contiguous and filled up with the padding; a copy, so that a kernel may rely on it."""
     found = as_references(refs, vocab=vocab)
-    if not allow_empty and bool((found.lengths == 0).any()):
-        b, r = (found.lengths == 0).nonzero()[0].tolist()
-        raise OutputError(f"reference {r} of example {b} is empty, which leaves nothing to change; remove it from the data")
     tokens, lengths = as_array(found.tokens), as_array(found.lengths)
+    if not allow_empty and not lengths.all():
+        b, r = np.argwhere(lengths == 0)[0].tolist()
+        raise OutputError(f"reference {r} of example {b} is empty, which leaves nothing to change; remove it from the data")
     filled = np.where(np.arange(tokens.shape[2]) < lengths[..., None], tokens, np.array(pad, dtype=tokens.dtype))
     return Sentences(torch.from_numpy(filled), torch.from_numpy(lengths))
