@@ -84,6 +84,11 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             raise RecipeError(f"sampling_top_p must lie in 0..1, got {self.sampling_top_p}")
         if not self.sampling_temperature > 0:
             raise RecipeError(f"sampling_temperature must be positive, got {self.sampling_temperature}")
+        if self.accelerator_config.dispatch_batches:
+            raise RecipeError("accelerator_config must leave dispatch_batches False: a batch holds its target, which cannot be sent about")
+        self.accelerator_config.dispatch_batches = False  # it would be True for streamed datasets
+        if self.label_names is None:
+            self.label_names = ["labels"]  # which Trainer does not find behind every adapter
         if self.objective != "ml":
             self._check_target()
 
@@ -100,6 +105,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         if self.tau is None:
             raise TemperatureError(f"{self.objective} needs a temperature: give tau, such as 0.2 for BLEU (see docs/temperature.md)")
         check_tau(self.tau)
+        if self.label_smoothing_factor:
+            raise RecipeError(f"label_smoothing_factor is for ml: {self.objective} has a smooth target of its own; leave it at 0")
         if self.estimator == "paper" and self.k is None:
             raise RecipeError("estimator 'paper' needs k, how many candidates a step uses (the paper: 10 of 100)")
         if self.estimator == "importance":

@@ -121,8 +121,11 @@ class StepTargets:
         sets = [*([own[0]] if own else []), *drawn, *made]
         cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
         known = own[1] if own else {}
-        if not (known and len(sets) == 1):  # what the user has scored is a set of its own
-            cands = cands.with_references(references)
+        if settings.candidates not in ("ngram", "recombined"):  # these hold the references already
+            # what the user has scored is a set of its own
+            complete = torch.tensor([len(sets) == 1 and self.wants("dataset") and row.rewards is not None for row in rows])
+            added = references._replace(lengths=references.lengths.masked_fill(complete.unsqueeze(1), MISSING))
+            cands = cands.with_references(added)
         objective = raml if settings.objective == "raml" else sqdml
         reward = Known(self.reward, known) if known else self.reward
         # k may be more than a row of the user's own has

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from softq.decode import mbr
 from softq.distributions import Candidates
 from softq.errors import DependencyError, RewardError
-from softq.integrations.transformers.arguments import CorpusMetric, RewardAugmentedArguments
+from softq.integrations.transformers.arguments import CorpusMetric
 from softq.integrations.transformers.candidates import Numbers, strip_specials
 from softq.rewards import Reward
 from softq.sentences import MISSING, Sentences
@@ -37,16 +37,45 @@ class Text(NamedTuple):
     content: Numbers
     """Without special tokens at its ends."""
     finished: bool
-    """Whether the model ended it, or ran out of room."""
+    """Whether the model ended it of its own accord: not for want of room, nor at the last place, where some are made to."""
 
 
-def texts_of(sequences: Tensor, first: int, specials: Collection[int], ends: Collection[int]) -> list[Text]:
-    """What was written from place ``first`` on, up to an end-of-text token."""
+def texts_of(sequences: Tensor, first: int, most: int, specials: Collection[int], ends: Collection[int]) -> list[Text]:
+    """What was written from place ``first`` on, up to an end-of-text token, at most ``most`` tokens."""
     found = []
     for row in sequences[:, first:].tolist():
         stop = next((place for place, token in enumerate(row) if token in ends), len(row))
-        found.append(Text(strip_specials(row[:stop], specials)[0], stop < len(row)))
+        found.append(Text(strip_specials(row[:stop], specials)[0], stop < min(len(row), most - 1)))
     return found
+
+
+class WritingSettings(Protocol):
+    """What a `Writer` needs to be told; `RewardAugmentedArguments` say it, and more."""
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Longest text."""
+        ...
+
+    @property
+    def eval_num_beams(self) -> int:
+        """Beams of the search for the most probable text."""
+        ...
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Of samples."""
+        ...
+
+    @property
+    def sampling_top_p(self) -> float:
+        """Likewise."""
+        ...
+
+    @property
+    def eval_mbr_samples(self) -> int:
+        """Samples of which evaluation chooses the one of highest expected reward; 0: none."""
+        ...
 
 
 class Writer:
@@ -61,9 +90,7 @@ class Writer:
 
     """
 
-    def __init__(
-        self, arguments: RewardAugmentedArguments, causal: bool, specials: Collection[int], ends: Collection[int], pad: int
-    ) -> None:
+    def __init__(self, arguments: WritingSettings, causal: bool, specials: Collection[int], ends: Collection[int], pad: int) -> None:
         self.arguments, self.causal, self.specials, self.ends, self.pad = arguments, causal, specials, ends, pad
 
     def best(self, core: Any, inputs: Mapping[str, Any]) -> list[Numbers]:
@@ -83,7 +110,7 @@ class Writer:
         with evaluating(core):
             sequences = core.generate(**inputs, max_new_tokens=self.arguments.max_new_tokens, pad_token_id=self.pad, **how)
         first = inputs["input_ids"].shape[1] if self.causal else 1  # an encoder-decoder's text begins with its start token
-        return texts_of(sequences, first, self.specials, self.ends)
+        return texts_of(sequences, first, self.arguments.max_new_tokens, self.specials, self.ends)
 
 
 class Written(NamedTuple):
@@ -110,18 +137,20 @@ def write_and_score(
     size = writer.arguments.eval_mbr_samples
     if not size:
         return Written(best, rewards, None, seconds, 0.0)
-    if not reward.pairwise:
-        raise RewardError(
-            f"minimum Bayes risk needs a reward of two texts, {reward!r} takes all references together; set eval_mbr_samples 0"
-        )
-    drawn = writer.samples(core, inputs, size)
-    # the most probable text may be chosen too, and stands in where nothing but empty texts was drawn; what is expected are draws
-    packed = Sentences.pack([[text] for text in best])
-    choices = Candidates(*packed).beside(drawn)
-    evidence = Candidates(drawn.tokens, torch.where(drawn.present.any(1, keepdim=True), drawn.lengths, drawn.lengths.clamp(min=0)))
-    chosen = mbr(choices, reward, evidence=evidence).sentences.unpack()
+    chosen = least_risk(writer, core, inputs, best, size, reward)
     mbr_seconds = time.perf_counter() - start
     return Written(best, rewards, mean_rewards(chosen, contents, reward), seconds, mbr_seconds)
+
+
+def least_risk(writer: Writer, core: Any, inputs: Mapping[str, Any], best: Sequence[Numbers], size: int, reward: Reward) -> list[Numbers]:
+    """Of ``size`` samples and the most probable text of each input, the one of the highest expected reward if any sample might be right."""
+    if not reward.pairwise:
+        raise RewardError(f"minimum Bayes risk needs a reward of two texts, and {reward!r} takes all references together: draw no samples")
+    drawn = writer.samples(core, inputs, size)
+    # the most probable text stands in where nothing but empty texts was drawn
+    choices = Candidates(*Sentences.pack([[text] for text in best])).beside(drawn)
+    evidence = Candidates(drawn.tokens, torch.where(drawn.present.any(1, keepdim=True), drawn.lengths, drawn.lengths.clamp(min=0)))
+    return [list(text) for text in mbr(choices, reward, evidence=evidence).sentences.unpack()]
 
 
 def mean_rewards(texts: Sequence[Numbers], references: Sequence[Sequence[Numbers]], reward: Reward) -> Tensor:

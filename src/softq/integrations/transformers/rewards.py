@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable as Function
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,7 +116,11 @@ def _on_text(reward: Reward, tokenizer: Any, unit: str, name: str) -> Reward:
 
 def decoder(tokenizer: Any) -> Function[[list[int]], str]:
     """A function from token numbers to text without special tokens."""
-    return lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))
+    return partial(_decode, tokenizer)  # unlike a lambda it can be sent to the workers of a data loader
+
+
+def _decode(tokenizer: Any, tokens: list[int]) -> str:
+    return str(tokenizer.decode(tokens, skip_special_tokens=True))
 
 
 def decode_all(tokenizer: Any, rows: list[list[int]]) -> list[str]:

@@ -44,14 +44,15 @@ class RowEncoder:
             if not row.get(name):
                 raise DataError(f"a row needs {name!r}, got {sorted(row)}")
         references = [row["references"]] if isinstance(row["references"], str) else row["references"]
-        made = {"input_ids": self._source(row["source"]), "labels": [self._target(text) for text in references]}
+        made = {"input_ids": self.source(row["source"]), "labels": [self._target(text) for text in references]}
         if row.get("candidates"):
             made["candidates"] = [self._target(text) for text in row["candidates"]]
         if row.get("candidate_rewards"):
             made["candidate_rewards"] = row["candidate_rewards"]
         return made
 
-    def _source(self, text: str) -> Numbers:
+    def source(self, text: str) -> Numbers:
+        """The token numbers of a source or prompt."""
         numbers = list(self.tokenizer(text, truncation=True, max_length=self.max_source)["input_ids"])
         end = self.tokenizer.eos_token_id
         return numbers[:-1] if self.causal and len(numbers) > 1 and numbers[-1] == end else numbers
@@ -80,11 +81,19 @@ class RewardAugmentedCollator:
 
     def __init__(self, *, causal: bool, pad: int, targets: StepTargets, seed: int, inputs: Collator | None = None) -> None:
         self.causal, self.pad, self.targets, self.seed, self.inputs = causal, pad, targets, seed, inputs
-        self.epoch = 0
-        """Candidates are drawn anew in each."""
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers of a data loader may outlive an epoch
         self.training = True
         """Whether batches need a target."""
         self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Candidates are drawn anew in each."""
+        return int(self._epoch)
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._epoch.fill_(epoch)
 
     def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
         """A batch from rows with ``labels`` and, if ``inputs`` was not given, ``input_ids``."""
@@ -94,10 +103,10 @@ class RewardAugmentedCollator:
         if self.causal:
             prompts = [_numbers(row.get("input_ids"), "input_ids") for row in rows]
             batch |= _continued(prompts, first, self.pad)
-            batch[PROMPTS] = Prompts(*_left_padded(prompts, self.pad))._asdict()  # Trainer takes named tuples for plain ones
+            batch[PROMPTS] = Prompts(*left_padded(prompts, self.pad))._asdict()  # Trainer takes named tuples for plain ones
         else:
             batch |= self._encoder_inputs(rows)
-            batch["labels"] = _right_padded(first, IGNORED)
+            batch["labels"] = right_padded(first, IGNORED)
         if self.training and self.targets.arguments.objective != "ml" and not self.targets.wants("model"):
             batch[TARGET] = PendingTarget(lambda: self.make(wanted), self._threads())
         return batch
@@ -112,7 +121,7 @@ class RewardAugmentedCollator:
         if self.inputs is not None:
             return self.inputs([{name: value for name, value in row.items() if name not in COLUMNS} for row in rows])
         sources = [_numbers(row.get("input_ids"), "input_ids") for row in rows]
-        input_ids = _right_padded(sources, self.pad)
+        input_ids = right_padded(sources, self.pad)
         lengths = torch.tensor([len(source) for source in sources])
         return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long()}
 
@@ -161,14 +170,16 @@ def _numbers(value: Any, name: str) -> Numbers:
     return kept
 
 
-def _right_padded(rows: Sequence[Numbers], pad: int) -> Tensor:
+def right_padded(rows: Sequence[Numbers], pad: int) -> Tensor:
+    """Rows of numbers as one tensor ``[B, L]``, filled up behind."""
     out = np.full((len(rows), max(map(len, rows))), pad, dtype=np.int64)
     for row, numbers in zip(out, rows, strict=True):
         row[: len(numbers)] = numbers
     return torch.from_numpy(out)
 
 
-def _left_padded(rows: Sequence[Numbers], pad: int) -> tuple[Tensor, Tensor]:
+def left_padded(rows: Sequence[Numbers], pad: int) -> tuple[Tensor, Tensor]:
+    """Rows of numbers as one tensor ``[B, L]``, filled up in front, and its mask."""
     out = np.full((len(rows), max(map(len, rows))), pad, dtype=np.int64)
     mask = np.zeros_like(out)
     for row, known, numbers in zip(out, mask, rows, strict=True):
@@ -181,10 +192,10 @@ def _continued(prompts: Sequence[Numbers], completions: Sequence[Numbers], pad: 
     """Prompt and completion as one row, padded on the right; labels only on the completion."""
     whole = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
     labels = [[IGNORED] * len(prompt) + completion for prompt, completion in zip(prompts, completions, strict=True)]
-    input_ids = _right_padded(whole, pad)
+    input_ids = right_padded(whole, pad)
     lengths = torch.tensor([len(row) for row in whole])
     mask = (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long()
-    return {"input_ids": input_ids, "attention_mask": mask, "labels": _right_padded(labels, IGNORED)}
+    return {"input_ids": input_ids, "attention_mask": mask, "labels": right_padded(labels, IGNORED)}
 
 
 def special_numbers(tokenizer: Any, core: Any) -> set[int]:

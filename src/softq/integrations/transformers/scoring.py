@@ -2,7 +2,7 @@
 
 An encoder-decoder reads each source once: a hook on its decoder repeats what the encoder said for every candidate. A causal model reads
 prompt and candidates as one row in which candidates do not see each other. Both are one call of the model as it was handed over, so that
-autocast, gradient checkpointing, adapters and distributed wrappers work as they do for any other loss.
+autocast, compilation, gradient checkpointing, adapters and distributed wrappers work as they do for any other loss.
 """
 
 from __future__ import annotations
@@ -51,50 +51,49 @@ def encoder_decoder_log_probs(model: nn.Module, core: Any, inputs: Mapping[str, 
         shared: whether the source is read once; else it is repeated for every candidate.
 
     """
-    there = scored.lengths >= 0
-    owners = there.nonzero()[:, 0]  # [N]: of which source each candidate is
-    labels = scored.tokens.masked_fill(~scored.real, IGNORED)[there]  # [N, T]
+    batch, size, width = scored.tokens.shape
+    labels = scored.tokens.masked_fill(~scored.real, IGNORED).flatten(0, 1)  # [B·K, T]
     decoder_input_ids = core.prepare_decoder_input_ids_from_labels(labels=labels)
     if shared:
-        with _decoder_reads_for(core.get_decoder(), owners):
+        with _decoder_repeats_sources(core.get_decoder()):
             logits = model(**inputs, decoder_input_ids=decoder_input_ids, use_cache=False).logits
     else:
-        repeated = {name: value.index_select(0, owners) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        repeated = {name: value.repeat_interleave(size, 0) if isinstance(value, Tensor) else value for name, value in inputs.items()}
         logits = model(**repeated, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-    return torch.zeros_like(scored.lengths, dtype=torch.float32).masked_scatter(there, token_log_probs(logits, labels).sum(1))
+    return token_log_probs(logits, labels).view(batch, size, width).sum(2)
 
 
 @contextmanager
-def _decoder_reads_for(decoder: nn.Module, owners: Tensor) -> Iterator[None]:
-    """While it lasts, decoder row n is of source ``owners[n]``."""
-
-    def repeat(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = {name: kwargs[name].index_select(0, owners) for name in _REPEATED if kwargs.get(name) is not None}
-        return args, {**kwargs, **given}
-
-    handle = decoder.register_forward_pre_hook(repeat, with_kwargs=True)
+def _decoder_repeats_sources(decoder: nn.Module) -> Iterator[None]:
+    """While it lasts, a decoder that is given B sources and B·K texts takes each source for K texts in a row."""
+    handle = decoder.register_forward_pre_hook(_repeat_sources, with_kwargs=True)
     try:
         yield
     finally:
         handle.remove()
 
 
+def _repeat_sources(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    # It knows nothing but shapes, so that what was compiled with it, or without it, stays right.
+    texts = len(kwargs["input_ids"])
+    given = {name: kwargs[name] for name in _REPEATED if kwargs.get(name) is not None}
+    return args, kwargs | {name: value.repeat_interleave(texts // len(value), 0) for name, value in given.items() if len(value) != texts}
+
+
 def causal_log_probs(model: nn.Module, core: Any, prompts: Prompts, scored: Scored, *, shared: bool) -> Tensor:
     """Log-probabilities log P(y_s | prompt) of all candidates, float32 ``[B, K]``, 0 of those that are missing; see above."""
     if shared:
         return _in_one_row(model, core, prompts, scored)
-    there = scored.lengths >= 0
-    owners = there.nonzero()[:, 0]
-    tokens, real = scored.tokens[there], scored.real[there]
-    mask = torch.cat([prompts.attention_mask.index_select(0, owners), real.long()], 1)
+    batch, size, width = scored.tokens.shape
+    tokens, real = scored.tokens.flatten(0, 1), scored.real.flatten(0, 1)  # [B·K, T]
+    mask = torch.cat([prompts.attention_mask.repeat_interleave(size, 0), real.long()], 1)
     logits = model(
-        input_ids=torch.cat([prompts.input_ids.index_select(0, owners), tokens], 1),
+        input_ids=torch.cat([prompts.input_ids.repeat_interleave(size, 0), tokens], 1),
         attention_mask=mask,
         use_cache=False,
-        **_accepted(core, position_ids=(mask.cumsum(1) - 1).clamp(min=0), logits_to_keep=tokens.shape[1] + 1),
-    ).logits[:, -tokens.shape[1] - 1 : -1]
-    log_probs = token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).sum(1)
-    return torch.zeros_like(scored.lengths, dtype=torch.float32).masked_scatter(there, log_probs)
+        **_accepted(core, position_ids=(mask.cumsum(1) - 1).clamp(min=0), logits_to_keep=width + 1),
+    ).logits[:, -width - 1 : -1]
+    return token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).view(batch, size, width).sum(2)
 
 
 def _in_one_row(model: nn.Module, core: Any, prompts: Prompts, scored: Scored) -> Tensor:
@@ -115,7 +114,7 @@ def _in_one_row(model: nn.Module, core: Any, prompts: Prompts, scored: Scored) -
     following = scored.tokens.masked_fill(~scored.real, IGNORED)[:, :, 1:]
     labels = nn.functional.pad(following, (0, 1), value=IGNORED).reshape(batch, size * width)
     rest = token_log_probs(logits[:, 1:], labels).reshape(batch, size, width).sum(2)
-    return (first + rest).masked_fill(scored.lengths < 0, 0.0)
+    return (first + rest).masked_fill(scored.lengths < 1, 0.0)  # an empty one is certain, as there is no end to be said
 
 
 def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:

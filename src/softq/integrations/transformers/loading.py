@@ -1,0 +1,160 @@
+"""Models and tokenizers: read from a folder or made from scratch, with or without low-rank adapters, and saved."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.utils import logging as transformers_logging
+
+from softq.errors import DependencyError, ModelError
+
+Pieces = Literal["unigram", "bpe"]
+
+_PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"  # their numbers are 0, 1 and 2, as in every T5
+
+
+class Size(NamedTuple):
+    """Of a T5, by the names of its configuration."""
+
+    d_model: int
+    d_ff: int
+    d_kv: int
+    num_heads: int
+    num_layers: int
+
+
+SIZES = {
+    "t5-tiny": Size(64, 256, 16, 4, 2),
+    "t5-mini": Size(256, 1024, 64, 4, 4),
+    "t5-small": Size(512, 2048, 64, 8, 6),
+    "t5-base": Size(768, 3072, 64, 12, 12),
+}
+
+
+class Loaded(NamedTuple):
+    """A model and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model goes on with its input, or reads it with an encoder."""
+        return not self.model.config.is_encoder_decoder
+
+
+def load_model(name: str, dtype: str = "float32") -> Loaded:
+    """A model with its tokenizer, whatever its kind, from a folder of ``save_pretrained`` or by a name that Transformers know."""
+    if not Path(name).is_dir() and (name.count("/") != 1 or name.startswith((".", "/"))) and "/" in name:
+        raise ModelError(f"there is no folder {name}: expected a run folder of softq train lm, or one that save_pretrained has written")
+    try:
+        with quiet():
+            config = AutoConfig.from_pretrained(name)
+            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+            return Loaded(kind.from_pretrained(name).to(getattr(torch, dtype)), AutoTokenizer.from_pretrained(name))
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModelError(f"Transformers cannot load {name}: {reason}") from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without Transformers' own progress bars and remarks."""
+    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def make_t5(size: str, tokenizer: Any) -> Any:
+    """A T5 of random weights; its size is one of `SIZES`."""
+    if size not in SIZES:
+        raise ModelError(f"expected one of {', '.join(SIZES)}, got {size!r}")
+    return T5ForConditionalGeneration(
+        T5Config(
+            vocab_size=len(tokenizer),
+            **SIZES[size]._asdict(),
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def set_dropout(model: Any, share: float) -> None:
+    """Give every dropout of a model this share, and its configuration, where that has one share for all."""
+    for name in ("dropout_rate", "dropout"):
+        if hasattr(model.config, name):
+            setattr(model.config, name, share)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = share
+
+
+def train_tokenizer(texts: Sequence[str], size: int, kind: Pieces = "unigram") -> Any:
+    """A tokenizer of at most ``size`` pieces of words, with the special tokens of T5.
+
+    >>> tokenizer = train_tokenizer(["a cat", "a dog", "the cat"], 30)
+    >>> tokenizer.decode(tokenizer("the dog")["input_ids"], skip_special_tokens=True), tokenizer("a")["input_ids"][-1]
+    ('the dog', 1)
+    """
+    tokenizers = import_module("tokenizers")
+    specials = [_PAD, _END, _UNKNOWN]
+    if kind == "unigram":
+        made = tokenizers.Tokenizer(tokenizers.models.Unigram())
+        trainer = tokenizers.trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token=_UNKNOWN, show_progress=False)
+    else:
+        made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=_UNKNOWN))
+        trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+    made.normalizer = tokenizers.normalizers.NFC()
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made.decoder = tokenizers.decoders.Metaspace()
+    made.train_from_iterator(texts, trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"$A {_END}", pair=f"$A {_END} $B {_END}", special_tokens=[(_END, made.token_to_id(_END))]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token=_PAD, eos_token=_END, unk_token=_UNKNOWN)
+
+
+def with_adapters(model: Any, rank: int) -> Any:
+    """The model with low-rank adapters, which alone are trained, on all its linear layers."""
+    try:
+        peft = import_module("peft")
+    except ImportError as error:
+        raise DependencyError("low-rank adapters are PEFT's, which is not installed: pip install peft") from error
+    kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=kind)
+    return peft.get_peft_model(model, settings)
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    """Model and tokenizer as Transformers read them, adapters merged; the folder takes its place when it is whole."""
+    whole = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+    part = folder.with_name(f".{folder.name}.part")
+    for leftover in (part, folder):
+        shutil.rmtree(leftover, ignore_errors=True)
+    with quiet():
+        whole.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+    os.replace(part, folder)
