@@ -246,7 +246,7 @@ def test_padding_never_matters_and_inputs_are_left_alone(family, backend):
     poisoned = [s.clone() for s in scores]
     for b in range(BATCH):
         length = int(lengths[b])
-        if len(scores) == 1 and family.cls is not softq.Independent:
+        if issubclass(family.cls, softq.distributions.DependencyTree):
             poisoned[0][b, length + 1 :] = math.nan
             poisoned[0][b, :, length + 1 :] = math.nan
             poisoned[0][b, :, 0] = math.nan
