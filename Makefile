@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test browser lint format bench clean
+.PHONY: help install run test browser docs lint format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ test: install ## Run all tests with branch coverage
 # The report is tested in a browser. Where one cannot be installed, that test is skipped and says so.
 browser: ## Install Chromium for the test of the report, where Debian's packages are to be had
 	command -v chromium || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+
+docs: install ## Build the documentation into build/docs; a warning is an error
+	$(BIN)/python -m sphinx -q -E -W --keep-going -b html -d build/doctrees docs build/docs
 
 lint: install ## Check format, style, types and layers
 	$(BIN)/ruff format --check .

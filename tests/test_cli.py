@@ -117,7 +117,7 @@ def test_bad_options(args):
 @pytest.mark.parametrize(
     ("args", "lesson"),
     [
-        ([], ["softq theory", "softq bench core"]),
+        ([], ["softq theory", "softq reproduce", "softq evaluate runs/raml test.conll --against runs/ml"]),
         (["theory"], ["Bayes rule", "--tau 0.5:3:0.5", "--json"]),
         (["bench"], ["core", "rewards"]),
         (["bench", "core"], ["make bench", "--rounds 3"]),

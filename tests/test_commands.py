@@ -166,18 +166,6 @@ def test_flags_lie_over_a_recipe(tmp_path):
     assert "tau = 3.0 " in found
 
 
-def test_help_teaches_the_keys():
-    for command in ("train", "sweep"):
-        result = softq(command, "--help")
-        assert result.exit_code == 0
-        for text in ("--resume", "--learning-rate", "--data.seed", "units of each hidden layer", f"softq {command} classification"):
-            assert text in result.stdout
-        lines = [line.strip() for line in result.stdout.splitlines()]
-        heading = next(number for number, line in enumerate(lines) if line.startswith("Recipe of ner"))
-        assert lines[heading - 1] == ""
-    assert "softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml" in result.stdout
-
-
 def test_a_progress_bar_where_somebody_watches(tmp_path, monkeypatch):
     real = progress.Console
     monkeypatch.setattr(progress, "Console", lambda **options: real(**options, force_terminal=True, width=200))

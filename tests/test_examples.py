@@ -173,3 +173,15 @@ def test_a_sentence_is_scored_alike_alone_and_beside_others(treebank):
             size = int(together.lengths[b]) + 1
             torch.testing.assert_close(many.scores[b, :size, :size], alone.scores[0, :size, :size])
             torch.testing.assert_close(many.log_partition[b], alone.log_partition[0])
+
+
+@pytest.mark.parametrize("name", ["finetune_t5.py", "finetune_causal.py"])
+def test_models_of_transformers_learn_by_likelihood_and_then_toward_the_reward(name, tmp_path):
+    output = run(name, "--out", tmp_path / "tuned")
+    stages = re.findall(r"^(\w+): reward (\S+) before, (\S+) after", output, re.MULTILINE)
+    assert [objective for objective, *_ in stages] == ["ml", "sqdml"]
+    (first, learnt), (second, tuned) = ([float(reward) for reward in rewards] for _, *rewards in stages)
+    assert first < 0.02
+    assert learnt == second  # it goes on from there
+    assert tuned > learnt > 0.05
+    assert (tmp_path / "tuned" / "model.safetensors").is_file()

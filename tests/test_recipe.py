@@ -10,7 +10,6 @@ import pytest
 import softq
 from softq.cli import shared
 from softq.errors import RecipeError
-from softq.features import FINKEL
 from softq.ranges import parse_seeds, parse_taus
 from softq.recipe import Objective, Training, build, describe, flag_names, key, merge, parse_flags, read_toml, recipe_hash, to_toml
 from softq.sweep import Grid, expand, parse_recipe, read_recipe, sweep_toml
@@ -235,23 +234,6 @@ def test_short_flags_of_several_sections_are_told_apart():
         with pytest.raises(RecipeError) as refused:
             parse_flags(TranslationRecipe, [flag, "3"])
         assert f"there is no flag {flag}, did you mean {qualified}?" in str(refused.value)
-
-
-def test_help_lists_a_flag_for_every_key():
-    listed = shared.list_flags()
-    for task, of_task in zip(TASKS.values(), listed.split("**Recipe of ")[1:], strict=True):
-        for section, name, _, explanation in describe(task.recipe_type()):
-            (line,) = (line for line in of_task.splitlines() if line.endswith(explanation) and name.replace("_", "-") in line + "name")
-            flag = line.split("`")[1]
-            assert flag_names(task.recipe_type)[flag[2:].replace("-", "_")][:2] == (section, name)
-    assert "- `--seed` `0` of the first weights" in listed
-    assert "- `--data.seed` `0` of the data" in listed
-    assert "- `--objective` `ml` " in listed
-    assert "- `--hidden` `8,8` " in listed
-    assert "\n\n**Recipe of ner** " in listed  # else Markdown takes it for the end of the item before
-    assert f"- `--templates` `{len(FINKEL)} values` features" in listed
-    assert "- `--train` column file" in listed
-    assert "``" not in listed
 
 
 def test_the_last_table_lies_on_top():

@@ -158,6 +158,8 @@ def _from_padded(tokens: Tensor) -> Sentences:
 
 
 def _is_sentence(item: Any) -> bool:
+    if type(item) is list and set(map(type, item)) <= {int}:  # what nearly all are, found out without a loop in Python
+        return True
     if isinstance(item, Tensor):
         return item.dim() == 1 and item.dtype in _INTEGERS
     return (
@@ -168,6 +170,8 @@ def _is_sentence(item: Any) -> bool:
 
 
 def _is_list_of_lists(item: Any) -> bool:
+    if type(item) is list and item and type(item[0]) is int:
+        return False
     if not isinstance(item, Sequence) or isinstance(item, str):
         return False
     return bool(len(item)) and all(isinstance(part, (Sequence, Tensor)) and not isinstance(part, str) for part in item)

@@ -2,39 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 import softq
-from softq.cli.bench_command import bench
-from softq.cli.data_command import data
-from softq.cli.evaluate_command import evaluate
-from softq.cli.predict_command import predict
-from softq.cli.report_command import report, reproduce
-from softq.cli.shared import list_flags
-from softq.cli.sweep_command import sweep
-from softq.cli.theory_command import theory
-from softq.cli.train_command import train
+
+
+class Listed(NamedTuple):
+    """A command as `softq --help` lists it.
+
+    Attributes:
+        module: of this package, where a function or a group of the command's name is.
+        summary: the first line of its own help.
+        of_recipe: whether the keys of a task's recipe are flags of it.
+
+    """
+
+    module: str
+    summary: str
+    of_recipe: bool = False
+
+
+COMMANDS = {
+    "train": Listed("train_command", "Train one model by ML, RAML or SQDML.", of_recipe=True),
+    "sweep": Listed("sweep_command", "Train many models, choose the temperature on development data, and compare with ML.", of_recipe=True),
+    "reproduce": Listed("report_command", "Run the paper's experiments and write one page of their results.", of_recipe=True),
+    "report": Listed("report_command", "Write one HTML page of runs and sweeps."),
+    "predict": Listed("predict_command", "Use a model: label words, parse or translate sentences, caption images."),
+    "evaluate": Listed("evaluate_command", "Score a model, or anybody's predictions, on a file that says what is right."),
+    "theory": Listed("theory_command", "See what a temperature does: the paper's theory in numbers, or your own references."),
+    "explore": Listed("explore_command", "Explore what a temperature does to RAML and SQDML, on a page in your browser."),
+    "data": Listed("data_command", "Look at files before training: what they hold, what is wrong with them, images as vectors."),
+    "bench": Listed("bench_command", "Measure how fast softq is on this machine, beside other packages."),
+}
+"""Imported when they are called: that way help is there at once, and no command waits for what only others need."""
+
+
+class Commands(TyperGroup):
+    """Those of `COMMANDS`, of which the summaries stand in until one is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: TyperCommand(name, help=listed.summary) for name, listed in COMMANDS.items()} | dict(self.commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that arguments name, itself and not its summary."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else command, rest
+
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-FLAGS_OF_RECIPES = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags())(train)
-app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags(sweep=True))(sweep)
-app.command(context_settings=FLAGS_OF_RECIPES, epilog=list_flags(sweep=True))(reproduce)
-app.command()(predict)
-app.command()(evaluate)
-app.command()(report)
-app.command()(theory)
-app.add_typer(data, name="data")
-app.add_typer(bench, name="bench")
+
+def load_command(name: str) -> Any:
+    """The command, or the group of commands, of a name in `COMMANDS`."""
+    listed = COMMANDS[name]
+    found = getattr(import_module(f"softq.cli.{listed.module}"), name)
+    if isinstance(found, typer.Typer):
+        return get_command(found)
+    alone = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+    if listed.of_recipe:
+        from softq.cli.recipe_help import RecipeCommand, list_tasks
+
+        alone.command(name, cls=RecipeCommand, epilog=list_tasks(name))(found)
+    else:
+        alone.command(name)(found)
+    return get_command(alone)
 
 
 def _show_version(wanted: bool) -> None:
@@ -49,19 +93,34 @@ def main(
 ) -> None:
     """Train structured predictors toward the metric they are judged by.
 
-    **First steps**
+    Likelihood ignores the metric. RAML and SQDML are trained as likelihood is, toward a target that favours outputs of a high reward;
+    a temperature, tau, says how far.
 
-    - `softq reproduce`: the paper's experiments, small enough for a laptop, and a page of the results
-    - `softq train classification --objective sqdml --tau 1.1`: one model; `softq sweep` trains many, `softq report` shows them
-    - `softq train ner --train FILE --dev FILE --out runs/ner`: a tagger of your own
-    - `softq train parsing --train FILE --dev FILE --out runs/trees`: a dependency parser of your own treebank (CoNLL-U)
-    - `softq train translation --train FILE --dev FILE --out runs/mt`, `softq train captioning --train FILE --dev FILE --out runs/captions`
-    - `softq predict runs/ner FILES`, `softq evaluate runs/ner FILE`: labels or trees, and how good they are
-    - `softq data check FILES`, `softq data stats FILES`: faults and counts of column files and treebanks, and how far annotators agree
-    - `softq theory`: what RAML and SQDML aim at, in numbers, on a problem small enough to solve exactly
-    - `softq theory --references FILE --reward bleu`: what a temperature means for your own references
-    - `softq bench core`, `softq bench rewards`: how fast losses and rewards are on this machine
-    - `softq bench estimators`: what sampled candidates cost in accuracy
+    **Look around**, without data of your own; the first takes seconds, the second some minutes:
 
-    Every command has its own `--help`; with `--json` it prints one JSON object for other programs to read.
+    ```sh
+    softq theory     # what a temperature does, on a problem small enough to solve exactly
+    softq reproduce  # the paper's experiments, small, and a page of their results
+    ```
+
+    **Your own data.** Check the files, train by likelihood and toward the metric, compare, use the better one. Taggers, parsers,
+    translators and captioners all work this way:
+
+    ```sh
+    softq data check train.conll dev.conll test.conll
+    softq train ner --train train.conll --dev dev.conll --out runs/ml
+    softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/raml
+    softq evaluate runs/raml test.conll --against runs/ml
+    softq predict runs/raml new.conll --out tagged.conll
+    ```
+
+    **Which temperature?** Let development data choose it, over several seeds, and look at the result:
+
+    ```sh
+    softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau 0.1:0.9:0.2 --out sweeps/names
+    softq report runs sweeps --out report.html
+    ```
+
+    `softq COMMAND --help` is the guide to a command, and `softq train TASK --help` the one to a task, with all its flags. With `--json` a
+    command prints one JSON object, for other programs. Errors are one line and exit code 2; a command that was stopped exits with 130.
     """

@@ -13,7 +13,7 @@ import typer
 
 import softq
 
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", add_completion=False)
 
 
 class Device(StrEnum):
@@ -25,7 +25,21 @@ class Device(StrEnum):
 
 @bench.callback()
 def _bench() -> None:
-    """Measure softq on this machine, beside other packages where they are installed."""
+    """Measure how fast softq is on this machine, beside other packages.
+
+    Contenders take turns in one process, so that a slow spell of the machine hits all of them, and what they compute is checked to agree
+    before it is timed. Peers are optional: `make bench` installs them and runs everything; one that is missing is left out. The benchmarks
+    come with the source tree, not with the installed package.
+
+    **Examples**
+
+    ```sh
+    # losses and gradients, a quick look
+    softq bench core --rounds 3 --device cpu
+    # not speed but accuracy: what sampled candidates cost
+    softq bench estimators
+    ```
+    """
 
 
 @bench.command()
@@ -36,15 +50,15 @@ def core(
 ) -> None:
     """Time loss and gradient of chains and trees against pytorch-crf, torch-struct and SuPar.
 
-    Contenders take turns in one process, so that a slow spell of the machine hits all of them, and their losses are
-    checked to agree before they are timed. The peers are optional: `make bench` installs them, and one that is
-    missing is left out. The benchmarks come with the source tree, not with the installed package.
+    The losses of all are checked to agree before they are timed. `make bench` installs the peers; one that is missing is left out.
 
     **Examples**
 
-    - `softq bench core`: the whole table, in a few minutes
-    - `softq bench core --rounds 3 --device cpu`: a quick look
-    - `softq bench core --json > core.json`: for a program
+    ```sh
+    softq bench core                          # the whole table, in a few minutes
+    softq bench core --rounds 3 --device cpu  # a quick look
+    softq bench core --json > core.json       # for a program
+    ```
     """
     _run_benchmark("core", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
 
@@ -56,17 +70,16 @@ def rewards(
 ) -> None:
     """Time rewards and samplers against sacreBLEU, fast-bleu, rapidfuzz and a copy of memory, on two CPU threads.
 
-    Contenders take turns in one process, and what they compute is checked to agree before it is timed. The table says
-    which bars are reached; they are meant for a machine that does nothing else.
-
-    The peers are optional: `make bench` installs them, and one that is missing is left out. The benchmarks come with the
-    source tree, not with the installed package.
+    The table says which bars are reached; they are meant for a machine that does nothing else. `make bench` installs the peers; one
+    that is missing is left out.
 
     **Examples**
 
-    - `softq bench rewards`: the whole table, in a minute or two
-    - `softq bench rewards --rounds 3`: a quick look
-    - `softq bench rewards --json > rewards.json`: for a program
+    ```sh
+    softq bench rewards                        # the whole table, in a minute or two
+    softq bench rewards --rounds 3             # a quick look
+    softq bench rewards --json > rewards.json  # for a program
+    ```
     """
     _run_benchmark("rewards", as_json, "--rounds", str(rounds))
 
@@ -79,12 +92,14 @@ def estimators(
 ) -> None:
     """Measure bias and error of the estimators of a target on candidates, on a space small enough to sum over.
 
-    It is the source of the figures in docs/estimators.md. The benchmarks come with the source tree, not with the installed package.
+    Use it to see what `--estimator` of translators and captioners trades; it is the source of the figures in docs/estimators.md.
 
     **Examples**
 
-    - `softq bench estimators`: the whole table, in half a minute
-    - `softq bench estimators --plot estimators.svg`: with a picture
+    ```sh
+    softq bench estimators                        # the whole table, in half a minute
+    softq bench estimators --plot estimators.svg  # with a picture
+    ```
     """
     _run_benchmark("estimators", as_json, "--repeats", str(repeats), *(["--plot", str(plot)] if plot else []))
 
@@ -98,12 +113,14 @@ def grid(
     """Time the training of many small networks as one grid against training them one after another in plain torch.
 
     Contenders take turns on the same steps, and their weights are checked to agree. Also measured: how time grows with the inputs and
-    memory with the epochs, and on a GPU the share of its peak. The benchmarks come with the source tree, not with the installed package.
+    memory with the epochs, and on a GPU the share of its peak.
 
     **Examples**
 
-    - `softq bench grid`: the whole table, in a minute
-    - `softq bench grid --device cuda`: the sizes of the paper on a GPU
+    ```sh
+    softq bench grid                # the whole table, in a minute
+    softq bench grid --device cuda  # the sizes of the paper on a GPU
+    ```
     """
     _run_benchmark("grid", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
 
@@ -120,12 +137,14 @@ def ner(
     """Time the training of a feature CRF against python-crfsuite, and with `--data` all else that a tagger does.
 
     Both sides get the same features; CRFsuite's time is an L-BFGS iteration by its own log. On real corpora: training from file to saved
-    model, the same optimum as CRFsuite's, extraction of features, and tagging. The benchmarks come with the source tree.
+    model, the same optimum as CRFsuite's, extraction of features, and tagging.
 
     **Examples**
 
-    - `softq bench ner`: one iteration, in half a minute
-    - `softq bench ner --data DIR --json > ner.json`: everything, in some minutes
+    ```sh
+    softq bench ner                               # one iteration, in half a minute
+    softq bench ner --data DIR --json > ner.json  # everything, in some minutes
+    ```
     """
     _run_benchmark("ner", as_json, "--rounds", str(rounds), *(["--data", str(data)] if data else []))
 
@@ -141,12 +160,14 @@ def parsing(
 ) -> None:
     """Time a log-linear parser: a pass over the data by ML and by RAML, a whole training, and parsing.
 
-    Without `--data` on the built-in world, where no bars are set. The benchmarks come with the source tree.
+    Without `--data` it is measured on the built-in world, where no bars are set; with it on the English Web Treebank.
 
     **Examples**
 
-    - `softq bench parsing`: the built-in world, in a minute
-    - `softq bench parsing --data DIR --json > parsing.json`: the English Web Treebank, in some minutes
+    ```sh
+    softq bench parsing                                   # the built-in world, in a minute
+    softq bench parsing --data DIR --json > parsing.json  # the treebank, in some minutes
+    ```
     """
     _run_benchmark("parsing", as_json, "--passes", str(passes), *(["--data", str(data)] if data else []))
 
@@ -159,11 +180,13 @@ def biaffine(
 ) -> None:
     """Time the training of `examples/biaffine.py` with softq's trees against SuPar's in the same loop.
 
-    SuPar is optional: `make bench` installs it. The benchmarks come with the source tree.
+    SuPar is optional: `make bench` installs it.
 
     **Examples**
 
-    - `softq bench biaffine --train en_ewt-ud-train.conllu.gz`: the table, on the GPU if there is one
+    ```sh
+    softq bench biaffine --train train.conllu  # the table, on the GPU if there is one
+    ```
     """
     _run_benchmark("biaffine", as_json, "--train", str(train), "--rounds", str(rounds))
 
@@ -178,12 +201,14 @@ def translation(
     """Time the training and the decoding of the paper's translator at the paper's size, beside a plain loop.
 
     Speed of the real loop, candidates made and scored among it, the share of time in which the GPU waits, and the memory it takes. The
-    bars are those of an H200; on a CPU the table says how far away it is. The benchmarks come with the source tree.
+    bars are those of an H200; on a CPU the table says how far away it is.
 
     **Examples**
 
-    - `softq bench translation`: the table, in a minute on a GPU
-    - `softq bench translation --precision float32 --json > exact.json`
+    ```sh
+    softq bench translation  # the table, in a minute on a GPU
+    softq bench translation --precision float32 --json > exact.json
+    ```
     """
     _run_benchmark(
         "translation", as_json, "--rounds", str(rounds), "--precision", precision, *(["--device", device.value] if device else [])
@@ -200,12 +225,14 @@ def captioning(
     """Time the training and the decoding of the paper's captioner at the paper's size, beside a plain loop.
 
     Speed of the real loop, candidates made and scored among it, for RAML and for SQDML with the paper's numbers of candidates, the share of
-    time in which the GPU waits, and the memory it takes. The bars are those of an H200. The benchmarks come with the source tree.
+    time in which the GPU waits, and the memory it takes. The bars are those of an H200.
 
     **Examples**
 
-    - `softq bench captioning`: the table, in a minute on a GPU
-    - `softq bench captioning --device cpu --rounds 1 --json`
+    ```sh
+    softq bench captioning  # the table, in a minute on a GPU
+    softq bench captioning --device cpu --rounds 1 --json > captioning.json
+    ```
     """
     _run_benchmark(
         "captioning", as_json, "--rounds", str(rounds), "--precision", precision, *(["--device", device.value] if device else [])
@@ -220,12 +247,13 @@ def encoder(
 ) -> None:
     """Time `softq data features`: decoding JPEGs alone, the encoder alone, and both together.
 
-    The images are made here, and the weights are random. The benchmarks come with the source tree; they need Pillow
-    (`pip install 'softq[images]'`).
+    The images are made here, and the weights are random. Needs Pillow (`pip install 'softq[images]'`).
 
     **Examples**
 
-    - `softq bench encoder`: the table, in a minute
+    ```sh
+    softq bench encoder  # the table, in a minute
+    ```
     """
     _run_benchmark("encoder", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
 

@@ -27,7 +27,7 @@ from softq.data.conllu import check_conllu, is_conllu
 from softq.data.tags import Scheme, spans
 from softq.errors import DataError, OutputError
 
-data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", add_completion=False)
 data.command("features")(encode_images)
 
 
@@ -101,9 +101,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 @data.callback()
 def _data() -> None:
-    """Look at column files (CoNLL), trees (CoNLL-U), translations and captions before training: `stats` counts, `check` finds faults.
+    """Look at files before training: what they hold, what is wrong with them, images as vectors.
 
-    `features` turns images into the vectors that captioners are trained on.
+    Files of labels (CoNLL columns), trees (CoNLL-U), translations and captions are told apart by looking. `stats` counts what is in them
+    and how far annotators agree, `check` finds every fault with its line, and `features` turns images into the vectors that captioners
+    are trained on.
+
+    **Examples**
+
+    ```sh
+    softq data check train.conll dev.conll
+    softq data stats train.conll train.conllu train.tsv train.captions.tsv
+    softq data features IMAGES/ --out features.npy
+    ```
     """
 
 
@@ -116,32 +126,45 @@ def stats(
     split: SplitOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count sentences, tokens, words, labels and entities of each file, and measure how far its annotators agree.
+    """Count what files hold, and measure how far annotators agree.
 
-    Blank lines separate sentences, tabs or spaces separate columns; the first column is the token, the last its label, or the last ones
-    the labels of several annotators. `?` stands where an annotator gave none. Labels and entities of all annotators are counted together.
-
-    Agreement is the share of equal labels where two annotators labelled the same token. Kappa corrects it for chance: 1 is perfect, 0 what
-    chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a token
-    together. Most tokens are outside entities, so agreement alone looks high: read kappa.
-
-    Of trees, the relations, parts of speech, arc lengths and depths are counted, and how many arcs are not projective: they pass over a
-    word that is not below their head, and a projective parser cannot find them.
-
-    Of translations, sources, references and the words of both languages are counted, and how many references sources have.
-
-    Of captions, images, captions and words are counted, and how far the captions of an image agree: the mean sentence BLEU of one of them
-    against another, which tells what reward a person would get.
+    Use it before training: are there enough sentences, do the parts have the same labels, can the annotators be trusted?
 
     **Examples**
 
-    - `softq data stats train.conll dev.conll`: a table for each
-    - `softq data stats crowd.conll --annotators 2`: the last two columns are two people's labels
-    - `softq data stats crowd.conll.gz --annotators all`: the number of annotators differs between sentences
-    - `softq data stats en_ewt-ud-train.conllu.gz`: words, relations and trees of a treebank
-    - `softq data stats train.tsv`, `softq data stats train.de train.en --format bitext`: sentences with translations
-    - `softq data stats train.captions.tsv.gz`, `softq data stats dataset_coco.json --split val`: images with captions
-    - `softq data stats train.conll --json | jq .files[0].entities`: entities by type, for a program
+    ```sh
+    # a table for each
+    softq data stats train.conll dev.conll
+    # each column after the word is an annotator's
+    softq data stats crowd.conll --annotators all
+    # words, relations and trees of a treebank
+    softq data stats train.conllu
+    # sentences with translations
+    softq data stats train.tsv
+    # the same as files that belong together line by line
+    softq data stats train.de train.en --format bitext
+    # images with captions
+    softq data stats train.captions.tsv
+    # for a program, such as jq .files[0].entities
+    softq data stats train.conll --json
+    ```
+
+    **Labels.** Blank lines separate sentences, tabs or spaces separate columns; the first column is the token, the last its label, or the
+    last ones the labels of several annotators, `?` where one gave none. Labels and entities of all annotators are counted together.
+
+    **Agreement** is the share of equal labels where two annotators labelled the same token. Kappa corrects it for chance: 1 is perfect, 0
+    what chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a
+    token together. Most tokens are outside entities, so agreement alone looks high: read kappa.
+
+    **Trees.** Relations, parts of speech, arc lengths and depths, and how many arcs are not projective: they pass over a word that is not
+    below their head, and a projective parser cannot find them.
+
+    **Translations.** Sources, references, the words of both languages, and how many references sources have.
+
+    **Captions.** Images, captions, words, and how far the captions of an image agree: the mean sentence BLEU of one of them against
+    another, which tells what reward a person would get.
+
+    **Next.** `softq data check` finds faults; `softq train TASK --help` says how files are used.
     """
     with one_line_errors():
         whose = _parse_annotators(annotators)
@@ -177,30 +200,41 @@ def check(
 ) -> None:
     """Print every fault of each file as `file:line: what is wrong`, and exit with 2 if there is any.
 
-    Faults are lines with more or fewer columns than others, empty tokens and labels, bytes that are not UTF-8, NUL, a file without
-    sentences, and tags that break their scheme, such as `I-PER` after `O` in BIO. A sentence with a broken line is judged further once
-    it is mended. A byte-order mark at the start, CR LF and spaces at the end of a line are no faults.
-
-    In trees, faults are lines without ten columns, empty ones, numbers of words, ranges and empty nodes out of order, comments inside a
-    sentence, heads that are no number of a word, cycles, a second root or none, and sentences without a tree where others have one.
-
-    In translations, faults are empty lines, sources and references that are missing, and files that should belong together line by line
-    and have different numbers of lines.
-
-    In captions, faults are images without captions, captions without an image, empty ones and ones of punctuation alone; in their
-    features, rows that are missing, not finite, or named twice.
-
-    Without `--scheme`, tags are held against the scheme that they break least often, and labels that are no tags against none.
+    Training refuses a faulty file at its first fault; this command lists all of them, so that a file can be mended in one go.
 
     **Examples**
 
-    - `softq data check train.conll dev.conll && softq train …`: train only on sound files
-    - `softq data check train.conll --scheme bio`: entities must be in BIO, also called IOB2
-    - `softq data check crowd.conll --annotators all`: each column after the token is an annotator's
-    - `softq data check train.conllu`: every sentence must have a tree
-    - `softq data check train.de train.en --format bitext`: every line must have its translation
-    - `softq data check train.captions.tsv --features train.features.npy`: every image must have captions and features
-    - `softq data check *.conll --json | jq '.files[].faults | length'`: how many there are in each
+    ```sh
+    softq data check train.conll dev.conll && softq train ner --train train.conll --dev dev.conll --out runs/names
+    # entities must be in BIO, also called IOB2
+    softq data check train.conll --scheme bio
+    # each column after the token is an annotator's
+    softq data check crowd.conll --annotators all
+    # every sentence must have a tree
+    softq data check train.conllu
+    # every line must have its translation
+    softq data check train.de train.en --format bitext
+    # every image must have captions and features
+    softq data check train.captions.tsv --features train.features.npy
+    # for a program, such as jq '.files[].faults | length'
+    softq data check train.conll dev.conll --json
+    ```
+
+    **Labels.** Lines with more or fewer columns than others, empty tokens and labels, bytes that are not UTF-8, NUL, a file without
+    sentences, and tags that break their scheme, such as `I-PER` after `O` in BIO. A sentence with a broken line is judged further once
+    it is mended. A byte-order mark at the start, CR LF and spaces at the end of a line are no faults. Without `--scheme`, tags are held
+    against the scheme that they break least often, and labels that are no tags against none.
+
+    **Trees.** Lines without ten columns, empty ones, numbers of words, ranges and empty nodes out of order, comments inside a
+    sentence, heads that are no number of a word, cycles, a second root or none, and sentences without a tree where others have one.
+
+    **Translations.** Empty lines, sources and references that are missing, and files that should belong together line by line and have
+    different numbers of lines.
+
+    **Captions.** Images without captions, captions without an image, empty ones and ones of punctuation alone; in their features, rows that
+    are missing, not finite, or named twice.
+
+    **Next.** Mend the lines and check again; then train.
     """
     with one_line_errors():
         whose = _parse_annotators(annotators)

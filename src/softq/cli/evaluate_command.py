@@ -26,6 +26,7 @@ from softq.cli.predict_command import FileTagger
 from softq.cli.predict_sentences import BeamOption, MethodOption, RewardOption, SamplesOption, Searching, SeedOption
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors, results_console
+from softq.cli.write_lm import AgainstMethodOption, BatchSizeOption, evaluate_lm, is_lm
 from softq.data.conll import Sentence, find_scheme, read_conll
 from softq.data.conllu import is_conllu
 from softq.data.tags import Scheme, spans
@@ -51,7 +52,7 @@ def evaluate(
         Path | None,
         typer.Argument(
             metavar="MODEL",
-            help="A run folder of `softq train` (ner, parsing, translation, captioning), or a model's file.",
+            help="A run folder of `softq train` (ner, parsing, translation, captioning, lm), or a model's file.",
             show_default=False,
         ),
     ] = None,
@@ -87,45 +88,62 @@ def evaluate(
     samples: SamplesOption = None,
     reward: RewardOption = None,
     seed: SeedOption = None,
+    batch_size: BatchSizeOption = None,
+    against_method: AgainstMethodOption = None,
     tokenizer: TokenizerOption = None,
     features: FeaturesOption = None,
     split: SplitOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Score a tagger, a parser, a translator or a captioner on a file with what is true, or a file of predictions.
+    """Score a model, or anybody's predictions, on a file that says what is right.
+
+    Give a model and a file, and `--against` a second model to learn whether the difference is real: sentences are drawn again a thousand
+    times, the same for both (paired bootstrap), and 95 % of the differences lie in the interval. With `--predictions`, no model is
+    needed: any program's output is scored.
+
+    **Examples**
+
+    ```sh
+    # all scores, by type of entity
+    softq evaluate runs/names test.conll
+    # is it better, and how sure is that?
+    softq evaluate runs/names test.conll --against runs/names-ml
+    softq evaluate runs/trees test.conllu
+    # for a program, such as jq .sentence_bleu
+    softq evaluate runs/mt test.tsv --json
+    softq evaluate runs/captions test.captions.tsv
+    ```
+
+    Predictions that are there already, of `softq predict` or of others; labels are the last column, the right ones the last but one:
+
+    ```sh
+    softq evaluate --predictions labelled.conll
+    softq evaluate --predictions system.conllu gold.conllu
+    softq evaluate --predictions hypotheses.txt references.txt --against others.txt
+    softq evaluate --predictions mine.txt test.captions.tsv
+    ```
 
     **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that
     break their tag scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences
     without a wrong one. A model's labels are written in the scheme of the file before they are compared.
 
     **Trees.** UAS is the share of words with the right head, LAS of those with the right relation too, up to its first `:`; CLAS is LAS
-    on content words alone. Every word counts, punctuation too, as in the shared task of CoNLL 2018. Exact match is the share of sentences
-    without a wrong head. Tables follow by relation, by the length of arcs and by that of sentences. Where a file of predicted trees splits
-    the text into other words than the true one, words are aligned as that task's scorer does, and scores are precision, recall and F1.
+    on content words alone. Every word counts, punctuation too, as in the shared task of CoNLL 2018. Where predicted trees split
+    the text into other words than the true ones, words are aligned as that task's scorer does, and scores are precision, recall and F1.
 
     **Translations.** Sentence BLEU is the mean over sentences, against all references of each together; corpus BLEU is that of the
     whole file, as multi-bleu.perl counts it; the average reward is BLEU against one reference at a time. sacreBLEU's score follows with
-    its signature. Exact match is the share that is one of the references. `<unk>` is never right.
+    its signature. `<unk>` is never right.
+
+    **Texts** of `softq train lm`: the reward is the one of the run, mean over references, on its own tokens, in which a second
+    model's texts are counted as well; the rest is as for translations, with chrF of sentences and of the file. `--against-method` lets the
+    second model, or the same one, write in another way: `--method mbr --against RUN --against-method beam`. Seconds are those of writing.
 
     **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's measure, and the maximum reward that
-    against the best one; corpus BLEU is of all references together; ROUGE-L and CIDEr-D are those of the COCO evaluation, on the words as
-    they are here. The average reward of one reference by another says how much people agree. Predictions that are there already
-    are compared in lower case; the file of true captions is known by its images' names (.jpg, .png, …) or by its own, .json.
+    against the best one; corpus BLEU is of all references together; ROUGE-L and CIDEr-D are those of the COCO evaluation. Predictions
+    that are there already are compared in lower case; the file of true captions is known by its images' names or by its own, .json.
 
-    With `--against`, sentences are drawn again a thousand times, the same for both models (paired bootstrap): the difference is the first
-    model's advantage, and 95 % of the draws lie in the interval.
-
-    **Examples**
-
-    - `softq evaluate runs/raml test.conll`: a table of all scores, by type of entity
-    - `softq evaluate runs/raml test.conll --against runs/ml`: is it better, and how sure is that?
-    - `softq evaluate --predictions labelled.conll`: what `softq predict` made of a labelled file, or any other program
-    - `softq evaluate runs/parser test.conllu`, `softq evaluate --predictions parsed.conllu test.conllu`: the same for trees
-    - `softq evaluate runs/raml test.tsv --against runs/ml`, `softq evaluate runs/raml test.de test.en`: translators
-    - `softq evaluate --predictions raml.txt test.en --against ml.txt`: translations that are there already
-    - `softq evaluate runs/sqdml test.captions.tsv --features test.npy --against runs/ml`, `softq evaluate runs/sqdml coco.json --split
-      val`: captioners; `softq evaluate --predictions captions.txt test.captions.tsv`: captions
-    - `softq evaluate runs/raml test.conll --json | jq .f1`: one number for a program
+    **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not only over sentences.
     """
     with one_line_errors():
         named: Scheme | None = scheme.value if scheme else None
@@ -165,6 +183,13 @@ def evaluate(
         else:
             if model is None or file is None:
                 raise DataError("expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE")
+            if is_lm(model):
+                if of_labels or features is not None or split is not None:
+                    raise DataError(f"{model} is a model of Transformers: leave out --scheme, --decoding, --features and --split")
+                evaluate_lm(model, files, against, searching, batch_size, against_method, as_json=as_json)
+                return
+            if batch_size is not None or against_method is not None:
+                raise DataError(f"--batch-size and --against-method are for models of Transformers, and {model} is none: leave them out")
             if is_captioner(model):
                 if of_labels:
                     raise DataError(f"--scheme and --decoding are of labels and trees, and {model} is a captioner: leave them out")

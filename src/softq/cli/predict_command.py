@@ -38,6 +38,7 @@ from softq.cli.predict_sentences import (
 from softq.cli.predict_trees import FileParser, Part, Parts, parsed
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors
+from softq.cli.write_lm import BatchSizeOption, FileLm, is_lm, written
 from softq.data.chunks import Chunk, read_chunks, read_plain_chunks
 from softq.data.conll import unpacked
 from softq.data.tags import Scheme, convert
@@ -52,7 +53,7 @@ _LABEL = re.compile(r"O|[BIES]-.+")
 
 
 ModelArgument = typer.Argument(
-    metavar="MODEL", help="A run folder of `softq train` (ner, parsing, translation, captioning), or a model's file."
+    metavar="MODEL", help="A run folder of `softq train` (ner, parsing, translation, captioning, lm), or a model's file."
 )
 
 
@@ -130,51 +131,67 @@ def predict(
     temperature: TemperatureOption = None,
     top_p: TopPOption = None,
     length_penalty: LengthPenaltyOption = None,
+    batch_size: BatchSizeOption = None,
     out: Annotated[
         Path | None, typer.Option(help="File for the result, packed if it ends in .gz or .xz.  [default: standard output]", dir_okay=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Label the words of column files (CoNLL) or of running text with a tagger, parse CoNLL-U files, translate lines, or caption images.
+    """Use a model: label words, parse or translate sentences, caption images.
 
-    Files are worked on in parts, so they may be of any size.
-
-    **A tagger.** Every line comes back as it was, with the predicted label as one more column; a line that is blank or begins with
-    `-DOCSTART-` has none. Labels may be there already or not. They are written in the tag scheme of the files that the model was trained
-    on. Where lines `# annotators = …` name annotators, the model becomes one more, `softq`.
-
-    The probability is that of the label in the scheme the model was trained in, summed over all sequences of the others.
-
-    **A parser.** Files are CoNLL-U, or CoNLL-X. Heads and relations may be there already or not. HEAD and DEPREL of words become the
-    predicted ones (DEPREL is `_` where the model knows no relations), and all else comes back as it was: comments, ranges such as `3-4`,
-    empty nodes, and DEPS too. With `--probabilities`, MISC gets `p=0.9312`, the probability of the head in all trees together; CoNLL-X,
-    whose tenth column is PDEPREL, has no place for it, and files called .conllx are refused. `--plain` is for parsers that look
-    at nothing but words.
-
-    **A translator.** Every line comes back as its translation, in order and as soon as it is known, so that it can be one end of a
-    pipe. An empty line stays empty. `--method mbr` draws translations and takes the one of the highest expected reward. With the same
-    `--seed`, draws for a line are the same from a file, packed or not, and from a pipe.
-
-    **A captioner.** Every row of a file of features (`softq data features`) becomes a caption, after the image's name and a tab if
-    `FILE.names.txt` stands beside `FILE.npy`. Images themselves are encoded as those that the model was trained on, and then always have
-    their names. Methods are those of translators; draws for an image follow from `--seed` and its number.
+    MODEL is a run folder of `softq train` or a file that `CRFTagger.save` or `DependencyParser.save` wrote; what it is decides how files
+    are read. The result goes to standard output or to `--out`, in the order of the input and part by part: files may be of any size.
 
     **Examples**
 
-    - `softq predict runs/raml test.conll > labelled.conll`: `softq evaluate --predictions labelled.conll` then scores it
-    - `softq predict runs/raml a.conll.gz b.conll.gz --out labelled.conll.gz`: one file of both
-    - `softq predict runs/parser test.conllu > parsed.conllu`: `softq evaluate --predictions parsed.conllu test.conllu` then scores it
-    - `echo "Ann went to Rome" | softq predict runs/raml - --plain --probabilities`
-    - `echo "Das passiert." | softq predict runs/translator`, `softq predict runs/translator german.txt.gz --beam 10 > english.txt`
-    - `softq predict runs/translator german.txt --method mbr --samples 100`: the Bayes rule of BLEU, as far as draws show it
-    - `softq predict runs/captioner test.features.npy > captions.txt`, `softq predict runs/captioner Images/ photo.jpg`
+    ```sh
+    # a tagger: one more column
+    softq predict runs/names new.conll --out tagged.conll
+    echo "Ann went to Rome" | softq predict runs/names - --plain --probabilities
+    # a parser: HEAD and DEPREL
+    softq predict runs/trees new.conllu --out parsed.conllu
+    # a translator: line by line
+    echo "Das passiert." | softq predict runs/mt
+    softq predict runs/mt german.txt --method mbr --samples 20 --out english.txt
+    # a captioner
+    softq predict runs/captions test.features.npy --out captions.txt
+    ```
+
+    **A tagger** adds the label as a last column, in the tag scheme of the files it was trained on. Lines that are blank or begin with
+    `-DOCSTART-` stay as they are. Labels may be there already or not; where lines `# annotators = …` name annotators, the model becomes one
+    more, `softq`. A probability is that of the label, summed over all sequences of the others.
+
+    **A parser** reads CoNLL-U or CoNLL-X and writes HEAD and DEPREL of words (`_` where it knows no relations); all else comes back as it
+    was. With `--probabilities`, MISC gets `p=0.9312`, the probability of the head in all trees together; CoNLL-X has no place for it, and
+    files called .conllx are refused. `--plain` is for parsers that look at nothing but words.
+
+    **A translator** writes each line as soon as it is known, so that it can be one end of a pipe. `--method mbr` draws translations
+    and takes the one of the highest expected reward. With the same `--seed`, draws for a line are the same from a file and from a pipe.
+
+    **A model of Transformers**, of `softq train lm` or in a folder of `save_pretrained`, writes a text for each line too. Lines of similar
+    length are read together, `--batch-size` at a time; draws depend on the lines that come with them.
+
+    **A captioner** reads rows of features (`softq data features`), or images and folders of them, which it encodes as those it was trained
+    on. A caption stands after its image's name and a tab, where the name is known (`FILE.names.txt` beside `FILE.npy`).
+
+    **Next.** `softq evaluate --predictions FILE` scores what was written, if the file says what is right, too.
     """
     with one_line_errors():
         files = files or [STDIN]
         searching = Searching(method, beam, samples, reward, seed, temperature, top_p, length_penalty)
-        predictor: FileTagger | FileParser | FileTranslator | FileCaptioner
+        predictor: FileTagger | FileParser | FileTranslator | FileCaptioner | FileLm
         write: Callable[..., dict[str, int]]
-        if is_captioner(model):
+        of_transformers = is_lm(model)
+        if batch_size is not None and not of_transformers:
+            raise DataError(f"--batch-size is for models of Transformers, and {model} is none: leave it out")
+        if of_transformers:
+            if plain or decoding is not None or probabilities:
+                raise DataError(
+                    f"{model} is a model of Transformers, which has --method: leave out --plain, --decoding and --probabilities"
+                )
+            predictor = FileLm(model, searching, batch_size)
+            write = partial(_work_through, files, written(predictor))
+        elif is_captioner(model):
             if plain or decoding is not None:
                 raise DataError(f"{model} is a captioner, which has --method and reads no text: leave out --plain and --decoding")
             predictor = FileCaptioner.load(model, searching)

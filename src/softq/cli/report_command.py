@@ -48,13 +48,22 @@ def report(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Write one self-contained HTML page of runs and sweeps: tables beside the paper's numbers, figures, how to run it again.
+    """Write one HTML page of runs and sweeps.
 
-    The page opens from disk without a network. Figures are also saved as PNG and SVG, numbers as CSV. Needs `softq[plot]`.
+    Give run folders, sweep folders, or folders of them, of any tasks. The page holds tables beside the paper's numbers, figures, examples,
+    and the commands to run all of it again. It is one file that opens without a network; figures are also saved as PNG and SVG, numbers as
+    CSV, in a folder beside it. Runs that are not finished are shown as far as they are. Needs `softq[plot]`.
 
-    **Example**
+    **Examples**
 
-    - `softq report runs sweeps --out report.html`
+    ```sh
+    softq train classification --objective sqdml --tau 1.1 --out runs/first
+    softq report runs --out report.html
+    # the files that were written, for a program
+    softq report runs/first --out first.html --json
+    ```
+
+    **Next.** Open the page in a browser; print it from there for a PDF.
     """
     with one_line_errors():
         files = write_report(read_sections(find_sources(runs)), out)
@@ -83,20 +92,32 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Folder of the results.  [default: reproduction/SCALE]", file_okay=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Run the paper's experiments and write the report. Started again, it goes on where it stopped.
+    """Run the paper's experiments and write one page of their results.
 
-    Flags of an experiment's recipe work here too, such as `--inputs 10000` for a quick look. Needs `softq[plot]`.
+    It is a sweep of each experiment with the settings of `recipes/`, and a report of them all beside the paper's numbers. Small ones take
+    minutes on two cores and need no data; those at the paper's scale are meant for a GPU and for corpora that you name. Started again,
+    it goes on where it stopped. Needs `softq[plot]`.
 
     **Examples**
 
-    - `softq reproduce`: every experiment the library has, small enough for a laptop
-    - `softq reproduce classification --scale paper`: the sizes of the paper; meant for a GPU
-    - `softq reproduce ner --jobs 2`: taggers of a made-up language that several people have labelled
-    - `softq reproduce ner --scale paper --train eng.train --test eng.testb`: the paper's corpus, CoNLL-2003, of which you need a copy
-    - `softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --test test.conllu`: parsers of your own treebank
-    - `softq reproduce translation --scale paper --train train.tsv --dev dev.tsv --halve-dev`: translators of your own sentences
-    - `softq reproduce captioning --jobs 2`: captioners of rendered scenes, of which all that may be said is known
-    - `softq reproduce translation --scale paper --data iwslt14`: the same of the files train.tsv, dev.tsv and test.tsv of a folder
+    ```sh
+    # every experiment, small
+    softq reproduce
+    # one of them, two runs at a time
+    softq reproduce ner --jobs 2
+    # flags of the recipe work here, too
+    softq reproduce classification --inputs 10000 --out reproduction/quick
+    ```
+
+    At the paper's scale, with files named one by one or as a folder that holds train.tsv, dev.tsv and test.tsv:
+
+    ```sh
+    softq reproduce classification --scale paper
+    softq reproduce translation --scale paper --train train.tsv --dev dev.tsv --test test.tsv
+    softq reproduce translation --scale paper --data DIR --out reproduction/folder
+    ```
+
+    **Next.** Open report.html in the folder of the results; `softq sweep` does the same with grids of your own.
     """
     with one_line_errors():
         task, flags = split_flags(task, context.args)

@@ -19,7 +19,7 @@ from rich.table import Table
 import softq
 from softq.errors import ConvergenceWarning, RecipeError, SoftqError
 from softq.evaluate import Interval
-from softq.recipe import describe, flag_names, merge, parse_flags, read_toml
+from softq.recipe import merge, parse_flags, read_toml
 from softq.sweep import Grid, Sweep, parse_recipe
 from softq.tasks import TASKS, Task, captioning_recipe, ner_recipe, parsing_recipe, translation_recipe
 from softq.tasks.base import show_settings
@@ -28,7 +28,6 @@ from softq.train import StoppedError
 RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
 if not RECIPES.is_dir():
     RECIPES = Path(softq.__file__).parents[2] / "recipes"  # of the source tree
-_MOST_VALUES = 8  # of a default that is shown in full
 
 
 @contextmanager
@@ -134,33 +133,6 @@ def _unknown(what: str) -> str:
     close = difflib.get_close_matches(what, known, 1, 0.4)
     hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
     return f"expected a task, a recipe of softq, or a file that ends in .toml, got {what!r}; {hint}"
-
-
-def list_flags(*, sweep: bool = False) -> str:
-    """What ``--help`` says of the recipes' keys; in a sweep, less those that are the grids'."""
-    lines = []
-    for task in TASKS.values():
-        lines.append(f"\n**Recipe of {task.name}** (each key is a flag; the value is its default)\n")
-        flags = flag_names(task.recipe_type)
-        for section, name, value, explanation in describe(task.recipe_type()):
-            if sweep and (section == "objective" or (section, name) == ("training", "seed")):
-                continue
-            flag = min((flag for flag, place in flags.items() if place[:2] == (section, name)), key=len).replace("_", "-")
-            lines.append(f"- `--{flag}` {_show_default(value)}{explanation}")
-    return "\n".join(lines).lstrip()
-
-
-def _show_default(value: Any) -> str:
-    """A default as ``--help`` shows it, with a space after it; "" of nothing.
-
-    >>> _show_default((8, 8)), _show_default(("word",) * 27), _show_default("")
-    ('`8,8` ', '`27 values` ', '')
-    """
-    if isinstance(value, tuple):
-        if len(value) > _MOST_VALUES:
-            return f"`{len(value)} values` "
-        value = ",".join(map(str, value))
-    return "" if value is None or value == "" else f"`{value}` "
 
 
 def of_files(recipe: Any) -> bool:

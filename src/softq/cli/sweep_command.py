@@ -39,20 +39,35 @@ def sweep(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Train over a grid of objectives, temperatures, seeds and other keys; choose on the development set; compare with ML.
+    """Train many models, choose the temperature on development data, and compare with ML.
 
-    Recipes may hold several grids (tables `[[sweep]]`); `--objective`, `--tau`, `--seed`, `--temperature-scaled` and `--over` change all of
-    them. `--over` varies any key of the recipe (between values that are lists themselves stands `;`), and of a single value sets it.
-    Other flags are the recipe's, as in `softq train`. The gain over ML comes with a paired-bootstrap interval over the test set.
+    A sweep answers two questions: which temperature, and is the reward worth it? It trains every combination of objectives,
+    temperatures, seeds and other keys, takes the best temperature by its mean development score, and shows what that one earns on test
+    data: the gain over ML, with an interval from a paired bootstrap.
+
+    Out comes a sweep folder with a run folder of each model. A sweep that was stopped goes on with `--resume`, and a larger grid in the
+    same folder trains only what is new.
 
     **Examples**
 
-    - `softq sweep classification --tau 0.5:3:0.5 --seed 0:4 --out sweeps/tau`
-    - `softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau 0.1:0.9:0.1 --over c2=0.1,0.3,1
-      --jobs 2`: taggers, two at a time
-    - `softq sweep --resume --out sweeps/tau`: go on with it
-    - `softq sweep classification --tau 0.5:5:0.5 --seed 0:4 --out sweeps/tau --resume`: a larger grid; what is trained stays
-    - `softq sweep classification --over learning-rate=0.03,0.1,0.3 --over "hidden=8,8;16"`: other axes
+    ```sh
+    softq sweep classification --tau 0.5:3:0.5 --seed 0:4 --out sweeps/tau
+    # a larger grid; what is trained stays
+    softq sweep classification --tau 0.5:5:0.5 --seed 0:4 --out sweeps/tau --resume
+    softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau 0.1:0.9:0.2 --jobs 2 --out sweeps/names
+    softq report sweeps --out report.html
+    ```
+
+    `--over` varies any other key of the recipe, and of a single value sets it; `;` stands between values that are lists themselves:
+
+    ```sh
+    softq sweep classification --tau 2 --over learning-rate=0.03,0.1,0.3 --over "hidden=8,8;16" --out sweeps/rates
+    ```
+
+    Other flags are the recipe's, as in `softq train`. Recipes may hold several grids, tables `[[sweep]]`; `--objective`, `--tau`,
+    `--seed`, `--temperature-scaled` and `--over` change all of them.
+
+    **Next.** `softq report SWEEP` draws it; `softq predict SWEEP/runs/RUN FILES` uses one of the models.
     """
     with one_line_errors():
         what, flags = split_flags(what, context.args)

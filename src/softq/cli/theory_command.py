@@ -52,30 +52,38 @@ def theory(
     plot: Annotated[Path | None, typer.Option(help="Draw the curves there (.svg, .png or .pdf; needs matplotlib).", dir_okay=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Show the paper's theory in numbers: on its four-class problem, or what a temperature means for your references.
+    """See what a temperature does: the paper's theory in numbers, or your own references.
 
-    An input is a point of a square, each corner stands for a class, and a right answer earns more in some classes than in
-    others. The Bayes rule earns the most that any decision can. Maximum likelihood (ML) ignores the rewards. SQDML learns
+    **The paper's problem.** An input is a point of a square, each corner stands for a class, and a right answer earns more in some
+    classes than in others. The Bayes rule earns the most that any decision can. Maximum likelihood (ML) ignores the rewards. SQDML learns
     Q ∝ exp(expected reward / tau), which decides like the Bayes rule at any temperature; RAML learns Q', a mean of such
-    distributions that is easier to estimate.
+    distributions that is easier to estimate. KL(Q‖Q') is the price of that ease: the table shows it beside four upper bounds, from the
+    sharpest to Theorem 1 of the paper, and what each objective earns. As tau grows, the gap closes and RAML's reward climbs.
 
-    KL(Q‖Q') is the price of that ease. The table shows it beside four upper bounds, from the sharpest to Theorem 1 of the
-    paper, and what each objective earns: as tau grows, the gap closes and RAML's reward climbs from ML's towards the Bayes rule's.
+    ```sh
+    # six temperatures, from near ML to near the Bayes rule
+    softq theory
+    # 0.5, 1, …, 3 on a coarser grid, in a moment
+    softq theory --tau 0.5:3:0.5 --grid 200
+    # for a program, such as jq .rows[0].kl
+    softq theory --tau 0.1 --tau 10 --json
+    ```
 
-    With `--references FILE` it shows the target itself at each temperature, on candidates made by n-gram replacement: expected
-    reward, mass on the references, entropy, edits to the nearest reference, and how many candidates the weights are worth. A temperature
-    means nothing by itself; choose it by the mass it leaves on the references (`--mass`). The reward `hamming` needs no
-    candidates: its values are exact over all sentences of the reference's length, at the temperature of the paper's footnote,
-    τ/(1 + log(V-1)), V being the number of different words in the lines that were read.
+    **Your references.** A temperature means nothing by itself: with one reward it leaves nearly all mass on the references, with
+    another nearly none. With `--references FILE` the table shows the target at each temperature, on candidates made by n-gram replacement:
+    expected reward, mass on the references, entropy, edits, and how many candidates the weights are worth. Choose by the mass
+    that stays on the references (`--mass`), before you train:
 
-    **Examples**
+    ```sh
+    softq theory --references refs.txt --reward bleu
+    softq theory --references refs.tsv --objective sqdml --size 50 --max-n 3 --mass 0.2 --plot curve.svg
+    softq train translation --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --out runs/mt
+    ```
 
-    - `softq theory`: six temperatures, from near ML to near the Bayes rule
-    - `softq theory --tau 0.1 --tau 10`: two temperatures
-    - `softq theory --tau 0.5:3:0.5 --grid 200`: 0.5, 1, …, 3 on a coarser grid, in a moment
-    - `softq theory --json | jq .rows[0].kl`: one number for a program
-    - `softq theory --references train.en --reward bleu`: the curve of RAML with BLEU, and suggestions
-    - `softq theory --references captions.tsv --objective sqdml --size 500 --max-n 3 --mass 0.2 --plot curve.svg`: with a picture
+    The reward `hamming` needs no candidates: its values are exact over all sentences of the reference's length, at the temperature of the
+    paper's footnote, τ/(1 + log(V-1)), V being the number of different words in the lines that were read.
+
+    **Next.** `softq sweep` chooses a temperature by development scores; docs/math.md has the mathematics.
     """
     with one_line_errors():
         _check_together(context, references)

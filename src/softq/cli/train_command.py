@@ -15,6 +15,7 @@ from rich.table import Table
 
 from softq.cli.progress import progress_bars
 from softq.cli.shared import crossing_trees, find_recipe, of_files, one_line_errors, parts_of, results_console, split_flags, tell, too_long
+from softq.cli.train_lm import names_lm, train_lm_command
 from softq.data.annotators import Reliability
 from softq.errors import DataError, RecipeError, RunError
 from softq.recipe import recipe_hash, to_toml
@@ -37,21 +38,41 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe, with its explanations, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Train a model by ML, RAML or SQDML.
+    """Train one model by ML, RAML or SQDML.
 
-    A recipe is a TOML file; every key of it is also a flag, and flags win. The run folder keeps the resolved recipe, the environment,
-    metrics (JSON lines and, with `softq[tensorboard]`, TensorBoard events) and the best and last checkpoints. Ctrl-C, or a kill,
-    leaves a run that `--resume` ends with the same numbers.
+    Name a task and the files to learn from; without files a task makes its own data from a seed. `--objective ml` is plain likelihood,
+    `raml` aims at the reward of one reference, `sqdml` at the mean reward of several; both need a temperature, `--tau`, and
+    `softq sweep` finds a good one.
+
+    Out comes a run folder: the resolved recipe, the environment, metrics (JSON lines and, with `softq[tensorboard]`, TensorBoard events),
+    and the best and last checkpoints. The best is kept by its score on `--dev`. Ctrl-C, or a kill, leaves a run that `--resume` ends with
+    the same numbers.
 
     **Examples**
 
-    - `softq train classification --objective raml --tau 2.4 --out runs/raml`
-    - `softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/ner`: then `softq predict runs/ner FILES`
-    - `softq train parsing --train train.conllu --dev dev.conllu --objective raml --tau 0.3 --out runs/trees`: a dependency parser
-    - `softq train translation --train train.tsv --dev dev.tsv --objective raml --tau 0.4 --out runs/mt`: a translator
-    - `softq train --resume --out runs/raml`: go on with it
-    - `softq train classification --dry-run > mine.toml`: a recipe to start from
-    - `accelerate launch -m softq train classification`: several processes or GPUs
+    ```sh
+    # nothing but this is needed
+    softq train classification --objective raml --tau 2.4 --out runs/raml
+    softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/names
+    # go on with it, if it was stopped
+    softq train --resume --out runs/names
+    softq predict runs/names new.conll --out tagged.conll
+    ```
+
+    A recipe is a TOML file; every key of it is also a flag, and flags win:
+
+    ```sh
+    softq train ner --dry-run > mine.toml
+    softq train mine.toml --train train.conll --dev dev.conll --c2 0.3 --out runs/mine
+    ```
+
+    Several processes or GPUs, with `softq[distributed]`:
+
+    ```sh
+    accelerate launch -m softq train classification --objective sqdml --tau 1.1
+    ```
+
+    **Next.** `softq evaluate` scores a model on other files, `softq report` shows runs side by side, `softq sweep` compares many.
     """
     with one_line_errors():
         what, flags = split_flags(what, context.args)
@@ -61,6 +82,9 @@ def train(
             if not (out / RECIPE).is_file():
                 raise RunError(f"{out} holds no run to go on with: there is no {RECIPE} in it")
             what = str(out / RECIPE)
+        if names_lm(what):
+            train_lm_command(what, flags, out, resume=resume, dry_run=dry_run, as_json=as_json)
+            return
         task, recipe, _ = find_recipe(what, flags)
         if dry_run:
             typer.echo(to_toml(recipe, task=task.name, explain=True), nl=False)

@@ -87,13 +87,17 @@ class TargetMaker:
         """All references, or as many of them, chosen at random, as leave half of what a step uses to others."""
         limits = [self.settings.k] if self.settings.k else []
         limits += [self.settings.size] if self.settings.alone and self.settings.holds_references else []
-        if not limits or references.lengths.shape[1] <= min(limits) // 2:
-            return references
-        most = min(limits) // 2
-        rank = torch.rand(references.lengths.shape, generator=generator).masked_fill(~references.present, -1.0)
-        chosen = rank.topk(most, 1).indices.sort(1).values
-        lengths = references.lengths.gather(1, chosen)
-        return Sentences(references.tokens.gather(1, chosen.unsqueeze(2).expand(-1, -1, references.tokens.shape[2])), lengths)
+        return some_references(references, min(limits) // 2 if limits else None, generator)
+
+
+def some_references(references: Sentences, most: int | None, generator: torch.Generator) -> Sentences:
+    """At most so many references of each example ``[B, R, M]``, chosen at random; all if None."""
+    if most is None or references.lengths.shape[1] <= most:
+        return references
+    rank = torch.rand(references.lengths.shape, generator=generator).masked_fill(~references.present, -1.0)
+    chosen = rank.topk(most, 1).indices.sort(1).values
+    lengths = references.lengths.gather(1, chosen)
+    return Sentences(references.tokens.gather(1, chosen.unsqueeze(2).expand(-1, -1, references.tokens.shape[2])), lengths)
 
 
 def target_signature(objective: Objective, settings: Candidates) -> str:

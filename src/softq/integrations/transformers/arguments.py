@@ -63,6 +63,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
     eval_num_beams: int = field(default=1, metadata={"help": "beams in evaluation; 1: greedy"})
     eval_mbr_samples: int = field(default=0, metadata={"help": "samples for minimum Bayes risk in evaluation; 0: none"})
     corpus_metric: CorpusMetric = field(default="bleu", metadata={"help": "bleu, chrf or none"})
+    # Trainer does not find it out behind every adapter
+    label_names: list[str] | None = field(default_factory=lambda: ["labels"], metadata={"help": "what a batch calls its labels"})
     # rows have columns that no model knows: references and candidates
     remove_unused_columns: bool = field(default=False, metadata={"help": "kept False: the columns are the collator's to read"})
 
@@ -87,8 +89,6 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         if self.accelerator_config.dispatch_batches:
             raise RecipeError("accelerator_config must leave dispatch_batches False: a batch holds its target, which cannot be sent about")
         self.accelerator_config.dispatch_batches = False  # it would be True for streamed datasets
-        if self.label_names is None:
-            self.label_names = ["labels"]  # which Trainer does not find behind every adapter
         if self.objective != "ml":
             self._check_target()
 

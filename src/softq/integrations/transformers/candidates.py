@@ -13,6 +13,7 @@ from torch import Tensor
 
 from softq.distributions import Candidates
 from softq.errors import DataError, RecipeError
+from softq.generation.candidates import some_references
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.scoring import Scored
 from softq.rewards import Reward
@@ -46,8 +47,7 @@ class StepTarget(NamedTuple):
 
     def to(self, device: torch.device | str) -> StepTarget:
         """The same on another device."""
-        moved = [value.to(device, non_blocking=True) for value in (*self.scored, self.weights)]
-        return StepTarget(Scored(moved[0], moved[1]), moved[2], self.signature)
+        return StepTarget(self.scored.to(device), self.weights.to(device, non_blocking=True), self.signature)
 
 
 class Ends(NamedTuple):
@@ -108,11 +108,23 @@ class StepTargets:
     def __call__(self, rows: Sequence[Row], generator: torch.Generator, *drawn: Candidates) -> StepTarget:
         """Candidates ``[B, K]`` and weights; ``drawn`` are texts of the model's own, without special tokens at their ends."""
         references = Sentences.pack([[strip_specials(reference, self.specials)[0] for reference in row.references] for row in rows])
+        references = some_references(references, self._most_references(), generator)
         if self.arguments.objective == "ml":
             target = ml(Candidates(*references), references)
         else:
             target = self._target(rows, references, generator, drawn)
         return self._with_ends(target, self.ends(rows))
+
+    def _most_references(self) -> int | None:
+        """How many of a row's references a step uses, so that others have room beside them; None: all."""
+        settings = self.arguments
+        if settings.objective == "ml":
+            return settings.candidate_size
+        if self.wants("dataset"):  # whose rewards may be given reference by reference
+            return None
+        limits = [settings.k] if settings.k else []
+        limits += [settings.candidate_size] if {"ngram", "recombined"} & {*settings.candidate_kinds} else []
+        return max(1, min(limits) // 2) if limits else None
 
     def _target(self, rows: Sequence[Row], references: Sentences, generator: torch.Generator, drawn: Sequence[Candidates]) -> SampledTarget:
         settings = self.arguments

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import (
@@ -24,8 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from softq.errors import DependencyError, ModelError
 
-Pieces = Literal["unigram", "bpe"]
-
+_DROPOUTS = ("dropout_rate", "dropout", "attention_dropout", "activation_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"  # their numbers are 0, 1 and 2, as in every T5
 
 
@@ -59,15 +59,21 @@ class Loaded(NamedTuple):
         return not self.model.config.is_encoder_decoder
 
 
-def load_model(name: str, dtype: str = "float32") -> Loaded:
-    """A model with its tokenizer, whatever its kind, from a folder of ``save_pretrained`` or by a name that Transformers know."""
+def load_model(name: str, dtype: str = "float32", dropout: float | None = None) -> Loaded:
+    """A model with its tokenizer, whatever its kind, from a folder of ``save_pretrained`` or by a name that Transformers know.
+
+    ``dropout`` takes the place of the model's own.
+    """
     if not Path(name).is_dir() and (name.count("/") != 1 or name.startswith((".", "/"))) and "/" in name:
         raise ModelError(f"there is no folder {name}: expected a run folder of softq train lm, or one that save_pretrained has written")
     try:
         with quiet():
             config = AutoConfig.from_pretrained(name)
             kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            return Loaded(kind.from_pretrained(name).to(getattr(torch, dtype)), AutoTokenizer.from_pretrained(name))
+            for share in _DROPOUTS if dropout is not None else ():
+                if hasattr(config, share):
+                    setattr(config, share, dropout)
+            return Loaded(kind.from_pretrained(name, config=config).to(getattr(torch, dtype)), AutoTokenizer.from_pretrained(name))
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModelError(f"Transformers cannot load {name}: {reason}") from None
@@ -87,7 +93,7 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def make_t5(size: str, tokenizer: Any) -> Any:
+def make_t5(size: str, tokenizer: Any, dropout: float = 0.1) -> Any:
     """A T5 of random weights; its size is one of `SIZES`."""
     if size not in SIZES:
         raise ModelError(f"expected one of {', '.join(SIZES)}, got {size!r}")
@@ -98,38 +104,26 @@ def make_t5(size: str, tokenizer: Any) -> Any:
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             decoder_start_token_id=tokenizer.pad_token_id,
+            dropout_rate=dropout,
         )
     )
 
 
-def set_dropout(model: Any, share: float) -> None:
-    """Give every dropout of a model this share, and its configuration, where that has one share for all."""
-    for name in ("dropout_rate", "dropout"):
-        if hasattr(model.config, name):
-            setattr(model.config, name, share)
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = share
+def train_tokenizer(texts: Sequence[str], size: int) -> Any:
+    """A tokenizer of at most ``size`` pieces of words (byte-pair encoding), with the special tokens of T5.
 
-
-def train_tokenizer(texts: Sequence[str], size: int, kind: Pieces = "unigram") -> Any:
-    """A tokenizer of at most ``size`` pieces of words, with the special tokens of T5.
+    The same texts make the same tokenizer, which is not so of 🤗 tokenizers' unigram models.
 
     >>> tokenizer = train_tokenizer(["a cat", "a dog", "the cat"], 30)
     >>> tokenizer.decode(tokenizer("the dog")["input_ids"], skip_special_tokens=True), tokenizer("a")["input_ids"][-1]
     ('the dog', 1)
     """
-    tokenizers = import_module("tokenizers")
-    specials = [_PAD, _END, _UNKNOWN]
-    if kind == "unigram":
-        made = tokenizers.Tokenizer(tokenizers.models.Unigram())
-        trainer = tokenizers.trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token=_UNKNOWN, show_progress=False)
-    else:
-        made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=_UNKNOWN))
-        trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+    tokenizers = import_module("tokenizers")  # comes with Transformers
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token=_UNKNOWN))
     made.normalizer = tokenizers.normalizers.NFC()
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     made.decoder = tokenizers.decoders.Metaspace()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=[_PAD, _END, _UNKNOWN], show_progress=False)
     made.train_from_iterator(texts, trainer)
     made.post_processor = tokenizers.processors.TemplateProcessing(
         single=f"$A {_END}", pair=f"$A {_END} $B {_END}", special_tokens=[(_END, made.token_to_id(_END))]
@@ -145,7 +139,9 @@ def with_adapters(model: Any, rank: int) -> Any:
         raise DependencyError("low-rank adapters are PEFT's, which is not installed: pip install peft") from error
     kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=kind)
-    return peft.get_peft_model(model, settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fan_in_fan_out")  # GPT-2's layers are the other way round, and PEFT sees to it
+        return peft.get_peft_model(model, settings)
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:

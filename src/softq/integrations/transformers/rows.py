@@ -40,28 +40,41 @@ class RowEncoder:
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """One row of token numbers: ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any."""
-        for name in ("source", "references"):
-            if not row.get(name):
-                raise DataError(f"a row needs {name!r}, got {sorted(row)}")
-        references = [row["references"]] if isinstance(row["references"], str) else row["references"]
-        made = {"input_ids": self.source(row["source"]), "labels": [self._target(text) for text in references]}
-        if row.get("candidates"):
-            made["candidates"] = [self._target(text) for text in row["candidates"]]
-        if row.get("candidate_rewards"):
-            made["candidate_rewards"] = row["candidate_rewards"]
+        return self.all([row])[0]
+
+    def all(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Many rows at once, which tokenizers are far quicker at than at one after the other."""
+        for row in rows:
+            for name in ("source", "references"):
+                if not row.get(name):
+                    raise DataError(f"a row needs {name!r}, got {sorted(row)}")
+        several = [[row["references"]] if isinstance(row["references"], str) else row["references"] for row in rows]
+        own = [row.get("candidates") or [] for row in rows]
+        sources = self.sources([row["source"] for row in rows])
+        targets = iter(self._targets([text for texts in zip(several, own, strict=True) for part in texts for text in part]))
+        made: list[dict[str, Any]] = []
+        for row, source, references, candidates in zip(rows, sources, several, own, strict=True):
+            new: dict[str, Any] = {"input_ids": source, "labels": [next(targets) for _ in references]}
+            if candidates:
+                new["candidates"] = [next(targets) for _ in candidates]
+            if row.get("candidate_rewards"):
+                new["candidate_rewards"] = row["candidate_rewards"]
+            made.append(new)
         return made
 
-    def source(self, text: str) -> Numbers:
-        """The token numbers of a source or prompt."""
-        numbers = list(self.tokenizer(text, truncation=True, max_length=self.max_source)["input_ids"])
+    def sources(self, texts: Sequence[str]) -> list[Numbers]:
+        """The token numbers of sources or prompts."""
+        found = self.tokenizer(list(texts), truncation=True, max_length=self.max_source)["input_ids"] if texts else []
         end = self.tokenizer.eos_token_id
-        return numbers[:-1] if self.causal and len(numbers) > 1 and numbers[-1] == end else numbers
+        return [list(row[:-1] if self.causal and len(row) > 1 and row[-1] == end else row) for row in found]
 
-    def _target(self, text: str) -> Numbers:
+    def _targets(self, texts: Sequence[str]) -> list[Numbers]:
+        if not texts:
+            return []
         if not self.causal:
-            return list(self.tokenizer(text_target=text, truncation=True, max_length=self.max_target)["input_ids"])
-        cut = self.tokenizer(text, add_special_tokens=False, truncation=True, max_length=self.max_target - 1)["input_ids"]
-        return [*cut, self.tokenizer.eos_token_id]
+            return [list(row) for row in self.tokenizer(text_target=list(texts), truncation=True, max_length=self.max_target)["input_ids"]]
+        cut = self.tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=self.max_target - 1)["input_ids"]
+        return [[*row, self.tokenizer.eos_token_id] for row in cut]
 
 
 class RewardAugmentedCollator:
@@ -81,7 +94,8 @@ class RewardAugmentedCollator:
 
     def __init__(self, *, causal: bool, pad: int, targets: StepTargets, seed: int, inputs: Collator | None = None) -> None:
         self.causal, self.pad, self.targets, self.seed, self.inputs = causal, pad, targets, seed, inputs
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers of a data loader may outlive an epoch
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        # shared, since workers of a data loader may outlive an epoch
         self.training = True
         """Whether batches need a target."""
         self._pool: ThreadPoolExecutor | None = None

@@ -8,8 +8,9 @@ autocast, compilation, gradient checkpointing, adapters and distributed wrappers
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,21 @@ class Scored(NamedTuple):
     tokens: Tensor
     lengths: Tensor
     """``[B, K]``; -1: missing."""
+    known_places: Tensor | None = None
+    """What `places` are, found out before the candidates went to a GPU, so that nobody waits for it."""
+
+    def places(self) -> Tensor:
+        """Where among the ``B·K`` candidates those stand that are not missing, ``[N]``."""
+        return (self.lengths.flatten() >= 0).nonzero()[:, 0] if self.known_places is None else self.known_places
+
+    def spread(self, values: Tensor) -> Tensor:
+        """A value for each of those that are not missing ``[N]`` in its place, ``[B, K]``, and 0 in the others."""
+        return values.new_zeros(self.lengths.numel()).index_copy(0, self.places(), values).view(self.lengths.shape)
+
+    def to(self, device: torch.device | str) -> Scored:
+        """The same on another device."""
+        parts = (self.tokens, self.lengths, self.places())
+        return Scored(*(part.to(device, non_blocking=True) for part in parts))
 
     @property
     def real(self) -> Tensor:
@@ -51,22 +67,24 @@ def encoder_decoder_log_probs(model: nn.Module, core: Any, inputs: Mapping[str, 
         shared: whether the source is read once; else it is repeated for every candidate.
 
     """
-    batch, size, width = scored.tokens.shape
-    labels = scored.tokens.masked_fill(~scored.real, IGNORED).flatten(0, 1)  # [B·K, T]
+    places = scored.places()
+    owners = places // scored.lengths.shape[1]  # [N]: of which source each candidate is
+    labels = scored.tokens.masked_fill(~scored.real, IGNORED).flatten(0, 1)[places]  # [N, T]
     decoder_input_ids = core.prepare_decoder_input_ids_from_labels(labels=labels)
     if shared:
-        with _decoder_repeats_sources(core.get_decoder()):
+        complete = len(places) == scored.lengths.numel()
+        with _hooked(core.get_decoder(), _repeat_sources if complete else partial(_choose_sources, owners)):
             logits = model(**inputs, decoder_input_ids=decoder_input_ids, use_cache=False).logits
     else:
-        repeated = {name: value.repeat_interleave(size, 0) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        repeated = {name: value.index_select(0, owners) if isinstance(value, Tensor) else value for name, value in inputs.items()}
         logits = model(**repeated, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-    return token_log_probs(logits, labels).view(batch, size, width).sum(2)
+    return scored.spread(token_log_probs(logits, labels).sum(1))
 
 
 @contextmanager
-def _decoder_repeats_sources(decoder: nn.Module) -> Iterator[None]:
-    """While it lasts, a decoder that is given B sources and B·K texts takes each source for K texts in a row."""
-    handle = decoder.register_forward_pre_hook(_repeat_sources, with_kwargs=True)
+def _hooked(decoder: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    """While it lasts, what the decoder is given of its sources goes through the hook."""
+    handle = decoder.register_forward_pre_hook(hook, with_kwargs=True)
     try:
         yield
     finally:
@@ -74,26 +92,43 @@ def _decoder_repeats_sources(decoder: nn.Module) -> Iterator[None]:
 
 
 def _repeat_sources(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    # It knows nothing but shapes, so that what was compiled with it, or without it, stays right.
+    """Each of B sources K times in a row, for B·K candidates. It knows shapes alone, so that what was compiled with it stays right."""
     texts = len(kwargs["input_ids"])
     given = {name: kwargs[name] for name in _REPEATED if kwargs.get(name) is not None}
     return args, kwargs | {name: value.repeat_interleave(texts // len(value), 0) for name, value in given.items() if len(value) != texts}
 
 
+def _choose_sources(
+    owners: Tensor, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Source ``owners[n]`` for candidate n."""
+    given = {name: kwargs[name].index_select(0, owners) for name in _REPEATED if kwargs.get(name) is not None}
+    return args, kwargs | given
+
+
 def causal_log_probs(model: nn.Module, core: Any, prompts: Prompts, scored: Scored, *, shared: bool) -> Tensor:
     """Log-probabilities log P(y_s | prompt) of all candidates, float32 ``[B, K]``, 0 of those that are missing; see above."""
-    if shared:
+    (_, size, width), prompt = scored.tokens.shape, prompts.input_ids.shape[1]
+    window = getattr(core.config, "sliding_window", None)  # how far a model looks back, which it forgets where it is told what to see
+    if shared and (window is None or prompt + width <= window):
         return _in_one_row(model, core, prompts, scored)
-    batch, size, width = scored.tokens.shape
-    tokens, real = scored.tokens.flatten(0, 1), scored.real.flatten(0, 1)  # [B·K, T]
-    mask = torch.cat([prompts.attention_mask.repeat_interleave(size, 0), real.long()], 1)
+    places = scored.places()
+    owners = places // size
+    tokens, real = scored.tokens.flatten(0, 1)[places], scored.real.flatten(0, 1)[places]  # [N, T]
+    mask = torch.cat([prompts.attention_mask.index_select(0, owners), real.long()], 1)
     logits = model(
-        input_ids=torch.cat([prompts.input_ids.repeat_interleave(size, 0), tokens], 1),
+        input_ids=torch.cat([prompts.input_ids.index_select(0, owners), tokens], 1),
         attention_mask=mask,
         use_cache=False,
         **_accepted(core, position_ids=(mask.cumsum(1) - 1).clamp(min=0), logits_to_keep=width + 1),
     ).logits[:, -width - 1 : -1]
-    return token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).view(batch, size, width).sum(2)
+    return scored.spread(token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).sum(1))
+
+
+def one_row_is_less(prompts: Prompts, scored: Scored) -> bool:
+    """Whether there are fewer tokens to read if the prompt stands once for all its candidates, of which missing ones leave gaps."""
+    (batch, size, width), prompt = scored.tokens.shape, prompts.input_ids.shape[1]
+    return batch * (prompt + size * width) <= len(scored.places()) * (prompt + width)
 
 
 def _in_one_row(model: nn.Module, core: Any, prompts: Prompts, scored: Scored) -> Tensor:

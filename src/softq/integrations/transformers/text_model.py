@@ -101,7 +101,8 @@ class TextModel:
     def write(self, sources: Sequence[str], how: Writing, tell: Callable[[int], None] | None = None) -> list[str]:
         """A text for each source, in their order; an empty one for an empty one. ``tell`` is told how many are done, batch by batch."""
         writer = Writer(how, self.causal, self._specials, end_numbers(self.tokenizer, self.core), self._pad)
-        encoded = {place: self._encoder.source(self.prefix + text) for place, text in enumerate(sources) if text.strip()}
+        said = [place for place, text in enumerate(sources) if text.strip()]
+        encoded = dict(zip(said, self._encoder.sources([self.prefix + sources[place] for place in said]), strict=True))
         order = sorted(encoded, key=lambda place: len(encoded[place]))
         texts = [""] * len(sources)
         with _drawing(how.seed, self.core.device), self._length_penalty(how.length_penalty):

@@ -18,7 +18,7 @@ from softq.integrations.transformers.candidates import Row, StepTarget, StepTarg
 from softq.integrations.transformers.generation import Writer, corpus_score, evaluating, write_and_score
 from softq.integrations.transformers.rewards import as_text_reward, decode_all
 from softq.integrations.transformers.rows import PROMPTS, ROWS, TARGET, RewardAugmentedCollator, end_numbers, special_numbers
-from softq.integrations.transformers.scoring import Prompts, Scored, causal_log_probs, encoder_decoder_log_probs
+from softq.integrations.transformers.scoring import Prompts, Scored, causal_log_probs, encoder_decoder_log_probs, one_row_is_less
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         self.causal = not core.config.is_encoder_decoder
         if self.causal and data_collator is not None:
             raise RecipeError("a causal model's rows are collated by softq; data_collator is for the inputs of encoder-decoders")
+        if args.objective != "ml" and more.get("compute_loss_func") is not None:
+            raise RecipeError(f"compute_loss_func is for ml: the loss of {args.objective} is the trainer's own")
         self.reward = as_text_reward(args.reward if reward is None else reward, tokenizer)
         specials = special_numbers(tokenizer, core)
         pad = pad_number(tokenizer, core)
@@ -115,7 +117,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         if bool(drawn.present.any()):
             scored = add_ends(drawn.sentences, self.targets.ends(rows))
             with evaluating(model):
-                log_probs = self._log_probs(model, given, Scored(*(part.to(self.args.device) for part in scored)))
+                log_probs = self._log_probs(model, given, scored.to(self.args.device))
         return replace(drawn, log_proposal=log_probs.double().cpu(), draws=torch.full((len(rows),), size))
 
     def _log_probs(self, model: nn.Module, given: Any, scored: Scored) -> Tensor:
@@ -124,7 +126,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         if self._shared is None:
             exact = core.dtype == torch.float32 and self.accelerator.mixed_precision == "no"
             self._shared = can_share(score, core, given, scored, _TOLERANCE if exact else _LOW_TOLERANCE)
-        return score(model, core, given, scored, shared=self._shared)
+        return score(model, core, given, scored, shared=self._shared and (not self.causal or one_row_is_less(given, scored)))
 
     def evaluation_loop(
         self,
@@ -198,6 +200,8 @@ def core_of(model: Any) -> Any:
     """The Transformers model inside an adapter."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a Transformers model, got {type(model).__name__}")
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise ModelError("adapters that put something before the prompt are not supported: use one that changes layers, such as LoRA")
     core: Any = model
     if hasattr(model, "get_base_model"):
         core = core.get_base_model()

@@ -1,0 +1,87 @@
+"""`softq explore` as a server on this machine: the loopback address and no other."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import warnings
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from softq.errors import DependencyError, RunError
+from softq.explorer.sentences import EXAMPLE, SentenceSettings, SentenceStudy, load_references, parse_references, write_references
+
+HOST = "127.0.0.1"
+
+
+def serve(references: Path | None, port: int | None, tell: Callable[[str], None], *, open_browser: bool) -> None:
+    """Serve the page until it is interrupted.
+
+    Args:
+        references: file to begin with; an example of softq's own if None.
+        port: to listen on; any that is free if None.
+        tell: is given the page's address once the page can be asked for.
+        open_browser: show the page in the user's browser.
+
+    """
+    text = EXAMPLE if references is None else write_references(load_references(references))
+    study = SentenceStudy(SentenceSettings(parse_references(text)))
+    with _listen(port) as listener:
+        _serve(text, study, listener, tell, open_browser=open_browser)
+
+
+def _listen(port: int | None) -> socket.socket:
+    """A socket that listens on this machine alone."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((HOST, port or 0))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise RunError(f"cannot listen on port {port} of {HOST}: {error.strerror}; choose another --port, or leave it out") from error
+    return listener
+
+
+def _serve(text: str, study: SentenceStudy, listener: socket.socket, tell: Callable[[str], None], *, open_browser: bool) -> None:
+    try:
+        import uvicorn
+        from fastapi import FastAPI
+        from nicegui import app as pages
+        from nicegui import ui
+        from starlette.middleware.trustedhost import TrustedHostMiddleware
+    except ImportError as error:
+        raise DependencyError("softq explore needs NiceGUI, which is not installed: pip install 'softq[explore]'") from error
+    from softq.explorer.page import build
+
+    address = f"http://{HOST}:{listener.getsockname()[1]}"
+
+    def ready() -> None:
+        tell(address)
+        if open_browser:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some stay until they are closed
+
+    pages.on_startup(ready)
+    app = FastAPI(openapi_url=None)
+    # A page from elsewhere must not reach this one under a name of its own that points here.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
+    ui.run_with(app, root=lambda: build(text, study), title="softq explore", favicon="🌡️", dark=None, tailwind=False)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    with warnings.catch_warnings(), _one_thread():
+        warnings.simplefilter("ignore", FutureWarning)  # NiceGUI looks at every object in search of its server, which torch warns of
+        server.run(sockets=[listener])
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch with one thread: on tensors this small, several only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,297 @@
+"""`softq train lm`, and what predict and evaluate do with its runs."""
+
+import gzip
+import json
+import signal
+import sys
+
+import pytest
+import torch
+from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+from ner_commands import refused, softq, told, well
+from softq.data.language_world import LanguageWorld
+from softq.errors import DataError
+from softq.evaluate import sacre_bleu
+from softq.integrations.transformers.generation import Writer
+from softq.integrations.transformers.loading import save_model, train_tokenizer
+from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
+from softq.integrations.transformers.text_model import Writing
+from softq.run import METRICS, RESULT, RunFolder
+from softq.tasks import lm
+from softq.tasks.lm_data import read_rows
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = ["--max-new-tokens", 10, "--beams", 2, "--evaluation.batch-size", 8, "--batch-size", 8, "--device", "cpu"]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    for seed, (name, size) in enumerate((("train", 48), ("dev", 12), ("test", 12))):
+        text = LanguageWorld().draw(size, seed=seed, references=2)
+        lines = ["\t".join([source, *references]) for source, references in zip(text.sources, text.references, strict=True)]
+        (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        (folder / f"{name}.txt").write_text("".join(f"{source}\n" for source in text.sources), encoding="utf-8")
+    return folder
+
+
+def train(files, out, *flags):
+    return softq("train", "lm", "--train", files / "train.tsv", "--dev", files / "dev.tsv", *SMALL, *flags, "--out", out)
+
+
+SCRATCH = ["--from-scratch", "t5-tiny", "--vocabulary-size", 120, "--learning-rate", 5e-3, "--epochs", 3, "--dropout", 0.05]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, files):
+    folder = tmp_path_factory.mktemp("runs")
+    well(train(files, folder / "ml", *SCRATCH))
+    further = ["--model", folder / "ml", "--objective", "raml", "--tau", 0.3, "--sampler", "ngram+recombined", "--size", 3]
+    well(train(files, folder / "raml", *further, "--epochs", 1, "--mbr-samples", 3, "--learning-rate", 1e-3))
+    return folder
+
+
+def rows_of(folder):
+    return RunFolder(folder).lines(METRICS)
+
+
+# --- train ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_learns_and_leaves_a_model_that_transformers_read(runs):
+    found = rows_of(runs / "ml")
+    assert [row["step"] for row in found] == [6, 12, 18]
+    assert found[-1]["dev_loss"] < found[0]["dev_loss"]
+    assert not [path for path in (runs / "ml").rglob("*") if path.suffix in (".pt", ".pth", ".bin")]  # nothing pickled is left
+    model, tokenizer = (kind.from_pretrained(runs / "ml" / lm.BEST) for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
+    assert model.config.vocab_size == len(tokenizer) <= 120
+    assert model.config.dropout_rate == 0.05
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2]) == ["<pad>", "</s>", "<unk>"]
+
+
+def test_raml_goes_on_from_likelihood_in_the_same_tokens(runs):
+    assert (runs / "raml" / lm.BEST / "tokenizer.json").read_bytes() == (runs / "ml" / lm.BEST / "tokenizer.json").read_bytes()
+    before, after = (AutoModelForSeq2SeqLM.from_pretrained(runs / name / lm.BEST).state_dict() for name in ("ml", "raml"))
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    # a thousandth at each of 6 steps at most: it did not start anew
+    assert all((before[name] - after[name]).abs().max() < 0.01 for name in before)
+    (cell,) = RunFolder(runs / "raml").result()["cells"]
+    assert cell["mbr_gap"] == pytest.approx(cell["mbr_reward"] - cell["reward"])
+
+
+def test_a_stopped_run_ends_as_an_unbroken_one(runs, files, tmp_path, monkeypatch):
+    as_ever = RunCallback.on_step_end
+
+    def stop_at_8(self, args, state, control, **more):
+        if state.global_step == 8:  # in the midst of an epoch
+            signal.raise_signal(signal.SIGINT)
+        as_ever(self, args, state, control, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunCallback, "on_step_end", stop_at_8)
+        stopped = train(files, tmp_path / "run", *SCRATCH)
+    assert stopped.exit_code == 130
+    assert stopped.stderr == "softq: stopped at step 8 of 18: add --resume to go on\n"
+    assert not (tmp_path / "run" / lm.BEST).exists()
+    refused(softq("predict", tmp_path / "run", files / "test.txt"), "holds no model of softq train lm, or none yet", "--resume")
+    (tmp_path / "run" / "checkpoints" / "checkpoint-9").mkdir()  # that a kill has left
+    assert last_checkpoint(tmp_path / "run" / "checkpoints").name == "checkpoint-8"
+    RunFolder(tmp_path / "run").append_line(METRICS, {"step": 12, "epoch": 2.0})  # likewise
+    well(softq("train", "--resume", "--out", tmp_path / "run"))
+    assert rows_of(tmp_path / "run") == rows_of(runs / "ml")
+    broken, unbroken = (AutoModelForSeq2SeqLM.from_pretrained(run / lm.BEST).state_dict() for run in (tmp_path / "run", runs / "ml"))
+    assert all(torch.equal(broken[name], unbroken[name]) for name in unbroken)
+    results = [json.loads((run / RESULT).read_text())["cells"][0] for run in (tmp_path / "run", runs / "ml")]
+    assert {**results[0], "seconds": 0} == {**results[1], "seconds": 0}
+    assert told(softq("train", "--resume", "--out", tmp_path / "run", "--json"))["cells"] == [results[0]]  # it is finished
+
+
+def test_training_stops_when_nothing_gets_better(files, runs, tmp_path):
+    flags = ["--model", runs / "ml" / lm.BEST, "--epochs", 5, "--eval-every", 2, "--patience", 1, "--learning-rate", 1e-12]
+    well(train(files, tmp_path / "run", *flags))
+    assert [row["step"] for row in rows_of(tmp_path / "run")] == [2, 4]
+
+
+def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tmp_path, files):
+    rows = read_rows(files / "train.tsv")[:16]
+    rows = [row | {"candidates": [*row["references"], "no"], "candidate_rewards": [1.0, 0.5, -1], "id": 7} for row in rows]
+    with gzip.open(tmp_path / "train.jsonl.gz", "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    tokenizer = train_tokenizer([row["source"] for row in rows], 60)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, bos_token_id=1, eos_token_id=1, pad_token_id=0))
+    save_model(model, tokenizer, tmp_path / "gpt2")
+    flags = ["--model", tmp_path / "gpt2", "--lora", 2, "--objective", "sqdml", "--tau", 0.5, "--sampler", "dataset", "--epochs", 1]
+    flags += ["--train", tmp_path / "train.jsonl.gz", *SMALL, "--learning-rate", 0.1, "--best-by", "loss", "--out", tmp_path / "run"]
+    assert told(softq("train", "lm", *flags, "--json"))["cells"][0]["tau"] == 0.5
+    tuned = GPT2LMHeadModel.from_pretrained(tmp_path / "run" / lm.BEST).state_dict()
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, tuned[name])}
+    assert changed
+    assert all("weight" in name and ("attn" in name or "mlp" in name) for name in changed)  # what adapters are merged into
+    assert len(well(softq("predict", tmp_path / "run", files / "test.txt")).splitlines()) == 12
+
+
+@pytest.mark.parametrize(
+    ("flags", "texts"),
+    [
+        ([], ["name a model to go on from (--model PATH), or a size to start with (--from-scratch t5-small)"]),
+        (["--from-scratch", "t5-tinny"], ["--from-scratch is one of", "did you mean 't5-tiny'?"]),
+        (["--epoch", 3], ["there is no flag --epoch, did you mean --epochs?"]),
+        (["--model", "a", "--from-scratch", "t5-tiny"], ["choose one"]),
+        (["--model", "/no/such/folder"], ["there is no folder /no/such/folder"]),
+        (["--from-scratch", "t5-tiny", "--objective", "raml"], ["raml needs a temperature"]),
+        (["--from-scratch", "t5-tiny", "--objective", "raml", "--tau", 1, "--sampler", "ngrams"], ["sampler must be one of ngram"]),
+        (
+            ["--from-scratch", "t5-tiny", "--objective", "raml", "--tau", 1, "--sampler", "dataset"],
+            ["train.tsv, row 1", "needs candidates"],
+        ),
+        (["--from-scratch", "t5-tiny", "--reward", "blue"], ["reward must be one of bleu"]),
+        (["--from-scratch", "t5-tiny", "--temperature-scaled", "--objective", "raml", "--tau", 1], ["temperature_scaled"]),
+        (["--from-scratch", "t5-tiny", "--lora", 4], ["lora adapts a model"]),
+        (["--from-scratch", "t5-tiny", "--dropout", 1], ["dropout must lie in"]),
+        (["--from-scratch", "t5-tiny", "--top-p", 2], ["top_p"]),
+        (["--from-scratch", "t5-tiny", "--train", "", "--dev", "x"], ["name the training file as well"]),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(files, tmp_path, flags, texts):
+    refused(train(files, tmp_path / "run", *flags), *texts)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("{", "not JSON"),
+        ("[]", "got []"),
+        ('{"references": "b"}', "source = None"),
+        ('{"source": "a", "references": []}', "references = []"),
+        ('{"source": "a", "references": "b", "candidates": "c"}', "candidates = 'c'"),
+        ('{"source": "a", "references": "b", "candidates": ["c"], "candidate_rewards": [1, 2]}', "not a list of 1"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path, line, text):
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"source": "a", "references": ["b", "c"]}\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"bad\.jsonl, line 2: expected an object with source and references") as error:
+        read_rows(path)
+    assert text in str(error.value)
+
+
+def test_a_run_is_of_one_process(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(train(files, tmp_path / "run", *SCRATCH), "trains in one process", "accelerate launch")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_missing_is_told(files, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for name in [name for name in sys.modules if name.startswith("softq.integrations") or name == "softq.tasks.lm"]:
+        monkeypatch.delitem(sys.modules, name)
+    refused(train(files, tmp_path / "run", *SCRATCH), "pip install 'softq[transformers]'")
+
+
+def test_a_run_is_not_written_over_and_goes_on_with_its_own_recipe(runs, files):
+    refused(train(files, runs / "ml", *SCRATCH), "already holds a run")
+    refused(train(files, runs / "ml", *SCRATCH, "--seed", 9, "--resume"), "was begun with another recipe")
+
+
+def test_a_recipe_is_printed_and_read_back(tmp_path, files):
+    printed = well(softq("train", "lm", "--from-scratch", "t5-tiny", "--epochs", 9, "--dry-run"))
+    (tmp_path / "mine.toml").write_text(printed, encoding="utf-8")
+    again = well(softq("train", tmp_path / "mine.toml", "--dry-run", "--tau", 0.5, "--objective", "sqdml"))
+    assert [line for line in again.splitlines() if line not in printed.splitlines()] == [
+        'name = "sqdml"  # ml (eq. 2), raml (eq. 4) or sqdml (eq. 14)',
+        "tau = 0.5  # temperature of raml and sqdml",
+    ]
+    shown = well(softq("train", "lm", "--help"))
+    assert all(text in shown for text in ("Transformers", "--from-scratch", "--mbr-samples"))
+
+
+# --- predict ----------------------------------------------------------------------------------------------
+
+
+def test_a_text_for_each_line_whatever_the_batches(runs, files, tmp_path):
+    sources = (files / "test.txt").read_text(encoding="utf-8").splitlines()
+    expected = well(softq("predict", runs / "ml", files / "test.txt"))
+    assert len(expected.splitlines()) == len(sources)
+    assert well(softq("predict", runs / "ml" / lm.BEST, files / "test.txt", "--batch-size", 5)) == expected
+    with_gap = [sources[0], "", *sources[1:]]
+    found = well(softq("predict", runs / "ml", stdin="".join(f"{source}\n" for source in with_gap)))
+    assert found.splitlines() == [expected.splitlines()[0], "", *expected.splitlines()[1:]]
+    facts = told(
+        softq("predict", runs / "ml", files / "test.txt", "--out", tmp_path / "out.txt", "--method", "mbr", "--samples", 4, "--json")
+    )
+    assert (facts["decoding"], facts["sentences"]) == ("mbr of 4", 12)
+    assert facts["seconds"] > 0
+    drawn = [well(softq("predict", runs / "ml", files / "test.txt", "--method", "sample", "--seed", seed)) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    refused(softq("predict", runs / "ml", files / "test.txt", "--plain"), "is a model of Transformers")
+
+
+def test_mbr_takes_the_text_of_the_highest_mean_reward(runs, monkeypatch):
+    (model, _), how = lm.open_text_model(str(runs / "ml"), "cpu"), Writing("mbr", beams=1, samples=5, max_new_tokens=6)
+    drawn = []
+    as_ever = Writer.samples
+
+    def samples(self, *arguments, **more):
+        drawn.append(as_ever(self, *arguments, **more))
+        return drawn[-1]
+
+    monkeypatch.setattr(Writer, "samples", samples)
+    (chosen,) = model.write(["ula tretz tir"], how)
+    (evidence,) = drawn[0].sentences.unpack()
+    (best,) = model.write(["ula tretz tir"], Writing("greedy", max_new_tokens=6))
+    smooth = SmoothingFunction().method3
+    choices = [model.numbers(best), *evidence]
+    means = [sum(sentence_bleu([other], choice, smoothing_function=smooth) for other in evidence) / len(evidence) for choice in choices]
+    assert model.tokenizer.decode(choices[means.index(max(means))]) == chosen
+
+
+# --- evaluate ---------------------------------------------------------------------------------------------
+
+
+def test_scores_are_those_of_the_texts_and_of_training(runs, files):
+    (cell,) = RunFolder(runs / "ml").result()["cells"]
+    facts = told(softq("evaluate", runs / "ml", files / "dev.tsv", "--json"))
+    assert {name: facts[name] for name in facts if name in cell and name != "seconds"} == pytest.approx(
+        {name: cell[name] for name in cell if name in facts and name != "seconds"}
+    )
+    assert facts["decoding"] == "beam of 2"
+    texts = well(softq("predict", runs / "ml", files / "dev.txt")).splitlines()
+    references = [row["references"] for row in read_rows(files / "dev.tsv")]
+    assert facts["sacrebleu_bleu"] == pytest.approx(sacre_bleu(texts, references).score)
+    tokenizer = AutoTokenizer.from_pretrained(runs / "ml" / lm.BEST)
+
+    def tokens(text):
+        return tokenizer(text)["input_ids"][:-1]
+
+    smooth = SmoothingFunction().method3
+    pairs = [(text, reference) for text, row in zip(texts, references, strict=True) for reference in row]
+    rewards = [sentence_bleu([tokens(reference)], tokens(text), smoothing_function=smooth) for text, reference in pairs]
+    assert facts["reward"] == pytest.approx(sum(rewards) / len(rewards))
+
+
+def test_two_models_and_two_ways_to_write_are_compared(runs, files):
+    facts = told(softq("evaluate", runs / "raml", files / "test.tsv", "--against", runs / "ml", "--json"))
+    alone = told(softq("evaluate", runs / "ml", files / "test.tsv", "--json"))
+    against = facts["against"]
+    assert against["reward"]["score"] == pytest.approx(alone["reward"])
+    gap = against["chrf"]["difference"]
+    assert gap["value"] == pytest.approx(facts["chrf"] - alone["chrf"])
+    assert gap["low"] <= gap["value"] <= gap["high"]
+    assert against["seconds"] > 0
+    itself = ["--method", "mbr", "--samples", 3, "--against", runs / "ml"]
+    shown = well(softq("evaluate", runs / "ml", files / "test.tsv", *itself, "--against-method", "beam"))
+    assert all(text in shown for text in ("mbr of 3", "beam of 2", "95 % interval", "seconds to write"))
+    nothing = told(softq("evaluate", runs / "ml", files / "test.tsv", *itself, "--json"))["against"]["reward"]["difference"]
+    assert (nothing["low"], nothing["high"]) == (0, 0)
+    refused(softq("evaluate", runs / "ml", files / "test.tsv", "--against", files), "expected another one after --against")
+    refused(softq("evaluate", runs / "ml", files / "test.tsv", "--scheme", "bio"), "leave out --scheme")
+
+
+def test_other_models_have_no_such_options(tmp_path):
+    refused(softq("predict", tmp_path, "--batch-size", 3), "--batch-size is for models of Transformers")
+    refused(softq("evaluate", tmp_path, tmp_path / "x", "--against-method", "mbr"), "are for models of Transformers")
