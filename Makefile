@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run test browser docs lint format bench clean
+.PHONY: help install run test browser docs lint format bench clean oldest
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test: install ## Run all tests with branch coverage
 		-W "ignore:invalid value encountered:RuntimeWarning"
 	$(PYTEST) --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95
 
+oldest: $(VENV)/oldest ## Test the Trainer for Hugging Face models with the oldest Transformers that it supports
+	PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(PYTEST) tests/test_transformers_*.py
+
 # The report is tested in a browser. Where one cannot be installed, that test is skipped and says so.
 browser: ## Install Chromium for the test of the report, where Debian's packages are to be had
 	command -v chromium || command -v google-chrome || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
@@ -56,7 +59,7 @@ format: install ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, ner, parsing, translation, captioning, encoder)
+bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, ner, parsing, translation, captioning, encoder, finetuning)
 	$(BIN)/softq bench core
 	$(BIN)/softq bench rewards
 	$(BIN)/softq bench grid
@@ -65,6 +68,7 @@ bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, 
 	$(BIN)/softq bench translation
 	$(BIN)/softq bench captioning
 	$(BIN)/softq bench encoder
+	$(BIN)/softq bench finetuning
 
 clean: ## Remove the virtual environment and everything generated
 	rm -rf $(VENV) .coverage .coverage.* .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
@@ -78,6 +82,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt --no-deps seqeval # comes as source and needs build tools of its own
 	$(PIP) install --no-build-isolation -c constraints.txt -e '.[dev]'
 	$(PIP) install --no-deps pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4 # docs/migration.md runs them; they ask for much they do not need
+	touch $@
+
+$(VENV)/oldest: $(VENV)/installed
+	$(PIP) install --no-deps --target $@ transformers==4.51.0 tokenizers==0.21.0 huggingface-hub==0.30.0
 	touch $@
 
 # A peer of the benchmarks that comes as source.

@@ -60,7 +60,7 @@ model = with_adapters(model, options.lora) if options.lora else model
 encode = RowEncoder(tokenizer, causal=True, max_source=options.max_new_tokens, max_target=options.max_new_tokens)
 prompt = options.template.replace("\\n", "\n")
 rows, judged = (
-    [encode({"source": prompt.format(source), "references": row}) for source, row in zip(text.sources, text.references, strict=True)]
+    encode.all([{"source": prompt.format(a), "references": b} for a, b in zip(text.sources, text.references, strict=True)])
     for text in (train, dev)
 )
 stages = {"ml": (None, options.ml_epochs, options.lr), options.objective: (options.tau, options.epochs, options.lr / 2)}

@@ -55,10 +55,7 @@ else:
 
 encode = RowEncoder(tokenizer, causal=False, max_source=options.max_new_tokens, max_target=options.max_new_tokens)
 rows, judged = (
-    [
-        encode({"source": options.prefix + source, "references": several})
-        for source, several in zip(text.sources, text.references, strict=True)
-    ]
+    encode.all([{"source": options.prefix + a, "references": b} for a, b in zip(text.sources, text.references, strict=True)])
     for text in (train, dev)
 )
 stages = {"ml": (None, options.ml_epochs, options.lr), options.objective: (options.tau, options.epochs, options.lr / 2)}

@@ -11,6 +11,7 @@ from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from ner_commands import refused, softq, told, well
+from softq.cli.predict_sentences import MethodName, Searching
 from softq.data.language_world import LanguageWorld
 from softq.errors import DataError
 from softq.evaluate import sacre_bleu
@@ -295,3 +296,22 @@ def test_two_models_and_two_ways_to_write_are_compared(runs, files):
 def test_other_models_have_no_such_options(tmp_path):
     refused(softq("predict", tmp_path, "--batch-size", 3), "--batch-size is for models of Transformers")
     refused(softq("evaluate", tmp_path, tmp_path / "x", "--against-method", "mbr"), "are for models of Transformers")
+
+
+def test_two_searches_take_what_each_can_be_told():
+    said = Searching(beam=3, samples=7, seed=1)
+    first, second = said.for_two(MethodName.mbr)
+    assert (first.options()["method"], first.beam, first.samples, first.seed) == ("beam", 3, None, None)
+    assert (second.options()["method"], second.beam, second.samples, second.seed) == ("mbr", None, 7, 1)
+    first, second = Searching(samples=7).for_two(MethodName.beam)  # which neither takes
+    with pytest.raises(DataError, match="--samples is for --method mbr, got --method beam"):
+        first.options()
+
+
+def test_a_report_shows_runs_and_their_curves(runs, tmp_path):
+    page = tmp_path / "report.html"
+    well(softq("report", runs, "--out", page))
+    text = page.read_text(encoding="utf-8")
+    dev = RunFolder(runs / "raml").result()["cells"][0]["dev"]
+    assert f"{dev:.4f}" in text
+    assert "softq train" in text

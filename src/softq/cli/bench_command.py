@@ -258,6 +258,29 @@ def encoder(
     _run_benchmark("encoder", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
 
 
+@bench.command()
+def finetuning(
+    rounds: Annotated[int, typer.Option(min=1, help="Turns that each contender gets; the figure is the median.")] = 15,
+    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny models, to try it out on a CPU.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Time the fine-tuning of Hugging Face models on candidates, beside the same with every source repeated.
+
+    Loss and gradient of a T5-small and of a GPT-2 with random weights, plain and compiled, and the training loop with and without the
+    making of candidates. Needs Transformers (`pip install 'softq[transformers]'`).
+
+    **Examples**
+
+    ```sh
+    softq bench finetuning  # the table, in some minutes on a GPU
+    softq bench finetuning --tiny --rounds 3
+    ```
+    """
+    where = ["--device", device.value] if device else []
+    _run_benchmark("finetuning", as_json, "--rounds", str(rounds), *where, *(["--tiny"] if tiny else []))
+
+
 def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
     """Run a script of the source tree in a process of its own, and exit as it does."""
     script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"

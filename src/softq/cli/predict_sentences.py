@@ -6,7 +6,7 @@ import lzma
 import math
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from itertools import count
@@ -106,6 +106,17 @@ LengthPenaltyOption = Annotated[
 ]
 
 
+_OF_METHOD: dict[str, tuple[MethodName, ...]] = {  # what some methods alone are told
+    "beam": (MethodName.beam,),
+    "samples": (MethodName.mbr,),
+    "reward": (MethodName.mbr,),
+    "seed": (MethodName.sample, MethodName.mbr),
+    "temperature": (MethodName.sample, MethodName.mbr),
+    "top_p": (MethodName.sample, MethodName.mbr),
+    "length_penalty": (MethodName.beam,),
+}
+
+
 @dataclass(frozen=True)
 class Searching:
     """What the command line says of the search, None where it says nothing."""
@@ -125,19 +136,17 @@ class Searching:
             if value is not None:
                 raise DataError(f"{_flag(name)} is for translators and captioners, and {path} is neither: leave it out")
 
+    def for_two(self, other: MethodName) -> tuple[Searching, Searching]:
+        """The search by its own method and by another, each with what it can be told; what neither can be told stays, to be refused."""
+        methods = (self.method or MethodName.beam, other)
+        fits = {name: [method in allowed for method in methods] for name, allowed in _OF_METHOD.items()}
+        misfits = [{name: None for name, fit in fits.items() if not fit[number] and any(fit)} for number in range(2)]
+        return replace(self, **misfits[0]), replace(self, method=other, **misfits[1])
+
     def options(self) -> dict[str, Any]:
         """Arguments of `softq.generation.Translator.translate`; what does not go together is an error."""
         method = self.method or MethodName.beam
-        of_method: dict[str, tuple[MethodName, ...]] = {
-            "beam": (MethodName.beam,),
-            "samples": (MethodName.mbr,),
-            "reward": (MethodName.mbr,),
-            "seed": (MethodName.sample, MethodName.mbr),
-            "temperature": (MethodName.sample, MethodName.mbr),
-            "top_p": (MethodName.sample, MethodName.mbr),
-            "length_penalty": (MethodName.beam,),
-        }
-        for name, methods in of_method.items():
+        for name, methods in _OF_METHOD.items():
             if getattr(self, name) is not None and method not in methods:
                 raise DataError(f"{_flag(name)} is for --method {' or '.join(methods)}, got --method {method}")
         if self.temperature is not None and not 0 < self.temperature < math.inf:

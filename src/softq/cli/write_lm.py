@@ -111,15 +111,16 @@ def evaluate_lm(
 
     if against is not None and not is_lm(against):
         raise DataError(f"{model} is a model of Transformers: expected another one after --against, got {against}")
+    first, second = (searching, searching) if against is None or against_method is None else searching.for_two(against_method)
     rows = read_rows(*files)
-    found = FileLm(model, searching, batch_size)
+    found = FileLm(model, first, batch_size)
     scores = _score(found, rows)
     facts: dict[str, Any] = {"model": str(model), "files": list(map(str, files)), "decoding": found.decoding}
     facts["signature"] = found.model.reward(found.how.reward).signature
     facts |= {"sentences": len(rows), "references": sum(len(row["references"]) for row in rows), **scores.as_dict()}
     compared = None
     if against is not None:
-        other = FileLm(against, _other(searching, against_method), batch_size)
+        other = FileLm(against, second, batch_size)
         others = _score(other, rows, found)
         compared = comparison.compare(scores.rows, others.rows, LM_METRICS)
         facts["against"] = comparison.as_json(compared, str(against)) | {"decoding": other.decoding, "seconds": others.seconds}
@@ -143,11 +144,6 @@ def evaluate_lm(
         told = [f"{TITLES[name]} {value:.2f}" for name, value in facts["against"].items() if name in TITLES and isinstance(value, float)]
         console.print(f"{against}: {', '.join(told)}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"reward: {facts['signature']}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _other(searching: Searching, method: MethodName | None) -> Searching:
-    """How the second model writes: as the first, or in a way of its own, without what was said of the first one's."""
-    return searching if method is None or method == (searching.method or MethodName.beam) else Searching(method)
 
 
 def _score(model: FileLm, rows: Rows, judge: FileLm | None = None) -> Scores:

@@ -27,6 +27,7 @@ from softq.run import CELLS, METRICS, RECIPE, RunFolder
 from softq.sweep import SWEEP, Sweep, read_sweep
 from softq.tasks import TASKS, Task
 from softq.tasks.base import show_settings
+from softq.tasks.lm_recipe import TASK as LM
 
 MOST_COMMANDS = 4  # shown of several runs
 
@@ -67,6 +68,14 @@ def _task_of(path: Path) -> Task:
     return TASKS[name]
 
 
+def _measured(path: Path) -> tuple[str, str]:
+    """What a run's recipe is of, and what such runs are measured by; those of `softq train lm` are no task of sweeps."""
+    if read_toml(path).get("task") == LM:
+        return LM, "reward"
+    task = _task_of(path)
+    return task.name, task.metric
+
+
 # --- runs -----------------------------------------------------------------------------------------------
 
 
@@ -83,20 +92,21 @@ def _runs_alone(runs: Sequence[RunFolder]) -> Section:
 
 def _run_summaries(run: RunFolder, settings: Mapping[str, Mapping[str, Any]] | None = None) -> list[RunSummary]:
     """One for each cell of a run, finished or not; what its sweep says of settings, by hash, is newer than what the run says."""
-    task = _task_of(run.path / RECIPE)
+    name, metric = _measured(run.path / RECIPE)
+    loss, dev = ("dev_loss", "dev_reward") if name == LM else ("loss", "dev")
     result, metrics = run.result(), run.lines(METRICS)
     summaries = []
     for number, row in enumerate(run.lines(CELLS)):
         cell = result["cells"][number] if result else row
-        curve = [(line["epoch"], _of_cell(line["loss"], number), _of_cell(line["dev"], number)) for line in metrics]
+        curve = [(line["epoch"], _of_cell(line.get(loss), number), _of_cell(line.get(dev), number)) for line in metrics]
         summaries.append(
             RunSummary(
                 name=run.path.name,
-                task=task.name,
+                task=name,
                 objective=row["objective"] + (", scaled" if row["temperature_scaled"] else ""),
                 tau=row["tau"],
                 seed=row["seed"],
-                metric=task.metric,
+                metric=metric,
                 best_dev=cell.get("dev"),
                 best_epoch=cell.get("epoch"),
                 test=cell.get("test"),

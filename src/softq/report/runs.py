@@ -29,7 +29,7 @@ class RunSummary:
     seed: int
     metric: str
     best_dev: float | None
-    best_epoch: int | None
+    best_epoch: float | None
     test: float | None
     curve: Sequence[tuple[int, float | None, float | None]]
     recipe_hash: str
@@ -48,7 +48,7 @@ def runs_section(runs: Sequence[RunSummary], *, command: str = "", recipe: str =
         "seed": Column("Seed", "d"),
         "metric": Column("Metric"),
         "best_dev": Column("Development", ".4f"),
-        "best_epoch": Column("Epoch", "d"),
+        "best_epoch": Column("Epoch", "g"),
         "test": Column("Test", ".4f"),
         "recipe_hash": Column("Recipe"),
         "signature": Column("Reward"),
