@@ -115,7 +115,7 @@ def learning_curves(task: str, metric: str, runs: Sequence[RunSummary]) -> Figur
         numbers=Table(
             name=name,
             caption=title,
-            columns=[Column("Run"), Column("Epoch", "d"), Column("Training cross-entropy", ".4f"), Column(f"Development {metric}", ".4f")],
+            columns=[Column("Run"), Column("Epoch", "g"), Column("Training cross-entropy", ".4f"), Column(f"Development {metric}", ".4f")],
             rows=[(name, *point) for name, run in zip(names, runs, strict=True) for point in run.curve],
         ),
     )
