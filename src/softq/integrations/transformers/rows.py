@@ -121,7 +121,8 @@ class RewardAugmentedCollator:
         else:
             batch |= self._encoder_inputs(rows)
             batch["labels"] = right_padded(first, IGNORED)
-        if self.training and self.targets.arguments.objective != "ml" and not self.targets.wants("model"):
+        weighed = self.targets.arguments.objective != "ml" or any(len(row.references) > 1 for row in wanted)
+        if self.training and weighed and not self.targets.wants("model"):
             batch[TARGET] = PendingTarget(lambda: self.make(wanted), self._threads())
         return batch
 
