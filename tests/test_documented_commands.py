@@ -19,7 +19,8 @@ from softq.report import page as report_page
 from softq.sweep import parse_recipe
 from softq.tasks import TASKS
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+# what it covers is covered by tests that look at results; a third of the time is saved
+pytestmark = [pytest.mark.no_cover, pytest.mark.usefixtures("one_thread")]
 PAGES = pages()
 
 NOT_RUN = {  # pattern of a command: why it is only looked at
