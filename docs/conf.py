@@ -34,7 +34,6 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!softq\b).*"),
     (r"py:.*", r"softq\.kernels\..*"),
-    (r"py:.*", r"softq\.integrations\.transformers\.candidates\..*"),
     (r"py:.*", r"softq\.samplers\.stream\.(Batch|Made)"),  # type variables
 ]
 

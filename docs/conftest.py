@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+collect_ignore = ["conftest.py"]  # it has no examples, and the tests have a module of the same name
 PAGE = "migration.md"
 PEERS = {"sklearn_crfsuite": "sklearn-crfsuite", "supar": "supar", "torch_struct": "torch-struct", "torchcrf": "pytorch-crf"}
 PEER_WARNINGS = (  # each is about code of a peer that newer versions of torch put up with for now

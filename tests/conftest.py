@@ -15,6 +15,8 @@ if not torch.cuda.is_available():
 from small_runs import single_thread
 from softq.train import events
 
+collect_ignore = ["conftest.py"]  # it has no examples, and the documentation has a module of the same name
+
 
 def untraced(function):
     """The same function, unseen by the count of coverage."""

@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import runpy
 import signal
 import sys
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,18 +14,20 @@ from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from ner_commands import refused, softq, told, well
-from softq.cli.predict_sentences import MethodName, Searching
+from softq.cli.predict_sentences import FileTranslator, MethodName, Searching
 from softq.data.language_world import LanguageWorld
-from softq.errors import DataError
+from softq.errors import DataError, ModelError
 from softq.evaluate import sacre_bleu
+from softq.integrations.transformers.arguments import CandidateKind
 from softq.integrations.transformers.generation import Writer
-from softq.integrations.transformers.loading import save_model, train_tokenizer
+from softq.integrations.transformers.loading import SIZES, Loaded, save_model, train_tokenizer
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
-from softq.integrations.transformers.text_model import Writing
+from softq.integrations.transformers.text_model import TextModel, Writing
 from softq.run import METRICS, RESULT, RunFolder
-from softq.tasks import lm
+from softq.tasks import lm, lm_recipe
 from softq.tasks.lm_data import read_rows
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = ["--max-new-tokens", 10, "--beams", 2, "--evaluation.batch-size", 8, "--batch-size", 8, "--device", "cpu"]
@@ -121,9 +126,7 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
     rows = [row | {"candidates": [*row["references"], "no"], "candidate_rewards": [1.0, 0.5, -1], "id": 7} for row in rows]
     with gzip.open(tmp_path / "train.jsonl.gz", "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    tokenizer = train_tokenizer([row["source"] for row in rows], 60)
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, bos_token_id=1, eos_token_id=1, pad_token_id=0))
+    model, tokenizer = tiny_gpt2([row["source"] for row in rows])
     save_model(model, tokenizer, tmp_path / "gpt2")
     flags = ["--model", tmp_path / "gpt2", "--lora", 2, "--objective", "sqdml", "--tau", 0.5, "--sampler", "dataset", "--epochs", 1]
     flags += ["--train", tmp_path / "train.jsonl.gz", *SMALL, "--learning-rate", 0.1, "--best-by", "loss", "--out", tmp_path / "run"]
@@ -135,9 +138,102 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
     assert len(well(softq("predict", tmp_path / "run", files / "test.txt")).splitlines()) == 12
 
 
+def tiny_gpt2(texts):
+    tokenizer = train_tokenizer(texts, 60)
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
+    return Loaded(
+        GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, bos_token_id=1, eos_token_id=1, pad_token_id=0)), tokenizer
+    )
+
+
+def test_a_second_stage_reads_what_the_first_one_did(runs, files, tmp_path, monkeypatch):
+    seen = []
+    as_ever = lm.RewardAugmentedTrainer
+
+    def trainer(*arguments, train_dataset, **more):
+        seen.append([more["processing_class"].decode(row["input_ids"], skip_special_tokens=True) for row in train_dataset])
+        return as_ever(*arguments, train_dataset=train_dataset, **more)
+
+    monkeypatch.setattr(lm, "RewardAugmentedTrainer", trainer)
+    once = ["--model", runs / "ml" / lm.BEST, "--epochs", 1]  # whose template is the plain one
+    shown = well(train(files, tmp_path / "first", *once, "--template", "ula\\n tir {} ula", "--max-source", 90))
+    assert "as in" not in shown
+    assert 'template = "ula\\n tir {} ula"\n' in (tmp_path / "first" / "recipe.toml").read_text()  # the new line, as TOML writes it
+    again = ["--model", tmp_path / "first", "--epochs", 1]
+    shown = well(train(files, tmp_path / "second", *again))
+    assert f'as in {tmp_path / "first"}: template = "ula\\n tir {{}} ula", max_source = 90\n' in shown
+    assert seen[0] == seen[1]
+    assert all(text.split()[1] == "tir" and text.endswith(" ula") for text in seen[0])
+    recipes = [lm_recipe.read_recipe(tmp_path / name).data for name in ("first", "second")]
+    assert recipes[0] == recipes[1]
+    told(train(files, tmp_path / "third", *again, "--template", "tir {}", "--json"))
+    assert all(text.startswith("tir ") for text in seen[2])
+    assert lm_recipe.read_recipe(tmp_path / "third" / lm.BEST).data.max_source == 90
+    assert lm.open_text_model(str(tmp_path / "third"), "cpu")[0].template == "tir {}"
+
+
+def test_only_the_run_of_a_model_tells_how_it_was_trained(runs, monkeypatch):
+    monkeypatch.chdir(runs / "ml")
+    assert lm_recipe.read_recipe(Path("best")) == lm_recipe.read_recipe(runs / "ml")
+    assert lm_recipe.read_recipe(Path("gpt2")) is None  # a hub's name, and no folder of the run one stands in
+
+
+def test_what_people_keep_in_a_folder_stays_there(files, tmp_path, monkeypatch):
+    loaded = tiny_gpt2(["ula tir"])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("years", encoding="utf-8")
+    for folder in (tmp_path / "full", tmp_path / "full" / "thesis.tex"):
+        with pytest.raises(ModelError, match="is not empty: choose a folder that is new"):
+            save_model(*loaded, folder)
+    assert (tmp_path / "full" / "thesis.tex").read_text(encoding="utf-8") == "years"
+    (tmp_path / "empty").mkdir()
+    save_model(*loaded, tmp_path / "empty")
+    before = sorted((tmp_path / "empty").iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(loaded.tokenizer, "save_pretrained", lambda folder: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            save_model(*loaded, tmp_path / "empty", replace=True)
+    assert sorted((tmp_path / "empty").iterdir()) == before  # the old model stays until the new one is whole
+    save_model(*loaded, tmp_path / "empty", replace=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full"]
+    (tmp_path / "run" / lm.BEST).mkdir(parents=True)
+    (tmp_path / "run" / lm.BEST / "photo.jpg").touch()
+    refused(train(files, tmp_path / "run", *SCRATCH), "best is not empty")
+    assert (tmp_path / "run" / lm.BEST / "photo.jpg").exists()
+
+
+@pytest.mark.parametrize("name", ["finetune_t5.py", "finetune_causal.py"])
+def test_examples_refuse_such_a_folder_before_they_train(name, tmp_path, monkeypatch, capsys):
+    (tmp_path / "thesis.tex").touch()
+    monkeypatch.setattr(sys, "argv", [name, "--out", str(tmp_path)])
+    with pytest.raises(ModelError, match="is not empty: choose a folder that is new"):
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    assert capsys.readouterr().out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_references_are_cut_into_tokens_as_training_cuts_them(runs):
+    (model, _) = lm.open_text_model(str(runs / "ml"), "cpu")
+    unknown = model.tokenizer.unk_token_id
+    numbers = model.numbers("ula \N{SNOWMAN} tir")
+    assert numbers == model.tokenizer(text_target="ula \N{SNOWMAN} tir")["input_ids"][:-1]
+    assert unknown in numbers
+    model.tokenizer = lambda text=None, text_target=None: {"input_ids": [5, 1] if text_target else [4, 1]}  # as Marian's: two languages
+    assert model.numbers("x") == [5]
+    causal = TextModel(tiny_gpt2(["ula tir"]))
+    assert causal.numbers("ula") == causal.tokenizer("ula", add_special_tokens=False)["input_ids"]
+
+
+def test_names_that_a_recipe_repeats_are_those_of_the_trainer():
+    assert get_args(CandidateKind) == lm_recipe.SAMPLERS
+    assert get_args(lm_recipe.Preset) == ("", *SIZES)
+
+
 @pytest.mark.parametrize(
     ("flags", "texts"),
     [
+        (["--from-scratch", "t5-tiny", "--template", "translate"], ["template must have {} once", "got 'translate'"]),
+        (["--from-scratch", "t5-tiny", "--template", "{} {}"], ["template must have {} once"]),
         ([], ["name a model to go on from (--model PATH), or a size to start with (--from-scratch t5-small)"]),
         (["--from-scratch", "t5-tinny"], ["--from-scratch is one of", "did you mean 't5-tiny'?"]),
         (["--epoch", 3], ["there is no flag --epoch, did you mean --epochs?"]),
@@ -171,6 +267,10 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(files, tmp
         ('{"source": "a", "references": []}', "references = []"),
         ('{"source": "a", "references": "b", "candidates": "c"}', "candidates = 'c'"),
         ('{"source": "a", "references": "b", "candidates": ["c"], "candidate_rewards": [1, 2]}', "not a list of 1"),
+        *(
+            (f'{{"source": "a", "references": ["b", "c"], "candidates": ["d"], "candidate_rewards": [{bad}]}}', "number, or 2 of them")
+            for bad in ("null", '"1"', "true", "NaN", "[1]", "[1, 1e999]", "[1, 2, 3]", "{}")
+        ),
     ],
 )
 def test_bad_lines_are_named(tmp_path, line, text):
@@ -179,6 +279,12 @@ def test_bad_lines_are_named(tmp_path, line, text):
     with pytest.raises(DataError, match=r"bad\.jsonl, line 2: expected an object with source and references") as error:
         read_rows(path)
     assert text in str(error.value)
+
+
+def test_rewards_are_numbers_or_one_for_each_reference(tmp_path):
+    row = {"source": "a", "references": ["b", "c"], "candidates": ["d", "e"], "candidate_rewards": [0.5, [1, -2.0]]}
+    (tmp_path / "good.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    assert read_rows(tmp_path / "good.jsonl") == [row]
 
 
 def test_a_run_is_of_one_process(files, tmp_path, monkeypatch):
@@ -293,7 +399,16 @@ def test_two_models_and_two_ways_to_write_are_compared(runs, files):
     refused(softq("evaluate", runs / "ml", files / "test.tsv", "--scheme", "bio"), "leave out --scheme")
 
 
-def test_other_models_have_no_such_options(tmp_path):
+@pytest.mark.parametrize(("name", "signature"), [("words:exact", "words:exact"), ("rouge", "rouge-l:"), ("chrf", "characters:chrf")])
+def test_texts_are_chosen_by_every_reward_that_a_recipe_knows(runs, files, name, signature):
+    facts = told(softq("evaluate", runs / "ml", files / "dev.tsv", "--method", "mbr", "--samples", 2, "--reward", name, "--json"))
+    assert facts["signature"].startswith(signature)
+
+
+def test_other_models_have_no_such_options(runs, files, tmp_path):
+    refused(softq("predict", runs / "ml", files / "dev.txt", "--method", "mbr", "--reward", "blue"), "reward must be one of bleu")
+    with pytest.raises(DataError, match="--reward is one of bleu, rouge, edit, got 'chrf'"):
+        FileTranslator.load(tmp_path, Searching(MethodName.mbr, reward="chrf"))
     refused(softq("predict", tmp_path, "--batch-size", 3), "--batch-size is for models of Transformers")
     refused(softq("evaluate", tmp_path, tmp_path / "x", "--against-method", "mbr"), "are for models of Transformers")
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from softq.errors import DataError, OutputError, RecipeError, RewardError
-from softq.integrations.transformers import OnText, RewardAugmentedCollator, RowEncoder
+from softq.integrations.transformers import OnText
 from softq.integrations.transformers.candidates import Known, StepTargets, add_ends, strip_specials
 from softq.integrations.transformers.rewards import as_text_reward
-from softq.integrations.transformers.rows import as_row, end_numbers, special_numbers
+from softq.integrations.transformers.rows import RewardAugmentedCollator, as_row
 from softq.rewards import ChrF, ExactMatch, MultiReferenceBLEU, NegativeEditDistance, NegativeHamming, RougeL, SentenceBLEU, TokenAccuracy
 from softq.sentences import Sentences
-from tiny_models import END, PAD, START, VOCAB, arguments, random_rows, step, text, tiny, tokenizer, trainer_for
+from tiny_models import END, PAD, START, UNKNOWN, VOCAB, arguments, random_rows, step, text, tiny, tokenizer, trainer_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -78,6 +78,19 @@ def test_ends_of_each_row(tmp_path):
     _, found = targets_of(tmp_path, rows)
     ends = [{(words[0] == START, words[-1] == END) for words in row} for row in found]
     assert ends == [{(True, True)}, {(False, True)}, {(False, False)}]
+
+
+def test_an_unknown_word_at_an_end_is_text(tmp_path):
+    """No sampler writes it or takes it away, but it belongs to its own reference alone."""
+    targets = trainer_for(tiny("bart"), tmp_path, words=tokenizer(), candidates="ngram+edit", candidate_size=100).targets
+    known, unknown = [20, 21, 22, END], [10, 11, 12, UNKNOWN, END]
+    for references, counts in (([known], {0}), ([unknown], {1}), ([unknown, known], {0, 1})):
+        target = targets([as_row({"labels": references})], torch.Generator().manual_seed(0))
+        (found,) = Sentences(*target.scored[:2]).unpack()
+        assert len(found) > 20
+        assert all(reference in found for reference in references)
+        assert all(text[-1] == END for text in found)
+        assert {text.count(UNKNOWN) for text in found} == counts
 
 
 def test_an_empty_reference_is_refused_or_edited(tmp_path):
@@ -313,70 +326,3 @@ def test_a_collator_can_be_sent_to_a_worker(tmp_path):
     assert torch.equal(mine.scored.tokens, theirs.scored.tokens)
     trainer.data_collator.epoch = 4
     assert sent.epoch == 4  # it goes on
-
-
-# --- rows -----------------------------------------------------------------------------------------------------
-
-
-def test_rows_of_text():
-    causal = RowEncoder(tokenizer(end=False), causal=True, max_source=3, max_target=4)
-    row = {"source": "ba be bi bo da", "references": "de di do fa fe", "candidates": ["de", "di do"], "candidate_rewards": [0.5, 0.25]}
-    made = causal(row)
-    assert made == {
-        "input_ids": [4, 5, 6],
-        "labels": [[9, 10, 11, END]],
-        "candidates": [[9, END], [10, 11, END]],
-        "candidate_rewards": [0.5, 0.25],
-    }
-    assert RowEncoder(tokenizer(), causal=True)({"source": "ba", "references": ["be", "bi"]}) == {
-        "input_ids": [4],
-        "labels": [[5, END], [6, END]],
-    }
-    both = RowEncoder(tokenizer(), causal=False, max_source=3, max_target=3)(row)
-    assert (both["input_ids"], both["labels"], both["candidates"]) == ([4, 5, END], [[9, 10, END]], [[9, END], [10, 11, END]])
-    for missing in ("source", "references"):
-        with pytest.raises(DataError, match=f"a row needs '{missing}', got "):
-            causal(row | {missing: ""})
-
-
-def test_what_a_row_may_be():
-    assert as_row({"labels": torch.tensor([5, 6, -100])}).references == [[5, 6]]
-    assert as_row({"labels": np.array([[5, 6], [7, 8]])}).references == [[5, 6], [7, 8]]
-    full = as_row({"labels": [5], "candidates": np.array([[6], [7]]), "candidate_rewards": torch.tensor([[0.5, 1.0], [2.0, 3.0]])})
-    assert (full.candidates, full.rewards) == ([[6], [7]], [[0.5, 1.0], [2.0, 3.0]])
-    for row, message in [
-        ({}, "a row needs 'labels', the token numbers of a reference or a list of those, got None; see RowEncoder"),
-        ({"labels": []}, "a row needs 'labels'"),
-        ({"labels": [[]]}, r"'labels' of a row must be a list of one or more token numbers, got \[\]; see RowEncoder"),
-        ({"labels": ["de"]}, "'labels' of a row must be a list of one or more token numbers"),
-        ({"labels": [-100, -100]}, "'labels' of a row holds nothing but -100"),
-        ({"labels": [5], "candidates": ["de"]}, "'candidates' of a row must be a list of one or more token numbers, got 'de'"),
-        ({"labels": [5], "candidates": [[5]], "candidate_rewards": [1.0, 2.0]}, "must have a value for each of 1 candidates, got 2"),
-        ({"labels": [5], "candidates": [[5]], "candidate_rewards": [math.nan]}, "candidate_rewards must be finite numbers"),
-    ]:
-        with pytest.raises(DataError, match=message):
-            as_row(row)
-
-
-def test_batches(tmp_path):
-    rows = [{"input_ids": [5, 6, 7], "labels": [8, END]}, {"input_ids": [9], "labels": [[10, 11, END], [12, END]]}]
-    batch = trainer_for(tiny("gpt2"), tmp_path).data_collator(rows)
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 8, END], [9, 10, 11, END, PAD]]
-    assert batch["labels"].tolist() == [[-100, -100, -100, 8, END], [-100, 10, 11, END, -100]]
-    assert batch["attention_mask"].tolist() == [[1] * 5, [1, 1, 1, 1, 0]]
-    assert batch["softq_prompts"]["input_ids"].tolist() == [[5, 6, 7], [PAD, PAD, 9]]
-    assert batch["softq_prompts"]["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]
-    batch = trainer_for(tiny("t5"), tmp_path).data_collator(rows)
-    assert batch["input_ids"].tolist() == [[5, 6, 7], [9, PAD, PAD]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-    assert batch["labels"].tolist() == [[8, END, -100], [10, 11, END]]
-    with pytest.raises(DataError, match="'input_ids' of a row must be a list of one or more token numbers, got None; see RowEncoder"):
-        trainer_for(tiny("t5"), tmp_path).data_collator([{"labels": [5]}])
-
-
-def test_special_numbers():
-    model = tiny("bart")
-    model.generation_config.eos_token_id = [END, 7]
-    assert special_numbers(None, model) == {PAD, END, START, 7}
-    assert special_numbers(tokenizer(), model) == {PAD, END, START, 3, 7}
-    assert end_numbers(tokenizer(), model) == {END, 7}

@@ -1,26 +1,28 @@
 """What evaluation reports of the texts that a model writes, against the same by hand."""
 
 import builtins
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from softq.errors import DependencyError, RewardError
+from softq.errors import DataError, DependencyError, RewardError
+from softq.integrations.transformers import generation
 from softq.rewards import ExactMatch, MultiReferenceBLEU, SentenceBLEU
 from softq.sentences import Sentences
-from tiny_models import CAUSAL, END, PAD, START, UNKNOWN, random_rows, text, tiny, tokenizer, trainer_for
+from tiny_models import CAUSAL, END, PAD, START, random_rows, text, tiny, tokenizer, trainer_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 EVALUATED = [*random_rows(4, references=2), *random_rows(3, seed=1)]  # two batches, of which the second is not full
 
 
-def contents(sequences, first, least):
+def contents(sequences, first):
     """Words up to the end mark, without what is no word at both ends."""
     found = []
     for row in sequences[:, first:].tolist():
         words = row[: row.index(END)] if END in row else row
-        places = [place for place, word in enumerate(words) if word >= least]
+        places = [place for place, word in enumerate(words) if word > START]
         found.append(words[places[0] : places[-1] + 1] if places else [])
     return found
 
@@ -28,12 +30,11 @@ def contents(sequences, first, least):
 def written(trainer, name, **how):
     """Texts for the rows of each batch, through nothing but `generate`."""
     trainer.model.eval()
-    least = START + 1 if trainer.processing_class is None else UNKNOWN + 1
     for batch in trainer.get_eval_dataloader():
         inputs = batch["softq_prompts"] if name in CAUSAL else {key: batch[key] for key in ("input_ids", "attention_mask")}
         first = inputs["input_ids"].shape[1] if name in CAUSAL else 1
         with torch.no_grad():
-            yield [contents(trainer.model.generate(**inputs, max_new_tokens=6, **each), first, least) for each in how["settings"]]
+            yield [contents(trainer.model.generate(**inputs, max_new_tokens=6, **each), first) for each in how["settings"]]
 
 
 def bleu(candidate, references):
@@ -127,6 +128,30 @@ def test_the_loss_of_evaluation_is_transformers_own(tmp_path):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(float(wanted), abs=1e-6)
     assert trainer.data_collator.training
     assert "softq_target" in trainer.data_collator(rows)
+
+
+def test_nothing_to_evaluate(tmp_path):
+    with pytest.raises(DataError, match="there are no rows to evaluate: give an eval_dataset of one or more, or set eval_generate False"):
+        trainer_for(tiny("t5"), tmp_path, evaluate=[]).evaluate()
+
+
+def test_seconds_are_those_of_decoding(monkeypatch):
+    """The most probable text is among the choices of minimum Bayes risk; scoring against references is no part of either."""
+    clock = [0.0]
+
+    def takes(seconds, found):
+        def work(*given):
+            clock[0] += seconds
+            return found
+
+        return work
+
+    writer = SimpleNamespace(best=takes(1.0, [[5]]), specials=(), arguments=SimpleNamespace(eval_mbr_samples=3))
+    monkeypatch.setattr(generation, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(generation, "least_risk", takes(10.0, [[5]]))
+    monkeypatch.setattr(generation, "mean_rewards", takes(100.0, torch.ones(1)))
+    found = generation.write_and_score(writer, None, {}, [[[5]]], ExactMatch())
+    assert (found.seconds, found.mbr_seconds) == (1.0, 11.0)
 
 
 def test_without_sacrebleu_it_says_what_to_install(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, MistralConfig, MistralForCausalLM
 
 from softq.integrations.transformers.scoring import IGNORED, Prompts, Scored, causal_log_probs, encoder_decoder_log_probs
 from softq.integrations.transformers.trainer import can_share
@@ -154,15 +154,48 @@ def test_a_text_without_any_token_is_certain(shared):
         assert log_probs(name, model, given_to(name, [[5, 6]]), scored_of([[[7, 8], []]]), shared=shared)[0, 1] == 0
 
 
-def test_a_model_that_does_not_look_far_back_never_does():
-    """It may be found to share on a short row; a long one is scored one by one."""
+def short_sighted(name):
+    """A model that looks back a few places only."""
+    if name == "gpt-neo":
+        sizes = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 64, "vocab_size": VOCAB}
+        config = GPTNeoConfig(**sizes, window_size=10, attention_types=[[["global", "local"], 1]], initializer_range=0.3)
+        for drop in ("attention_dropout", "embed_dropout", "resid_dropout"):
+            setattr(config, drop, 0.0)
+        config.pad_token_id, config.bos_token_id, config.eos_token_id = PAD, START, END
+        return GPTNeoForCausalLM(config)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-    model = MistralForCausalLM(MistralConfig(**sizes, vocab_size=VOCAB, sliding_window=6, initializer_range=0.3)).eval()
-    for prompt in ([5], [5, 6, 7, 8, 9, 10]):
-        candidates = [[11, 12, 13, END], [14, END]]
+    specials = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END}
+    return MistralForCausalLM(MistralConfig(**sizes, **specials, vocab_size=VOCAB, sliding_window=10, initializer_range=0.3))
+
+
+@pytest.mark.parametrize("name", ["mistral", "gpt-neo"])
+def test_a_row_is_not_longer_than_a_model_looks_back(name):
+    """It may share in a short row; in a long one the last candidates would not see their prompt."""
+    model = short_sighted(name).eval()
+    read = []
+    model.register_forward_pre_hook(lambda module, args, kwargs: read.append(list(kwargs["input_ids"].shape)), with_kwargs=True)
+    for prompt, size, rows in ([[5], 2, [1, 9]], [[5, 6, 7], 2, [2, 7]], [[5], 8, [8, 5]], [[5, 6, 7, 8, 9, 10, 11], 3, [3, 11]]):
+        candidates = [[11 + place, 12, 13, END] for place in range(size)]
         with torch.no_grad():
             found = causal_log_probs(model, model, given_to("llama", [prompt]), scored_of([candidates]), shared=True)[0].tolist()
+            assert read.pop() == rows
             assert found == pytest.approx([-float(plain_loss(model, prompt, text)) for text in candidates], abs=1e-5)
+            read.clear()
+
+
+@pytest.mark.parametrize("name", ["mistral", "gpt-neo"])
+def test_whether_it_can_be_is_tried_where_it_would_be(name, tmp_path):
+    """Neither a row that is too long to be shared nor one candidate alone says anything."""
+    model = short_sighted(name)
+    trainer = trainer_for(model, tmp_path, **OWN)
+    many = {"input_ids": [5], "labels": [[6, 7, END]], "candidates": [[8 + place, 7, END] for place in range(6)]}
+    alone = {"input_ids": [5], "labels": [[6, 7, END]], "candidates": [[6, 7, END]]}
+    for row, known in ((many, None), (alone, None), (many | {"candidates": [[8, 7, END]]}, True), (many, True)):
+        loss, found = step(trainer, [row])
+        assert trainer._shared is known
+        wanted, right = oracle(model, [row], "raml", 0.8)
+        assert loss == pytest.approx(wanted, abs=1e-5)
+        assert_same_gradients(found, right, 1e-5)
 
 
 @pytest.mark.parametrize("name", SHARING)
@@ -309,10 +342,22 @@ def test_a_model_that_cannot_share_reads_candidates_one_by_one(wrapper, reason, 
     assert_same_gradients(gradients(inner), right, 1e-5)
 
 
-def test_one_candidate_is_enough_to_see_that_it_cannot_be():
-    model, scored = Leaking(tiny("llama")), scored_of([[[5, 6, END]], [[7, END]]])
-    assert not can_share(causal_log_probs, model, given_to("llama", [[8], [9]]), scored, 1e-3)
-    assert can_share(causal_log_probs, model.inner, given_to("llama", [[8], [9]]), scored, 1e-3)
+class LeakingInTheThirdRow(NoPositions):
+    """Lets the candidates of one row see each other."""
+
+    def forward(self, input_ids, attention_mask=None, position_ids=None, use_cache=None, labels=None):
+        if attention_mask is not None and attention_mask.dim() == 4:
+            attention_mask = attention_mask.clone()
+            attention_mask[2] = attention_mask[2].triu(1)
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=use_cache, labels=labels)
+
+
+def test_all_of_the_first_batch_is_tried():
+    inner = tiny("llama")
+    scored = scored_of([[[8, 9, END], [10, 11, END], [12, 13, END]]] * 3)
+    given = given_to("llama", [[8], [9], [10]])
+    assert can_share(causal_log_probs, inner, given, scored, 1e-3)
+    assert not can_share(causal_log_probs, LeakingInTheThirdRow(inner), given, scored, 1e-3)
 
 
 def test_a_decoder_that_does_not_take_its_source_by_name_is_given_repeated_ones(tmp_path, caplog):

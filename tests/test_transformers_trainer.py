@@ -2,6 +2,7 @@
 
 import json
 import logging
+from types import SimpleNamespace
 
 import peft
 import pytest
@@ -80,6 +81,44 @@ def test_ml_has_the_curve_of_plain_trainer(name, accumulated, tmp_path):
     assert ours.losses == pytest.approx(theirs.losses, abs=1e-6)
     for mine, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
         assert torch.allclose(mine, other, atol=1e-5)
+
+
+def doubled(outputs, labels, num_items_in_batch=None):
+    """Twice the loss of an encoder-decoder."""
+    return 2 * torch.nn.functional.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten())
+
+
+@pytest.mark.parametrize("name", ["t5", "bart", "gpt2"])
+def test_ml_with_smoothed_labels_has_the_curve_of_plain_trainer(name, tmp_path):
+    rows = random_rows(5)
+    settings = {"label_smoothing_factor": 0.2, "max_steps": 3, "learning_rate": 1e-2, "seed": 3}
+    settings |= dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), 2)
+    ours = trainer_for(tiny(name), tmp_path / "ours", rows, evaluate=rows, objective="ml", tau=None, **settings)
+    ours.train()
+    quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "logging_strategy": "no"}
+    plain = TrainingArguments(str(tmp_path / "plain"), remove_unused_columns=False, label_names=["labels"], **quiet, **settings)
+
+    def collate(few):
+        batch = plain_collator(name)(few)
+        shifted = {} if name in CAUSAL else {"decoder_input_ids": tiny(name).prepare_decoder_input_ids_from_labels(labels=batch["labels"])}
+        return batch | shifted
+
+    theirs = PlainTrainer(tiny(name), plain, train_dataset=rows, eval_dataset=rows, data_collator=collate)
+    theirs.train()
+    assert len(ours.losses) == 3
+    assert ours.losses == pytest.approx(theirs.losses, abs=1e-6)
+    assert ours.evaluate()["eval_loss"] == pytest.approx(theirs.evaluate()["eval_loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_ml_with_a_loss_of_the_users(name, tmp_path):
+    rows = random_rows(3)
+    more = [RewardAugmentedTrainer(tiny(name), arguments(tmp_path, objective="ml"), compute_loss_func=own) for own in (None, doubled)]
+    losses = [step(trainer, rows)[0] for trainer in more]
+    assert losses[1] == pytest.approx(2 * losses[0], rel=1e-5)
+    for trainer in (more[1], trainer_for(tiny(name), tmp_path, objective="ml", label_smoothing_factor=0.1)):
+        with pytest.raises(RecipeError, match="label_smoothing_factor and compute_loss_func are for rows of one reference: leave them out"):
+            step(trainer, random_rows(3, references=2))
 
 
 @pytest.mark.parametrize(("name", "objective", "kinds"), [("marian", "sqdml", "ngram+recombined"), ("llama", "raml", "edit")])
@@ -264,8 +303,47 @@ def test_nothing_private_of_trainer_is_overridden(tmp_path):
 
 def test_several_gpus_in_one_process_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
-    with pytest.raises(ModelError, match="2 GPUs in one process would tear candidates from their sources: start one process per GPU with"):
+    message = "2 GPUs in one process would tear candidates from their sources: start one process per GPU with"
+    with pytest.raises(ModelError, match=message):
         trainer_for(tiny("t5"), tmp_path, random_rows(2))
+    trainer = trainer_for(tiny("t5"), tmp_path, objective="ml")
+    step(trainer, random_rows(2))
+    with pytest.raises(ModelError, match=message):
+        step(trainer, random_rows(2, references=2))
+
+
+def test_weights_in_pieces_are_refused(tmp_path, monkeypatch):
+    rows, message = random_rows(2, references=2), "is not supported, since candidates are scored and written outside of what it wraps"
+    trainer = trainer_for(tiny("t5"), tmp_path)
+    trainer.is_fsdp_enabled = True
+    with pytest.raises(ModelError, match=f"FSDP {message}: use DDP"):
+        step(trainer, rows)
+    trainer.is_fsdp_enabled = False
+    for stage in (2, 3):
+        plugin = SimpleNamespace(zero_stage=stage)
+        monkeypatch.setattr(type(trainer.accelerator.state), "deepspeed_plugin", plugin)
+        if stage == 2:
+            step(trainer, rows)
+            continue
+        with pytest.raises(ModelError, match=f"DeepSpeed ZeRO-3 {message}: use DDP"):
+            step(trainer, rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("repetition_penalty", 1.2), ("no_repeat_ngram_size", 3), ("min_length", 2), ("typical_p", 0.9), ("min_p", 0.1)]
+)
+def test_importance_weights_need_draws_as_the_model_scores_them(name, value, tmp_path):
+    model = tiny("gpt2")
+    settings = {"candidates": "model", "estimator": "importance"}
+    for neutral in (None, 1.0 if name in ("repetition_penalty", "typical_p") else 0):
+        setattr(model.generation_config, name, neutral)
+        trainer_for(model, tmp_path, **settings)
+    setattr(model.generation_config, name, value)
+    model.generation_config.suppress_tokens = [5]
+    named = ", ".join(sorted([name, "suppress_tokens"]))
+    with pytest.raises(RecipeError, match=f"need draws from the model as it is: unset {named} in model.generation_config"):
+        trainer_for(model, tmp_path, **settings)
+    trainer_for(model, tmp_path, candidates="model")
 
 
 class Stream(IterableDataset):

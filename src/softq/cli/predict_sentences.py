@@ -39,19 +39,7 @@ class MethodName(StrEnum):
     mbr = "mbr"
 
 
-class RewardName(StrEnum):
-    """What minimum Bayes risk expects."""
-
-    bleu = "bleu"
-    rouge = "rouge"
-    edit = "edit"
-
-
-_REWARDS: dict[RewardName, type[Reward]] = {
-    RewardName.bleu: SentenceBLEU,
-    RewardName.rouge: RougeL,
-    RewardName.edit: NegativeEditDistance,
-}
+_REWARDS: dict[str, type[Reward]] = {"bleu": SentenceBLEU, "rouge": RougeL, "edit": NegativeEditDistance}
 
 Saved = TypeVar("Saved", Translator, Captioner)
 
@@ -68,9 +56,10 @@ SamplesOption = Annotated[
     int | None, typer.Option(min=1, help="Of sentences: draws that mbr chooses from.  [default: 32]", show_default=False)
 ]
 RewardOption = Annotated[
-    RewardName | None,
+    str | None,
     typer.Option(
-        help="Of sentences: what mbr expects, sentence BLEU, ROUGE-L or minus the edit distance.  [default: bleu]",
+        help="Of sentences: what mbr expects: bleu, rouge (ROUGE-L) or edit (minus the edit distance); of models of Transformers every "
+        "reward that they can be trained for, such as chrf or words:bleu.  [default: bleu, or that of the run]",
         show_default=False,
     ),
 ]
@@ -124,7 +113,7 @@ class Searching:
     method: MethodName | None = None
     beam: int | None = None
     samples: int | None = None
-    reward: RewardName | None = None
+    reward: str | None = None
     seed: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -144,7 +133,7 @@ class Searching:
         return replace(self, **misfits[0]), replace(self, method=other, **misfits[1])
 
     def options(self) -> dict[str, Any]:
-        """Arguments of `softq.generation.Translator.translate`; what does not go together is an error."""
+        """Arguments of `softq.generation.Translator.translate` but the reward; what does not go together is an error."""
         method = self.method or MethodName.beam
         for name, methods in _OF_METHOD.items():
             if getattr(self, name) is not None and method not in methods:
@@ -156,8 +145,6 @@ class Searching:
         if self.length_penalty is not None and not 0 <= self.length_penalty < math.inf:
             raise DataError(f"--length-penalty must be a number from 0, got {self.length_penalty}")
         found: dict[str, Any] = {"method": method.value}
-        if self.reward is not None:
-            found["reward"] = _REWARDS[self.reward]()
         passed_on = ("beam", "samples", "temperature", "top_p", "length_penalty")
         return found | {name: getattr(self, name) for name in passed_on if getattr(self, name) is not None}
 
@@ -195,6 +182,10 @@ class FileWriter(Generic[Saved]):
     def read(cls, path: Path, kind: type[Saved], searching: Searching) -> Self:
         """The best model of a run folder, or that of a file; on a GPU if there is one."""
         options = searching.options()
+        if searching.reward is not None:
+            if searching.reward not in _REWARDS:
+                raise DataError(f"--reward is one of {', '.join(_REWARDS)}, got {searching.reward!r}")
+            options["reward"] = _REWARDS[searching.reward]()
         return cls(path, kind.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0)
 
     @property

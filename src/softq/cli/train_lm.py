@@ -13,8 +13,8 @@ from rich.table import Table
 
 from softq.cli.progress import progress_bars
 from softq.cli.shared import RECIPES, results_console
-from softq.recipe import build, merge, parse_flags, read_toml, recipe_hash, to_toml
-from softq.tasks.lm_recipe import TASK, LmRecipe
+from softq.recipe import build, merge, parse_flags, read_toml, recipe_hash, to_toml, toml_value
+from softq.tasks.lm_recipe import BEST, TASK, Data, LmRecipe, read_recipe
 
 TITLES = {
     "reward": "reward",
@@ -30,6 +30,8 @@ TITLES = {
 }
 """Scores as tables call them."""
 
+_OF_THE_START = ("template", "max_source", "max_target")  # of data, which a model is trained further with unless others are given
+
 
 def names_lm(what: str) -> bool:
     """Whether a task's name, a recipe of softq or a recipe's file is of `softq train lm`."""
@@ -38,24 +40,41 @@ def names_lm(what: str) -> bool:
 
 
 def find_lm_recipe(what: str, flags: Sequence[str]) -> LmRecipe:
-    """The defaults or a recipe's file, with flags laid over it."""
+    """The defaults or a recipe's file, with flags laid over it; what the model to go on from has read, it reads on."""
+    return _find(what, flags)[0]
+
+
+def _find(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
+    """The recipe, and what of it is that of the run it goes on from, as one line for people."""
     table: dict[str, Any] = {}
     where = what
     if what != TASK:
         where = what if what.endswith(".toml") else str(RECIPES / f"{what}.toml")
         table = read_toml(Path(where))
         table.pop("task")
-    return build(LmRecipe, merge(table, parse_flags(LmRecipe, flags)), where)
+    given = parse_flags(LmRecipe, flags)
+    if "template" in given.get("data", {}):
+        given["data"]["template"] = given["data"]["template"].replace("\\n", "\n")  # shells have no easy way to write a new line
+    table = merge(table, given)
+    start = table.get("model", {}).get("name")
+    before = read_recipe(Path(start)) if isinstance(start, str) and start else None
+    if before is None:
+        return build(LmRecipe, table, where), ""
+    kept = {name: getattr(before.data, name) for name in _OF_THE_START if name not in table.get("data", {})}
+    told = ", ".join(f"{name} = {toml_value(value)}" for name, value in kept.items() if value != getattr(Data(), name))
+    return build(LmRecipe, merge({"data": kept}, table), where), f"as in {start}: {told}" if told else ""
 
 
 def train_lm_command(what: str, flags: Sequence[str], out: Path | None, *, resume: bool, dry_run: bool, as_json: bool) -> None:
     """Train one model as `softq train` does, and tell how it went."""
-    recipe = find_lm_recipe(what, flags)
+    recipe, kept = _find(what, flags)
     if dry_run:
         typer.echo(to_toml(recipe, task=TASK, explain=True), nl=False)
         return
-    from softq.tasks.lm import BEST, train_lm  # Transformers take seconds to import
+    from softq.tasks.lm import train_lm  # Transformers take seconds to import
 
+    if kept and not as_json:
+        typer.echo(kept)
     out = out or Path("runs") / f"{TASK}-{recipe.objective.name}-{recipe_hash(recipe, task=TASK)}"
     with progress_bars() as watch:
         result = train_lm(recipe, out, resume=resume, watcher=watch(str(recipe.objective)))

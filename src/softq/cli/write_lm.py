@@ -14,7 +14,7 @@ from rich.table import Table
 
 import softq
 from softq.cli import comparison
-from softq.cli.predict_sentences import MethodName, RewardName, Searching, read_as_they_come
+from softq.cli.predict_sentences import MethodName, Searching, read_as_they_come
 from softq.cli.predict_trees import Part, Parts
 from softq.cli.progress import progress_bars
 from softq.cli.shared import results_console
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from softq.integrations.transformers.text_model import TextModel, Writing
     from softq.tasks.lm_data import Rows
     from softq.tasks.lm_scores import Scores
-
-_REWARDS = {RewardName.bleu: "bleu", RewardName.rouge: "rouge-l", RewardName.edit: "edit"}
 
 BatchSizeOption = Annotated[
     int | None,
@@ -71,7 +69,8 @@ class FileLm:
         if searching.beam is not None:
             changed["beams"] = searching.beam
         if searching.reward is not None:
-            changed["reward"] = _REWARDS[searching.reward]
+            changed["reward"] = "rouge-l" if searching.reward == "rouge" else searching.reward  # as other models call it
+            self.model.reward(changed["reward"])  # an error if there is none, before anything is written
         if batch_size is not None:
             changed["batch_size"] = batch_size
         self.how = dataclasses.replace(self.how, **changed)

@@ -142,15 +142,17 @@ class SentenceTab:
         content = await event.file.read()
         cast(ui.upload, event.sender).reset()
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / Path(event.file.name).name
+            name = Path(event.file.name).name  # the browser's word: to be shown, and no name for a file here
+            suffix = Path(name).suffix
+            path = Path(folder) / ("upload" + (suffix if suffix in (".gz", ".xz") else ""))
             path.write_bytes(content)
             try:
                 examples = load_references(path)
             except SoftqError as error:
-                self._references.error = str(error).replace(str(path), path.name)
+                self._references.error = str(error).replace(str(path), name)
                 return
         self._references.value = write_references(examples)
-        self._loaded.text = f"{len(examples)} inputs of {path.name}"
+        self._loaded.text = f"{len(examples)} inputs of {name}"
 
     def _reject(self) -> None:
         self._references.error = f"expected a file of at most {_LARGEST_FILE // 1_000_000} MB, got a larger one"

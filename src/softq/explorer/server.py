@@ -1,4 +1,4 @@
-"""`softq explore` as a server on this machine: the loopback address and no other."""
+"""`softq explore` as a server on this machine: the loopback address and no other, for those who know the page's key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def serve(references: Path | None, port: int | None, tell: Callable[[str], None]
     Args:
         references: file to begin with; an example of softq's own if None.
         port: to listen on; any that is free if None.
-        tell: is given the page's address once the page can be asked for.
+        tell: is given the page's address, with its key, once the page can be asked for.
         open_browser: show the page in the user's browser.
 
     """
@@ -56,17 +56,20 @@ def _serve(text: str, study: SentenceStudy, listener: socket.socket, tell: Calla
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
         raise DependencyError("softq explore needs NiceGUI, which is not installed: pip install 'softq[explore]'") from error
+    from softq.explorer.gate import Gate, Key
     from softq.explorer.page import build
 
-    address = f"http://{HOST}:{listener.getsockname()[1]}"
+    port, key = listener.getsockname()[1], Key()
+    address = f"http://{HOST}:{port}/?key="
 
     def ready() -> None:
-        tell(address)
+        tell(address + key.lasting)
         if open_browser:
-            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some stay until they are closed
+            threading.Thread(target=webbrowser.open, args=(address + key.once,), daemon=True).start()  # some stay until they are closed
 
     pages.on_startup(ready)
     app = FastAPI(openapi_url=None)
+    app.add_middleware(Gate, key=key, port=port)
     # A page from elsewhere must not reach this one under a name of its own that points here.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     ui.run_with(app, root=lambda: build(text, study), title="softq explore", favicon="🌡️", dark=None, tailwind=False)

@@ -18,6 +18,7 @@ from softq.integrations.transformers.loading import (
     load_model,
     make_t5,
     quiet,
+    refuse_full,
     save_model,
     train_tokenizer,
     with_adapters,
@@ -25,16 +26,14 @@ from softq.integrations.transformers.loading import (
 from softq.integrations.transformers.rewards import as_text_reward
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
 from softq.integrations.transformers.text_model import TextModel, Writing
-from softq.recipe import build, read_toml, recipe_hash, to_toml
+from softq.recipe import recipe_hash, to_toml
 from softq.run import CELLS, RECIPE, RESULT, RunFolder, as_json
 from softq.tasks.lm_data import Rows, read_parts
-from softq.tasks.lm_recipe import TASK, LmRecipe
+from softq.tasks.lm_recipe import BEST, TASK, LmRecipe, read_recipe
 from softq.tasks.lm_scores import score
 from softq.train import OneProcess, Silence, Watcher, find_device
 from softq.train.interrupts import Interrupts
 
-BEST = "best"
-"""The folder in a run that its best model is in."""
 _CHECKPOINTS = "checkpoints"
 
 
@@ -48,6 +47,8 @@ def train_lm(recipe: LmRecipe, out: Path, *, resume: bool = False, watcher: Watc
     fresh = not (resume and run.exists())
     if fresh:
         run.refuse_existing()
+        for name in (BEST, _CHECKPOINTS):  # which are written over, or removed in the end
+            refuse_full(out / name)
     elif [row["hash"] for row in run.lines(CELLS)] != [described["hash"]]:
         raise RunError(f"{out} was begun with another recipe (see {RECIPE} there): resume it with the same one, or choose another --out")
     elif (result := run.result()) is not None:
@@ -74,7 +75,7 @@ def train_lm(recipe: LmRecipe, out: Path, *, resume: bool = False, watcher: Watc
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             if callback.stopped is not None:
                 raise callback.stopped
-            save_model(trainer.model, loaded.tokenizer, out / BEST)
+            save_model(trainer.model, loaded.tokenizer, out / BEST, replace=True)
             result = _finish(recipe, run, described, dev, trainer.state)
     return result
 
@@ -98,7 +99,7 @@ def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
         return load_model(model_folder(settings.name), settings.dtype, settings.dropout)
     if not settings.from_scratch:
         raise ModelError("name a model to go on from (--model PATH), or a size to start with (--from-scratch t5-small)")
-    texts = [recipe.data.prefix + row["source"] for row in train] + [text for row in train for text in row["references"]]
+    texts = [row["source"] for row in _filled(recipe, train)] + [text for row in train for text in row["references"]]
     tokenizer = train_tokenizer(texts, settings.vocabulary_size)
     made = make_t5(settings.from_scratch, tokenizer, 0.1 if settings.dropout is None else settings.dropout)
     return Loaded(made.to(getattr(torch, settings.dtype)), tokenizer)
@@ -173,16 +174,21 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
 
 
 def _trainer(recipe: LmRecipe, loaded: Loaded, arguments: RewardAugmentedArguments, train: Rows, dev: Rows) -> RewardAugmentedTrainer:
+    from transformers import PrinterCallback  # not above: softq.integrations tells what to install where it is missing
+
     data = recipe.data
     encode = RowEncoder(loaded.tokenizer, causal=loaded.causal, max_source=data.max_source, max_target=data.max_target)
-    rows, judged = (encode.all([row | {"source": data.prefix + row["source"]} for row in part]) for part in (train, dev))
+    rows, judged = (encode.all(_filled(recipe, part)) for part in (train, dev))
     judged.sort(key=lambda row: len(row["input_ids"]))  # those of similar length together: less padding
     model = with_adapters(loaded.model, recipe.model.lora) if recipe.model.lora else loaded.model
     trainer = RewardAugmentedTrainer(model, arguments, processing_class=loaded.tokenizer, train_dataset=rows, eval_dataset=judged)
-    for callback in [*trainer.callback_handler.callbacks]:
-        if type(callback).__name__ == "PrinterCallback":
-            trainer.remove_callback(callback)
+    trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def _filled(recipe: LmRecipe, rows: Rows) -> Rows:
+    """Rows whose sources are what the model reads."""
+    return [row | {"source": recipe.data.template.replace("{}", row["source"])} for row in rows]
 
 
 def _finish(recipe: LmRecipe, run: RunFolder, described: dict[str, Any], dev: Rows, state: Any) -> dict[str, Any]:
@@ -222,14 +228,4 @@ def open_text_model(name: str, device: str = "auto") -> tuple[TextModel, Writing
         max_new_tokens=evaluation.max_new_tokens,
         batch_size=evaluation.batch_size,
     )
-    return TextModel(loaded, prefix=recipe.data.prefix, max_source=recipe.data.max_source), how
-
-
-def read_recipe(folder: Path) -> LmRecipe | None:
-    """The recipe of a run folder, or of the run whose ``best`` a folder is; None where there is none."""
-    for path in (folder / RECIPE, folder.parent / RECIPE):
-        if path.is_file():
-            table = read_toml(path)
-            if table.pop("task", None) == TASK:
-                return build(LmRecipe, table, str(path))
-    return None
+    return TextModel(loaded, template=recipe.data.template, max_source=recipe.data.max_source), how

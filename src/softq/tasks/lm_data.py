@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,18 @@ def _checked(found: Any) -> dict[str, Any]:
         rewards, wanted = found["candidate_rewards"], len(row.get("candidates", []))
         if not isinstance(rewards, list) or len(rewards) != wanted:
             raise DataError(f"got candidate_rewards = {rewards!r}, not a list of {wanted}, one for each candidate")
+        for given in rewards:
+            values = given if isinstance(given, list) and len(given) == len(several) else [given]
+            if not all(_is_number(value) for value in values):
+                raise DataError(
+                    f"got {given!r} among candidate_rewards, not a finite number, or {len(several)} of them, one for each reference"
+                )
         row["candidate_rewards"] = rewards
     return row
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _are_texts(values: Any) -> bool:

@@ -6,21 +6,26 @@ It is no task of the paper: Transformers' Trainer has its own loop. Nothing here
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from softq.errors import RecipeError
 from softq.importance import Estimator
-from softq.recipe import Objective, at_least, check_positive, check_seed, key
+from softq.recipe import Objective, at_least, build, check_positive, check_seed, key, read_toml
+from softq.run import RECIPE
 from softq.tasks.words import MOST_OF_TRAIN
 
 TASK = "lm"
 """What ``task`` is in such a recipe."""
+BEST = "best"
+"""The folder in a run that its best model is in."""
 
 Preset = Literal["", "t5-tiny", "t5-mini", "t5-small", "t5-base"]
 Schedule = Literal["linear", "cosine", "constant"]
 Choice = Literal["reward", "bleu", "chrf", "loss"]
 
-_OF_CANDIDATES = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
+SAMPLERS = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
+"""Where candidates may come from."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Data:
         "and perhaps candidates and candidate_rewards (.gz, .xz too); empty: the built-in world",
     )
     dev: str = key("", f"texts that the best model is chosen by, likewise; empty: train, or {MOST_OF_TRAIN:,} of it at equal distances")
-    prefix: str = key("", 'what every source begins with, such as "translate German to English: "')
+    template: str = key("{}", r'what the model reads, {} for the source: "translate German to English: {}"; in the flag \n is a new line')
     max_source: int = key(128, "longest source, in tokens; the rest is cut off")
     max_target: int = key(128, "longest reference or candidate, in tokens")
     sentences: int = key(2000, "of the built-in world's training part; its development part has a tenth as many")
@@ -46,6 +51,8 @@ class Data:
         at_least("data.seed", self.seed, 0)
         for name, least in (("max_source", 2), ("max_target", 2), ("sentences", 10), ("references", 1)):
             at_least(name, getattr(self, name), least)
+        if self.template.count("{}") != 1:
+            raise RecipeError(f"template must have {{}} once, where the source goes, got {self.template!r}")
         if self.dev and not self.train:
             raise RecipeError("name the training file as well (train), or leave out dev for the built-in world")
 
@@ -99,8 +106,8 @@ class Candidates:
     def __post_init__(self) -> None:
         """Names are known, counts are counts."""
         for name in self.sampler.split("+"):
-            if name not in _OF_CANDIDATES:
-                raise RecipeError(f"sampler must be one of {', '.join(_OF_CANDIDATES)}, or several joined by +, got {self.sampler!r}")
+            if name not in SAMPLERS:
+                raise RecipeError(f"sampler must be one of {', '.join(SAMPLERS)}, or several joined by +, got {self.sampler!r}")
         at_least("size", self.size, 1)
         at_least("k", self.k, 0)
         at_least("max_n", self.max_n, 1)
@@ -171,3 +178,14 @@ class LmRecipe:
         """What the sections say must fit together."""
         if self.objective.temperature_scaled:
             raise RecipeError("temperature_scaled divides scores by tau, and a model of sentences has none; leave it out")
+
+
+def read_recipe(folder: Path) -> LmRecipe | None:
+    """The recipe of a run folder, or of the run whose ``best`` a folder is; None where there is none."""
+    place = folder.resolve()
+    for path in (place / RECIPE, place.parent / RECIPE) if place.name == BEST else (place / RECIPE,):
+        if path.is_file():
+            table = read_toml(path)
+            if table.pop("task", None) == TASK:
+                return build(LmRecipe, table, str(path))
+    return None

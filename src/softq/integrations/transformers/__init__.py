@@ -12,7 +12,7 @@ except ImportError as error:
 
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import OnText
-from softq.integrations.transformers.rows import RewardAugmentedCollator, RowEncoder
+from softq.integrations.transformers.rows import RowEncoder
 from softq.integrations.transformers.trainer import RewardAugmentedTrainer
 
-__all__ = ["OnText", "RewardAugmentedArguments", "RewardAugmentedCollator", "RewardAugmentedTrainer", "RowEncoder"]
+__all__ = ["OnText", "RewardAugmentedArguments", "RewardAugmentedTrainer", "RowEncoder"]

@@ -34,7 +34,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         candidates: where they come from, several joined by ``+``: changed references (``ngram``, ``hamming``, ``edit``), references of
             one row put together anew (``recombined``), the model's own samples (``model``), or the column ``candidates`` of the dataset
             (``dataset``). References are always among them, except where the dataset's come with rewards and nothing else is asked for.
-        candidate_size: how many for a row, from each source; of more references than half of these a step draws as many (``ml``: all these).
+        candidate_size: how many for a row, from each source; of more references than half of these a step draws as many (``ml``: all
+            these).
         k: how many of them a step uses; all if not given.
         estimator: how they are weighed: ``set``, ``paper`` or ``importance`` (`softq.importance`).
         max_n: longest n-gram that ``ngram`` and ``recombined`` change at once.

@@ -81,16 +81,26 @@ class StepTargets:
         arguments: objective, temperature, candidates, estimator.
         reward: on token numbers.
         vocab: candidates are made of numbers below it.
-        specials: numbers that are never written, replaced or removed.
+        specials: numbers that are no text, which candidates have at their ends as the reference does.
+        unwritable: numbers that are text but that no sampler can mean, such as an unknown word's. Neither these nor ``specials`` are
+            written, replaced or removed.
 
     """
 
-    def __init__(self, arguments: RewardAugmentedArguments, reward: Reward, vocab: int, specials: Collection[int]) -> None:
+    def __init__(
+        self,
+        arguments: RewardAugmentedArguments,
+        reward: Reward,
+        vocab: int,
+        specials: Collection[int],
+        unwritable: Collection[int] = (),
+    ) -> None:
         self.arguments, self.reward, self.specials = arguments, reward, frozenset(specials)
+        self.unwritable = self.specials | frozenset(unwritable)
         self._samplers = [] if arguments.objective == "ml" else [*self._make_samplers(vocab)]
 
     def _make_samplers(self, vocab: int) -> Iterator[Sampler]:
-        settings, specials = self.arguments, sorted(number for number in self.specials if number < vocab)
+        settings, specials = self.arguments, sorted(number for number in self.unwritable if number < vocab)
         tau = settings.tau or 0.0
         for kind in settings.candidate_kinds:
             if kind == "ngram":
@@ -158,7 +168,7 @@ class StepTargets:
 
     def _intact(self, cands: Candidates, references: Sentences) -> Candidates:
         """Without those in which a special token of the reference has changed; there are hardly ever any within a text."""
-        special = torch.tensor(sorted(self.specials), dtype=torch.int64)
+        special = torch.tensor(sorted(self.unwritable), dtype=torch.int64)
         if not bool((torch.isin(references.tokens, special) & (_places(references))).any()):
             return cands
         if self.arguments.estimator == "importance":
@@ -172,7 +182,7 @@ class StepTargets:
         return Candidates(cands.tokens, lengths)
 
     def _only_specials(self, tokens: Numbers) -> tuple[int, ...]:
-        return tuple(token for token in tokens if token in self.specials)
+        return tuple(token for token in tokens if token in self.unwritable)
 
     def _with_ends(self, target: SampledTarget, ends: Sequence[Ends]) -> StepTarget:
         """The target's texts as the model writes them, without those that weigh nothing."""

@@ -144,13 +144,28 @@ def with_adapters(model: Any, rank: int) -> Any:
         return peft.get_peft_model(model, settings)
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Model and tokenizer as Transformers read them, adapters merged; the folder takes its place when it is whole."""
-    whole = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
-    part = folder.with_name(f".{folder.name}.part")
-    for leftover in (part, folder):
+def refuse_full(folder: Path) -> None:
+    """An error where there is something that a model would take the place of."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ModelError(f"{folder} is not empty: choose a folder that is new")
+
+
+def save_model(model: Any, tokenizer: Any, folder: Path, *, replace: bool = False) -> None:
+    """Model and tokenizer as Transformers read them, adapters merged; the folder takes its place when it is whole.
+
+    A folder that is not empty is an error, unless ``replace`` says that it is an older model, which then stays until the new one is whole.
+    """
+    if not replace:
+        refuse_full(folder)
+    place = folder.resolve()
+    part, old = (place.with_name(f".{place.name}.{kind}") for kind in ("part", "old"))
+    for leftover in (part, old):  # of a training that was killed while it wrote
         shutil.rmtree(leftover, ignore_errors=True)
+    whole = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
     with quiet():
         whole.save_pretrained(part)
         tokenizer.save_pretrained(part)
-    os.replace(part, folder)
+    if place.exists():
+        os.replace(place, old)
+    os.replace(part, place)
+    shutil.rmtree(old, ignore_errors=True)

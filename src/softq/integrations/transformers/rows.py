@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from softq.errors import DataError
+from softq.errors import DataError, ModelError
 from softq.integrations.transformers.candidates import Numbers, PendingTarget, Row, StepTarget, StepTargets, batch_seed
 from softq.integrations.transformers.scoring import IGNORED, Prompts
 
 COLUMNS = ("labels", "candidates", "candidate_rewards")  # of a row, which are not the model's inputs
 ROWS, TARGET, PROMPTS = "softq_rows", "softq_target", "softq_prompts"  # what a batch has beside Transformers' own keys
+
+logger = logging.getLogger(__name__)
 
 Collator = Callable[[list[Any]], Mapping[str, Any]]
 
@@ -27,31 +30,42 @@ class RowEncoder:
     Args:
         tokenizer: of the model.
         causal: whether the model goes on with its input (GPT-2, Llama), or reads it with an encoder (T5, BART, Marian).
-        max_source: longest source or prompt, in tokens; the rest is cut off.
-        max_target: longest reference or candidate, in tokens.
+        max_source: longest source or prompt, in tokens. A source is cut at its end, a prompt behind its first special tokens, since its
+            end says what is to be written.
+        max_target: longest reference or candidate, in tokens; they are cut at their ends.
 
     A row has ``source`` and ``references``, a text or a list of texts. It may have ``candidates``, a list of texts, and
-    ``candidate_rewards``, a number for each or, for each, one per reference. A causal model gets an end-of-text token after each text.
+    ``candidate_rewards``, a number for each or, for each, one per reference. A causal model gets an end-of-text token after each text,
+    one that was cut included. Its ``source`` may be a list of chat messages, ``{"role": ..., "content": ...}``, which become a prompt by
+    the tokenizer's chat template.
 
     """
 
     def __init__(self, tokenizer: Any, *, causal: bool, max_source: int = 512, max_target: int = 128) -> None:
         self.tokenizer, self.causal, self.max_source, self.max_target = tokenizer, causal, max_source, max_target
+        if causal and tokenizer.eos_token_id is None:
+            raise ModelError("the tokenizer has no eos_token, and a text must end: set tokenizer.eos_token")
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """One row of token numbers: ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any."""
         return self.all([row])[0]
 
     def all(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Many rows at once, which tokenizers are far quicker at than at one after the other."""
+        """Many rows at once, which tokenizers are far quicker at than at one after the other; what was cut is counted in a warning."""
         for row in rows:
             for name in ("source", "references"):
                 if not row.get(name):
                     raise DataError(f"a row needs {name!r}, got {sorted(row)}")
         several = [[row["references"]] if isinstance(row["references"], str) else row["references"] for row in rows]
         own = [row.get("candidates") or [] for row in rows]
-        sources = self.sources([row["source"] for row in rows])
-        targets = iter(self._targets([text for texts in zip(several, own, strict=True) for part in texts for text in part]))
+        sources, cut_sources = self._sources([row["source"] for row in rows])
+        numbers, cut_targets = self._targets([text for texts in zip(several, own, strict=True) for part in texts for text in part])
+        if cut_sources or cut_targets:
+            logger.warning(
+                "cut off: %d of %d sources, which are longer than %d tokens, and %d of %d references and candidates, longer than %d",
+                *(cut_sources, len(sources), self.max_source, cut_targets, len(numbers), self.max_target),
+            )
+        targets = iter(numbers)
         made: list[dict[str, Any]] = []
         for row, source, references, candidates in zip(rows, sources, several, own, strict=True):
             new: dict[str, Any] = {"input_ids": source, "labels": [next(targets) for _ in references]}
@@ -62,19 +76,55 @@ class RowEncoder:
             made.append(new)
         return made
 
-    def sources(self, texts: Sequence[str]) -> list[Numbers]:
+    def sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> list[Numbers]:
         """The token numbers of sources or prompts."""
-        found = self.tokenizer(list(texts), truncation=True, max_length=self.max_source)["input_ids"] if texts else []
-        end = self.tokenizer.eos_token_id
-        return [list(row[:-1] if self.causal and len(row) > 1 and row[-1] == end else row) for row in found]
+        return self._sources(texts)[0]
 
-    def _targets(self, texts: Sequence[str]) -> list[Numbers]:
-        if not texts:
-            return []
+    def _sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> tuple[list[Numbers], int]:
+        """Of sources, and how many were cut."""
         if not self.causal:
-            return [list(row) for row in self.tokenizer(text_target=list(texts), truncation=True, max_length=self.max_target)["input_ids"]]
-        cut = self.tokenizer(list(texts), add_special_tokens=False, truncation=True, max_length=self.max_target - 1)["input_ids"]
-        return [[*row, self.tokenizer.eos_token_id] for row in cut]
+            if not all(isinstance(text, str) for text in texts):
+                raise DataError("a list of chat messages is for causal models: give 'source' as a text")
+            return self._cut_at_the_end("text", texts, self.max_source)
+        plain = iter(self._tokenized("text", [text for text in texts if isinstance(text, str)]))
+        end = self.tokenizer.eos_token_id
+        whole = [_without_end(next(plain), end) if isinstance(text, str) else self._chat(text) for text in texts]
+        specials = _said_special(self.tokenizer)
+        return [_cut_behind_marks(prompt, self.max_source, specials) for prompt in whole], sum(len(row) > self.max_source for row in whole)
+
+    def _chat(self, messages: list[dict[str, Any]]) -> Numbers:
+        found = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
+        return list(found if isinstance(found, list) else found["input_ids"])  # which of them depends on the version
+
+    def _targets(self, texts: Sequence[str]) -> tuple[list[Numbers], int]:
+        """Of references and candidates, and how many were cut."""
+        if not self.causal:
+            return self._cut_at_the_end("text_target", texts, self.max_target)
+        rows, cut = self._cut_at_the_end("text", texts, self.max_target - 1, add_special_tokens=False)
+        return [[*row, self.tokenizer.eos_token_id] for row in rows], cut
+
+    def _cut_at_the_end(self, name: str, texts: Sequence[Any], most: int, **how: Any) -> tuple[list[Numbers], int]:
+        rows = self._tokenized(name, texts, **how)
+        long = [place for place, row in enumerate(rows) if len(row) > most]
+        shorter = self._tokenized(name, [texts[place] for place in long], truncation=True, max_length=most, **how)  # end marks stay
+        for place, row in zip(long, shorter, strict=True):
+            rows[place] = row
+        return rows, len(long)
+
+    def _tokenized(self, name: str, texts: Sequence[Any], **how: Any) -> list[Numbers]:
+        return [list(row) for row in self.tokenizer(**{name: list(texts)}, verbose=False, **how)["input_ids"]] if texts else []
+
+
+def _cut_behind_marks(prompt: Numbers, most: int, specials: Collection[int]) -> Numbers:
+    """The special tokens that a prompt begins with, and as many of its last tokens as there is room for."""
+    if len(prompt) <= most:
+        return prompt
+    first = min(next((place for place, number in enumerate(prompt) if number not in specials), 0), most)
+    return prompt[:first] + prompt[len(prompt) - most + first :]
+
+
+def _without_end(prompt: Numbers, end: int) -> Numbers:
+    return prompt[:-1] if len(prompt) > 1 and prompt[-1] == end else prompt
 
 
 class RewardAugmentedCollator:
@@ -162,13 +212,23 @@ def as_row(row: Mapping[str, Any]) -> Row:
     several = labels if isinstance(labels[0], list) else [labels]
     references = [_numbers(reference, "labels") for reference in several]
     candidates = [_numbers(text, "candidates") for text in _plain(row.get("candidates")) or []]
-    rewards = _plain(row.get("candidate_rewards"))
-    if rewards is not None and len(rewards) != len(candidates):
-        raise DataError(f"candidate_rewards must have a value for each of {len(candidates)} candidates, got {len(rewards)}")
-    listed = None if rewards is None else [[float(value) for value in (given if isinstance(given, list) else [given])] for given in rewards]
-    if listed is not None and not np.isfinite([value for given in listed for value in given]).all():
-        raise DataError(f"candidate_rewards must be finite numbers, got {rewards}")
+    listed = _rewards(_plain(row.get("candidate_rewards")), len(candidates))
     return Row(references, candidates, listed)
+
+
+def _rewards(given: Any, count: int) -> list[list[float]] | None:
+    """A list for each candidate, checked."""
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) != count:
+        raise DataError(f"candidate_rewards must have a value for each of {count} candidates, got {given}")
+    try:
+        listed = [[float(value) for value in (values if isinstance(values, list) else [values])] for values in given]
+    except (TypeError, ValueError):
+        listed = [[np.nan]]
+    if not np.isfinite([value for values in listed for value in values]).all():
+        raise DataError(f"candidate_rewards must be finite numbers, got {given}")
+    return listed
 
 
 def _plain(value: Any) -> Any:
@@ -214,11 +274,24 @@ def _continued(prompts: Sequence[Numbers], completions: Sequence[Numbers], pad: 
 
 
 def special_numbers(tokenizer: Any, core: Any) -> set[int]:
-    """Token numbers that are no text: those that a tokenizer says, and those that the model's settings name."""
-    found = set(tokenizer.all_special_ids) if tokenizer is not None else set()
+    """Token numbers that are no text: those that a tokenizer says, and those that the model's settings name.
+
+    An unknown word is text, unless its number has another meaning too, as in GPT-2.
+    """
+    found = _said_special(tokenizer) - {getattr(tokenizer, "unk_token_id", None)}
     for name in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):
-        found |= _named_numbers(name, core.config, core.generation_config)
+        found |= _named_numbers(name, tokenizer, core.config, core.generation_config)
     return found
+
+
+def unwritable_numbers(tokenizer: Any, core: Any) -> set[int]:
+    """Token numbers that no sampler may write: special ones and that of an unknown word."""
+    return special_numbers(tokenizer, core) | _said_special(tokenizer)
+
+
+def _said_special(tokenizer: Any) -> set[int]:
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    return {*getattr(tokenizer, "all_special_ids", ()), *(number for number, token in added.items() if token.special)}
 
 
 def end_numbers(tokenizer: Any, core: Any) -> set[int]:

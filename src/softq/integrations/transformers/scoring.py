@@ -108,9 +108,8 @@ def _choose_sources(
 
 def causal_log_probs(model: nn.Module, core: Any, prompts: Prompts, scored: Scored, *, shared: bool) -> Tensor:
     """Log-probabilities log P(y_s | prompt) of all candidates, float32 ``[B, K]``, 0 of those that are missing; see above."""
-    (_, size, width), prompt = scored.tokens.shape, prompts.input_ids.shape[1]
-    window = getattr(core.config, "sliding_window", None)  # how far a model looks back, which it forgets where it is told what to see
-    if shared and (window is None or prompt + width <= window):
+    _, size, width = scored.tokens.shape
+    if shared and fits_one_row(core, prompts, scored):
         return _in_one_row(model, core, prompts, scored)
     places = scored.places()
     owners = places // size
@@ -123,6 +122,17 @@ def causal_log_probs(model: nn.Module, core: Any, prompts: Prompts, scored: Scor
         **_accepted(core, position_ids=(mask.cumsum(1) - 1).clamp(min=0), logits_to_keep=width + 1),
     ).logits[:, -width - 1 : -1]
     return scored.spread(token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).sum(1))
+
+
+def fits_one_row(core: Any, prompts: Prompts, scored: Scored) -> bool:
+    """Whether a model that looks back a certain number of places, or not beyond a chunk of them, sees the whole row.
+
+    Else it would count the candidates in between, or forget its limit where it is told what to see.
+    """
+    config = core.config.get_text_config() if hasattr(core.config, "get_text_config") else core.config
+    limits = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")]
+    (_, size, width), prompt = scored.tokens.shape, prompts.input_ids.shape[1]
+    return all(prompt + size * width <= limit for limit in limits if isinstance(limit, int))
 
 
 def one_row_is_less(prompts: Prompts, scored: Scored) -> bool:

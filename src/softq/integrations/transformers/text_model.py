@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from softq.integrations.transformers.candidates import Numbers
+from softq.integrations.transformers.candidates import Numbers, strip_specials
 from softq.integrations.transformers.generation import Writer, least_risk
 from softq.integrations.transformers.loading import Loaded
 from softq.integrations.transformers.rewards import as_text_reward, decode_all
@@ -78,13 +78,13 @@ class TextModel:
 
     Args:
         loaded: model and tokenizer.
-        prefix: what every source begins with.
+        template: what the model reads, with ``{}`` once for the source.
         max_source: longest source, in tokens.
 
     """
 
-    def __init__(self, loaded: Loaded, *, prefix: str = "", max_source: int = 512) -> None:
-        self.core, self.tokenizer, self.prefix = loaded.model.eval(), loaded.tokenizer, prefix
+    def __init__(self, loaded: Loaded, *, template: str = "{}", max_source: int = 512) -> None:
+        self.core, self.tokenizer, self.template = loaded.model.eval(), loaded.tokenizer, template
         self.causal = loaded.causal
         self._encoder = RowEncoder(self.tokenizer, causal=self.causal, max_source=max_source)
         self._pad = pad_number(self.tokenizer, self.core)
@@ -95,14 +95,15 @@ class TextModel:
         return as_text_reward(name, self.tokenizer)
 
     def numbers(self, text: str) -> Numbers:
-        """The tokens of a text, without special ones."""
-        return [number for number in self.tokenizer(text)["input_ids"] if number not in self._specials]
+        """The tokens of a text that the model may write, without special ones at its ends."""
+        found = self.tokenizer(text, add_special_tokens=False) if self.causal else self.tokenizer(text_target=text)
+        return strip_specials(found["input_ids"], self._specials)[0]
 
     def write(self, sources: Sequence[str], how: Writing, tell: Callable[[int], None] | None = None) -> list[str]:
         """A text for each source, in their order; an empty one for an empty one. ``tell`` is told how many are done, batch by batch."""
         writer = Writer(how, self.causal, self._specials, end_numbers(self.tokenizer, self.core), self._pad)
         said = [place for place, text in enumerate(sources) if text.strip()]
-        encoded = dict(zip(said, self._encoder.sources([self.prefix + sources[place] for place in said]), strict=True))
+        encoded = dict(zip(said, self._encoder.sources([self.template.replace("{}", sources[place]) for place in said]), strict=True))
         order = sorted(encoded, key=lambda place: len(encoded[place]))
         texts = [""] * len(sources)
         with _drawing(how.seed, self.core.device), self._length_penalty(how.length_penalty):

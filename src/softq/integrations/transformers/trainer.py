@@ -12,18 +12,47 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
 from softq.distributions import Candidates
-from softq.errors import ModelError, RecipeError
+from softq.errors import DataError, ModelError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.candidates import Row, StepTarget, StepTargets, add_ends
 from softq.integrations.transformers.generation import Writer, corpus_score, evaluating, write_and_score
 from softq.integrations.transformers.rewards import as_text_reward, decode_all
-from softq.integrations.transformers.rows import PROMPTS, ROWS, TARGET, RewardAugmentedCollator, end_numbers, special_numbers
-from softq.integrations.transformers.scoring import Prompts, Scored, causal_log_probs, encoder_decoder_log_probs, one_row_is_less
+from softq.integrations.transformers.rows import (
+    PROMPTS,
+    ROWS,
+    TARGET,
+    RewardAugmentedCollator,
+    end_numbers,
+    special_numbers,
+    unwritable_numbers,
+)
+from softq.integrations.transformers.scoring import (
+    Prompts,
+    Scored,
+    causal_log_probs,
+    encoder_decoder_log_probs,
+    fits_one_row,
+    one_row_is_less,
+)
 
 logger = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-3  # by which a log-probability may differ between two ways to compute it, relative to its size
 _LOW_TOLERANCE = 1e-2  # likewise in 16 bits
+# settings of `generate` by which a model draws otherwise than it scores, beside those that say nothing
+_ALTERING = {
+    "bad_words_ids": None,
+    "begin_suppress_tokens": None,
+    "epsilon_cutoff": 0,
+    "eta_cutoff": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "min_p": 0,
+    "no_repeat_ngram_size": 0,
+    "repetition_penalty": 1,
+    "suppress_tokens": None,
+    "typical_p": 1,
+}
 
 
 class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that mypy knows
@@ -55,24 +84,31 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             raise RecipeError("a causal model's rows are collated by softq; data_collator is for the inputs of encoder-decoders")
         if args.objective != "ml" and more.get("compute_loss_func") is not None:
             raise RecipeError(f"compute_loss_func is for ml: the loss of {args.objective} is the trainer's own")
+        if args.objective != "ml" and args.estimator == "importance" and args.candidates == "model":
+            _check_draws(core.generation_config)
         self.reward = as_text_reward(args.reward if reward is None else reward, tokenizer)
         specials = special_numbers(tokenizer, core)
         pad = pad_number(tokenizer, core)
         vocab = len(tokenizer) if tokenizer is not None else core.get_input_embeddings().num_embeddings
-        self.targets = StepTargets(args, self.reward, vocab, specials)
+        self.targets = StepTargets(args, self.reward, vocab, specials, unwritable_numbers(tokenizer, core))
         self.writer = Writer(args, self.causal, specials, end_numbers(tokenizer, core), pad)
         collator = RewardAugmentedCollator(causal=self.causal, pad=pad, targets=self.targets, seed=args.seed, inputs=data_collator)
         self._shared: bool | None = None  # whether what candidates share is computed once; found out on the first batch
         super().__init__(model=model, args=args, data_collator=collator, **more)
         self.add_callback(_Epochs(collator))
-        self._check_parallel()
+        if args.objective != "ml":
+            self._check_parallel()
 
     def _check_parallel(self) -> None:
-        if self.args.n_gpu > 1 and self.args.objective != "ml":
+        if self.args.n_gpu > 1:
             raise ModelError(
                 f"{self.args.n_gpu} GPUs in one process would tear candidates from their sources: start one process per GPU with "
                 "`accelerate launch` or `torchrun`, or show one GPU only (CUDA_VISIBLE_DEVICES=0)"
             )
+        zero = getattr(getattr(self.accelerator.state, "deepspeed_plugin", None), "zero_stage", 0)
+        pieces = "FSDP" if self.is_fsdp_enabled else "DeepSpeed ZeRO-3" if zero == 3 else None
+        if pieces:
+            raise ModelError(f"{pieces} is not supported, since candidates are scored and written outside of what it wraps: use DDP")
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
@@ -85,8 +121,16 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         own = {name: inputs[name] for name in (ROWS, TARGET, PROMPTS) if name in inputs}
         batch = {name: value for name, value in inputs.items() if name not in own}
         several = any(len(row.references) > 1 for row in own.get(ROWS, []))
+        replaced = self.label_smoother is not None or self.compute_loss_func is not None
         if not model.training or not own or (self.args.objective == "ml" and not several):
+            # Trainer keeps labels from the model then, of which an encoder-decoder makes what its decoder reads
+            if replaced and not self.causal and "labels" in batch:
+                core = core_of(self.accelerator.unwrap_model(model))
+                batch["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
             return super().compute_loss(model, batch, return_outputs, num_items_in_batch)
+        if replaced:
+            raise RecipeError("label_smoothing_factor and compute_loss_func are for rows of one reference: leave them out")
+        self._check_parallel()
         labels = batch.pop("labels")
         given = Prompts(**own[PROMPTS]) if self.causal else batch
         target = self._target(model, own, given).to(labels.device)
@@ -123,10 +167,13 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
     def _log_probs(self, model: nn.Module, given: Any, scored: Scored) -> Tensor:
         core = core_of(self.accelerator.unwrap_model(model))
         score = causal_log_probs if self.causal else encoder_decoder_log_probs
-        if self._shared is None:
+        # one candidate shares nothing, and neither do those of a row that is too long; so they do not say whether it can be
+        together = scored.tokens.shape[1] > 1 and (not self.causal or fits_one_row(core, given, scored))
+        if together and self._shared is None:
             exact = core.dtype == torch.float32 and self.accelerator.mixed_precision == "no"
             self._shared = can_share(score, core, given, scored, _TOLERANCE if exact else _LOW_TOLERANCE)
-        return score(model, core, given, scored, shared=self._shared and (not self.causal or one_row_is_less(given, scored)))
+        worth = not self.causal or one_row_is_less(given, scored)
+        return score(model, core, given, scored, shared=together and worth and bool(self._shared))
 
     def evaluation_loop(
         self,
@@ -167,6 +214,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             mbr_rewards = [None] * len(found.best) if found.mbr_rewards is None else found.mbr_rewards.tolist()
             rows = list(zip(found.rewards.tolist(), mbr_rewards, found.best, references, strict=True))
             written += self.accelerator.gather_for_metrics(rows, use_gather_object=True)
+        if not written:
+            raise DataError("there are no rows to evaluate: give an eval_dataset of one or more, or set eval_generate False")
         rewards, risk_rewards, texts, right = zip(*written, strict=True)
         scores = {"reward": sum(rewards) / len(rewards), "generation_seconds": seconds}
         if self.args.eval_mbr_samples:
@@ -211,19 +260,11 @@ def core_of(model: Any) -> Any:
 
 
 def can_share(score: Any, core: Any, given: Any, scored: Scored, tolerance: float) -> bool:
-    """Whether candidates may share what they have in common; tried on two of two rows, since models differ in what they allow."""
-    there = scored.lengths >= 0
-    fullest = int(there.sum(1).argmax())
-    rows = torch.tensor([fullest, (fullest + 1) % len(there)], device=there.device)
-    two = there[fullest].nonzero()[[0, -1], 0]
-    few = Scored(scored.tokens[rows][:, two], scored.lengths[rows][:, two])
-    parts = given._asdict() if isinstance(given, Prompts) else given
-    some: Any = {name: value[rows] if isinstance(value, Tensor) else value for name, value in parts.items()}
-    some = Prompts(**some) if isinstance(given, Prompts) else some
+    """Whether candidates may share what they have in common; tried on a whole batch, since models differ in what they allow."""
     with evaluating(core):
-        plain = score(core, core, some, few, shared=False)
+        plain = score(core, core, given, scored, shared=False)
         try:
-            shared = score(core, core, some, few, shared=True)
+            shared = score(core, core, given, scored, shared=True)
         except (RuntimeError, TypeError, ValueError) as error:
             logger.warning("candidates are scored one by one, since %s cannot read them together: %s", type(core).__name__, error)
             return False
@@ -231,6 +272,16 @@ def can_share(score: Any, core: Any, given: Any, scored: Scored, tolerance: floa
         logger.warning("candidates are scored one by one, since %s reads them differently together", type(core).__name__)
         return False
     return True
+
+
+def _check_draws(settings: Any) -> None:
+    """Whether a model draws texts as it scores them, so that their probability is known."""
+    found = [name for name, neutral in _ALTERING.items() if getattr(settings, name, None) not in (None, neutral, [])]
+    if found:
+        raise RecipeError(
+            f"importance weights of the model's samples need draws from the model as it is: unset {', '.join(found)} in "
+            "model.generation_config, or use estimator 'set'"
+        )
 
 
 def pad_number(tokenizer: Any, core: Any) -> int:
