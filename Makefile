@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Of thousands of modules few are used: they are compiled when they are.
+INSTALL := $(PIP) install --no-compile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -40,7 +42,7 @@ test: install ## Run all tests with branch coverage
 	$(PYTEST) --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 oldest: $(VENV)/oldest ## Test the Trainer for Hugging Face models with the oldest Transformers that it supports
-	PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(PYTEST) tests/test_transformers_*.py
+	PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(PYTEST) $(addprefix tests/test_transformers_,scoring.py trainer.py rows.py evaluation.py)
 
 # The report is tested in a browser. Where one cannot be installed, that test is skipped and says so.
 browser: ## Install Chromium for the test of the report, where Debian's packages are to be had
@@ -78,17 +80,17 @@ clean: ## Remove the virtual environment and everything generated
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "softq needs Python 3.11 or later, PYTHON=$(PYTHON) is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt hatchling editables
-	$(PIP) install -c constraints.txt --no-deps seqeval # comes as source and needs build tools of its own
-	$(PIP) install --no-build-isolation -c constraints.txt -e '.[dev]'
-	$(PIP) install --no-deps pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4 # docs/migration.md runs them; they ask for much they do not need
+	$(INSTALL) -c constraints.txt hatchling editables
+	$(INSTALL) -c constraints.txt --no-deps seqeval # comes as source and needs build tools of its own
+	$(INSTALL) --no-build-isolation -c constraints.txt -e '.[dev]'
+	$(INSTALL) --no-deps pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4 # docs/migration.md runs them; they ask for much they do not need
 	touch $@
 
 $(VENV)/oldest: $(VENV)/installed
-	$(PIP) install --no-deps --target $@ transformers==4.51.0 tokenizers==0.21.0 huggingface-hub==0.30.0
+	$(INSTALL) --no-deps --target $@ transformers==4.51.0 tokenizers==0.21.0 huggingface-hub==0.30.0
 	touch $@
 
 # A peer of the benchmarks that comes as source.
 $(VENV)/peers: $(VENV)/installed
-	$(PIP) install --no-deps fast-bleu==0.0.90
+	$(INSTALL) --no-deps fast-bleu==0.0.90
 	touch $@

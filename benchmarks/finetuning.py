@@ -58,7 +58,7 @@ def gpt2_six(tiny: bool) -> PreTrainedModel:
 
 
 def precision_of(name: str) -> contextlib.AbstractContextManager[Any]:
-    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     return torch.autocast("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16, enabled=name == "bf16")
 
 

@@ -45,7 +45,7 @@ SMALL = [  # flags that are added to the commands that fit
     (r"softq theory(?!.*--references)", "--grid 20"),
     (r"softq theory .*--references", "--size 10"),
     (r"python examples/biaffine.py", "--hidden 8 --epochs 1 --batch 100 --device cpu"),
-    (r"python examples/finetune_", "--ml-epochs 0.1 --epochs 0.1 --max-new-tokens 6"),
+    (r"python examples/finetune_", "--ml-epochs 0.1 --epochs 0.1"),
     (r"--device cuda", "--device cpu"),
 ]
 READY = {  # runs that pages use and others train
