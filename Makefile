@@ -81,7 +81,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "softq needs Python 3.11 or later, PYTHON=$(PYTHON) is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) -c constraints.txt hatchling editables
-	$(INSTALL) -c constraints.txt --no-deps seqeval # comes as source and needs build tools of its own
+	$(INSTALL) -c constraints.txt --no-deps seqeval rouge-score # come as source and need build tools of their own
 	$(INSTALL) --no-build-isolation -c constraints.txt -e '.[dev]'
 	$(INSTALL) --no-deps pytorch-crf==0.7.2 torch-struct==0.5 supar==1.1.4 # docs/migration.md runs them; they ask for much they do not need
 	touch $@

@@ -15,7 +15,7 @@ from softq.errors import DataError, SoftqError, TemperatureError
 from softq.explorer import classes, drawing, sentences
 from softq.explorer.classes import ClassStudy, ClassTable, parse_probabilities, parse_table, theorem2_constants
 from softq.explorer.sentences import SentenceSettings, SentenceStudy, SettingError, parse_references
-from softq.rewards import SentenceBLEU
+from softq.rewards import SentenceBLEU, named_reward
 from softq.sentences import Sentences
 from softq.temperature import CandidateCurve
 
@@ -36,7 +36,7 @@ def study_of(examples=DOGS, **changes):
 @pytest.mark.parametrize("reward", ["bleu", "edit"])
 def test_weights_are_those_of_the_targets(sampler, reward):
     study = study_of(sampler=sampler, reward=reward)
-    anew = sentences.named_reward(reward, study.words)  # computes each reward again
+    anew = named_reward(reward, study.words)  # computes each reward again
     for tau in (0.1, 1.5):
         targets = {name: getattr(softq, name)(study.candidates, study.references, tau, anew) for name in ("raml", "sqdml")}
         for example in range(len(DOGS)):
@@ -130,7 +130,7 @@ def test_marks_rebuild_both_sentences(sampler):
 def test_rewards_by_name():
     scored = Sentences.pack([[[0, 1, 2]]]), Sentences.pack([[[0, 1, 3]]])
     words = ["a", "b", "c", "d"]
-    values = {name: float(sentences.named_reward(name, words)(*scored[0], *scored[1])) for name in sentences.get_args(sentences.RewardName)}
+    values = {name: float(named_reward(name, words)(*scored[0], *scored[1])) for name in sentences.get_args(sentences.RewardName)}
     assert values["edit"] == values["hamming"] == -1.0
     assert values["exact"] == 0.0
     assert values["rouge-l"] == pytest.approx(2 / 3)

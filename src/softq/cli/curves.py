@@ -17,7 +17,7 @@ from rich.table import Table
 import softq
 from softq.data.text import number_words, read_references
 from softq.errors import DataError, TemperatureError
-from softq.rewards import ChrF, ExactMatch, NegativeEditDistance, NegativeHamming, Reward, RougeL, SentenceBLEU
+from softq.rewards import NegativeHamming, Reward, named_reward
 from softq.samplers import NgramReplacement
 from softq.sentences import Sentences
 from softq.temperature import CandidateCurve, HammingCurve, TemperatureCurve, TemperaturePoint
@@ -62,7 +62,7 @@ def show(
             raise TemperatureError(f"--mass must lie between 0 and 1, got {mass:g}")
     numbers, words = number_words(read_references(path, examples))
     refs = Sentences.pack(numbers)
-    scorer = _reward(reward, words)
+    scorer = named_reward(reward.value, words)
     curve, about = _curve(refs, scorer, objective, len(words), size, max_n, seed)
     points = curve.curve(taus)
     suggestions = [(mass, _suggest(curve, mass)) for mass in masses]
@@ -81,19 +81,6 @@ def show(
     _print(points, suggestions, title)
     if plot is not None:
         typer.echo(f"wrote {plot}")
-
-
-def _reward(name: RewardName, words: list[str]) -> Reward:
-    if name == RewardName.chrf:
-        return ChrF(words)
-    simple: dict[RewardName, type[Reward]] = {
-        RewardName.bleu: SentenceBLEU,
-        RewardName.rouge_l: RougeL,
-        RewardName.edit: NegativeEditDistance,
-        RewardName.hamming: NegativeHamming,
-        RewardName.exact: ExactMatch,
-    }
-    return simple[name]()
 
 
 def _curve(

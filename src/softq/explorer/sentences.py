@@ -19,7 +19,7 @@ from softq.data.text import number_words, read_references
 from softq.distributions import Candidates
 from softq.errors import DataError, SoftqError, TemperatureError
 from softq.kernels.edits import edit_distance
-from softq.rewards import ChrF, ExactMatch, NegativeEditDistance, NegativeHamming, Reward, RougeL, SentenceBLEU
+from softq.rewards import Reward, named_reward
 from softq.samplers import EditStratified, HammingStratified, NgramReplacement, Recombination
 from softq.sentences import Sentences
 from softq.targets import raml, sqdml
@@ -142,24 +142,6 @@ def write_references(examples: Sequence[Sequence[Sequence[str]]]) -> str:
     'a dog\nthe dog\n\na cat\n'
     """
     return "\n".join("".join(" ".join(sentence) + "\n" for sentence in example) for example in examples)
-
-
-def named_reward(name: RewardName, words: Sequence[str]) -> Reward:
-    """The reward of a name, over sentences of these words.
-
-    >>> named_reward("rouge-l", ["a", "dog"]).signature
-    'rouge-l:beta=1.0'
-    """
-    if name == "chrf":
-        return ChrF(words)
-    simple: dict[str, type[Reward]] = {
-        "bleu": SentenceBLEU,
-        "rouge-l": RougeL,
-        "edit": NegativeEditDistance,
-        "hamming": NegativeHamming,
-        "exact": ExactMatch,
-    }
-    return simple[name]()
 
 
 class SentenceStudy:

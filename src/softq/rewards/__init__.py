@@ -3,6 +3,7 @@
 from softq.rewards.base import Reward
 from softq.rewards.bleu import BLEUStatistics, MultiReferenceBLEU, SentenceBLEU
 from softq.rewards.function import Callable
+from softq.rewards.names import named_reward
 from softq.rewards.overlap import ChrF, NegativeEditDistance, RougeL
 from softq.rewards.parts import Attachment, ExactMatch, Matrix, NegativeHamming, PartReward, TokenAccuracy, TokenReward
 
@@ -22,4 +23,5 @@ __all__ = [
     "SentenceBLEU",
     "TokenAccuracy",
     "TokenReward",
+    "named_reward",
 ]

@@ -10,18 +10,10 @@ import torch
 from torch import Tensor
 
 from softq.errors import RewardError
-from softq.rewards import Callable, ChrF, ExactMatch, NegativeEditDistance, NegativeHamming, Reward, RougeL, SentenceBLEU, TokenAccuracy
+from softq.rewards import Callable, Reward, named_reward
+from softq.rewards.names import REWARD_NAMES
 from softq.sentences import Sentences
 
-_BY_NAME: dict[str, type[Reward]] = {
-    "bleu": SentenceBLEU,
-    "chrf": ChrF,
-    "rouge-l": RougeL,
-    "edit": NegativeEditDistance,
-    "hamming": NegativeHamming,
-    "accuracy": TokenAccuracy,
-    "exact": ExactMatch,
-}
 _WORDS = "words:"
 
 
@@ -100,9 +92,9 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
 
 def _named(name: str, tokenizer: Any) -> Reward:
     plain = name.removeprefix(_WORDS)
-    if plain not in _BY_NAME:
-        raise RewardError(f"reward must be one of {', '.join(_BY_NAME)}, or with {_WORDS} before it, got {name!r}")
-    reward = _BY_NAME[plain]()
+    if plain not in REWARD_NAMES:
+        raise RewardError(f"reward must be one of {', '.join(REWARD_NAMES)}, or with {_WORDS} before it, got {name!r}")
+    reward = named_reward(plain)
     if plain == "chrf":
         return _on_text(reward, tokenizer, "characters", name)
     return _on_text(reward, tokenizer, "words", name) if name.startswith(_WORDS) else reward
