@@ -121,6 +121,15 @@ def test_training_stops_when_nothing_gets_better(files, runs, tmp_path):
     assert [row["step"] for row in rows_of(tmp_path / "run")] == [2, 4]
 
 
+def test_sources_of_similar_length_share_a_batch(files, tmp_path, monkeypatch):
+    trainers, make = [], lm._trainer
+    monkeypatch.setattr(lm, "_trainer", lambda *given: trainers.append(make(*given)) or trainers[-1])
+    for name, flags in (("any", []), ("similar", ["--group-by-length"])):
+        well(train(files, tmp_path / name, *SCRATCH, "--epochs", 1, "--batch-size", 2, *flags))
+    places = [sum(batch["input_ids"].numel() for batch in trainer.get_train_dataloader()) for trainer in trainers]
+    assert places[1] < 0.95 * places[0]
+
+
 def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tmp_path, files):
     rows = read_rows(files / "train.tsv")[:16]
     rows = [row | {"candidates": [*row["references"], "no"], "candidate_rewards": [1.0, 0.5, -1], "id": 7} for row in rows]

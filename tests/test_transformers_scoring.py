@@ -2,9 +2,11 @@
 
 import logging
 import math
+import re
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, MistralConfig, MistralForCausalLM
 
 from softq.integrations.transformers.scoring import IGNORED, Prompts, Scored, causal_log_probs, encoder_decoder_log_probs
@@ -125,6 +127,20 @@ def given_to(name, sources=SOURCES):
 def log_probs(name, model, given, scored, *, shared):
     score = causal_log_probs if name in CAUSAL else encoder_decoder_log_probs
     return score(model, model, given, scored, shared=shared)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_what_a_source_is_to_a_decoder_is_computed_once(name, missing):
+    model = tiny(name)
+    candidates = CANDIDATES if missing else [row * 3 if len(row) == 1 else row for row in CANDIDATES]
+    given, scored = given_to(name), scored_of(candidates)
+    with FlopCounterMode(display=False) as counter:
+        log_probs(name, model, given, scored, shared=True)
+    done = {module: sum(found.values()) for module, found in counter.get_flop_counts().items()}
+    crossed = [count for module, count in done.items() if re.search(r"(EncDecAttention|encoder_attn)\.(k|v|k_proj|v_proj)$", module)]
+    places, width = given["input_ids"].numel(), model.config.d_model
+    assert crossed == [2 * places * width**2] * 2  # keys and values of its one layer, of three sources and not of all candidates
 
 
 @pytest.mark.parametrize("name", SHARING)

@@ -168,8 +168,11 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
         "disable_tqdm": True,
         "report_to": [],
     }
-    if "save_safetensors" in {field.name for field in dataclasses.fields(RewardAugmentedArguments)}:
+    known = {field.name for field in dataclasses.fields(RewardAugmentedArguments)}  # versions of Transformers differ
+    if "save_safetensors" in known:
         given["save_safetensors"] = True  # later versions have nothing else
+    if training.group_by_length:
+        given |= {"train_sampling_strategy": "group_by_length"} if "train_sampling_strategy" in known else {"group_by_length": True}
     return RewardAugmentedArguments(**given)
 
 

@@ -129,6 +129,7 @@ class Training:
     weight_decay: float = key(0.0, "of AdamW")
     clip: float = key(1.0, "gradients are scaled down to this norm; 0: never")
     bf16: bool = key(False, "compute in bfloat16 where it is safe; for GPUs")
+    group_by_length: bool = key(False, "put sources of similar length into one batch: less padding, so faster")
     gradient_checkpointing: bool = key(False, "compute activations twice instead of keeping them: less memory, more time")
     eval_every: int = key(0, "steps between evaluations on dev, each with a checkpoint; 0: one after each epoch")
     patience: int = key(0, "evaluations without a better score before training stops; 0: never stops early")

@@ -1,8 +1,9 @@
 """Log-probabilities of candidates under a Transformers model, with what they share computed once.
 
-An encoder-decoder reads each source once: a hook on its decoder repeats what the encoder said for every candidate. A causal model reads
-prompt and candidates as one row in which candidates do not see each other. Both are one call of the model as it was handed over, so that
-autocast, compilation, gradient checkpointing, adapters and distributed wrappers work as they do for any other loss.
+An encoder-decoder reads each source once, and so does the attention of its decoder: a hook on the decoder repeats what the encoder said for
+every candidate, as a tensor that linear layers see through. A causal model reads prompt and candidates as one row in which candidates do
+not see each other. Both are one call of the model as it was handed over, so that autocast, compilation, gradient checkpointing, adapters
+and distributed wrappers work as they do for any other loss.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 IGNORED = -100  # label of a position that has none
 
-_REPEATED = ("encoder_hidden_states", "encoder_attention_mask")  # what a decoder is given of its source
+_STATES, _MASK = "encoder_hidden_states", "encoder_attention_mask"  # what a decoder is given of its source
 
 
 class Scored(NamedTuple):
@@ -94,16 +95,43 @@ def _hooked(decoder: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
 def _repeat_sources(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Each of B sources K times in a row, for B·K candidates. It knows shapes alone, so that what was compiled with it stays right."""
     texts = len(kwargs["input_ids"])
-    given = {name: kwargs[name] for name in _REPEATED if kwargs.get(name) is not None}
-    return args, kwargs | {name: value.repeat_interleave(texts // len(value), 0) for name, value in given.items() if len(value) != texts}
+    return args, kwargs | _for_candidates(kwargs, lambda sources: sources.repeat_interleave(texts // len(sources), 0))
 
 
 def _choose_sources(
     owners: Tensor, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Source ``owners[n]`` for candidate n."""
-    given = {name: kwargs[name].index_select(0, owners) for name in _REPEATED if kwargs.get(name) is not None}
-    return args, kwargs | given
+    return args, kwargs | _for_candidates(kwargs, lambda sources: sources.index_select(0, owners))
+
+
+def _for_candidates(given: Mapping[str, Any], to_candidates: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """What a decoder is given of its sources, a row for every candidate."""
+    found = {name: to_candidates(given[name]) for name in (_STATES, _MASK) if given.get(name) is not None}
+    if not torch.compiler.is_compiling():
+        repeated = found[_STATES].as_subclass(_Repeated)
+        repeated.sources, repeated.to_candidates = given[_STATES], to_candidates
+        found[_STATES] = repeated
+    return found
+
+
+class _Repeated(Tensor):
+    """A row of its source for every candidate.
+
+    What a linear layer would make of it, such as the keys and values of a decoder's attention, it makes of the sources, and that is
+    repeated. To all else this is a tensor like others.
+    """
+
+    sources: Tensor
+    to_candidates: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Called by torch in place of a function of it."""
+        with torch._C.DisableTorchFunctionSubclass():
+            if function is nn.functional.linear and isinstance(args[0], cls):
+                return args[0].to_candidates(function(args[0].sources, *args[1:], **(kwargs or {})))
+            return function(*args, **(kwargs or {}))
 
 
 def causal_log_probs(model: nn.Module, core: Any, prompts: Prompts, scored: Scored, *, shared: bool) -> Tensor:
