@@ -269,6 +269,19 @@ def test_public_values_and_gradients(kind, dtype):
 @pytest.mark.gpu
 @on_gpu
 @public
+def test_public_scores_may_lie_in_memory_in_any_order(kind):
+    (_, (leaves, p)) = pair(kind, torch.float64)
+    first = leaves[0].detach().transpose(0, 1).contiguous().requires_grad_()
+    q = make(kind, [first.transpose(0, 1), *leaves[1:]], p.lengths)
+    agree([q.log_partition, q.marginals, q.entropy()], [p.log_partition, p.marginals, p.entropy()], torch.float64)
+    (found,) = torch.autograd.grad(q.log_partition.sum(), first)
+    (right,) = torch.autograd.grad(p.log_partition.sum(), leaves[0])
+    agree([found.transpose(0, 1)], [right], torch.float64)
+
+
+@pytest.mark.gpu
+@on_gpu
+@public
 def test_public_decoding_and_samples(kind):
     (_, p), (_, q) = pair(kind, torch.float64)
     for here, there in ((p.mode(), q.mode()), (p.mbr(), q.mbr())):

@@ -20,7 +20,7 @@ TASK = "lm"
 BEST = "best"
 """The folder in a run that its best model is in."""
 
-Preset = Literal["", "t5-tiny", "t5-mini", "t5-small", "t5-base"]
+Preset = Literal["", "t5-tiny", "t5-mini", "t5-small-nl2", "t5-small", "t5-base"]
 Schedule = Literal["linear", "cosine", "constant"]
 Choice = Literal["reward", "bleu", "chrf", "loss"]
 
