@@ -130,6 +130,26 @@ def test_sources_of_similar_length_share_a_batch(files, tmp_path, monkeypatch):
     assert places[1] < 0.95 * places[0]
 
 
+def test_adafactor_moves_weights_in_proportion_to_their_size(files, tmp_path, monkeypatch):
+    trainers, make = [], lm._trainer
+    monkeypatch.setattr(lm, "_trainer", lambda *given: trainers.append(make(*given)) or trainers[-1])
+    before = []
+    monkeypatch.setattr(RunCallback, "on_step_begin", lambda self, args, state, control, model, **more: before.append(gauge(model)))
+
+    def gauge(model):
+        return {
+            name: model.get_parameter(name).detach().clone()
+            for name in ("shared.weight", "encoder.block.0.layer.1.DenseReluDense.wo.weight")
+        }
+
+    well(train(files, tmp_path / "run", *SCRATCH, "--optimizer", "adafactor", "--learning-rate", 0.02, "--epochs", 1))
+    assert isinstance(trainers[0].optimizer.optimizer, torch.optim.Adafactor)
+    steps = {
+        name: (after - value).norm() / value.norm() for (name, value), after in zip(before[1].items(), before[2].values(), strict=True)
+    }
+    assert all(0.25 * 0.02 < step < 0.02 for step in steps.values()), steps
+
+
 def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tmp_path, files):
     rows = read_rows(files / "train.tsv")[:16]
     rows = [row | {"candidates": [*row["references"], "no"], "candidate_rewards": [1.0, 0.5, -1], "id": 7} for row in rows]
@@ -403,7 +423,7 @@ def test_two_models_and_two_ways_to_write_are_compared(runs, files):
     shown = well(softq("evaluate", runs / "ml", files / "test.tsv", *itself, "--against-method", "beam"))
     assert all(text in shown for text in ("mbr of 3", "beam of 2", "95 % interval", "seconds to write"))
     nothing = told(softq("evaluate", runs / "ml", files / "test.tsv", *itself, "--json"))["against"]["reward"]["difference"]
-    assert (nothing["low"], nothing["high"]) == (0, 0)
+    assert (nothing["low"], nothing["high"]) == pytest.approx((0, 0), abs=1e-12)
     refused(softq("evaluate", runs / "ml", files / "test.tsv", "--against", files), "expected another one after --against")
     refused(softq("evaluate", runs / "ml", files / "test.tsv", "--scheme", "bio"), "leave out --scheme")
 

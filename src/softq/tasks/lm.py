@@ -29,7 +29,7 @@ from softq.integrations.transformers.text_model import TextModel, Writing
 from softq.recipe import recipe_hash, to_toml
 from softq.run import CELLS, RECIPE, RESULT, RunFolder, as_json
 from softq.tasks.lm_data import Rows, read_parts
-from softq.tasks.lm_recipe import BEST, TASK, LmRecipe, read_recipe
+from softq.tasks.lm_recipe import BEST, TASK, LmRecipe, Training, read_recipe
 from softq.tasks.lm_scores import score
 from softq.train import OneProcess, Silence, Watcher, find_device
 from softq.train.interrupts import Interrupts
@@ -184,9 +184,22 @@ def _trainer(recipe: LmRecipe, loaded: Loaded, arguments: RewardAugmentedArgumen
     rows, judged = (encode.all(_filled(recipe, part)) for part in (train, dev))
     judged.sort(key=lambda row: len(row["input_ids"]))  # those of similar length together: less padding
     model = with_adapters(loaded.model, recipe.model.lora) if recipe.model.lora else loaded.model
-    trainer = RewardAugmentedTrainer(model, arguments, processing_class=loaded.tokenizer, train_dataset=rows, eval_dataset=judged)
+    trainer = RewardAugmentedTrainer(
+        model,
+        arguments,
+        processing_class=loaded.tokenizer,
+        train_dataset=rows,
+        eval_dataset=judged,
+        optimizers=(_adafactor(model, recipe.training) if recipe.training.optimizer == "adafactor" else None, None),
+    )
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def _adafactor(model: torch.nn.Module, training: Training) -> torch.optim.Optimizer:
+    """As T5 was trained with; Transformers' own of that name leaves the size of weights out."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    return torch.optim.Adafactor(weights, training.learning_rate, weight_decay=training.weight_decay)
 
 
 def _filled(recipe: LmRecipe, rows: Rows) -> Rows:

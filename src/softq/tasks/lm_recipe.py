@@ -123,10 +123,13 @@ class Training:
     epochs: int = key(3, "passes over the training data, at most")
     batch_size: int = key(16, "sources of one step, with all their candidates")
     accumulate: int = key(1, "such batches that make one step of the optimizer")
-    learning_rate: float = key(1e-4, "of AdamW, at its highest; a model from scratch wants more, such as 1e-3")
+    optimizer: Literal["adamw", "adafactor"] = key(
+        "adamw", "adafactor moves weights in proportion to their size, without which the large embeddings of a T5 from scratch learn slowly"
+    )
+    learning_rate: float = key(1e-4, "at its highest; a model from scratch wants more: with adamw about 1e-3, with adafactor 0.02")
     schedule: Schedule = key("linear", "how the rate goes on: linear or cosine to 0, or constant")
     warmup: int = key(0, "first steps, in which the rate rises")
-    weight_decay: float = key(0.0, "of AdamW")
+    weight_decay: float = key(0.0, "by which weights shrink in each step, times the rate")
     clip: float = key(1.0, "gradients are scaled down to this norm; 0: never")
     bf16: bool = key(False, "compute in bfloat16 where it is safe; for GPUs")
     group_by_length: bool = key(False, "put sources of similar length into one batch: less padding, so faster")
