@@ -143,6 +143,29 @@ def test_what_a_source_is_to_a_decoder_is_computed_once(name, missing):
     assert crossed == [2 * places * width**2] * 2  # keys and values of its one layer, of three sources and not of all candidates
 
 
+@pytest.mark.parametrize("name", ["t5", "gpt2"])
+def test_a_compiled_model_shares_too(name):
+    if name not in SHARING:
+        pytest.skip("these Transformers do not let it share")
+    model, scored = tiny(name), scored_of([row * 3 if len(row) == 1 else row for row in CANDIDATES])
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    score = causal_log_probs if name in CAUSAL else encoder_decoder_log_probs
+    found, slopes = [], []
+    for called in (compiled, model):
+        model.zero_grad()
+        values = score(called, model, given_to(name), scored, shared=True)
+        values.sum().backward()
+        found.append(values.detach())
+        slopes.append(gradients(model))
+    torch.testing.assert_close(found[0], found[1])
+    assert_same_gradients(slopes[0], slopes[1], 1e-5)
+    for missing in (0, 2):  # as many candidates as before, of other sources: nothing of the first batch may be left in what was compiled
+        lengths = scored.lengths.clone()
+        lengths[missing, 1] = -1
+        fewer = score(compiled, model, given_to(name), Scored(scored.tokens, lengths), shared=True)
+        torch.testing.assert_close(fewer, found[1].masked_fill(lengths < 0, 0.0), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", SHARING)
 def test_candidates_read_together_are_scored_as_one_by_one(name):
     model, scored = tiny(name), scored_of(CANDIDATES)
