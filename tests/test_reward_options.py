@@ -13,6 +13,7 @@ from reward_cases import PIECES, REWARDS, TABLE, VOCAB, label, pair, random_batc
 from softq import rewards
 from softq.errors import DtypeError, LengthError, OutputError, RewardError, ShapeError, SoftqError
 from softq.rewards import Callable, ChrF, Matrix, MultiReferenceBLEU, RougeL, SentenceBLEU, TokenAccuracy, TokenReward
+from softq.rewards.base import both_present
 from softq.sentences import Sentences
 
 every_reward = pytest.mark.parametrize("reward", REWARDS, ids=label)
@@ -24,7 +25,7 @@ def score(reward, candidates=CANDIDATES, references=REFERENCES):
 
 
 def test_every_exported_reward_is_tried():
-    exported = [getattr(rewards, name) for name in rewards.__all__]
+    exported = [value for name in rewards.__all__ if inspect.isclass(value := getattr(rewards, name))]
     concrete = {cls for cls in exported if issubclass(cls, rewards.Reward) and not inspect.isabstract(cls)}
     assert concrete == {type(reward) for reward in REWARDS}
     assert sorted(rewards.__all__) == rewards.__all__
@@ -135,6 +136,22 @@ def test_batched_function_gives_the_same():
     one, many = Callable(reward_functions.shared), Callable(reward_functions.shared_of_all, batched=True)
     assert torch.equal(one(*batch), many(*batch))
     assert torch.equal(one(*batch), Callable(lambda a, b: torch.tensor(reward_functions.shared_of_all(a, b)), batched=True)(*batch))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_functions_of_a_pair_and_something_more(workers):
+    batch = random_batch(1)
+    plain = Callable(reward_functions.shared)(*batch)
+    with Callable(reward_functions.shared_and_more, workers=workers) as reward:
+        numbers = [*range(1, len(plain) + 1)]
+        there = both_present(Sentences(*batch[:2]), Sentences(*batch[2:]))
+        wanted = plain + 100 * torch.tensor(numbers).view(-1, 1, 1) * there
+        assert torch.equal(reward.beside(numbers)(*batch), wanted)
+        pool = reward._pool
+        assert torch.equal(reward.beside(numbers)(*batch), wanted)
+        assert reward._pool is pool  # no processes of its own for every batch
+        with pytest.raises(RewardError, match=f"a value for each of {len(plain)} examples, got 1"):
+            reward.beside([1])(*batch)
 
 
 def test_worker_processes_give_the_same_in_the_same_order():

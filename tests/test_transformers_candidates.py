@@ -310,6 +310,32 @@ def test_a_function_of_strings_sees_each_pair_once_in_a_call(tmp_path):
     assert target.weights[0].tolist() == pytest.approx(softmax([0.5, 0.5, 0.5, 0.0], 0.5).tolist(), rel=1e-5)
 
 
+def test_a_function_that_takes_sources_is_given_them(tmp_path):
+    calls = []
+
+    def faithful(candidates, references, sources):
+        calls.append(set(zip(candidates, references, sources, strict=True)))
+        return [len(set(a.split()) & set(c.split())) for a, _, c in zip(candidates, references, sources, strict=True)]
+
+    rows = [
+        {"input_ids": [10, 11, END], "labels": [[20, END], [21, END]], "candidates": [[10, 20], [11, 10]]},
+        {"input_ids": [12, END], "labels": [[20, END]], "candidates": [[12]]},
+    ]
+    trainer = trainer_for(
+        tiny("t5"), tmp_path, reward=faithful, words=tokenizer(), candidates="dataset", objective="sqdml", tau=0.5, evaluate=rows
+    )
+    target = trainer.data_collator.make([as_row(row) for row in rows])
+    (seen,) = calls
+    assert {(text(a), text(b), text([10, 11])) for a in ([10, 20], [11, 10], [20], [21]) for b in ([20], [21])} < seen
+    assert {(text(a), text([20]), text([12])) for a in ([12], [20])} < seen
+    assert sorted(target.weights[0].tolist()) == pytest.approx(sorted(softmax([1.0, 2.0, 0.0, 0.0], 0.5).tolist()), rel=1e-5)
+    trainer.evaluate()
+    assert {source for _, _, source in calls[-1]} == {text([10, 11]), text([12])}
+    assert trainer.reward.signature == "callable:test_a_function_that_takes_sources_is_given_them.<locals>.faithful"
+    with pytest.raises(RewardError, match="takes sources, which must be text: expected rows with input_ids"):
+        trainer.data_collator.make([as_row({"labels": [20, END], "candidates": [[12]]})])
+
+
 def same_length(candidates, references):
     return [float(len(a) == len(b)) for a, b in zip(candidates, references, strict=True)]
 

@@ -399,11 +399,23 @@ def test_all_of_the_first_batch_is_tried():
     assert not can_share(causal_log_probs, LeakingInTheThirdRow(inner), given, scored, 1e-3)
 
 
-def test_a_decoder_that_does_not_take_its_source_by_name_is_given_repeated_ones(tmp_path, caplog):
+def hide_the_decoder(model):
+    model.get_decoder = lambda: torch.nn.Identity()  # so that nothing is repeated
+
+
+def call_the_decoder_without_names(model):
+    def without_names(_module, args, kwargs):
+        return tuple(kwargs.pop(name, None) for name in ("input_ids", "attention_mask", "encoder_hidden_states")), kwargs
+
+    model.get_decoder().register_forward_pre_hook(without_names, with_kwargs=True)
+
+
+@pytest.mark.parametrize("change", [hide_the_decoder, call_the_decoder_without_names])
+def test_a_decoder_that_does_not_take_its_source_by_name_is_given_repeated_ones(change, tmp_path, caplog):
     model = tiny("bart")
     wanted, right = step(trainer_for(model, tmp_path, **OWN), ROWS)
     trainer = trainer_for(model, tmp_path, **OWN)
-    model.get_decoder = lambda: torch.nn.Identity()  # so that nothing is repeated
+    change(model)
     with caplog.at_level(logging.WARNING, "softq"):
         loss, found = step(trainer, ROWS)
     assert "candidates are scored one by one" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import multiprocessing
 from collections.abc import Callable as Function
@@ -64,12 +65,13 @@ class Callable(Reward):
         self.batched = batched
         self.workers = workers
         self.name = name or getattr(function, "__qualname__", type(function).__name__)
-        self._decode = decode if decode is None or callable(decode) else _Joiner(decode)
+        self.decode = decode if decode is None or callable(decode) else _Joiner(decode)
         self._bound = float(bound)
         self._pool: ProcessPoolExecutor | None = None
+        self._beside: list[Any] | None = None
         if workers:
             try:
-                ForkingPickler.dumps((function, self._decode))
+                ForkingPickler.dumps((function, self.decode))
             except Exception as error:  # whatever stands in the way, it cannot be sent to a process
                 raise RewardError(
                     f"with workers the function {self.name!r} goes to other processes, and {error}; "
@@ -84,14 +86,33 @@ class Callable(Reward):
     def bound(self) -> float:
         return self._bound
 
+    def beside(self, values: Sequence[Any]) -> Callable:
+        """The same reward for examples that have something more, one value each, which the function takes as its third argument.
+
+        >>> def ends_as_asked(candidate, reference, last):
+        ...     return float(candidate[-1] == last)
+        >>> reward = Callable(ends_as_asked).beside([2, 4])
+        >>> reward(*Sentences.pack([[[1, 2]], [[3, 2]]]), *Sentences.pack([[[1]], [[3]]])).squeeze()
+        tensor([1., 0.], dtype=torch.float64)
+
+        """
+        if self.workers:
+            self._start()  # so that both have the same processes
+        found = copy.copy(self)
+        found._beside = list(values)
+        return found
+
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         there = both_present(candidates, references)
+        if self._beside is not None and len(self._beside) != len(there):
+            raise RewardError(f"beside must have a value for each of {len(there)} examples, got {len(self._beside)}")
         pairs = there.nonzero().tolist()
         cands, refs = candidates.tokens.tolist(), references.tokens.tolist()
         lengths, ref_lengths = candidates.lengths.tolist(), references.lengths.tolist()
         left = [cands[b][s][: lengths[b][s]] for b, s, _ in pairs]
         right = [refs[b][r][: ref_lengths[b][r]] for b, _, r in pairs]
-        values = np.array(self._values(left, right), dtype=np.float64)
+        more = None if self._beside is None else [self._beside[b] for b, _, _ in pairs]
+        values = np.array(self._values(left, right, more), dtype=np.float64)
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             b, s, r = pairs[bad[0]]
@@ -102,17 +123,21 @@ class Callable(Reward):
         out[there.cpu()] = torch.from_numpy(values)
         return out.to(there.device)
 
-    def _values(self, left: list[list[int]], right: list[list[int]]) -> list[float]:
+    def _values(self, left: list[list[int]], right: list[list[int]], more: list[Any] | None) -> list[float]:
         if not left:
             return []
-        task = self.function, self._decode, self.batched, self.name
+        task = self.function, self.decode, self.batched, self.name
+        columns = (left, right) if more is None else (left, right, more)
         if not self.workers:
-            return _call((*task, left, right))
+            return _call((*task, *columns))
+        size = max(1, min(_PAIRS_PER_CALL, -(-len(left) // self.workers)))
+        jobs = [(*task, *(column[i : i + size] for column in columns)) for i in range(0, len(left), size)]
+        return [value for part in self._start().map(_call, jobs) for value in part]
+
+    def _start(self) -> ProcessPoolExecutor:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn"))
-        size = max(1, min(_PAIRS_PER_CALL, -(-len(left) // self.workers)))
-        jobs = [(*task, left[i : i + size], right[i : i + size]) for i in range(0, len(left), size)]
-        return [value for part in self._pool.map(_call, jobs) for value in part]
+        return self._pool
 
     def close(self) -> None:
         """End the worker processes; a later call starts new ones."""
@@ -142,7 +167,7 @@ class _Joiner:
 
 def _call(job: tuple[Any, ...]) -> list[float]:
     """Values of the pairs of one job; at the top of the module, so that worker processes can import it."""
-    function, decode, batched, name, left, right = job
+    function, decode, batched, name, left, right, *more = job
     if decode is not None:
         seen: dict[tuple[int, ...], str] = {}  # the same reference comes with every candidate
 
@@ -154,13 +179,13 @@ def _call(job: tuple[Any, ...]) -> list[float]:
 
         left, right = [text(tokens) for tokens in left], [text(tokens) for tokens in right]
     if batched:
-        found = function(left, right)
+        found = function(left, right, *more)
         try:
             values = list(found)
         except TypeError as error:
             raise RewardError(f"the batched reward {name!r} must return one number per pair, got {type(found).__name__}") from error
     else:
-        values = [function(a, b) for a, b in zip(left, right, strict=True)]
+        values = [function(*given) for given in zip(left, right, *more, strict=True)]
     if len(values) != len(left):
         raise RewardError(f"the batched reward {name!r} must return one number per pair, got {len(values)} for {len(left)} pairs")
     try:

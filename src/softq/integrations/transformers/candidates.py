@@ -15,6 +15,7 @@ from softq.distributions import Candidates
 from softq.errors import DataError, RecipeError
 from softq.generation.candidates import some_references
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
+from softq.integrations.transformers.rewards import with_sources
 from softq.integrations.transformers.scoring import Scored
 from softq.rewards import Reward
 from softq.sampled import SampledTarget
@@ -35,6 +36,8 @@ class Row:
     """Of the user's own, with special tokens or without; empty: none."""
     rewards: list[list[float]] | None
     """Of the user's own candidates, against each reference or, in one number, against all; None: to be computed."""
+    source: Numbers
+    """What the model reads; empty where that is no text."""
 
 
 class StepTarget(NamedTuple):
@@ -149,7 +152,8 @@ class StepTargets:
             added = references._replace(lengths=references.lengths.masked_fill(complete.unsqueeze(1), MISSING))
             cands = cands.with_references(added)
         objective = raml if settings.objective == "raml" else sqdml
-        reward = Known(self.reward, known) if known else self.reward
+        reward = with_sources(self.reward, [row.source for row in rows])
+        reward = Known(reward, known) if known else reward
         # k may be more than a row of the user's own has
         k = None if settings.k is None else min(settings.k, cands.tokens.shape[1])
         return objective(cands, references, settings.tau or 0.0, reward, estimator=settings.estimator, k=k, generator=generator)

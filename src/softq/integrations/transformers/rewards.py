@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable as Function
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -68,7 +70,7 @@ class OnText(Reward):
 
 
 def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
-    """A reward from its name, from itself, or from a function of two lists of strings.
+    """A reward from its name, from itself, or from a function of two lists of strings, or of three: see `with_sources`.
 
     >>> as_text_reward("rouge-l", None).signature
     'rouge-l:beta=1.0'
@@ -88,6 +90,22 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
             raise RewardError("a function of strings needs a tokenizer to make strings: give the trainer processing_class")
         return Callable(reward, decode=decoder(tokenizer), batched=True)
     raise RewardError(f"reward must be a name, one of softq.rewards or a function of two lists of strings, got {reward!r}")
+
+
+def with_sources(reward: Reward, sources: Sequence[list[int]]) -> Reward:
+    """The reward of a batch: a function that has a third parameter ``sources`` is given, for each pair, what the model read."""
+    if not isinstance(reward, Callable) or not _takes_sources(reward.function):
+        return reward
+    if not all(sources):
+        raise RewardError(f"the reward {reward.name!r} takes sources, which must be text: expected rows with input_ids")
+    return reward.beside(sources if reward.decode is None else [reward.decode(source) for source in sources])
+
+
+def _takes_sources(function: Function[..., Any]) -> bool:
+    try:
+        return "sources" in inspect.signature(function).parameters
+    except ValueError:  # a function of C, which does not tell
+        return False
 
 
 def _named(name: str, tokenizer: Any) -> Reward:

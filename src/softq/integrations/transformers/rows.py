@@ -213,7 +213,8 @@ def as_row(row: Mapping[str, Any]) -> Row:
     references = [_numbers(reference, "labels") for reference in several]
     candidates = [_numbers(text, "candidates") for text in _plain(row.get("candidates")) or []]
     listed = _rewards(_plain(row.get("candidate_rewards")), len(candidates))
-    return Row(references, candidates, listed)
+    source = _plain(row.get("input_ids"))
+    return Row(references, candidates, listed, source if isinstance(source, list) else [])
 
 
 def _rewards(given: Any, count: int) -> list[list[float]] | None:

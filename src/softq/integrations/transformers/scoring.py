@@ -94,7 +94,7 @@ def _hooked(decoder: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
 
 def _repeat_sources(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Each of B sources K times in a row, for B·K candidates. It knows shapes alone, so that what was compiled with it stays right."""
-    texts = len(kwargs["input_ids"])
+    texts = len(_by_name("input_ids", kwargs))
     return args, kwargs | _for_candidates(kwargs, lambda sources: sources.repeat_interleave(texts // len(sources), 0))
 
 
@@ -107,11 +107,19 @@ def _choose_sources(
 
 def _for_candidates(given: Mapping[str, Any], to_candidates: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """What a decoder is given of its sources, a row for every candidate."""
-    found = {name: to_candidates(given[name]) for name in (_STATES, _MASK) if given.get(name) is not None}
+    sources = _by_name(_STATES, given)
+    repeated = to_candidates(sources)
     if not torch.compiler.is_compiling():
-        repeated = found[_STATES].as_subclass(_Repeated)
-        repeated.sources, repeated.to_candidates = given[_STATES], to_candidates
-        found[_STATES] = repeated
+        repeated = repeated.as_subclass(_Repeated)
+        repeated.sources, repeated.to_candidates = sources, to_candidates
+    found = {_STATES: repeated}
+    return found if given.get(_MASK) is None else found | {_MASK: to_candidates(given[_MASK])}
+
+
+def _by_name(name: str, given: Mapping[str, Any]) -> Tensor:
+    found: Tensor | None = given.get(name)
+    if found is None:
+        raise ValueError(f"its decoder is not given {name} by name")
     return found
 
 

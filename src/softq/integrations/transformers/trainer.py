@@ -16,7 +16,7 @@ from softq.errors import DataError, ModelError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.candidates import Row, StepTarget, StepTargets, add_ends
 from softq.integrations.transformers.generation import Writer, corpus_score, evaluating, write_and_score
-from softq.integrations.transformers.rewards import as_text_reward, decode_all
+from softq.integrations.transformers.rewards import as_text_reward, decode_all, with_sources
 from softq.integrations.transformers.rows import (
     PROMPTS,
     ROWS,
@@ -65,7 +65,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         model: with an encoder and a decoder (T5, BART, Marian) or a causal one (GPT-2, Llama), also with PEFT adapters.
         args: with ``objective``, ``tau`` and the like.
         reward: one of `softq.rewards` on token numbers, or a function of two lists of strings, candidates and references pair by pair, that
-            returns a number for each; ``args.reward`` names it if not given.
+            returns a number for each, and takes ``sources`` as its third argument if it has one of that name; ``args.reward`` names it if
+            not given.
         data_collator: makes an encoder-decoder's inputs from rows without labels and candidates, such as images; token numbers are padded
             if not given.
         more: as `transformers.Trainer` takes it; ``processing_class`` is the tokenizer, which rewards on text need.
@@ -209,7 +210,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         for batch in dataloader:
             inputs = {name: value for name, value in self._inputs_of(batch).items() if value is not None}
             references = [row.references for row in batch[ROWS]]
-            found = write_and_score(self.writer, core, inputs, references, self.reward)
+            reward = with_sources(self.reward, [row.source for row in batch[ROWS]])
+            found = write_and_score(self.writer, core, inputs, references, reward)
             seconds, mbr_seconds = seconds + found.seconds, mbr_seconds + found.mbr_seconds
             mbr_rewards = [None] * len(found.best) if found.mbr_rewards is None else found.mbr_rewards.tolist()
             rows = list(zip(found.rewards.tolist(), mbr_rewards, found.best, references, strict=True))
