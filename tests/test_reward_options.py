@@ -146,12 +146,16 @@ def test_functions_of_a_pair_and_something_more(workers):
         numbers = [*range(1, len(plain) + 1)]
         there = both_present(Sentences(*batch[:2]), Sentences(*batch[2:]))
         wanted = plain + 100 * torch.tensor(numbers).view(-1, 1, 1) * there
-        assert torch.equal(reward.beside(numbers)(*batch), wanted)
-        pool = reward._pool
-        assert torch.equal(reward.beside(numbers)(*batch), wanted)
-        assert reward._pool is pool  # no processes of its own for every batch
+        assert torch.equal(reward.with_values(numbers)(*batch), wanted)
+        pools = list(reward._pools)
+        assert len(pools) == workers  # no processes of its own for every batch
+        assert torch.equal(reward.with_values(numbers)(*batch), wanted)
+        assert reward._pools == pools
+        with reward.with_values(numbers) as other:  # closing one closes all, and each may start them anew
+            other(*batch)
+        assert torch.equal(reward.with_values(numbers)(*batch), wanted)
         with pytest.raises(RewardError, match=f"a value for each of {len(plain)} examples, got 1"):
-            reward.beside([1])(*batch)
+            reward.with_values([1])(*batch)
 
 
 def test_worker_processes_give_the_same_in_the_same_order():

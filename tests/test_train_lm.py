@@ -88,17 +88,22 @@ def test_raml_goes_on_from_likelihood_in_the_same_tokens(runs):
     assert cell["mbr_gap"] == pytest.approx(cell["mbr_reward"] - cell["reward"])
 
 
-def test_a_stopped_run_ends_as_an_unbroken_one(runs, files, tmp_path, monkeypatch):
+def train_and_stop(monkeypatch, at, *given):
+    """A training that Ctrl-C ends after so many steps."""
     as_ever = RunCallback.on_step_end
 
-    def stop_at_8(self, args, state, control, **more):
-        if state.global_step == 8:  # in the midst of an epoch
+    def stop(self, args, state, control, **more):
+        if state.global_step == at:
             signal.raise_signal(signal.SIGINT)
         as_ever(self, args, state, control, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunCallback, "on_step_end", stop_at_8)
-        stopped = train(files, tmp_path / "run", *SCRATCH)
+        patch.setattr(RunCallback, "on_step_end", stop)
+        return train(*given)
+
+
+def test_a_stopped_run_ends_as_an_unbroken_one(runs, files, tmp_path, monkeypatch):
+    stopped = train_and_stop(monkeypatch, 8, files, tmp_path / "run", *SCRATCH)  # in the midst of an epoch
     assert stopped.exit_code == 130
     assert stopped.stderr == "softq: stopped at step 8 of 18: add --resume to go on\n"
     assert not (tmp_path / "run" / lm.BEST).exists()
@@ -113,6 +118,28 @@ def test_a_stopped_run_ends_as_an_unbroken_one(runs, files, tmp_path, monkeypatc
     results = [json.loads((run / RESULT).read_text())["cells"][0] for run in (tmp_path / "run", runs / "ml")]
     assert {**results[0], "seconds": 0} == {**results[1], "seconds": 0}
     assert told(softq("train", "--resume", "--out", tmp_path / "run", "--json"))["cells"] == [results[0]]  # it is finished
+
+
+def test_a_stopped_run_goes_on_with_the_same_batches_of_similar_length(files, tmp_path, monkeypatch):
+    flags = [
+        *SCRATCH,
+        "--dropout",
+        0.1,
+        "--epochs",
+        2,
+        "--batch-size",
+        2,
+        "--group-by-length",
+        "--optimizer",
+        "adafactor",
+        "--eval-every",
+        48,
+    ]
+    assert train_and_stop(monkeypatch, 30, files, tmp_path / "broken", *flags).exit_code == 130  # in the midst of the second epoch
+    well(softq("train", "--resume", "--out", tmp_path / "broken"))
+    well(train(files, tmp_path / "unbroken", *flags))
+    broken, unbroken = (AutoModelForSeq2SeqLM.from_pretrained(tmp_path / run / lm.BEST).state_dict() for run in ("broken", "unbroken"))
+    assert all(torch.equal(broken[name], unbroken[name]) for name in unbroken)
 
 
 def test_training_stops_when_nothing_gets_better(files, runs, tmp_path):
@@ -142,8 +169,13 @@ def test_adafactor_moves_weights_in_proportion_to_their_size(files, tmp_path, mo
             for name in ("shared.weight", "encoder.block.0.layer.1.DenseReluDense.wo.weight")
         }
 
-    well(train(files, tmp_path / "run", *SCRATCH, "--optimizer", "adafactor", "--learning-rate", 0.02, "--epochs", 1))
-    assert isinstance(trainers[0].optimizer.optimizer, torch.optim.Adafactor)
+    flags = ["--optimizer", "adafactor", "--learning-rate", 0.02, "--epochs", 1, "--weight-decay", 1e-4]
+    well(train(files, tmp_path / "run", *SCRATCH, *flags))
+    optimizer = trainers[0].optimizer.optimizer
+    assert isinstance(optimizer, torch.optim.Adafactor)
+    assert optimizer.defaults["eps"][0] == torch.finfo(torch.float32).eps  # for weights in bfloat16 too
+    kept = {id(weight) for name, weight in trainers[0].model.named_parameters() if "layer_norm" in name or "bias" in name}
+    assert {id(weight) for group in optimizer.param_groups if not group["weight_decay"] for weight in group["params"]} == kept
     steps = {
         name: (after - value).norm() / value.norm() for (name, value), after in zip(before[1].items(), before[2].values(), strict=True)
     }

@@ -10,7 +10,7 @@ import torch
 from softq.errors import DataError, OutputError, RecipeError, RewardError
 from softq.integrations.transformers import OnText
 from softq.integrations.transformers.candidates import Known, StepTargets, add_ends, strip_specials
-from softq.integrations.transformers.rewards import as_text_reward
+from softq.integrations.transformers.rewards import as_text_reward, with_sources
 from softq.integrations.transformers.rows import RewardAugmentedCollator, as_row
 from softq.rewards import ChrF, ExactMatch, MultiReferenceBLEU, NegativeEditDistance, NegativeHamming, RougeL, SentenceBLEU, TokenAccuracy
 from softq.sentences import Sentences
@@ -334,6 +334,19 @@ def test_a_function_that_takes_sources_is_given_them(tmp_path):
     assert trainer.reward.signature == "callable:test_a_function_that_takes_sources_is_given_them.<locals>.faithful"
     with pytest.raises(RewardError, match="takes sources, which must be text: expected rows with input_ids"):
         trainer.data_collator.make([as_row({"labels": [20, END], "candidates": [[12]]})])
+
+
+def test_sources_are_the_third_argument():
+    def first(sources, candidates, references): ...
+    def fourth(candidates, references, weight=1, sources=None): ...
+    def by_name(candidates, references, *, sources=()): ...
+
+    for function in (first, fourth):
+        with pytest.raises(RewardError, match="takes candidates, references and sources, in this order, got a function of"):
+            as_text_reward(function, tokenizer())
+    for function in (by_name, max):
+        reward = as_text_reward(function, tokenizer())
+        assert with_sources(reward, [[5]]) is reward
 
 
 def same_length(candidates, references):

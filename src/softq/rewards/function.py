@@ -67,8 +67,8 @@ class Callable(Reward):
         self.name = name or getattr(function, "__qualname__", type(function).__name__)
         self.decode = decode if decode is None or callable(decode) else _Joiner(decode)
         self._bound = float(bound)
-        self._pool: ProcessPoolExecutor | None = None
-        self._beside: list[Any] | None = None
+        self._pools: list[ProcessPoolExecutor] = []  # one or none, the same for all that `with_values` makes
+        self._more: list[Any] | None = None
         if workers:
             try:
                 ForkingPickler.dumps((function, self.decode))
@@ -86,32 +86,30 @@ class Callable(Reward):
     def bound(self) -> float:
         return self._bound
 
-    def beside(self, values: Sequence[Any]) -> Callable:
+    def with_values(self, values: Sequence[Any]) -> Callable:
         """The same reward for examples that have something more, one value each, which the function takes as its third argument.
 
         >>> def ends_as_asked(candidate, reference, last):
         ...     return float(candidate[-1] == last)
-        >>> reward = Callable(ends_as_asked).beside([2, 4])
+        >>> reward = Callable(ends_as_asked).with_values([2, 4])
         >>> reward(*Sentences.pack([[[1, 2]], [[3, 2]]]), *Sentences.pack([[[1]], [[3]]])).squeeze()
         tensor([1., 0.], dtype=torch.float64)
 
         """
-        if self.workers:
-            self._start()  # so that both have the same processes
         found = copy.copy(self)
-        found._beside = list(values)
+        found._more = list(values)
         return found
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         there = both_present(candidates, references)
-        if self._beside is not None and len(self._beside) != len(there):
-            raise RewardError(f"beside must have a value for each of {len(there)} examples, got {len(self._beside)}")
+        if self._more is not None and len(self._more) != len(there):
+            raise RewardError(f"with_values needs a value for each of {len(there)} examples, got {len(self._more)}")
         pairs = there.nonzero().tolist()
         cands, refs = candidates.tokens.tolist(), references.tokens.tolist()
         lengths, ref_lengths = candidates.lengths.tolist(), references.lengths.tolist()
         left = [cands[b][s][: lengths[b][s]] for b, s, _ in pairs]
         right = [refs[b][r][: ref_lengths[b][r]] for b, _, r in pairs]
-        more = None if self._beside is None else [self._beside[b] for b, _, _ in pairs]
+        more = None if self._more is None else [self._more[b] for b, _, _ in pairs]
         values = np.array(self._values(left, right, more), dtype=np.float64)
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
@@ -135,15 +133,14 @@ class Callable(Reward):
         return [value for part in self._start().map(_call, jobs) for value in part]
 
     def _start(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn"))
-        return self._pool
+        if not self._pools:
+            self._pools.append(ProcessPoolExecutor(self.workers, mp_context=multiprocessing.get_context("spawn")))
+        return self._pools[0]
 
     def close(self) -> None:
         """End the worker processes; a later call starts new ones."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        while self._pools:
+            self._pools.pop().shutdown(cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self

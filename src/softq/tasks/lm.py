@@ -190,16 +190,24 @@ def _trainer(recipe: LmRecipe, loaded: Loaded, arguments: RewardAugmentedArgumen
         processing_class=loaded.tokenizer,
         train_dataset=rows,
         eval_dataset=judged,
-        optimizers=(_adafactor(model, recipe.training) if recipe.training.optimizer == "adafactor" else None, None),
     )
+    if recipe.training.optimizer == "adafactor":
+        trainer.optimizer = _adafactor(trainer, recipe.training)
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _adafactor(model: torch.nn.Module, training: Training) -> torch.optim.Optimizer:
+def _adafactor(trainer: RewardAugmentedTrainer, training: Training) -> torch.optim.Optimizer:
     """As T5 was trained with; Transformers' own of that name leaves the size of weights out."""
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    return torch.optim.Adafactor(weights, training.learning_rate, weight_decay=training.weight_decay)
+    shrinking = set(trainer.get_decay_parameter_names(trainer.model))  # not norms and biases, as with AdamW
+    weights = [(name, weight) for name, weight in trainer.model.named_parameters() if weight.requires_grad]
+    groups = [
+        {"params": [weight for name, weight in weights if (name in shrinking) == shrinks], "weight_decay": training.weight_decay * shrinks}
+        for shrinks in (True, False)
+    ]
+    # that of bfloat16, which torch would take for weights of that type, is larger than most gradients
+    epsilon = torch.finfo(torch.float32).eps
+    return torch.optim.Adafactor([group for group in groups if group["params"]], training.learning_rate, eps=(epsilon, 1e-3))
 
 
 def _filled(recipe: LmRecipe, rows: Rows) -> Rows:

@@ -124,9 +124,11 @@ class Training:
     batch_size: int = key(16, "sources of one step, with all their candidates")
     accumulate: int = key(1, "such batches that make one step of the optimizer")
     optimizer: Literal["adamw", "adafactor"] = key(
-        "adamw", "adafactor moves weights in proportion to their size, without which the large embeddings of a T5 from scratch learn slowly"
+        "adamw",
+        "adafactor moves weights in proportion to their size, without which the large embeddings of a T5 from scratch learn slowly; its "
+        "rate is never more than 1 / √step",
     )
-    learning_rate: float = key(1e-4, "at its highest; a model from scratch wants more: with adamw about 1e-3, with adafactor 0.02")
+    learning_rate: float = key(1e-4, "at its highest; a model from scratch wants more: with adamw about 1e-3, with adafactor 0.03")
     schedule: Schedule = key("linear", "how the rate goes on: linear or cosine to 0, or constant")
     warmup: int = key(0, "first steps, in which the rate rises")
     weight_decay: float = key(0.0, "by which weights shrink in each step, times the rate")

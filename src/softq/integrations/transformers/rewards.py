@@ -17,6 +17,7 @@ from softq.rewards.names import REWARD_NAMES
 from softq.sentences import Sentences
 
 _WORDS = "words:"
+_SOURCES = 2  # their place among the arguments of a function
 
 
 class OnText(Reward):
@@ -88,6 +89,7 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
     if callable(reward):
         if tokenizer is None:
             raise RewardError("a function of strings needs a tokenizer to make strings: give the trainer processing_class")
+        _takes_sources(reward)  # an error at once, if there is one
         return Callable(reward, decode=decoder(tokenizer), batched=True)
     raise RewardError(f"reward must be a name, one of softq.rewards or a function of two lists of strings, got {reward!r}")
 
@@ -98,14 +100,20 @@ def with_sources(reward: Reward, sources: Sequence[list[int]]) -> Reward:
         return reward
     if not all(sources):
         raise RewardError(f"the reward {reward.name!r} takes sources, which must be text: expected rows with input_ids")
-    return reward.beside(sources if reward.decode is None else [reward.decode(source) for source in sources])
+    return reward.with_values(sources if reward.decode is None else [reward.decode(source) for source in sources])
 
 
 def _takes_sources(function: Function[..., Any]) -> bool:
     try:
-        return "sources" in inspect.signature(function).parameters
+        found = inspect.signature(function).parameters.values()
     except ValueError:  # a function of C, which does not tell
         return False
+    names = [parameter.name for parameter in found if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
+    if "sources" not in names:
+        return False
+    if names.index("sources") != _SOURCES:
+        raise RewardError(f"a reward takes candidates, references and sources, in this order, got a function of {', '.join(names)}")
+    return True
 
 
 def _named(name: str, tokenizer: Any) -> Reward:

@@ -1,9 +1,9 @@
 """Log-probabilities of candidates under a Transformers model, with what they share computed once.
 
-An encoder-decoder reads each source once, and so does the attention of its decoder: a hook on the decoder repeats what the encoder said for
-every candidate, as a tensor that linear layers see through. A causal model reads prompt and candidates as one row in which candidates do
-not see each other. Both are one call of the model as it was handed over, so that autocast, compilation, gradient checkpointing, adapters
-and distributed wrappers work as they do for any other loss.
+An encoder-decoder reads each source once: a hook on its decoder repeats what the encoder said for every candidate, as a tensor that linear
+layers see through, so that the decoder's keys and values of a source are computed once as well. A causal model reads prompt and candidates
+as one row in which candidates do not see each other. Both are one call of the model as it was handed over, so that autocast, compilation,
+gradient checkpointing, adapters and distributed wrappers work as they do for any other loss.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ class _Repeated(Tensor):
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by torch in place of a function of it."""
+        if function is nn.functional.linear and args and isinstance(args[0], cls):
+            return args[0].to_candidates(function(args[0].sources, *args[1:], **(kwargs or {})))
         with torch._C.DisableTorchFunctionSubclass():
-            if function is nn.functional.linear and isinstance(args[0], cls):
-                return args[0].to_candidates(function(args[0].sources, *args[1:], **(kwargs or {})))
             return function(*args, **(kwargs or {}))
 
 

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainerCallback
 from softq.distributions import Candidates
 from softq.errors import DataError, ModelError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
-from softq.integrations.transformers.candidates import Row, StepTarget, StepTargets, add_ends
+from softq.integrations.transformers.candidates import Row, StepTarget, StepTargets, add_ends, batch_seed
 from softq.integrations.transformers.generation import Writer, corpus_score, evaluating, write_and_score
 from softq.integrations.transformers.rewards import as_text_reward, decode_all, with_sources
 from softq.integrations.transformers.rows import (
@@ -245,6 +245,9 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy kn
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Called by Trainer."""
         self.collator.epoch = int((state.epoch or 0.0) + 1e-6)  # epochs are counted in steps, as a sum of fractions
+        if getattr(args, "group_by_length", False) or getattr(args, "train_sampling_strategy", "random") not in ("random", "sequential"):
+            # Trainer draws such an order from the seed of all things, which a resumed run has left elsewhere
+            torch.manual_seed(batch_seed(args.seed, self.collator.epoch))
 
 
 def core_of(model: Any) -> Any:
