@@ -159,7 +159,7 @@ LM_GUIDE = Guide(
     train="""\
 softq train lm --model google-t5/t5-small --train train.tsv --dev dev.tsv --template "translate German to English: {}" --out runs/ml
 softq train lm --model runs/ml --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --sampler ngram+model --out runs/raml
-softq train lm --from-scratch t5-small --train train.tsv --dev dev.tsv --optimizer adafactor --learning-rate 0.03 --out runs/scratch
+softq train lm --from-scratch t5-small --train train.tsv --dev dev.tsv --optimizer adafactor --learning-rate 0.03 --epochs 20 --out runs/t5
 softq evaluate runs/raml test.tsv --against runs/ml
 # does it save the cost of minimum Bayes risk?
 softq evaluate runs/raml test.tsv --against runs/ml --against-method mbr

@@ -42,7 +42,7 @@ class Size(NamedTuple):
 SIZES = {
     "t5-tiny": Size(64, 256, 16, 4, 2),
     "t5-mini": Size(256, 1024, 64, 4, 4),
-    "t5-small-nl2": Size(512, 2048, 64, 8, 2),  # as T5-efficient has it: fewer layers, each of which a GPU is well used by
+    "t5-small-nl2": Size(512, 2048, 64, 8, 2),  # two layers of T5-small, as T5-efficient calls them
     "t5-small": Size(512, 2048, 64, 8, 6),
     "t5-base": Size(768, 3072, 64, 12, 12),
 }
