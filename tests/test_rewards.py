@@ -110,7 +110,8 @@ def test_types_and_memory_layout_change_nothing_and_inputs_stay(reward):
     want = reward(*batch)
     before = [x.clone() for x in batch]
     for dtypes in itertools.product((torch.int32, torch.int64), repeat=4):
-        assert torch.equal(reward(*(x.to(dtype) for x, dtype in zip(batch, dtypes, strict=True))), want)
+        # but for the last digit: each type has its own compiled code, in which sums may be taken in another order
+        torch.testing.assert_close(reward(*(x.to(dtype) for x, dtype in zip(batch, dtypes, strict=True))), want, rtol=0, atol=1e-15)
     turned = [x.transpose(0, -1).contiguous().transpose(0, -1) for x in batch]
     assert not turned[0].is_contiguous()
     assert torch.equal(reward(*turned), want)
