@@ -5,9 +5,10 @@ six layers. A batch has 32 sources of 64 tokens, each with 8 candidates of 32 to
 
 *Loss and gradient* compares, by turns, the shared computation with the same loss where every candidate repeats its source: by the clock,
 and by the time that the GPU is at work, which is all that counts where the host starts kernels fast enough. *Training* is the real loop of
-`RewardAugmentedTrainer` on an encoder-decoder, candidates by n-gram replacement and weighed by BLEU; *candidates* is the share of its time
-that their making takes, by turns with the same training on candidates that are there already. The plain `Trainer`, ML on the same sources,
-is beside it.
+`RewardAugmentedTrainer` on an encoder-decoder, candidates by n-gram replacement and weighed by BLEU, by turns with the same steps on
+candidates that are there already: *waits* is the share of its time in which it stands still for candidates, *slower* by how much it is
+slower in all, also because what makes candidates takes a core or Python's lock from what starts kernels. The plain `Trainer`, ML on the
+same sources, is beside it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import contextlib
 import io
 import json
+import multiprocessing
 import statistics
 import sys
 import tempfile
@@ -40,12 +42,14 @@ from transformers import (
 
 from sequences import machine_name
 from softq.integrations.transformers import RewardAugmentedArguments, RewardAugmentedTrainer
-from softq.integrations.transformers.candidates import StepTarget
+from softq.integrations.transformers.candidates import Row, StepTarget
+from softq.integrations.transformers.rows import TARGET
 from softq.integrations.transformers.scoring import Prompts, Scored, causal_log_probs, encoder_decoder_log_probs
 from timing import by_turns, synchronize
 
-SOURCES, CANDIDATES, SOURCE, TARGET = 32, 8, 64, 32
+SOURCES, CANDIDATES, SOURCE, TARGET_LENGTH = 32, 8, 64, 32
 WARMUP = 5  # steps of training
+BLOCK, SKIPPED = 12, 6  # steps of a block, and its first ones, whose batches data loader workers may have made before it began
 
 
 def t5_small(tiny: bool) -> PreTrainedModel:
@@ -70,8 +74,8 @@ def sharing(name: str, model: PreTrainedModel, precision: str, compiled: bool, o
     vocab = model.get_input_embeddings().num_embeddings
     draw = torch.Generator().manual_seed(0)
     source = torch.randint(5, vocab - 5, (SOURCES, SOURCE), generator=draw).to(options.device)
-    tokens = torch.randint(5, vocab - 5, (SOURCES, CANDIDATES, TARGET), generator=draw).to(options.device)
-    scored = Scored(tokens, torch.full((SOURCES, CANDIDATES), TARGET, device=options.device))
+    tokens = torch.randint(5, vocab - 5, (SOURCES, CANDIDATES, TARGET_LENGTH), generator=draw).to(options.device)
+    scored = Scored(tokens, torch.full((SOURCES, CANDIDATES), TARGET_LENGTH, device=options.device))
     weights = torch.full((SOURCES, CANDIDATES), 1 / CANDIDATES, device=options.device)
     mask = torch.ones_like(source)
 
@@ -82,7 +86,7 @@ def sharing(name: str, model: PreTrainedModel, precision: str, compiled: bool, o
             log_probs = encoder_decoder_log_probs(called, model, {"input_ids": source, "attention_mask": mask}, scored, shared=shared)
         else:
             log_probs = causal_log_probs(called, model, Prompts(source, mask), scored, shared=shared)
-        return -(weights * log_probs).sum() / (SOURCES * TARGET)
+        return -(weights * log_probs).sum() / (SOURCES * TARGET_LENGTH)
 
     def step(shared: bool) -> None:
         model.zero_grad()
@@ -129,23 +133,67 @@ class Clock(TrainerCallback):
             self.seconds = time.perf_counter() - self.start
 
 
-class ReadyMade(RewardAugmentedTrainer):
-    """The same training without the making of candidates: all batches have those of the first."""
+class Alternating(RewardAugmentedTrainer):
+    """Some steps with candidates that are made for them, then as many that take the last of these once more, and so on.
+
+    What a noisy machine does to one it does to the other, a second later.
+    """
 
     def __init__(self, *args: Any, **more: Any) -> None:
+        self.fresh = multiprocessing.Value("b", True)  # data loader workers read it, too
+        self.blocks: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        self.start = self.waited = 0.0
         super().__init__(*args, **more)
         made: list[StepTarget] = []
-        make = self.data_collator.make
-        self.data_collator.make = lambda rows: made[0] if made else made.append(make(rows)) or made[0]
+        make, fresh = self.data_collator.make, self.fresh
+
+        def made_or_last(rows: list[Row]) -> StepTarget:
+            if fresh.value or not made:
+                made[:] = [make(rows)]
+            return made[0]
+
+        self.data_collator.make = made_or_last
+        self.add_callback(StepEnds(self))
+
+    def get_batch_samples(self, *args: Any) -> Any:
+        """As Trainer does it, with the time it takes until batches and their candidates are there."""
+        if self.state.global_step % BLOCK == SKIPPED:
+            synchronize()
+            self.start, self.waited = time.perf_counter(), 0.0
+        start = time.perf_counter()
+        batches, count = super().get_batch_samples(*args)
+        for batch in batches:
+            batch[TARGET].result()  # which the loss would ask for next
+        self.waited += time.perf_counter() - start
+        return batches, count
+
+    def end_of_step(self, step: int) -> None:
+        """Writes down what a block took, and changes over to the other kind."""
+        if step % BLOCK == 0:
+            synchronize()
+            kept = BLOCK - SKIPPED
+            self.blocks[bool(self.fresh.value)].append(((time.perf_counter() - self.start) / kept * 1e3, self.waited / kept * 1e3))
+            self.fresh.value = not self.fresh.value
+
+
+class StepEnds(TrainerCallback):
+    """Tells an alternating trainer that a step is over."""
+
+    def __init__(self, trainer: Alternating) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Called by Trainer."""
+        self.trainer.end_of_step(state.global_step)
 
 
 def training(name: str, model: PreTrainedModel, precision: str, workers: int, options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of a step, with candidates and without the making of them, and of the plain Trainer."""
     vocab, draw, end = model.get_input_embeddings().num_embeddings, torch.Generator().manual_seed(0), model.config.eos_token_id
-    rows = torch.randint(5, vocab - 5, (SOURCES * 80, SOURCE + TARGET), generator=draw).tolist()
+    steps = 2 * options.blocks * BLOCK
+    rows = torch.randint(5, vocab - 5, (SOURCES * steps, SOURCE + TARGET_LENGTH), generator=draw).tolist()  # one epoch
     data = [{"input_ids": row[:SOURCE], "labels": [*row[SOURCE:-1], end]} for row in rows]
     usual: dict[str, Any] = {
-        "max_steps": options.steps + WARMUP,
         "per_device_train_batch_size": SOURCES,
         "report_to": [],
         "save_strategy": "no",
@@ -157,37 +205,34 @@ def training(name: str, model: PreTrainedModel, precision: str, workers: int, op
         "dataloader_pin_memory": options.device != "cpu",
         "dataloader_num_workers": workers,
     }
-
-    def seconds(trainer: type[Trainer], arguments: TrainingArguments, **more: Any) -> float:
-        clock = Clock()
-        with contextlib.redirect_stdout(io.StringIO()):  # Trainer's summary
-            trainer(model, arguments, train_dataset=data, callbacks=[clock], **more).train()
-        return clock.seconds / options.steps * 1e3
-
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = RewardAugmentedArguments(folder, objective="raml", tau=0.2, candidate_size=CANDIDATES, **usual)
-        plain = TrainingArguments(folder, **usual, remove_unused_columns=False)
-        turns = [
-            (
-                seconds(RewardAugmentedTrainer, arguments),
-                seconds(ReadyMade, arguments),
-                seconds(Trainer, plain, data_collator=lambda batch: {key: torch.tensor([row[key] for row in batch]) for key in batch[0]}),
-            )
-            for _ in range(options.turns)
-        ]
-    live, ready, ml = map(statistics.median, zip(*turns, strict=True))
-    what = f"training, {name}, {precision}" + (f", {workers} workers" if workers else "")
-    return {"work": what, "milliseconds": round(live, 2), "waiting": round(1 - ready / live, 4), "ml": round(ml, 2)}
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):  # Trainer's summary
+        arguments = RewardAugmentedArguments(folder, objective="raml", tau=0.2, candidate_size=CANDIDATES, max_steps=steps, **usual)
+        alternating = Alternating(model, arguments, train_dataset=data)
+        alternating.train()
+        plain = TrainingArguments(folder, max_steps=options.blocks * BLOCK + WARMUP, remove_unused_columns=False, **usual)
+        collate = lambda batch: {key: torch.tensor([row[key] for row in batch]) for key in batch[0]}  # noqa: E731
+        Trainer(model, plain, train_dataset=data, callbacks=[clock], data_collator=collate).train()
+    found, ready = (alternating.blocks[kind][1:] for kind in (True, False))  # the first block of each warms up
+    milliseconds = statistics.median(clock for clock, _ in found)
+    pairs = list(zip(found, ready, strict=True))
+    return {
+        "work": f"training, {name}, {precision}" + (f", {workers} workers" if workers else ""),
+        "milliseconds": round(milliseconds, 2),
+        "slower": round(statistics.median(a[0] - b[0] for a, b in pairs) / milliseconds, 4),
+        "waiting": round(statistics.median(a[1] - b[1] for a, b in pairs) / milliseconds, 4),
+        "ml": round(clock.seconds / options.blocks / BLOCK * 1e3, 2),
+    }
 
 
 def show(rows: list[dict[str, Any]], title: str) -> None:
     table = Table(title=title)
-    for column in ("work", "ms", "repeated ms", "× repeated", "GPU ms", "× repeated", "candidates", "plain ML ms"):
+    for column in ("work", "ms", "repeated ms", "× repeated", "GPU ms", "× repeated", "waits", "slower", "plain ML ms"):
         table.add_column(column, justify="left" if column == "work" else "right")
     for row in rows:
         cells = (row["work"], *(row.get(name, "") for name in ("milliseconds", "repeated", "times", "gpu_milliseconds", "gpu_times")))
-        waiting = f"{row['waiting']:.2%}" if "waiting" in row else ""
-        table.add_row(*map(str, cells), waiting, str(row.get("ml", "")))
+        shares = [f"{row[name]:.2%}" if name in row else "" for name in ("waiting", "slower")]
+        table.add_row(*map(str, cells), *shares, str(row.get("ml", "")))
     Console(width=130).print(table)
 
 
@@ -196,8 +241,8 @@ def main() -> None:
     make.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     make.add_argument("--precision", nargs="+", default=["float32", "bf16"], choices=["float32", "tf32", "bf16"])
     make.add_argument("--rounds", type=int, default=15)
-    make.add_argument("--steps", type=int, default=40, help="of a turn of training")
-    make.add_argument("--turns", type=int, default=3, help="of training")
+    make.add_argument("--blocks", type=int, default=10, help=f"of {BLOCK} steps of training, with candidates and without making them")
+    make.add_argument("--part", nargs="+", default=["sharing", "training"], choices=["sharing", "training"])
     make.add_argument("--tiny", action="store_true", help="tiny models, to try the benchmark out on a CPU")
     make.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = make.parse_args()
@@ -209,11 +254,11 @@ def main() -> None:
         print(row, file=sys.stderr)  # it takes a while until all are there
         rows.append(row)
 
-    for name, made in models.items():
+    for name, made in models.items() if "sharing" in options.part else ():
         for precision in options.precision:
             for compiled in (False, True) if options.device == "cuda" else (False,):
                 done(sharing(name, made(options.tiny), precision, compiled, options))
-    for precision in options.precision:
+    for precision in options.precision if "training" in options.part else ():
         for workers in (0, 2):
             done(training("T5-small", t5_small(options.tiny), precision, workers, options))
     machine = machine_name(options.device)

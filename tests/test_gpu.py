@@ -270,12 +270,12 @@ def test_public_values_and_gradients(kind, dtype):
 @on_gpu
 @public
 def test_public_scores_may_lie_in_memory_in_any_order(kind):
-    (_, (leaves, p)) = pair(kind, torch.float64)
-    first = leaves[0].detach().transpose(0, 1).contiguous().requires_grad_()
-    q = make(kind, [first.transpose(0, 1), *leaves[1:]], p.lengths)
+    (here, p), (there, contiguous) = pair(kind, torch.float64)
+    first = there[0].detach().transpose(0, 1).contiguous().requires_grad_()
+    q = make(kind, [first.transpose(0, 1), *there[1:]], contiguous.lengths)
     agree([q.log_partition, q.marginals, q.entropy()], [p.log_partition, p.marginals, p.entropy()], torch.float64)
     (found,) = torch.autograd.grad(q.log_partition.sum(), first)
-    (right,) = torch.autograd.grad(p.log_partition.sum(), leaves[0])
+    (right,) = torch.autograd.grad(p.log_partition.sum(), here[0])
     agree([found.transpose(0, 1)], [right], torch.float64)
 
 

@@ -166,6 +166,25 @@ def test_a_compiled_model_shares_too(name):
         torch.testing.assert_close(fewer, found[1].masked_fill(lengths < 0, 0.0), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(torch.__version__ < "2.8", reason="torch.compile does not follow a tensor of another class")
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_a_compiled_decoder_makes_keys_and_values_once(name):
+    model, scored = tiny(name).eval(), scored_of([row * 3 if len(row) == 1 else row for row in CANDIDATES])
+    made = []
+
+    def look(graph, _inputs):
+        linear = [node for node in graph.graph.nodes if node.target is torch.nn.functional.linear]
+        made.extend(tuple(node.meta["example_value"].shape[:2]) for node in linear)
+        return graph
+
+    compiled = torch.compile(model, backend=look, fullgraph=True, dynamic=False)
+    given = given_to(name, [source + source for source in SOURCES])  # longer than candidates
+    encoder_decoder_log_probs(compiled, model, given, scored, shared=True)
+    batch, width = given["input_ids"].shape
+    sources, candidates = (batch, width), (scored.lengths.numel(), scored.tokens.shape[2])
+    assert set(made) == {sources, candidates}  # and not a source for every candidate
+
+
 @pytest.mark.parametrize("name", SHARING)
 def test_candidates_read_together_are_scored_as_one_by_one(name):
     model, scored = tiny(name), scored_of(CANDIDATES)

@@ -29,6 +29,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.train(was_training)
+        torch.clear_autocast_cache()  # older torch would go on with weights that were cast without gradients
 
 
 class Text(NamedTuple):

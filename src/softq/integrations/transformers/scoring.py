@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 IGNORED = -100  # label of a position that has none
 
+_TRACED = torch.__version__ >= "2.8"  # before, torch.compile does not follow a tensor of another class
 _STATES, _MASK = "encoder_hidden_states", "encoder_attention_mask"  # what a decoder is given of its source
 
 
@@ -95,25 +96,25 @@ def _hooked(decoder: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
 def _repeat_sources(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Each of B sources K times in a row, for B·K candidates. It knows shapes alone, so that what was compiled with it stays right."""
     texts = len(_by_name("input_ids", kwargs))
-    return args, kwargs | _for_candidates(kwargs, lambda sources: sources.repeat_interleave(texts // len(sources), 0))
+    return args, {**kwargs, **_for_candidates(kwargs, lambda sources: sources.repeat_interleave(texts // len(sources), 0))}
 
 
 def _choose_sources(
     owners: Tensor, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Source ``owners[n]`` for candidate n."""
-    return args, kwargs | _for_candidates(kwargs, lambda sources: sources.index_select(0, owners))
+    return args, {**kwargs, **_for_candidates(kwargs, lambda sources: sources.index_select(0, owners))}
 
 
 def _for_candidates(given: Mapping[str, Any], to_candidates: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """What a decoder is given of its sources, a row for every candidate."""
     sources = _by_name(_STATES, given)
     repeated = to_candidates(sources)
-    if not torch.compiler.is_compiling():
+    if _TRACED or not torch.compiler.is_compiling():
         repeated = repeated.as_subclass(_Repeated)
         repeated.sources, repeated.to_candidates = sources, to_candidates
-    found = {_STATES: repeated}
-    return found if given.get(_MASK) is None else found | {_MASK: to_candidates(given[_MASK])}
+    mask = given.get(_MASK)
+    return {_STATES: repeated} if mask is None else {_STATES: repeated, _MASK: to_candidates(mask)}
 
 
 def _by_name(name: str, given: Mapping[str, Any]) -> Tensor:
