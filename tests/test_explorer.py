@@ -11,11 +11,13 @@ import torch
 import oracle
 import softq
 from softq import theory
+from softq.cli.curves import RewardName
 from softq.errors import DataError, SoftqError, TemperatureError
-from softq.explorer import classes, drawing, sentences
+from softq.explorer import classes, drawing, sentence_tab, sentences
 from softq.explorer.classes import ClassStudy, ClassTable, parse_probabilities, parse_table, theorem2_constants
 from softq.explorer.sentences import SentenceSettings, SentenceStudy, SettingError, parse_references
 from softq.rewards import SentenceBLEU, named_reward
+from softq.rewards.names import REWARD_NAMES
 from softq.sentences import Sentences
 from softq.temperature import CandidateCurve
 
@@ -33,7 +35,7 @@ def study_of(examples=DOGS, **changes):
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("reward", ["bleu", "edit"])
+@pytest.mark.parametrize("reward", ["bleu", "edit", "accuracy"])
 def test_weights_are_those_of_the_targets(sampler, reward):
     study = study_of(sampler=sampler, reward=reward)
     anew = named_reward(reward, study.words)  # computes each reward again
@@ -127,12 +129,18 @@ def test_marks_rebuild_both_sentences(sampler):
         assert row.is_reference == all(kind == "same" for _, kind in pieces)
 
 
+def test_the_same_rewards_everywhere():
+    for known in (sentences.get_args(sentences.RewardName), sentence_tab._REWARDS, [name.value for name in RewardName]):
+        assert set(known) == set(REWARD_NAMES)
+
+
 def test_rewards_by_name():
     scored = Sentences.pack([[[0, 1, 2]]]), Sentences.pack([[[0, 1, 3]]])
     words = ["a", "b", "c", "d"]
     values = {name: float(named_reward(name, words)(*scored[0], *scored[1])) for name in sentences.get_args(sentences.RewardName)}
     assert values["edit"] == values["hamming"] == -1.0
     assert values["exact"] == 0.0
+    assert values["accuracy"] == 2.0
     assert values["rouge-l"] == pytest.approx(2 / 3)
     assert 0.0 < values["chrf"] < 1.0
     assert 0.0 < values["bleu"] < 1.0

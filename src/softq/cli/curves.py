@@ -33,6 +33,7 @@ class RewardName(StrEnum):
     chrf = "chrf"
     edit = "edit"
     hamming = "hamming"
+    accuracy = "accuracy"
     exact = "exact"
 
 

@@ -32,6 +32,7 @@ _REWARDS = {
     "chrf": "chrF",
     "edit": "minus edit distance",
     "hamming": "minus Hamming distance",
+    "accuracy": "words in their place",
     "exact": "exact match",
 }
 _SAMPLERS = {

@@ -25,7 +25,7 @@ from softq.sentences import Sentences
 from softq.targets import raml, sqdml
 from softq.temperature import CandidateCurve, TemperaturePoint
 
-RewardName = Literal["bleu", "rouge-l", "chrf", "edit", "hamming", "exact"]
+RewardName = Literal["bleu", "chrf", "rouge-l", "edit", "hamming", "accuracy", "exact"]
 SamplerName = Literal["ngram", "hamming", "edit", "recombined"]
 Objective = Literal["raml", "sqdml"]
 SortKey = Literal["raml", "sqdml", "reward"]
