@@ -246,6 +246,8 @@ def main() -> None:
     make.add_argument("--tiny", action="store_true", help="tiny models, to try the benchmark out on a CPU")
     make.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = make.parse_args()
+    if options.blocks < 2:
+        make.error(f"--blocks must be 2 or more, since the first one warms up, got {options.blocks}")
     torch.manual_seed(0)
     models = {"T5-small": t5_small, "GPT-2, 6 layers": gpt2_six}
     rows = []

@@ -63,8 +63,8 @@ BENCHMARKS = {  # without the packages they compare with, which are no part of t
         },
     ),
     "finetuning": Small(
-        "--rounds 1 --steps 1 --turns 1 --tiny --precision float32 --device cpu",
-        {"SOURCES": 2, "SOURCE": 4, "TARGET": 4, "CANDIDATES": 2, "WARMUP": 1},
+        "--rounds 1 --blocks 2 --tiny --precision float32 --device cpu",
+        {"SOURCES": 2, "SOURCE": 4, "TARGET_LENGTH": 4, "CANDIDATES": 2, "WARMUP": 1, "BLOCK": 2, "SKIPPED": 1},
     ),
     "encoder": Small("--rounds 1 --images 2 --threads 1 --device cpu", {"SIZES": {"small": (40, 30)}, "DISTINCT": 2}),
 }

@@ -121,4 +121,6 @@ class _Ended(NamedTuple):
         """The same with missing sentences behind them, ``size`` in all."""
         more = size - self.scores.shape[1]
         scores, log_probs = (pad(part, (0, more), value=-math.inf) for part in self[:2])
-        return _Ended(scores, log_probs, pad(self.lengths, (0, more), value=MISSING), pad(self.tokens, (0, 0, 0, more), value=PAD))
+        # `pad` of torch 2.6 refuses sentences of no words
+        none = self.tokens.new_full((len(self.tokens), more, self.tokens.shape[2]), PAD)
+        return _Ended(scores, log_probs, pad(self.lengths, (0, more), value=MISSING), torch.cat([self.tokens, none], 1))
