@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import numbers
 
 import torch
 from torch import Tensor
 
 from softq.errors import DtypeError, LengthError, OutputError, ScoreError, ShapeError, TemperatureError, WeightError
+
+COLDEST, HOTTEST = 1e-18, 1e18  # temperatures whose inverse and square float32 can hold
 
 
 def check_scores_dtype(name: str, scores: Tensor) -> None:
@@ -56,10 +59,14 @@ def check_tau(tau: float) -> float:
     """A temperature is a positive finite number."""
     if isinstance(tau, Tensor) and tau.numel() == 1:
         tau = float(tau)
-    if isinstance(tau, bool) or not isinstance(tau, (int, float)):
+    if isinstance(tau, bool) or not isinstance(tau, numbers.Real):
         raise TemperatureError(f"tau must be a positive number, got {type(tau).__name__}")
     if not (0.0 < tau < math.inf):
         raise TemperatureError(f"tau must be positive and finite, got {tau}; as tau goes to 0 RAML becomes softq.ml")
+    if not COLDEST <= tau <= HOTTEST:
+        raise TemperatureError(
+            f"tau must lie between {COLDEST:g} and {HOTTEST:g}, got {tau:g}: beyond, rewards divided by it are no numbers"
+        )
     return float(tau)
 
 
@@ -72,7 +79,10 @@ def check_weights(weights: Tensor, shape: torch.Size) -> Tensor:
         raise ShapeError(f"ref_weights must have shape {list(shape)} (one weight per reference), got {list(weights.shape)}")
     if bool((~(weights >= 0) | (weights == math.inf)).any()):
         raise WeightError("ref_weights must be finite and not negative; give 0 to a missing reference")
+    weights = weights.detach().double()  # a sum may be more than its type can hold
     total = weights.sum(-1, keepdim=True)
+    if bool((total == math.inf).any()):
+        raise WeightError("ref_weights must have a finite sum for each example; divide them by their largest")
     if bool((total <= 0).any()):
         place = tuple(torch.nonzero(total.squeeze(-1) <= 0)[0].tolist())
         raise WeightError(f"ref_weights must sum to a positive number for each example, got 0 at example {place}")

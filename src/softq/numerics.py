@@ -1,4 +1,4 @@
-"""The few numerical rules everything else relies on: log-sum-exp, 0 · (-inf) = 0, masks."""
+"""The few numerical rules everything else relies on: log-sum-exp, 0 · (-inf) = 0, products in full precision, masks."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def logsumexp(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
     return found.unsqueeze(dim) if keepdim else found
 
 
+def or_inf(loss: Tensor) -> Tensor:
+    """A cross-entropy log Z - E[score], and +inf where the model forbids every output, so that log Z is -inf."""
+    return loss.masked_fill((loss == -math.inf) | loss.isnan(), math.inf)
+
+
 def inner(weights: Tensor, scores: Tensor, dims: Sequence[int]) -> Tensor:
     """Sum of weights · scores over ``dims``; a part with no mass counts nothing, whatever its score.
 
@@ -40,6 +45,17 @@ def inner(weights: Tensor, scores: Tensor, dims: Sequence[int]) -> Tensor:
         if not torch.isnan(total).any():
             return total
     return (weights * scores.masked_fill(weights == 0, 0.0)).sum(dims)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """A @ b in the type of both, also where autocast would take a coarser one: rewards and probabilities need all their digits.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     matmul(torch.ones(1, 1), torch.full((1, 1), 1.001)).item()
+    1.00100...
+    """
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from softq.distributions import Distribution
 from softq.errors import DtypeError, ShapeError, TemperatureError
-from softq.numerics import inner
+from softq.numerics import inner, or_inf
 from softq.sampled import SampledTarget
 from softq.targets import Target
 
@@ -81,6 +82,7 @@ def _on_candidates(target: SampledTarget, model: Distribution | Tensor, temperat
         )
     if temperature_scaled:
         raise TemperatureError("temperature_scaled divides scores by tau, and log-probabilities of candidates are normalised already")
+    model = model if model.dtype == torch.float64 else model.float()  # weights lose too much in 16 bits
     return -inner(target.weights.to(model), model, (1,))
 
 
@@ -97,5 +99,5 @@ def _checked(target: Target | Distribution, model: Distribution | Tensor, temper
 def _tempered(target: Target, model: Distribution, temperature_scaled: bool, loss: Callable[[Distribution], Tensor]) -> Tensor:
     """The loss with the temperature in the target alone, or in the model as well."""
     if not temperature_scaled or target.tau is None:
-        return loss(model)
-    return target.tau**2 * loss(model.scaled(1.0 / target.tau))
+        return or_inf(loss(model))
+    return or_inf(target.tau**2 * loss(model.scaled(1.0 / target.tau)))

@@ -79,7 +79,7 @@ class ScoredCandidates:
                 f"{type(self.reward).__name__} takes all references together and cannot weigh them: ref_weights must be equal or 0"
             )
         # Both are checked already, so that the reward need not do it again as it does when it is called.
-        self.rewards = self.reward.score(*aligned(cands.sentences, self.references))  # r(y_s, y_i): [B, S, R]
+        self.rewards = self.reward.checked_score(*aligned(cands.sentences, self.references))  # r(y_s, y_i): [B, S, R]
         self._base = log_base_measure(cands, estimator)
         self._counted = self._base > -math.inf
         nonempty = self._counted.any(1)

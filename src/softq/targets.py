@@ -117,11 +117,11 @@ def raml(
     _check_exact(estimator, k)
     refs, weights = _references(space, refs, ref_weights)
     reward = _reward_for(space, reward)
-    if isinstance(space, LabelSequence):  # q factorises over positions unless neighbours are forbidden
+    if isinstance(space, LabelSequence) and reward.position_free:  # q factorises over positions unless neighbours are forbidden
         labels = torch.eye(space.scores.shape[-1], dtype=space.dtype, device=space.device)
         payoff = space.payoff(refs, reward.on_parts(labels / tau))
     else:
-        payoff = space.with_scores(reward.on_parts(_indicators(space, refs, 1.0 / tau)))  # r(·, y_i) / τ: [*B, R, *parts]
+        payoff = space.with_scores(_part_rewards(space, refs, reward, tau))  # r(·, y_i) / τ: [*B, R, *parts]
     return Target(space, payoff, refs, weights, tau, f"raml:tau={tau:g}:{reward.signature}")
 
 
@@ -171,7 +171,7 @@ def sqdml(
     _check_exact(estimator, k)
     refs, weights = _references(space, refs, ref_weights)
     reward = _reward_for(space, reward)
-    rewards = reward.on_parts(_indicators(space, refs, 1.0 / tau))  # r(·, y_i) / τ: [*B, R, *parts]
+    rewards = _part_rewards(space, refs, reward, tau)  # r(·, y_i) / τ: [*B, R, *parts]
     batch = len(space.batch_shape)
     mean = (weights.reshape(*weights.shape, *[1] * (rewards.dim() - weights.dim())) * rewards).sum(batch, keepdim=True)
     return Target(space, space.with_scores(mean), refs, weights, tau, f"sqdml:tau={tau:g}:{reward.signature}")
@@ -360,10 +360,19 @@ def _reward_for(space: Distribution, reward: Reward | None) -> PartReward:
     return reward
 
 
-def _indicators(space: Distribution, refs: Tensor, value: float) -> Tensor:
-    """``value`` on the parts of each reference, ``[*B, R, *parts]``."""
+def _part_rewards(space: Distribution, refs: Tensor, reward: PartReward, tau: float) -> Tensor:
+    """r(part, y_i) / τ for all parts of the space and each reference, ``[*B, R, *parts]``: linear in the indicator of the reference's."""
     batch = len(space.batch_shape)
-    return space.indicator(refs.movedim(batch, 0), value).movedim(0, batch)
+    right = space.indicator(refs.movedim(batch, 0), 1.0 / tau).movedim(0, batch)
+    found = reward.on_parts(right)
+    if reward.position_free:  # one of softq's own
+        return found
+    if not isinstance(found, Tensor) or found.shape != right.shape:
+        got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise RewardError(f"{type(reward).__name__}.on_parts must return a tensor shaped like its argument, {list(right.shape)}, got {got}")
+    if not bool(found.isfinite().all()):
+        raise RewardError(f"{type(reward).__name__}.on_parts must return finite numbers; forbid outputs by -inf scores instead")
+    return found.detach().to(right)
 
 
 def _mean(weights: Tensor, values: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class TemperaturePoint(NamedTuple):
     entropy: float
     """In nats; for RAML the mean over references of the entropy of q(·|y_i)."""
     expected_edits: float
-    """E[edits to the nearest reference]."""
+    """E[edits to the nearest reference]; of a `HammingCurve`, E[words that differ from the reference in their place]."""
     effective_sample_size: float
     """Of the weights; infinite where nothing is sampled."""
 
@@ -169,8 +169,8 @@ class HammingCurve(TemperatureCurve):
             raise DtypeError(f"vocab must be a whole number from 2, got {vocab!r}")
         self.vocab = vocab
         self.lengths = torch.as_tensor(lengths, dtype=torch.float64).reshape(-1)
-        if not len(self.lengths) or bool((self.lengths < 0).any()):
-            raise LengthError("lengths must hold at least one length, none of them negative")
+        if not len(self.lengths) or bool((~(self.lengths >= 0) | (self.lengths != self.lengths.round())).any()):
+            raise LengthError("lengths must hold at least one length, whole numbers and none of them negative")
         self.rescale = rescale
 
     def at(self, tau: float) -> TemperaturePoint:

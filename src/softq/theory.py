@@ -117,7 +117,10 @@ def theorem2_bounds(c: float, gamma: float) -> Theorem2Bounds:
     if not (c > 0.0 and 0.0 < gamma < 1.0):
         raise ScoreError(f"Theorem 2 needs c > 0 and 0 < gamma < 1, got c={c} and gamma={gamma}")
     cb = c * gamma**2 / (1.0 - gamma) ** 2
-    return Theorem2Bounds(1.0 / (1.0 + math.exp(cb)), 1.0 / math.expm1(cb), -math.log1p(-math.exp(-cb)))
+    none = math.exp(-cb)  # 0 where cb is large, and then so are all bounds
+    if none == 1.0:  # cb is too small to tell from 0
+        return Theorem2Bounds(0.5, math.inf, math.inf)
+    return Theorem2Bounds(none / (1.0 + none), none / -math.expm1(-cb), -math.log1p(-none))
 
 
 def bayes_rule(p: Tensor, rewards: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import torch
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 import softq
+from softq.cli.shared import results_console
 from softq.data.text import number_words, read_references
 from softq.errors import DataError, TemperatureError
 from softq.rewards import NegativeHamming, Reward, named_reward
@@ -114,10 +114,10 @@ def _suggest(curve: TemperatureCurve, mass: float) -> float | str:
 
 
 def _print(points: list[TemperaturePoint], suggestions: list[tuple[float, float | str]], title: str) -> None:
-    console = Console()
+    console = results_console()
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left")
     for column in ("tau", "E\\[r]", "entropy", "E\\[edits]", "ESS", "q(references)"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", overflow="fold")
     table.add_column("")
     for point in points:
         worth = f"{point.effective_sample_size:.1f}" if math.isfinite(point.effective_sample_size) else "exact"

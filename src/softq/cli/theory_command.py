@@ -15,7 +15,7 @@ from rich.table import Table
 import softq
 from softq.cli import curves
 from softq.cli.curves import Objective, RewardName
-from softq.cli.shared import one_line_errors
+from softq.cli.shared import one_line_errors, results_console
 from softq.errors import DataError
 from softq.ranges import parse_taus
 from softq.rewards import Matrix
@@ -48,7 +48,7 @@ def theory(
     size: Annotated[int, typer.Option(min=2, help="Candidates per example, references included.")] = 100,
     max_n: Annotated[int, typer.Option(min=1, help="Longest n-gram that candidates replace.")] = 4,
     examples: Annotated[int, typer.Option(min=1, help="Read at most so many lines.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Of the candidates.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the candidates.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves there (.svg, .png or .pdf; needs matplotlib).", dir_okay=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
@@ -135,12 +135,12 @@ def _as_json(table: TheoryTable, problem: Problem, grid: int) -> dict[str, objec
 
 
 def _show(table: TheoryTable, grid: int) -> None:
-    console = Console()
+    console = results_console()
     grown = Table(
         title=f"The paper's four-class problem on a {grid} × {grid} grid", box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left"
     )
     for column in ("tau", "KL(Q‖Q')", "mean KL", "Hoeffding", "closed", "Thm 1", "RAML", "SQDML"):
-        grown.add_column(column, justify="right")
+        grown.add_column(column, justify="right", overflow="fold")
     for row in table.rows:
         bounds = (f"{value:.4f}" for value in (row.mean_kl, row.hoeffding, row.closed_form, row.theorem1))
         grown.add_row(f"{row.tau:g}", f"{row.kl:.6f}", *bounds, f"{row.reward_raml:.5f}", f"{row.reward_sqdml:.5f}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from softq.errors import DtypeError, InfeasibleError, ShapeError
 from softq.kernels import sum_of_inner
 from softq.kernels.scan import forbids
-from softq.numerics import length_mask
+from softq.numerics import length_mask, or_inf
 
 T = TypeVar("T")
 
@@ -133,9 +133,9 @@ class Distribution(ABC):
         return self.log_partition - self.expected_score(self)
 
     def cross_entropy(self, model: Distribution) -> Tensor:
-        """H(self, model) = log Z(model) - E_self[score_model], ``[*B]``; +inf where the model forbids an output."""
+        """H(self, model) = log Z(model) - E_self[score_model], ``[*B]``; +inf where the model forbids an output, or all."""
         self.check_same_space(model)
-        return model.log_partition - self.expected_score(model)
+        return or_inf(model.log_partition - self.expected_score(model))
 
     def kl(self, model: Distribution) -> Tensor:
         """KL(self ‖ model) = H(self, model) - H(self), ``[*B]``."""

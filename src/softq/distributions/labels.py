@@ -13,7 +13,7 @@ from softq.distributions.base import Distribution, draw_classes, softmax
 from softq.errors import ShapeError
 from softq.kernels.counts import flat_off_diagonal, flat_pair_products, label_rows, pair_products, softmax_rows
 from softq.kernels.scan import find_bad_row, forbids
-from softq.numerics import logsumexp
+from softq.numerics import logsumexp, matmul
 
 
 class LabelSequence(Distribution):
@@ -120,7 +120,7 @@ class Independent(LabelSequence):
         if each_step:
             return before.unsqueeze(-1) * after.unsqueeze(-2)
         if self.marginals.requires_grad:
-            return (before.transpose(-1, -2) @ after).unsqueeze(-3)
+            return matmul(before.transpose(-1, -2), after).unsqueeze(-3)
         found = pair_products(self.marginals.reshape(self.batch_shape.numel(), *self.marginals.shape[-2:]))
         return found.reshape(*self.batch_shape, *found.shape[1:])
 

@@ -69,6 +69,17 @@ class DependencyTree(Distribution):
         chosen = arcs.gather(-2, heads.unsqueeze(-2)).squeeze(-2)
         return self.zero_padding(chosen).sum(-1)
 
+    def check_same_space(self, model: Distribution) -> None:
+        super().check_same_space(model)
+        if isinstance(model, DependencyTree) and ((model.projective and not self.projective) or (self.multiroot and not model.multiroot)):
+            raise ShapeError(
+                f"the model's trees must include those of the target: the target is a {self._kind()}, the model a {model._kind()}, "
+                "which leaves some of them out"
+            )
+
+    def _kind(self) -> str:
+        return f"{type(self).__name__} with {'any number of roots' if self.multiroot else 'one root'}"
+
     def expected_parts(self, model: Distribution) -> tuple[Tensor, ...]:
         return (self.marginals,)
 

@@ -12,7 +12,7 @@ from softq.errors import DataError, SoftqError, TemperatureError
 
 T = TypeVar("T")
 
-_COLDEST, _HOTTEST = 1e-9, 1e15  # beyond, a reward divided by the temperature is no number
+_COLDEST, _HOTTEST = 1e-9, 1e8  # beyond, a reward divided by the temperature is no number, or all rewards are the same
 _WAIT = 300  # milliseconds of silence before what is typed is read
 
 

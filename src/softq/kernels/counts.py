@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from softq.kernels.jit import as_array, dot, jit, run_batch, zeros
+from softq.numerics import matmul
 
 
 def label_rows(table: Tensor, labels: Tensor, lengths: Tensor) -> Tensor:
@@ -61,7 +62,7 @@ def _pair_counts(first: int, stride: int, labels: Any, lengths: Any, found: Any)
 def pair_products(marginals: Tensor) -> Tensor:
     """Σ_t μ_t(i) μ_{t+1}(j) of independent positions ``[N,n,K]`` (0 on padding): ``[N,1,K,K]``."""
     if not marginals.is_cpu:
-        return (marginals[:, :-1].transpose(1, 2) @ marginals[:, 1:]).unsqueeze(1)
+        return matmul(marginals[:, :-1].transpose(1, 2), marginals[:, 1:]).unsqueeze(1)
     batch, size, count = marginals.shape
     found = torch.empty(batch, 1, count, count, dtype=marginals.dtype)
     run_batch(_pair_products, batch, batch * size * count * count, *(as_array(x) for x in (marginals, found)))

@@ -66,7 +66,7 @@ def replace_ngrams(
     batch, size, _ = tokens.shape
     fixed, found = np.zeros(batch, np.int64), np.zeros(batch, np.int64)
     rows = tokens.reshape(batch * size, tokens.shape[2])
-    ref_rows = refs.reshape(-1, refs.shape[2])
+    ref_rows = refs.reshape(refs.shape[0] * refs.shape[1], refs.shape[2])
     run_batch(
         _replace_kernel, batch, 100 * batch * size, ref_rows, ref_lengths, seeds, max_n, keep_last, pad, *law.arguments(),
         place_keys(refs.shape[2] + 1), rows, lengths, log_prob, fixed, found,

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from softq.errors import ShapeError
+from softq.errors import RewardError, ShapeError
 from softq.sentences import Sentences, aligned, check_sentences, check_tokens
 
 
@@ -54,7 +54,23 @@ class Reward(ABC):
             float64 ``[B, S, R]`` (``[B, S, 1]`` if not ``pairwise``) in natural units, 0 where either is missing.
 
         """
-        return self.score(*check_pair(candidates, lengths, references, ref_lengths))
+        return self.checked_score(*check_pair(candidates, lengths, references, ref_lengths))
+
+    def checked_score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        """The same of checked sentences: `score`, if it is what it should be, detached."""
+        found = self.score(candidates, references)
+        want = (*candidates.lengths.shape, references.lengths.shape[1] if self.pairwise else 1)
+        if not isinstance(found, Tensor) or found.shape != want:
+            got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise RewardError(f"{type(self).__name__}.score must return a tensor of shape {list(want)}, [B, S, R], got {got}")
+        bad = ~found.isfinite()
+        if bool(bad.any()):
+            b, s, r = bad.nonzero()[0].tolist()
+            raise RewardError(
+                f"{type(self).__name__}.score must return finite numbers, got {float(found[b, s, r])} for example {b}, candidate {s}, "
+                f"reference {r}"
+            )
+        return found.detach().double()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.signature})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from softq.errors import DtypeError, OutputError, RewardError, ShapeError
 from softq.kernels.edits import equal, equal_positions
+from softq.numerics import matmul
 from softq.rewards.base import Reward, as_float, both_present
 from softq.sentences import Sentences
 
@@ -27,6 +29,9 @@ class PartReward(Reward):
     parts: ClassVar[Parts]
     decomposes = True
 
+    position_free: ClassVar[bool] = False
+    """Whether the reward of a label depends on the right one alone and not on its place, so that a table ``[K, K]`` says all of it."""
+
     @abstractmethod
     def on_parts(self, reference: Tensor) -> Tensor:
         """Reward of each part, shaped like ``reference``, the indicator of the reference's parts; linear in it."""
@@ -35,6 +40,7 @@ class PartReward(Reward):
 class _Match(PartReward):
     """One for each part that is also in the reference."""
 
+    position_free = True
     name: ClassVar[str]
 
     @property
@@ -106,10 +112,14 @@ class Attachment(_Match):
 class _Table(PartReward):
     """A full table of rewards, row: what is predicted, column: what is right."""
 
+    position_free = True
     name: ClassVar[str]
 
     def __init__(self, table: Tensor) -> None:
-        table = torch.as_tensor(table).detach()
+        try:
+            table = torch.as_tensor(table).detach()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DtypeError(f"the reward table must be a tensor [K, K] or a list of K lists of K numbers each, got {table!r}") from error
         if not table.dtype.is_floating_point:
             if table.dtype == torch.bool or table.dtype.is_complex:
                 raise DtypeError(f"the reward table must hold real numbers, got {table.dtype}")
@@ -135,7 +145,7 @@ class _Table(PartReward):
             size = self.table.shape[0]
             raise ShapeError(f"the reward table is for {size} {self.parts}, the output space has {reference.shape[-1]}")
         # Padding has no reference part and so no reward: an all-zero row stays zero.
-        return reference @ self.table.to(reference).T
+        return matmul(reference, self.table.to(reference).T)
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         width = min(candidates.tokens.shape[2], references.tokens.shape[2])
@@ -182,8 +192,9 @@ class TokenReward(_Table):
     name = "token-reward"
 
     @classmethod
-    def weighted(cls, weights: Tensor) -> TokenReward:
+    def weighted(cls, weights: Tensor | Sequence[float]) -> TokenReward:
         """Token accuracy in which a hit on label k earns ``weights[k]``."""
+        weights = torch.as_tensor(weights)
         if weights.dim() != 1:
             raise ShapeError(f"weights must have shape [K], got {list(weights.shape)}")
         return cls(torch.diag(weights))
