@@ -131,7 +131,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (["missing.toml"], ["there is no file missing.toml"]),
         (["classification", "--epoch", "3"], ["there is no flag --epoch, did you mean --epochs?"]),
         (["classification", "--epochs", "0"], ["[training]: epochs must be at least 1, got 0"]),
-        (["classification", "--objective", "raml"], ["raml needs a temperature, such as tau = 1.0"]),
+        (["classification", "--objective", "raml"], ["raml needs a temperature in units of its reward, such as tau = 0.2 for BLEU"]),
         (["classification", "epochs", "3"], ["expected a flag like --epochs 10, got 'epochs'"]),
         ([*TRAIN[1:], "--out", "file/run"], ["cannot write to file/run: Not a directory; nothing was begun there"]),
         ([*TRAIN[1:], "--learning-rate", "1e30", "--out", "wild"], ["is not finite", "nonfinite.safetensors"]),

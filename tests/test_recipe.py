@@ -115,7 +115,7 @@ def test_what_is_refused(table, message):
     [
         ({"objective": {"tau": 1.0}}, "[objective]: ml has no temperature: leave out tau"),
         ({"objective": {"temperature_scaled": True}}, "ml has no temperature"),
-        ({"objective": {"name": "raml"}}, "raml needs a temperature, such as tau = 1.0"),
+        ({"objective": {"name": "raml"}}, "raml needs a temperature in units of its reward, such as tau = 0.2 for BLEU"),
         ({"objective": {"name": "raml", "tau": 0.0}}, "tau must be positive and finite, got 0.0"),
         ({"objective": {"name": "qraml", "tau": 1.0}}, "did you mean 'raml'?"),
         ({"data": {"inputs": 0}}, "inputs must be at least 1, got 0"),

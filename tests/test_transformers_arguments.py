@@ -15,6 +15,7 @@ REFUSED = [
     ({"objective": "reinforce"}, "objective must be one of ml, raml, sqdml, got 'reinforce'"),
     ({"estimator": "best"}, "estimator must be one of set, paper, importance, got 'best'"),
     ({"corpus_metric": "comet"}, "corpus_metric must be one of bleu, chrf, none, got 'comet'"),
+    ({"candidates": ["ngram"]}, "candidates must be a text, several joined by \\+ as in 'ngram\\+model', got"),
     ({"candidates": "ngram+beam"}, "candidates must be one of ngram, hamming, edit, recombined, model, dataset, got 'beam'"),
     ({"candidates": "ngram+ngram"}, "candidates must name each source once, got 'ngram\\+ngram'"),
     ({"candidate_size": 0}, "candidate_size must be a whole number from 1, got 0"),

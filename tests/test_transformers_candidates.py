@@ -310,6 +310,33 @@ def test_a_function_of_strings_sees_each_pair_once_in_a_call(tmp_path):
     assert target.weights[0].tolist() == pytest.approx(softmax([0.5, 0.5, 0.5, 0.0], 0.5).tolist(), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda candidates, references, *, sources: [], lambda candidates, references, src: [], lambda sources, references: []],
+)
+def test_a_function_of_other_arguments_is_refused_at_once(wrong):
+    with pytest.raises(RewardError, match="if asked for by this name, sources, in this order, got"):
+        as_text_reward(wrong, tokenizer())
+
+
+def test_a_class_is_no_reward():
+    with pytest.raises(RewardError, match=r"got the class RougeL: give RougeL\(\)"):
+        as_text_reward(RougeL, tokenizer())
+
+
+@pytest.mark.parametrize("function", [lambda a, b: [], lambda a, b, more=1: [], lambda *both: [], lambda a, b, **more: []])
+def test_functions_of_two_lists(function):
+    assert as_text_reward(function, tokenizer()).function is function
+
+
+def test_a_text_that_is_judged_twice_has_the_mean(tmp_path):
+    row = {"labels": [9, END], "candidates": [[5, 6, END], [5, 6], [7, 8, END]], "candidate_rewards": [1.0, 0.0, 0.5]}
+    _, (found,) = targets_of(tmp_path, [row], candidates="dataset", tau=1.0)
+    assert found == {(5, 6, END): pytest.approx(0.5), (7, 8, END): pytest.approx(0.5)}
+    with pytest.raises(DataError, match="must be equally many each time"):
+        targets_of(tmp_path, [row | {"candidate_rewards": [[1.0], [0.0, 1.0], [0.5]]}], candidates="dataset")
+
+
 def test_a_function_that_takes_sources_is_given_them(tmp_path):
     calls = []
 
@@ -342,7 +369,7 @@ def test_sources_are_the_third_argument():
     def by_name(candidates, references, *, sources=()): ...
 
     for function in (first, fourth):
-        with pytest.raises(RewardError, match="takes candidates, references and sources, in this order, got a function of"):
+        with pytest.raises(RewardError, match="if asked for by this name, sources, in this order, got"):
             as_text_reward(function, tokenizer())
     for function in (by_name, max):
         reward = as_text_reward(function, tokenizer())

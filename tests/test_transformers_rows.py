@@ -134,6 +134,58 @@ def test_batches(tmp_path):
         trainer_for(tiny("t5"), tmp_path).data_collator([{"labels": [5]}])
 
 
+@pytest.mark.parametrize("name", ["t5", "gpt2"])
+def test_padding_of_a_row_is_not_read(name, tmp_path):
+    collate = trainer_for(tiny(name), tmp_path).data_collator
+    plain = [{"input_ids": [5, 6, 7], "labels": [8, END]}, {"input_ids": [9], "labels": [10, END]}]
+    padded = [
+        {"input_ids": torch.tensor([PAD, 5, 6, 7]), "attention_mask": torch.tensor([0, 1, 1, 1]), "labels": [8, END]},
+        {"input_ids": (9, PAD, PAD), "attention_mask": [1, 0, 0], "labels": ([10, END],)},
+    ]
+    found, right = collate(padded), collate(plain)
+    assert all(torch.equal(found[key], right[key]) for key in ("input_ids", "attention_mask", "labels"))
+    assert found["softq_rows"] == right["softq_rows"]
+    for mask, message in (([1], r"must have a number for each of its 2 input_ids, got \[1\]"), ([0, 0], "hides all of its input_ids")):
+        with pytest.raises(DataError, match=message):
+            collate([{"input_ids": [5, 6], "attention_mask": mask, "labels": [8]}])
+
+
+def test_an_answer_in_the_prompt_is_refused(tmp_path):
+    collate = trainer_for(tiny("gpt2"), tmp_path).data_collator
+    with pytest.raises(DataError, match="must be the prompt alone and 'labels' the completion, got both in input_ids"):
+        collate([{"input_ids": [5, 6, 7, END], "labels": [-100, -100, 7, END]}])
+    assert collate([{"input_ids": [5, 6, 7], "labels": [5, 6, END]}])["labels"].tolist() == [[-100] * 3 + [5, 6, END]]
+
+
+def test_texts_of_a_row_are_checked():
+    encode = RowEncoder(tokenizer(), causal=False)
+    row = {"source": "ba", "references": ["be"]}
+    right = encode(row | {"candidates": ["bi", "bo"], "candidate_rewards": [0.5, 1.0]})
+    arrays = {"references": np.array(["be"]), "candidates": np.array(["bi", "bo"]), "candidate_rewards": np.array([0.5, 1.0])}
+    assert encode(row | arrays) == right
+    for change, message in [
+        ({"candidates": "the dog"}, "'candidates' of a row must be a list of texts, got 'the dog'"),
+        ({"candidates": [5]}, r"'candidates' of a row must be a list of texts, got \[5\]"),
+        ({"references": 3}, "'references' of a row must be a list of texts, got 3"),
+        ({"references": [None]}, "'references' of a row must be a list of texts"),
+        ({"references": ["be", " "]}, "a reference is empty, which leaves nothing to be said: remove it from the row of source 'ba'"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            encode(row | change)
+    with pytest.raises(DataError, match="expected a list of rows, got columns"):
+        encode.all({"source": ["ba"], "references": ["be"]})
+    with pytest.raises(DataError, match="a row must be a mapping"):
+        encode.all(["ba"])
+
+
+@pytest.mark.parametrize(
+    ("causal", "limits", "least"), [(True, {"max_target": 1}, 2), (False, {"max_source": 0}, 1), (True, {"max_source": 0.5}, 1)]
+)
+def test_limits_are_checked(causal, limits, least):
+    with pytest.raises(DataError, match=f"must be a whole number from {least}"):
+        RowEncoder(tokenizer(), causal=causal, **limits)
+
+
 def test_special_numbers():
     model = tiny("bart")
     model.generation_config.eos_token_id = [END, 7]

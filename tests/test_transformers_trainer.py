@@ -386,3 +386,13 @@ def test_a_model_without_padding_is_padded_with_its_end(ends, wanted, tmp_path):
         holder.eos_token_id = None
     with pytest.raises(ModelError, match="neither tokenizer nor model names a padding token: set pad_token_id in model"):
         trainer_for(model, tmp_path)
+
+
+@pytest.mark.parametrize("trial", [False, True])
+def test_models_may_be_made_by_a_function(trial, tmp_path):
+    rows = random_rows(8, references=2)
+    losses = []
+    for given in ({"model_init": (lambda trial: tiny("t5")) if trial else (lambda: tiny("t5"))}, {"model": tiny("t5")}):
+        trainer = RewardAugmentedTrainer(args=arguments(tmp_path, max_steps=2), train_dataset=rows, **given)
+        losses.append(trainer.train().training_loss)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

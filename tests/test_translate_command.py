@@ -282,6 +282,10 @@ def test_scores_of_text(files, tmp_path):
         assert facts[name] == pytest.approx(float(metric(rows.sum(0))))
     assert facts["exact_match"] == pytest.approx(1 / 3)
     assert (facts["perplexity"], facts["predictions"]) == (None, str(tmp_path / "hyp"))
+    texts = ["The cat sat there.", "A cat sat here.", "The cat is there."], ["No.", "Never."], ["<unk> rain!", "It rains!"]
+    (tmp_path / "test.jsonl").write_text(lines(json.dumps({"source": "x", "references": several}) for several in texts))
+    objects = told(softq("evaluate", "--predictions", tmp_path / "hyp", tmp_path / "test.jsonl", "--json"))
+    assert {name: objects[name] for name in TRANSLATION_METRICS} == {name: facts[name] for name in TRANSLATION_METRICS}
     split = told(softq("evaluate", "--predictions", tmp_path / "hyp", tmp_path / "ref", "--tokenizer", "space", "--json"))
     assert split["length_ratio"] == pytest.approx(6 / 7)
     compared = told(softq("evaluate", "--predictions", tmp_path / "hyp", tmp_path / "ref", "--against", tmp_path / "other", "--json"))

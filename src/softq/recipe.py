@@ -54,7 +54,9 @@ class Objective:
             raise RecipeError("ml has no temperature: leave out tau and temperature_scaled, or choose raml or sqdml")
         if self.name != "ml":
             if self.tau is None:
-                raise RecipeError(f"{self.name} needs a temperature, such as tau = 1.0")
+                raise RecipeError(
+                    f"{self.name} needs a temperature in units of its reward, such as tau = 0.2 for BLEU; see docs/temperature.md"
+                )
             check_tau(self.tau)
 
     def __str__(self) -> str:

@@ -71,7 +71,8 @@ def evaluate(
         typer.Option(
             help="Score a file instead: one whose last column was predicted and whose last but one is true; or predicted trees (CoNLL-U), "
             "lines of text, or captions (an image, a tab and a caption, or a caption for each image in order), with files of the true "
-            "ones in place of MODEL and FILE.",
+            "ones in place of MODEL and FILE. Of text these are references alone, several on a line between tabs (cut the sources off), or "
+            ".jsonl with the key references.",
             dir_okay=False,
         ),
     ] = None,

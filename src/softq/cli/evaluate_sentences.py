@@ -27,6 +27,7 @@ from softq.errors import DataError, DependencyError
 from softq.evaluate import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, translation_statistics
 from softq.generation.examples import Examples
 from softq.generation.perplexity import perplexity
+from softq.tasks.lm_data import is_jsonl, read_rows
 
 _AT_A_TIME = 1000  # sentences
 _TITLES = {
@@ -132,9 +133,12 @@ def guessed_words(text: str, plain: PlainWords) -> list[str]:
 
 
 def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]]:
-    """References of each line; tabs separate those of one line, and files may add more."""
+    """References of each line; tabs separate those of one line, or it is an object with them, and files may add more."""
     columns = []
     for path in files:
+        if is_jsonl(path):
+            columns.append([row["references"] for row in read_rows(path)])
+            continue
         lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
         empty = next((number for number, several in enumerate(lines, start=1) if not all(several)), None)
         if empty is not None:

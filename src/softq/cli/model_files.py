@@ -64,8 +64,9 @@ def model_format(path: Path) -> str:
 def _no_model(path: Path, reason: str) -> DataError:
     return DataError(
         f"{path} is not a model of softq ({reason}): expected a tagger or a parser, as a run folder of softq train ner or softq train "
-        "parsing, or a file of CRFTagger.save or DependencyParser.save; or a translator or a captioner, as a run folder of "
-        "softq train translation or softq train captioning"
+        "parsing, or a file of CRFTagger.save or DependencyParser.save; a translator or a captioner, as a run folder of "
+        "softq train translation or softq train captioning; or a Hugging Face model, as a run folder of softq train lm or a folder of "
+        "save_pretrained"
     )
 
 

@@ -41,14 +41,15 @@ def read_rows(*paths: Path) -> Rows:
 
     Tab-separated sources and references may also be files of their own, whose lines belong together.
     """
-    if _is_jsonl(paths[0]):
+    if is_jsonl(paths[0]):
         if len(paths) > 1:
             raise DataError(f"{paths[0]} has sources and references: expected one file, got {len(paths)}")
         return _read_jsonl(paths[0])
     return _rows(read_bitext(*paths))
 
 
-def _is_jsonl(path: Path) -> bool:
+def is_jsonl(path: Path) -> bool:
+    """Whether a file holds an object on each line."""
     return any(path.name.endswith(f".jsonl{packed}") for packed in ("", ".gz", ".xz"))
 
 

@@ -73,6 +73,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         super().__post_init__()
         for name, choices in (("objective", ObjectiveName), ("estimator", Estimator), ("corpus_metric", CorpusMetric)):
             _check_choice(name, getattr(self, name), get_args(choices))
+        if not isinstance(self.candidates, str):
+            raise RecipeError(f"candidates must be a text, several joined by + as in 'ngram+model', got {self.candidates!r}")
         for kind in self.candidate_kinds:
             _check_choice("candidates", kind, get_args(CandidateKind))
         if len(set(self.candidate_kinds)) < len(self.candidate_kinds):

@@ -160,15 +160,15 @@ class StepTargets:
 
     def _own(self, rows: Sequence[Row]) -> tuple[Candidates, dict[tuple[int, tuple[int, ...]], list[float]]]:
         """The user's candidates, and what is known of their rewards, by example and text."""
-        known: dict[tuple[int, tuple[int, ...]], list[float]] = {}
+        given: dict[tuple[int, tuple[int, ...]], list[list[float]]] = {}
         contents = []
         for b, row in enumerate(rows):
             if not row.candidates:
                 raise DataError("candidates 'dataset' needs the column 'candidates' with one or more texts in every row, a row has none")
             contents.append([strip_specials(text, self.specials)[0] for text in row.candidates])
             for content, rewards in zip(contents[b], row.rewards or [], strict=row.rewards is not None):
-                known[b, tuple(content)] = rewards
-        return Candidates(*Sentences.pack(contents)), known
+                given.setdefault((b, tuple(content)), []).append(rewards)
+        return Candidates(*Sentences.pack(contents)), {text: _mean_rewards(several) for text, several in given.items()}
 
     def _intact(self, cands: Candidates, references: Sentences) -> Candidates:
         """Without those in which a special token of the reference has changed; there are hardly ever any within a text."""
@@ -255,6 +255,13 @@ class Known(Reward):
                     raise DataError(f"candidate_rewards must give one number, or one for each of {count[b]} references, got {len(given)}")
                 values[b, s, references.present[b]] = torch.tensor(given, dtype=values.dtype)
         return values
+
+
+def _mean_rewards(several: Sequence[list[float]]) -> list[float]:
+    """Of a text that a row lists more than once, as two judges' scores of it."""
+    if len({len(rewards) for rewards in several}) > 1:
+        raise DataError(f"candidate_rewards of a text that stands twice must be equally many each time, got {several}")
+    return [sum(values) / len(several) for values in zip(*several, strict=True)]
 
 
 def _places(sentences: Sentences) -> Tensor:

@@ -86,6 +86,8 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
         return reward
     if isinstance(reward, str):
         return _named(reward, tokenizer)
+    if isinstance(reward, type):
+        raise RewardError(f"reward must be an object, got the class {reward.__name__}: give {reward.__name__}()")
     if callable(reward):
         if tokenizer is None:
             raise RewardError("a function of strings needs a tokenizer to make strings: give the trainer processing_class")
@@ -109,11 +111,13 @@ def _takes_sources(function: Function[..., Any]) -> bool:
     except ValueError:  # a function of C, which does not tell
         return False
     names = [parameter.name for parameter in found if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
-    if "sources" not in names:
-        return False
-    if names.index("sources") != _SOURCES:
-        raise RewardError(f"a reward takes candidates, references and sources, in this order, got a function of {', '.join(names)}")
-    return True
+    free = {parameter.name for parameter in found if parameter.default is not parameter.empty or parameter.kind == parameter.VAR_KEYWORD}
+    takes = names[_SOURCES : _SOURCES + 1] == ["sources"]
+    needed = [parameter.name for parameter in found if parameter.name not in free and parameter.kind != parameter.VAR_POSITIONAL]
+    if ("sources" in names and not takes) or not {*needed} <= {*names[: _SOURCES + takes]}:
+        every = ", ".join(parameter.name for parameter in found)
+        raise RewardError(f"a reward takes candidates, references and, if asked for by this name, sources, in this order, got ({every})")
+    return takes
 
 
 def _named(name: str, tokenizer: Any) -> Reward:

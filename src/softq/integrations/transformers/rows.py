@@ -43,6 +43,10 @@ class RowEncoder:
 
     def __init__(self, tokenizer: Any, *, causal: bool, max_source: int = 512, max_target: int = 128) -> None:
         self.tokenizer, self.causal, self.max_source, self.max_target = tokenizer, causal, max_source, max_target
+        least = 2 if causal else 1  # of a target: a token and the end of the text
+        for name, value, at_least in (("max_source", max_source, 1), ("max_target", max_target, least)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+                raise DataError(f"{name} must be a whole number from {at_least}, got {value!r}")
         if causal and tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no eos_token, and a text must end: set tokenizer.eos_token")
 
@@ -52,12 +56,9 @@ class RowEncoder:
 
     def all(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Many rows at once, which tokenizers are far quicker at than at one after the other; what was cut is counted in a warning."""
-        for row in rows:
-            for name in ("source", "references"):
-                if not row.get(name):
-                    raise DataError(f"a row needs {name!r}, got {sorted(row)}")
-        several = [[row["references"]] if isinstance(row["references"], str) else row["references"] for row in rows]
-        own = [row.get("candidates") or [] for row in rows]
+        if isinstance(rows, Mapping):
+            raise DataError("expected a list of rows, got columns: encode row by row, as Dataset.map does without batched=True")
+        several, own = [_references(row) for row in rows], [_texts(row, "candidates") for row in rows]
         sources, cut_sources = self._sources([row["source"] for row in rows])
         numbers, cut_targets = self._targets([text for texts in zip(several, own, strict=True) for part in texts for text in part])
         if cut_sources or cut_targets:
@@ -71,8 +72,9 @@ class RowEncoder:
             new: dict[str, Any] = {"input_ids": source, "labels": [next(targets) for _ in references]}
             if candidates:
                 new["candidates"] = [next(targets) for _ in candidates]
-            if row.get("candidate_rewards"):
-                new["candidate_rewards"] = row["candidate_rewards"]
+            rewards = _plain(row.get("candidate_rewards"))
+            if rewards:
+                new["candidate_rewards"] = rewards
             made.append(new)
         return made
 
@@ -113,6 +115,29 @@ class RowEncoder:
 
     def _tokenized(self, name: str, texts: Sequence[Any], **how: Any) -> list[Numbers]:
         return [list(row) for row in self.tokenizer(**{name: list(texts)}, verbose=False, **how)["input_ids"]] if texts else []
+
+
+def _references(row: Mapping[str, Any]) -> list[str]:
+    """The references of a row of text, checked; there is a source, too."""
+    if not isinstance(row, Mapping):
+        raise DataError(f"a row must be a mapping with 'source' and 'references', got {type(row).__name__}")
+    given = row.get("references")
+    references = ([given] if given else []) if isinstance(given, str) else _texts(row, "references")
+    for name, value in (("source", row.get("source")), ("references", references)):
+        if not value:
+            raise DataError(f"a row needs {name!r}, got {sorted(row)}")
+    if not all(text.strip() for text in references):
+        raise DataError(f"a reference is empty, which leaves nothing to be said: remove it from the row of source {row['source']!r}")
+    return references
+
+
+def _texts(row: Mapping[str, Any], name: str) -> list[str]:
+    found = _plain(row.get(name))
+    if found is None:
+        return []
+    if not isinstance(found, (list, tuple)) or not all(isinstance(text, str) for text in found):
+        raise DataError(f"{name!r} of a row must be a list of texts, got {found!r}")
+    return list(found)
 
 
 def _cut_behind_marks(prompt: Numbers, most: int, specials: Collection[int]) -> Numbers:
@@ -165,7 +190,9 @@ class RewardAugmentedCollator:
         first = [row.references[0] for row in wanted]
         batch: dict[str, Any] = {ROWS: wanted}
         if self.causal:
-            prompts = [_numbers(row.get("input_ids"), "input_ids") for row in rows]
+            for row in rows:
+                _check_prompt_alone(row)
+            prompts = [_source_numbers(row) for row in rows]
             batch |= _continued(prompts, first, self.pad)
             batch[PROMPTS] = Prompts(*left_padded(prompts, self.pad))._asdict()  # Trainer takes named tuples for plain ones
         else:
@@ -185,7 +212,7 @@ class RewardAugmentedCollator:
     def _encoder_inputs(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         if self.inputs is not None:
             return self.inputs([{name: value for name, value in row.items() if name not in COLUMNS} for row in rows])
-        sources = [_numbers(row.get("input_ids"), "input_ids") for row in rows]
+        sources = [_source_numbers(row) for row in rows]
         input_ids = right_padded(sources, self.pad)
         lengths = torch.tensor([len(source) for source in sources])
         return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long()}
@@ -213,8 +240,8 @@ def as_row(row: Mapping[str, Any]) -> Row:
     references = [_numbers(reference, "labels") for reference in several]
     candidates = [_numbers(text, "candidates") for text in _plain(row.get("candidates")) or []]
     listed = _rewards(_plain(row.get("candidate_rewards")), len(candidates))
-    source = _plain(row.get("input_ids"))
-    return Row(references, candidates, listed, source if isinstance(source, list) else [])
+    is_text = isinstance(_plain(row.get("input_ids")), (list, tuple))
+    return Row(references, candidates, listed, _source_numbers(row) if is_text else [])
 
 
 def _rewards(given: Any, count: int) -> list[list[float]] | None:
@@ -233,7 +260,39 @@ def _rewards(given: Any, count: int) -> list[list[float]] | None:
 
 
 def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, (Tensor, np.ndarray)) else value
+    """Tensors, arrays and tuples as lists, and lists of them."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, tuple):
+        value = list(value)
+    if isinstance(value, list) and value and isinstance(value[0], (Tensor, np.ndarray, tuple)):
+        return [_plain(part) for part in value]
+    return value
+
+
+def _source_numbers(row: Mapping[str, Any]) -> Numbers:
+    """What a model reads of a row: ``input_ids`` without those that ``attention_mask`` hides, such as padding."""
+    numbers, mask = _numbers(row.get("input_ids"), "input_ids"), _plain(row.get("attention_mask"))
+    if mask is None:
+        return numbers
+    if not isinstance(mask, list) or len(mask) != len(numbers):
+        raise DataError(f"'attention_mask' of a row must have a number for each of its {len(numbers)} input_ids, got {mask!r}")
+    kept = [number for number, seen in zip(numbers, mask, strict=True) if seen]
+    if not kept:
+        raise DataError("'attention_mask' of a row hides all of its input_ids")
+    return kept
+
+
+def _check_prompt_alone(row: Mapping[str, Any]) -> None:
+    """Rows for plain fine-tuning have prompt and completion in ``input_ids``; here the model would be given the answer."""
+    labels, source = _plain(row.get("labels")), _plain(row.get("input_ids"))
+    if not isinstance(labels, list) or not isinstance(source, list) or len(labels) != len(source) or labels[:1] != [IGNORED]:
+        return
+    if all(label in (IGNORED, number) for label, number in zip(labels, source, strict=True)):
+        raise DataError(
+            f"'input_ids' of a row must be the prompt alone and 'labels' the completion, got both in input_ids, and {IGNORED} for the "
+            "prompt in labels; with n such labels in front give input_ids[:n] and labels[n:], or use RowEncoder"
+        )
 
 
 def _numbers(value: Any, name: str) -> Numbers:

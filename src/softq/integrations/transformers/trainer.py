@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -79,7 +80,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         if not isinstance(args, RewardAugmentedArguments):
             raise RecipeError(f"args must be RewardAugmentedArguments, got {type(args).__name__}")
         tokenizer = more.get("processing_class")
-        core = core_of(model)
+        core = core_of(_first_model(more["model_init"]) if model is None and more.get("model_init") else model)
         self.causal = not core.config.is_encoder_decoder
         if self.causal and data_collator is not None:
             raise RecipeError("a causal model's rows are collated by softq; data_collator is for the inputs of encoder-decoders")
@@ -248,6 +249,12 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy kn
         if getattr(args, "group_by_length", False) or getattr(args, "train_sampling_strategy", "random") not in ("random", "sequential"):
             # Trainer draws such an order from the seed of all things, which a resumed run has left elsewhere
             torch.manual_seed(batch_seed(args.seed, self.collator.epoch))
+
+
+def _first_model(make: Any) -> Any:
+    """A model to look at, as Trainer makes them; training is as if it had not been made."""
+    with torch.random.fork_rng():
+        return make(*[None] * min(1, len(inspect.signature(make).parameters)))  # no trial yet
 
 
 def core_of(model: Any) -> Any:
