@@ -13,7 +13,7 @@ import softq
 from softq import theory
 from softq.cli.curves import RewardName
 from softq.errors import DataError, SoftqError, TemperatureError
-from softq.explorer import classes, drawing, sentence_tab, sentences
+from softq.explorer import classes, drawing, fields, sentence_tab, sentences
 from softq.explorer.classes import ClassStudy, ClassTable, parse_probabilities, parse_table, theorem2_constants
 from softq.explorer.sentences import SentenceSettings, SentenceStudy, SettingError, parse_references
 from softq.rewards import SentenceBLEU, named_reward
@@ -413,3 +413,9 @@ def test_every_refusal_is_softqs_own():
         for parse in (parse_table, parse_references, lambda one: parse_probabilities(one, 2)):
             with contextlib.suppress(SoftqError):
                 parse(text)
+
+
+def test_the_hottest_temperature_still_tells_decisions_apart():
+    study = ClassStudy(parse_table(classes.EXAMPLE, "costs"), parse_probabilities("0.7 0.22 0.08", 3))
+    assert study.agreement("raml", fields._HOTTEST) == pytest.approx(1.0, abs=1e-3)
+    assert study.mean_reward("raml", fields._HOTTEST) <= study.mean_reward("bayes", 1.0) + 1e-9
