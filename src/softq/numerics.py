@@ -28,7 +28,10 @@ def logsumexp(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
 
 def or_inf(loss: Tensor) -> Tensor:
     """A cross-entropy log Z - E[score], and +inf where the model forbids every output, so that log Z is -inf."""
-    return loss.masked_fill((loss == -math.inf) | loss.isnan(), math.inf)
+    # elsewhere than on the CPU the look at it would wait for the device; a minimum is NaN if anything is
+    if loss.device.type == "cpu" and loss.numel() and loss.detach().min().item() > -math.inf:
+        return loss
+    return loss.masked_fill(~(loss > -math.inf), math.inf)  # also NaN, where the expected score is -inf as well
 
 
 def inner(weights: Tensor, scores: Tensor, dims: Sequence[int]) -> Tensor:
