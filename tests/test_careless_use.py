@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import softq
+from ner_commands import softq as run_softq
+from ner_commands import well
 from softq.errors import DtypeError, LengthError, RewardError, ShapeError, TemperatureError, WeightError
 from softq.rewards import Matrix, PartReward, Reward, TokenReward
 from softq.temperature import CandidateCurve, HammingCurve
@@ -211,3 +213,14 @@ def test_small_things():
             HammingCurve(4, lengths)
     assert theorem2_bounds(c=1e6, gamma=0.9) == (0.0, 0.0, 0.0)
     assert theorem2_bounds(c=1e-320, gamma=0.01) == (0.5, math.inf, math.inf)
+
+
+def test_tables_are_whole_where_nobody_watches():
+    assert "…" not in well(run_softq("theory", "--tau", "0.01,10000", "--grid", 20))
+
+
+def test_a_seed_beyond_reason(tmp_path):
+    (tmp_path / "refs.txt").write_text("a b c\nd e\n")
+    found = run_softq("theory", "--references", tmp_path / "refs.txt", "--seed", 10**23)
+    assert found.exit_code == 2
+    assert "Invalid value for '--seed'" in found.output

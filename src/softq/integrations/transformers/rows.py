@@ -135,9 +135,9 @@ def _texts(row: Mapping[str, Any], name: str) -> list[str]:
     found = _plain(row.get(name))
     if found is None:
         return []
-    if not isinstance(found, (list, tuple)) or not all(isinstance(text, str) for text in found):
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise DataError(f"{name!r} of a row must be a list of texts, got {found!r}")
-    return list(found)
+    return found
 
 
 def _cut_behind_marks(prompt: Numbers, most: int, specials: Collection[int]) -> Numbers:
@@ -240,7 +240,7 @@ def as_row(row: Mapping[str, Any]) -> Row:
     references = [_numbers(reference, "labels") for reference in several]
     candidates = [_numbers(text, "candidates") for text in _plain(row.get("candidates")) or []]
     listed = _rewards(_plain(row.get("candidate_rewards")), len(candidates))
-    is_text = isinstance(_plain(row.get("input_ids")), (list, tuple))
+    is_text = isinstance(_plain(row.get("input_ids")), list)
     return Row(references, candidates, listed, _source_numbers(row) if is_text else [])
 
 
