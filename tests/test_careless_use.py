@@ -215,8 +215,13 @@ def test_small_things():
     assert theorem2_bounds(c=1e-320, gamma=0.01) == (0.5, math.inf, math.inf)
 
 
-def test_tables_are_whole_where_nobody_watches():
-    assert "…" not in well(run_softq("theory", "--tau", "0.01,10000", "--grid", 20))
+def test_tables_are_whole_where_nobody_watches(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    told = well(run_softq("theory", "--tau", "0.01,10000", "--grid", 20))
+    rows = [cells for line in told.splitlines() if (cells := line.split())[:1] in (["0.01"], ["10000"])]
+    assert [len(cells) for cells in rows] == [8, 8]
+    assert [float(cells[-2]) <= float(cells[-1]) for cells in rows] == [True, True]
+    assert float(rows[0][5]) == pytest.approx(1477.8112, abs=1e-3)  # Theorem 1: 2R/τ, R = e²
 
 
 def test_a_seed_beyond_reason(tmp_path):
