@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import softq
 from ner_commands import softq as run_softq
-from ner_commands import well
+from softq import cli
 from softq.errors import DtypeError, LengthError, RewardError, ShapeError, TemperatureError, WeightError
 from softq.rewards import Matrix, PartReward, Reward, TokenReward
 from softq.temperature import CandidateCurve, HammingCurve
@@ -215,9 +216,8 @@ def test_small_things():
     assert theorem2_bounds(c=1e-320, gamma=0.01) == (0.5, math.inf, math.inf)
 
 
-def test_tables_are_whole_where_nobody_watches(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    told = well(run_softq("theory", "--tau", "0.01,10000", "--grid", 20))
+def test_tables_are_whole_where_nobody_watches():
+    told = CliRunner().invoke(cli.app, ["theory", "--tau", "0.01,10000", "--grid", "20"], env={"COLUMNS": "80", "NO_COLOR": "1"}).stdout
     rows = [cells for line in told.splitlines() if (cells := line.split())[:1] in (["0.01"], ["10000"])]
     assert [len(cells) for cells in rows] == [8, 8]
     assert [float(cells[-2]) <= float(cells[-1]) for cells in rows] == [True, True]
