@@ -26,11 +26,22 @@ from torch import Tensor
 
 import softq
 from peers import load_supar
-from softq.data.conllu import TreeSentence, read_conllu
+from softq.formats.conllu import TreeSentence, read_conllu
 from timing import by_turns
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from biaffine import Batch, Corpus, Parser, TreeLoss, make_optimizer, make_steps, make_vocabularies, projective, take_step, target
+from biaffine import (
+    Batch,
+    Corpus,
+    Parser,
+    TreeLoss,
+    make_optimizer,
+    make_steps,
+    make_vocabularies,
+    projective,
+    take_step,
+    target,
+)
 
 BAR = 5.0  # projective trees: times faster than SuPar
 

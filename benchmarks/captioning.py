@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 import softq
 from sequences import machine_name, repeated_seconds, sentences, show, training
-from softq.generation.examples import Examples, Vectors
-from softq.generation.recipe import Candidates
-from softq.models.captioner import ImageCaptioner
-from softq.models.sequence import teacher_forcing
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.neural.examples import Examples, Vectors
+from softq.neural.modules.captioner import ImageCaptioner
+from softq.neural.modules.sequence import teacher_forcing
+from softq.neural.recipe import Candidates
 from softq.sentences import Sentences
 
 VOCAB, FEATURES, LENGTH, TAU = 10_102, 4_096, 11, 0.9
@@ -94,7 +94,8 @@ def plain_loop(name: str, steps: int, options: argparse.Namespace) -> dict[str, 
 
     def step() -> None:
         made = sampler(references, generator=generator)
-        target = objective(made, references, TAU, bleu, estimator="paper", k=settings.k, generator=generator)
+        measured = made.measure("paper", settings.k, generator=generator)
+        target = objective(measured, references, TAU, bleu)
         read, wanted, _ = (part.flatten(0, 1).to(device) for part in teacher_forcing(*target.outputs.sentences))
         adam.zero_grad()
         log_probs = model(seen.repeat_interleave(settings.k, 0).to(device), read, wanted)

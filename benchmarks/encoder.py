@@ -26,10 +26,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import save_file
-from torch import nn
 
-from softq.images import Encoder, load_encoder, read_picture, stream
-from softq.images.efficientnet import EfficientNetLite0, published_names
+from softq.neural.images import Encoder, load_encoder, read_picture, stream
+from softq.neural.images.efficientnet import EfficientNetLite0
 from timing import synchronize
 
 SIZES = {"224 × 224": (224, 224), "500 × 375": (500, 375), "2048 × 1536": (2048, 1536)}  # thumbnails, Flickr's and COCO's, a camera's
@@ -54,13 +53,7 @@ def make_images(folder: Path, width: int, height: int) -> list[Path]:
 
 def random_encoder(folder: Path) -> Encoder:
     """EfficientNet-Lite0 with random weights."""
-    weights = {}
-    layers = (module for module in EfficientNetLite0().modules() if isinstance(module, nn.Conv2d))
-    for layer, (conv, norm) in zip(layers, published_names(), strict=True):
-        weights[f"{conv}.weight"] = layer.weight.detach()
-        weights |= {f"{norm}.{part}": torch.ones(layer.out_channels) for part in ("weight", "running_var")}
-        weights |= {f"{norm}.{part}": torch.zeros(layer.out_channels) for part in ("bias", "running_mean")}
-    save_file(weights, folder / "weights.safetensors")
+    save_file(EfficientNetLite0().state_dict(), folder / "weights.safetensors")
     return load_encoder("efficientnet-lite0", folder / "weights.safetensors")
 
 
@@ -82,7 +75,7 @@ def decode(files: Sequence[Path], encoder: Encoder, threads: int) -> int:
 
 
 def run_through(files: Sequence[Path], encoder: Encoder, threads: int) -> int:
-    for batch in stream(files, encoder, threads=threads):
+    for batch in stream(files, encoder, workers=threads):
         if batch.corrupt:
             raise SystemExit(f"images made here cannot be read: {batch.corrupt}")
     return len(files)

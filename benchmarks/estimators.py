@@ -30,7 +30,7 @@ SIZES = [10, 20, 50, 100, 200, 500, 1000]
 SPACE = torch.tensor(list(itertools.product(range(WORDS), repeat=LENGTH)))
 BLEU = SentenceBLEU()
 
-Draw = Callable[[int, int, torch.Generator], softq.SampledTarget]
+Draw = Callable[[int, int, torch.Generator], softq.Target]
 
 
 def refs(count: int) -> torch.Tensor:
@@ -40,17 +40,18 @@ def refs(count: int) -> torch.Tensor:
 def ngram_set(estimator: str, share: float | None = None) -> Draw:
     """Targets on sets by n-gram replacement; with ``share``, a step uses that part of the set."""
 
-    def draw(size: int, repeats: int, generator: torch.Generator) -> softq.SampledTarget:
+    def draw(size: int, repeats: int, generator: torch.Generator) -> softq.Target:
         cands = NgramReplacement(WORDS, max_n=4, size=size)(refs(repeats), generator=generator)
         k = None if share is None else max(2, round(size * share))
-        return softq.raml(cands, refs(repeats), TAU, BLEU, estimator=estimator, k=k, generator=generator)
+        measured = cands.measure(estimator, k, generator=generator)
+        return softq.raml(measured, refs(repeats), TAU, BLEU)
 
     return draw
 
 
-def hamming_draws(size: int, repeats: int, generator: torch.Generator) -> softq.SampledTarget:
+def hamming_draws(size: int, repeats: int, generator: torch.Generator) -> softq.Target:
     cands = HammingStratified(WORDS, tau=1.0, size=size)(refs(repeats), generator=generator)
-    return softq.raml(cands, refs(repeats), TAU, BLEU, estimator="importance")
+    return softq.raml(cands.measure("importance"), refs(repeats), TAU, BLEU)
 
 
 ESTIMATORS: dict[str, Draw] = {
@@ -62,7 +63,7 @@ ESTIMATORS: dict[str, Draw] = {
 }
 
 
-def losses(target: softq.SampledTarget, log_probs: torch.Tensor) -> np.ndarray:
+def losses(target: softq.Target, log_probs: torch.Tensor) -> np.ndarray:
     """The loss of each repetition; sentences are read as numbers in base WORDS to find them in the space."""
     place = (target.outputs.tokens.clamp(min=0) * WORDS ** torch.arange(LENGTH - 1, -1, -1)).sum(-1)
     loss = softq.cross_entropy(target, log_probs[place])

@@ -44,7 +44,12 @@ from sequences import machine_name
 from softq.integrations.transformers import RewardAugmentedArguments, RewardAugmentedTrainer
 from softq.integrations.transformers.candidates import Row, StepTarget
 from softq.integrations.transformers.rows import TARGET
-from softq.integrations.transformers.scoring import Prompts, Scored, causal_log_probs, encoder_decoder_log_probs
+from softq.integrations.transformers.scoring import (
+    Prompts,
+    Scored,
+    causal_log_probs,
+    encoder_decoder_log_probs,
+)
 from timing import by_turns, synchronize
 
 SOURCES, CANDIDATES, SOURCE, TARGET_LENGTH = 32, 8, 64, 32

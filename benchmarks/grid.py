@@ -25,9 +25,9 @@ from torch import Tensor
 
 import softq
 from memory import peak_bytes
-from softq.kernels.perceptrons import mean_earned, train_steps
-from softq.models.perceptron import first_weights
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.neural.modules.perceptron import first_weights
+from softq.neural.perceptrons import mean_earned, train_steps
 from softq.tasks.classification import draw, target_rows
 from timing import by_turns, synchronize
 

@@ -26,11 +26,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softq.data.conll import Sentence, read_conll
-from softq.evaluate import SpanScores, span_statistics
-from softq.features import AttributeIndex, FeatureMatrix, TemplateIndex
-from softq.tagging import CRFObjective, CRFSettings, References, Tagger
-from softq.train.lbfgs import LBFGS
+from softq.formats.conll import Sentence, read_conll
+from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
+from softq.linear.lbfgs import LBFGS
+from softq.linear.tagging import CRFObjective, CRFSettings, References, Tagger
+from softq.metrics import SpanScores, span_statistics
 
 SENTENCES, MEAN_LENGTH, FEATURES, LABELS, VOCABULARY = 5_000, 15, 60, 9, 300_000
 BARS = {

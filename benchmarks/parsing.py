@@ -24,11 +24,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from softq.data.conllu import TreeSentence, read_conllu
-from softq.data.tree_world import TreeWorld
-from softq.evaluate import attachment_statistics, las, uas
-from softq.features import ArcIndex
-from softq.parsing import Descent, ParserSettings, Treebank, Trees
+from softq.formats.conllu import TreeSentence, read_conllu
+from softq.lab.worlds import TreeWorld
+from softq.linear.features import ArcIndex
+from softq.linear.parsing import Descent, ParserSettings, Treebank, Trees
+from softq.metrics import attachment_statistics, las, uas
 
 BARS = {
     "pass_seconds": 25.0,
@@ -78,7 +78,7 @@ def find_files(data: Path | None, sentences: int, folder: Path) -> tuple[Path, P
     world, made = TreeWorld(), []
     for seed, count in enumerate((sentences, sentences // 5)):
         made.append(folder / f"{seed}.conllu.gz")
-        made[-1].write_bytes(gzip.compress("".join(s.text(s.heads, s.relations) for s in world.draw(count, seed=seed)).encode()))
+        made[-1].write_bytes(gzip.compress("".join(s.text(s.heads, s.relations) for s in world.sample(count, seed=seed)).encode()))
     return made[0], made[1]
 
 
@@ -125,7 +125,7 @@ def bench_training(files: tuple[Path, Path], out: Path) -> dict[str, Any]:
 
 def bench_parsing(run: Path, dev: list[TreeSentence]) -> dict[str, Any]:
     """Sentences per second, from strings to trees with relations, and how many of them are right."""
-    from softq.parsing import Parser
+    from softq.linear.parsing import Parser
 
     parser, _ = Parser.load(run / "best.safetensors")
     found: dict[str, Any] = {}

@@ -221,9 +221,13 @@ def others(rounds: int) -> list[Row]:
     times = by_turns(calls, rounds=rounds)
     rows = [row(f"{name} 256×100", {"softq": ms}, figure("million samples/s", rate(25_600, ms))) for name, ms in times.items()]
     cands, reward = NgramReplacement(VOCAB, size=100)(refs), SentenceBLEU()
-    raml = partial(softq.raml, cands, refs, 0.1, reward)
-    calls = {"set": partial(raml, estimator="set"), "paper, k=10": partial(raml, estimator="paper", k=10)}
-    calls |= {"importance": partial(raml, estimator="importance"), "rewards alone": partial(reward, *cands.sentences, *refs)}
+
+    def raml(*measure: object) -> softq.Target:
+        return softq.raml(cands.measure(*measure), refs, 0.1, reward)
+
+    calls = {"set": partial(raml, "set"), "paper, k=10": partial(raml, "paper", 10)}
+    calls |= {"importance": partial(raml, "importance")}
+    calls |= {"rewards alone": partial(reward, *cands.sentences, *refs)}
     times = by_turns(calls, rounds=rounds, repeats=dict.fromkeys(calls, 3))
     return [*rows, row("softq.raml 256×100", {"softq": times["set"]}, *(figure(f"ms, {name}", ms) for name, ms in times.items()))]
 

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from softq.generation.examples import Examples
-from softq.generation.learner import SequenceLearner
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
-from softq.models.sequence import SequenceModel
-from softq.recipe import Objective
-from softq.train import OneProcess
+from softq.lab.recipe import Objective
+from softq.neural.examples import Examples
+from softq.neural.learner import SequenceLearner
+from softq.neural.modules.sequence import SequenceModel
+from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
+from softq.train import Judgement, OneProcess
 from timing import synchronize
 
 
@@ -36,9 +36,9 @@ class NoJudge:
         """No score."""
         return 0.0
 
-    def measures(self, model: SequenceModel) -> dict[str, float]:
-        """No measures."""
-        return {}
+    def judge(self, model: SequenceModel) -> Judgement:
+        """No counts and no measures."""
+        return Judgement({}, [{}])
 
     def notes(self, model: SequenceModel) -> dict[str, Tensor]:
         """No notes."""

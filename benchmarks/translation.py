@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 import softq
 from sequences import machine_name, repeated_seconds, sentences, show, training
-from softq.generation.examples import Examples
-from softq.generation.recipe import Candidates
-from softq.models.sequence import teacher_forcing
-from softq.models.translator import AttentionalTranslator
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.neural.examples import Examples
+from softq.neural.modules.sequence import teacher_forcing
+from softq.neural.modules.translator import AttentionalTranslator
+from softq.neural.recipe import Candidates
 from softq.sentences import Sentences
 
 SOURCE_VOCAB, TARGET_VOCAB, SOURCE_LENGTH, TARGET_LENGTH = 32_008, 22_821, 19, 20

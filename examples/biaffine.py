@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import softq
-from softq.data.conllu import TreeSentence, read_conllu
-from softq.data.trees import is_projective, projectivise
-from softq.evaluate import attachment_statistics, las, uas
+from softq.formats.conllu import TreeSentence, read_conllu
+from softq.formats.trees import is_projective, projectivise
+from softq.metrics import attachment_statistics, las, uas
 
 COLUMNS = ("words", "upos", "xpos", "feats")
 WIDTHS = {"words": 128, "upos": 32, "xpos": 32, "feats": 32, "characters": 64}

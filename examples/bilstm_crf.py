@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import softq
-from softq.data.annotators import estimate, reference_weights
-from softq.data.conll import Sentence
-from softq.data.tags import allowed_transitions
-from softq.data.worlds import LABELS, EntityWorld
-from softq.evaluate import SpanScores, span_statistics
+from softq.annotators.reliability import estimate, reference_weights
+from softq.formats.conll import Sentence
+from softq.formats.tags import allowed_transitions
+from softq.lab.worlds.entities import LABELS, EntityWorld
+from softq.metrics import SpanScores, span_statistics
 
 SPELLING = 12  # characters of a word that are looked at
 
@@ -83,10 +83,9 @@ class Tagger(nn.Module):
         inputs = torch.cat([self.words(batch.words), spelling], -1)
         packed, _ = self.encoder(pack_padded_sequence(inputs, batch.lengths, batch_first=True, enforce_sorted=False))
         hidden, _ = pad_packed_sequence(packed, batch_first=True, total_length=batch.words.shape[1])
-        emissions = self.emissions(hidden)
-        start = emissions[:, :1].masked_fill(self.forbidden_first, -torch.inf)  # -inf forbids: no sentence starts with I-
-        transitions = self.transitions.masked_fill(self.forbidden, -torch.inf)
-        return softq.Chain(torch.cat([start, emissions[:, 1:]], 1), transitions, batch.lengths)
+        start = torch.zeros(len(LABELS)).masked_fill(self.forbidden_first, -torch.inf)  # no sentence starts with I-
+        transitions = self.transitions.masked_fill(self.forbidden, -torch.inf)  # -inf forbids
+        return softq.Chain(self.emissions(hidden), transitions, batch.lengths, start=start)
 
 
 def target(model: softq.Chain, batch: Batch, options: argparse.Namespace) -> softq.Target:
@@ -115,7 +114,7 @@ def train(tagger: Tagger, data: Batch, options: argparse.Namespace, console: Con
 
 def bayes_rule(world: EntityWorld, sentence: Sentence) -> Tensor:
     """The best that anyone can do who knows how the world was made."""
-    return softq.Chain(*(torch.from_numpy(scores) for scores in world.scores(sentence.tokens))).mbr()
+    return world.posterior(sentence.tokens).mbr()
 
 
 def score(gold: Sequence[Sentence], predicted: Sequence[Tensor]) -> SpanScores:
@@ -139,8 +138,8 @@ def main() -> None:
     torch.set_num_threads(1)  # tensors this small gain nothing from a second thread, and wait for it when the machine is busy
 
     world = EntityWorld()
-    crowd = world.annotate(world.draw(options.sentences, seed=options.seed), seed=options.seed)
-    test = world.draw(1000, seed=options.seed + 1)
+    crowd = world.annotate(world.sample(options.sentences, seed=options.seed), seed=options.seed)
+    test = world.sample(1000, seed=options.seed + 1)
     reliability = estimate(crowd)  # of the annotators, without knowing the truth
     vocabulary = {word: number for number, word in enumerate(sorted({word for s in crowd for word in s.tokens}), start=2)}
 

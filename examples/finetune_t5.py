@@ -15,10 +15,20 @@ from pathlib import Path
 import torch
 from transformers import PrinterCallback, set_seed
 
-from softq.data.bitext import read_bitext
-from softq.data.language_world import LanguageWorld
-from softq.integrations.transformers import RewardAugmentedArguments, RewardAugmentedTrainer, RowEncoder
-from softq.integrations.transformers.loading import load_model, make_t5, refuse_full, save_model, train_tokenizer
+from softq.formats.bitext import read_bitext
+from softq.integrations.transformers import (
+    RewardAugmentedArguments,
+    RewardAugmentedTrainer,
+    RowEncoder,
+)
+from softq.integrations.transformers.loading import (
+    load_model,
+    make_t5,
+    refuse_full,
+    save_model,
+    train_tokenizer,
+)
+from softq.lab.worlds import LanguageWorld
 
 make = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 make.add_argument("--model", help="name or folder of an encoder-decoder; a tiny T5 of random weights if not given")
@@ -48,7 +58,7 @@ template, most = options.template.replace("\\n", "\n"), options.max_target or (2
 if options.train:
     train, dev = read_bitext(options.train), read_bitext(options.dev or options.train)
 else:  # of many sentences those that are made of common words, which a tiny model learns in seconds
-    drawn = LanguageWorld(idiom=0).draw(6000, seed=0, references=2)
+    drawn = LanguageWorld(idiom=0).sample(6000, seed=0, references=2)
     common = {word for word, _ in Counter(" ".join(drawn.sources).split()).most_common(60)}
     easy = [number for number, source in enumerate(drawn.sources) if common.issuperset(source.split())]
     train, dev = drawn.take(easy[:240]), drawn.take(easy[240:290])

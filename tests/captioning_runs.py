@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from small_runs import CPU
-from softq.recipe import build, parse_flags
+from softq.lab.recipe import build, parse_flags
 from softq.tasks import TASKS, train_cells
 from softq.tasks.captioning_judge import CaptioningJudge
 from softq.tasks.captioning_recipe import CaptioningRecipe

@@ -40,8 +40,8 @@ def compiling_and_drawing_are_not_traced():
         compile_kernel, compile_unseen = Dispatcher.compile, untraced(Dispatcher.compile)
 
         def choose(dispatcher, signature):
-            # Kernels on lanes have machine code written by functions of softq, which are to be seen at work.
-            seen = any(name in dispatcher.py_func.__module__ for name in ("feature_crf", "jit", "lanes", "perceptron"))
+            # Their instructions are written by functions of softq (`jit`, `simd`), which are to be seen at work.
+            seen = any(name in dispatcher.py_func.__module__ for name in ("features.crf", "jit"))
             return (compile_kernel if seen else compile_unseen)(dispatcher, signature)
 
         patch.setattr(Dispatcher, "compile", choose)

@@ -32,7 +32,7 @@ _TASKS = {  # flags that make a task small
     "translation": [*translation_runs.SMALL, "--epochs", 1],
 }
 SMALL_TASKS = {name: shlex.join(map(str, flags)) for name, flags in _TASKS.items()}
-REPLACED = {r"--model google-t5/\S+": "--from-scratch t5-tiny"}  # what would have to be downloaded
+REPLACED = {r"--model google-t5/\S+": "--from-scratch t5-tiny", r"--cluster \S+": ""}  # what would have to be downloaded, or started
 SMALL = [  # flags that are added to the commands that fit
     *((rf"softq (train|sweep) {name}\b", flags) for name, flags in SMALL_TASKS.items()),
     (r"softq train mine\.toml .*--train train\.conll", SMALL_TASKS["ner"]),

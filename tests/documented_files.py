@@ -11,7 +11,7 @@ import captioning_runs
 import ner_runs
 import parsing_runs
 import translation_runs
-from softq.data.captions import names_file
+from softq.formats.captions import names_file
 
 FEATURES = 1280  # as many as the usual encoder has
 IMAGES = {"train": range(10), "dev": range(10, 16), "test": range(16, 22)}
@@ -41,14 +41,14 @@ def make_store(folder):
     """Files of every kind, once for all pages."""
     world = ner_runs.WORLD
     for seed, (part, size) in enumerate(SIZES.items()):
-        ner_runs.write(folder / f"{part}.conll", world.draw(size, seed=seed))
-        parsing_runs.write(folder / f"{part}.conllu", parsing_runs.WORLD.draw(size, seed=seed))
-        text = translation_runs.WORLD.draw(size, seed=seed, references=2)
+        ner_runs.write(folder / f"{part}.conll", world.sample(size, seed=seed))
+        parsing_runs.write(folder / f"{part}.conllu", parsing_runs.WORLD.sample(size, seed=seed))
+        text = translation_runs.WORLD.sample(size, seed=seed, references=2)
         translation_runs.write(folder / f"{part}.tsv", text.sources, text.references)
         (folder / f"{part}.de").write_text("".join(f"{line}\n" for line in text.sources), "utf-8")
         (folder / f"{part}.en").write_text("".join(f"{several[0]}\n" for several in text.references), "utf-8")
         _write_captions(folder, part)
-    ner_runs.write(folder / "crowd.conll", world.annotate(world.draw(SIZES["train"], seed=0), seed=0))
+    ner_runs.write(folder / "crowd.conll", world.annotate(world.sample(SIZES["train"], seed=0), seed=0))
     rows = (line.split("\t") for line in (folder / "dev.conll").read_text("utf-8").splitlines())
     (folder / "labelled.conll").write_text("".join("\t".join([*row, *row[1:]]) + "\n" for row in rows), "utf-8")
     tested = {f"{number}.jpg": captioning_runs.captions_of(number)[:1] for number in IMAGES["test"]}

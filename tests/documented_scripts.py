@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from softq.generation.recipe import Candidates
-from softq.models.captioner import ImageCaptioner
+from softq.neural.modules.captioner import ImageCaptioner
+from softq.neural.recipe import Candidates
 
 ROOT = Path(__file__).parents[1]
 

@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 from torch import nn
 
-from softq.images import Encoder, find_images
+from softq.neural.images import Encoder, find_images
 
 
 class Means(nn.Module):

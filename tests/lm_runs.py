@@ -1,8 +1,8 @@
 """Small files and runs for the tests of `softq train lm`."""
 
 from ner_commands import softq, well
-from softq.data.language_world import LanguageWorld
-from softq.run import METRICS, RunFolder
+from softq.lab.run import METRICS, RunFolder
+from softq.lab.worlds import LanguageWorld
 
 SMALL = ["--max-new-tokens", 10, "--beams", 2, "--evaluation.batch-size", 8, "--batch-size", 8, "--device", "cpu"]
 SCRATCH = ["--from-scratch", "t5-tiny", "--vocabulary-size", 120, "--learning-rate", 5e-3, "--epochs", 3, "--dropout", 0.05]
@@ -11,7 +11,7 @@ SCRATCH = ["--from-scratch", "t5-tiny", "--vocabulary-size", 120, "--learning-ra
 def write_files(folder):
     """Training, development and test sentences with their references, and sources alone; the folder they are in."""
     for seed, (name, size) in enumerate((("train", 48), ("dev", 12), ("test", 12))):
-        text = LanguageWorld().draw(size, seed=seed, references=2)
+        text = LanguageWorld().sample(size, seed=seed, references=2)
         lines = ["\t".join([source, *references]) for source, references in zip(text.sources, text.references, strict=True)]
         (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         (folder / f"{name}.txt").write_text("".join(f"{source}\n" for source in text.sources), encoding="utf-8")

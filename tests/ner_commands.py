@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 
 from small_runs import single_thread
 from softq import cli
-from softq.data.conll import to_conll
-from softq.data.worlds import EntityWorld
+from softq.formats.conll import to_conll
+from softq.lab.worlds import EntityWorld
 
 QUICK = ["--templates", "word[0],word[-1],suffix[0]{2:2}", "--tolerance", "1e-2"]
 POS = ("NN", "VB", "IN")
@@ -49,7 +49,7 @@ def make_corpus(folder):
     """Files of a made-up language: train, dev and test in BIO, and with parts of speech."""
     world = EntityWorld(common=30, names=5, shared=2, double=2)
     for number, (name, count) in enumerate({"train": 150, "dev": 60, "test": 80}.items()):
-        sentences = world.draw(count, seed=number)
+        sentences = world.sample(count, seed=number)
         (folder / f"{name}.conll").write_text(to_conll(sentences), encoding="utf-8")
         (folder / f"{name}.pos").write_text(with_pos(sentences), encoding="utf-8")
     return folder

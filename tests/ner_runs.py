@@ -1,11 +1,11 @@
 """Small files and runs for the tests of the named-entity experiment."""
 
 from small_runs import CPU
-from softq.data.conll import read_conll, to_conll
-from softq.data.worlds import EntityWorld
-from softq.recipe import build, parse_flags
-from softq.run import RunFolder
-from softq.tagging import Tagger
+from softq.formats.conll import read_conll, to_conll
+from softq.lab.recipe import build, parse_flags
+from softq.lab.run import RunFolder
+from softq.lab.worlds import EntityWorld
+from softq.linear.tagging import Tagger
 from softq.tasks import TASKS, train_cells
 from softq.tasks.base import best_models
 from softq.tasks.ner_recipe import NerRecipe
@@ -26,7 +26,7 @@ def write(path, sentences):
 
 def make_files(folder):
     """Training, development and test file in bio, and the training file as annotators have it."""
-    drawn = {name: WORLD.draw(size, seed=seed) for seed, (name, size) in enumerate({"train": 150, "dev": 41, "test": 30}.items())}
+    drawn = {name: WORLD.sample(size, seed=seed) for seed, (name, size) in enumerate({"train": 150, "dev": 41, "test": 30}.items())}
     paths = {name: write(folder / f"{name}.conll", sentences) for name, sentences in drawn.items()}
     return paths | {"crowd": write(folder / "crowd.conll", WORLD.annotate(drawn["train"], seed=0))}
 

@@ -10,7 +10,7 @@ import torch
 
 from small_runs import Scripted, ToyTask
 from softq.errors import RecipeError, RunError
-from softq.recipe import Objective, Training, key
+from softq.lab.recipe import Objective, Training, key
 from softq.tasks import Classification
 
 EXAMPLES = 30
@@ -39,7 +39,7 @@ class Behaved(Scripted):
     """As $BEHAVIOUR says: slow, or failing in some way; it measures one thing more."""
 
     def __init__(self, cell):
-        super().__init__([[dev_score(cell)] * cell.training.epochs], float(torch.tensor(earned(cell)).mean()))
+        super().__init__([[dev_score(cell)] * cell.training.epochs], earned(cell))
         self.cell = cell
 
     def train(self, epoch, first, last, active):
@@ -53,12 +53,15 @@ class Behaved(Scripted):
                 raise KeyError("a slip")
             if behaviour == "signal":
                 signal.raise_signal(signal.SIGTERM)
+            if behaviour == "die once" and not os.path.exists(os.environ["DEATH"]):
+                open(os.environ["DEATH"], "w").close()
+                behaviour = "die"
             if behaviour == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
         super().train(epoch, first, last, active)
 
-    def test(self):
-        return [row | {"recall": self.cell.penalty.c2 / 10} for row in super().test()]
+    def judge(self):
+        return super().judge()._replace(measures=[{"recall": self.cell.penalty.c2 / 10}])
 
 
 class OverTask(ToyTask):

@@ -1,8 +1,8 @@
 """Small files and runs for the tests of the parsing experiment."""
 
 from small_runs import CPU
-from softq.data.tree_world import TreeWorld
-from softq.recipe import build, parse_flags
+from softq.lab.recipe import build, parse_flags
+from softq.lab.worlds import TreeWorld
 from softq.tasks import TASKS, train_cells
 from softq.tasks.parsing_recipe import ParsingRecipe
 
@@ -27,7 +27,7 @@ def write(path, sentences, trees=None):
 
 def make_files(folder):
     """Training, development and test file, and the trees of another annotator for the training file."""
-    drawn = {name: WORLD.draw(size, seed=seed) for seed, (name, size) in enumerate({"train": 60, "dev": 21, "test": 15}.items())}
+    drawn = {name: WORLD.sample(size, seed=seed) for seed, (name, size) in enumerate({"train": 60, "dev": 21, "test": 15}.items())}
     paths = {name: write(folder / f"{name}.conllu", sentences) for name, sentences in drawn.items()}
     others = [
         (trees[0], s.relations) for s, trees in zip(drawn["train"], WORLD.annotate(drawn["train"], annotators=1, seed=0), strict=True)

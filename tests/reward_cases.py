@@ -5,9 +5,9 @@ import torch
 import reward_functions
 from softq.rewards import (
     Attachment,
-    Callable,
     ChrF,
     ExactMatch,
+    FromFunction,
     Matrix,
     MultiReferenceBLEU,
     NegativeEditDistance,
@@ -40,7 +40,7 @@ REWARDS = [
     NegativeHamming(),
     Matrix(TABLE),
     TokenReward(TABLE),
-    Callable(reward_functions.shared, bound=float(VOCAB)),
+    FromFunction(reward_functions.shared, bound=float(VOCAB)),
 ]
 
 

@@ -11,10 +11,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 from softq import cli
-from softq.recipe import Objective, Training, build, parse_flags
-from softq.run import BEST, LAST, METRICS, RESULT, RunFolder
+from softq.lab.recipe import Objective, Training, build, parse_flags
+from softq.lab.run import BEST, LAST, METRICS, RESULT, RunFolder
+from softq.metrics import ExampleCounts, mean_of_first
 from softq.tasks.classification import ClassificationRecipe
-from softq.train import OneProcess, TorchLearner, generator_for, train
+from softq.train import Judgement, OneProcess, TorchLearner, generator_for, train
 
 SMALL = ["--inputs", "300", "--dev", "200", "--test", "200", "--epochs", "3", "--burn-in", "0", "--batch-size", "100"]
 CPU = OneProcess(torch.device("cpu"))
@@ -68,7 +69,7 @@ def go(learner, folder, watcher=None, workers=CPU, **training):
     options = {"epochs": 6, "patience": 0} | training
 
     def finish(outcome):
-        return outcome._asdict()
+        return {"epochs": outcome.epochs, "dev": outcome.dev, "measures": list(outcome.judgement.measures)}
 
     with run.locked():
         outcome = train(learner, run, Training(**options), workers=workers, cell_names=names, finish=finish, watcher=watcher)
@@ -80,8 +81,10 @@ class Scripted:
 
     steps, examples = 4, 40
 
-    def __init__(self, dev, test=0.0):
-        self.dev, self.cells, self._test = dev, len(dev), test
+    def __init__(self, dev, test=(0.0,)):
+        self.dev, self.cells = dev, len(dev)
+        scores = torch.tensor(test, dtype=torch.float64).expand(self.cells, -1)
+        self.counts = ExampleCounts.of(torch.stack([scores, torch.ones_like(scores)], -1))
         self.weights, self.kept = torch.zeros(self.cells, dtype=torch.float64), torch.zeros(self.cells, dtype=torch.float64)
         self.place = 0  # steps so far, of all epochs: none may be left out or taken twice
 
@@ -100,8 +103,8 @@ class Scripted:
     def keep_best(self, improved):
         self.kept = torch.where(torch.tensor(improved), self.weights, self.kept)
 
-    def test(self):
-        return [{"test": self._test} for _ in range(self.cells)]
+    def judge(self):
+        return Judgement({"test": self.counts}, [{}] * self.cells)
 
     def state(self):
         return {"weights": self.weights, "place": torch.tensor(self.place)}
@@ -128,6 +131,7 @@ class ToyTask:
     """A task of one run per cell. Scores are functions of the recipe: ``dev`` a number, ``test`` one number for each example."""
 
     name, recipe_type, metric, together = "toy", ToyRecipe, "score", False
+    metrics, chosen_by = {"score": mean_of_first}, "score"
 
     def __init__(self, dev, test):
         self._dev, self._test, self.trained = dev, test, []
@@ -135,17 +139,10 @@ class ToyTask:
     def learner(self, cells, workers):
         (cell,) = cells
         self.trained.append(cell)
-        return Scripted([[self._dev(cell)] * cell.training.epochs], float(torch.tensor(self._test(cell)).mean()))
+        return Scripted([[self._dev(cell)] * cell.training.epochs], self._test(cell))
 
     def signature(self, recipe):
         return "toy"
-
-    def test_statistics(self, cells, best, chosen):
-        scores = torch.tensor([self._test(cells[number]) for number in chosen], dtype=torch.float64)
-        return torch.stack([scores, torch.ones_like(scores)], -1)
-
-    def metric_of(self, sums):
-        return sums[..., 0] / sums[..., 1]
 
 
 def noisy_regression(*, average, optimizer=torch.optim.Adam, workers=CPU, scale=1.0):
@@ -174,6 +171,6 @@ def noisy_regression(*, average, optimizer=torch.optim.Adam, workers=CPU, scale=
         seed=3,
         average=average,
         evaluate=lambda: -float(model(torch.arange(50)).mean()),
-        test=lambda: {"test": -float(model(torch.arange(25)).mean())},
+        judge=lambda: Judgement({}, [{"loss": float(model(torch.arange(25)).mean())}]),
         workers=workers,
     )

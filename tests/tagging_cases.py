@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 import oracle
-from softq.features import FeatureMatrix
-from softq.tagging import (
+from softq.linear.features import FeatureMatrix
+from softq.linear.tagging import (
     CRFSettings,
     References,
 )

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softq.data.annotators import LEAST_WEIGHT, estimate, reference_weights, vote
-from softq.data.conll import MISSING, Sentence
-from softq.data.worlds import EntityWorld
+from softq.annotators.reliability import LEAST_WEIGHT, estimate, reference_weights, vote
 from softq.errors import DataError
+from softq.formats.conll import MISSING, Sentence
+from softq.lab.worlds import EntityWorld
 
 QUICK = settings(max_examples=60, deadline=None)
 RULES = ["random", "entity", "outside", "first"]
@@ -182,7 +182,7 @@ def test_the_objective_never_falls(columns, model, smoothing):
 
 def test_dawid_skene_finds_how_reliable_the_annotators_of_the_world_are():
     world = EntityWorld()
-    gold = world.draw(3000, seed=1)
+    gold = world.sample(3000, seed=1)
     crowd = world.annotate(gold, seed=1)
     found = estimate(crowd)
     assert len(found.objective) < 100  # it ended by itself

@@ -5,11 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import arc_twin
-from softq.data.conllu import TreeSentence
 from softq.errors import DataError, RecipeError
-from softq.features import ARC_TEMPLATES, RELATION_TEMPLATES, ArcIndex, given_columns
-from softq.features.arc_templates import COLUMNS, make_plan, parse_arc_template, templates_for
-from softq.kernels import arc_features, arc_relations
+from softq.formats.conllu import TreeSentence
+from softq.kernels.features import arcs as arc_features
+from softq.kernels.features import relations as arc_relations
+from softq.linear.features import ARC_TEMPLATES, RELATION_TEMPLATES, ArcIndex, given_columns
+from softq.linear.features.arc_templates import (
+    COLUMNS,
+    make_plan,
+    parse_arc_template,
+    templates_for,
+)
 
 TEMPLATES = (
     "head.upos|between.upos|dep.upos",
@@ -53,7 +59,7 @@ def test_scores_and_gradients_are_those_of_the_twin(templates):
     weights = rng.standard_normal(size)
     words, found = scored(index, sentences, weights)
     slopes = rng.standard_normal(found.shape)
-    sums = arc_features.Sums.zeros(size, np.float64)
+    sums = arc_features.Sums.like(weights)
     arc_features.add_gradient(index.plan, words, slopes, sums)
     expected = np.zeros(size)
     for b, sentence in enumerate(sentences):
@@ -108,10 +114,10 @@ def test_relations_are_scored_and_learned_as_by_the_twin():
     squares = 0.25 + total**2
     change = 0.5 * total / np.sqrt(squares)
     drift, moved = 7 * change, weights - change
-    moments, sums = arc_features.Moments.like(weights, 0.25), arc_relations.RowSums.like(weights)
-    arc_relations.descend(plan, words, arcs, slopes, sums, moments, weights, 0.5, 7)
+    moments, sums = arc_features.Moments.like(weights, 0.25), arc_features.Sums.like(weights)
+    arc_relations.add_gradient(plan, words, arcs, slopes, sums)
+    arc_features.descend(sums, moments, weights, 0.5, 7)
     assert not sums.values.any()
-    assert not sums.is_touched.any()
     assert not sums.counts.any()
     np.testing.assert_allclose(weights, moved, atol=1e-12)
     np.testing.assert_allclose(moments.squares, squares, atol=1e-12)
@@ -122,7 +128,7 @@ def test_relations_are_scored_and_learned_as_by_the_twin():
 def test_descent_is_adagrad_and_its_average_the_mean_of_its_steps(share):
     rng = np.random.default_rng(3)
     size, rate = 1 << 10, 0.3
-    sums = arc_features.Sums.zeros(size, np.float64)
+    sums = arc_features.Sums.like(np.zeros(size))
     weights, plain, squares, trace = np.zeros(size), np.zeros(size), np.full(size, 0.5), []
     moments = arc_features.Moments.like(weights, 0.5)
     for step in range(1, 6):
@@ -150,7 +156,7 @@ def test_a_small_table_counts_sums_that_come_back_to_zero():
     index = ArcIndex.fit(sentences, TEMPLATES, ("dep.upos",), min_freq=1)
     words, found = scored(index, sentences, np.zeros(16))
     slopes = np.where(rng.random(found.shape) < 0.5, 1.0, -1.0)
-    sums = arc_features.Sums.zeros(16, np.float64)
+    sums = arc_features.Sums.like(np.zeros(16))
     for _ in range(3):
         arc_features.add_gradient(index.plan, words, slopes, sums)
     expected = sums.values.copy()
@@ -171,7 +177,7 @@ def test_work_shared_between_threads_gives_the_same_bits():
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             words, found = scored(index, sentences, weights)
-            sums = arc_features.Sums.zeros(len(weights))
+            sums = arc_features.Sums.like(weights)
             arc_features.add_gradient(index.plan, words, np.nan_to_num(found), sums)
             results.append((found, sums.values))
     finally:

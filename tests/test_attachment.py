@@ -6,10 +6,19 @@ import random
 import pytest
 import torch
 
-from softq.data.conllu import TreeSentence, iter_conllu
 from softq.errors import DataError, ShapeError
-from softq.evaluate import ATTACHMENT_METRICS, ATTACHMENT_STATISTICS, align_score, attachment_statistics, clas, las, paired_bootstrap, uas
-from softq.evaluate.attachment import CONTENT_RELATIONS
+from softq.formats.conllu import TreeSentence, iter_conllu
+from softq.metrics import (
+    ATTACHMENT_METRICS,
+    ATTACHMENT_STATISTICS,
+    align_score,
+    attachment_statistics,
+    clas,
+    las,
+    paired_bootstrap,
+    uas,
+)
+from softq.metrics.attachment import CONTENT_RELATIONS
 
 RELATIONS = ["nsubj", "nsubj:pass", "obj", "det", "punct", "case", "nmod:poss", "root"]
 

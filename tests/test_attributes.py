@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scale import draws
 from softq.errors import DataError, RecipeError
-from softq.features import AttributeIndex
+from softq.linear.features import AttributeIndex
 from test_features import equal, rows_of
 
 names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4)

@@ -7,9 +7,9 @@ import lzma
 import pytest
 
 from softq.cli.predict_sentences import read_as_they_come
-from softq.data.bitext import read_bitext
-from softq.data.text import read_lines
 from softq.errors import DataError
+from softq.formats.bitext import read_bitext
+from softq.formats.text import read_lines
 
 
 def write(path, text):
@@ -49,9 +49,9 @@ def test_files_side_by_side(tmp_path):
         ("a\tb\n\nc\td\n", "a.tsv, line 2: expected a source, a tab and one or more references separated by tabs, got an empty line"),
         ("a\tb\n \t\n", "line 2: .* got an empty line"),
         ("a\tb\nc d\n", "line 2: .* got no tab"),
-        ("\tb\n", "line 1: .* got no source before the first tab"),
-        ("a\t\n", "line 1: .* got a source with no reference"),
-        ("a\tb\t\td\n", "line 1: .* got an empty one in column 3"),
+        ("\tb\n", "line 1: .* got references without a source"),
+        ("a\t\n", "line 1: .* got 'a' without a reference"),
+        ("a\tb\t\td\n", "line 1: .* got an empty reference in column 3"),
     ],
 )
 def test_faults_in_columns(tmp_path, text, message):
@@ -79,7 +79,7 @@ def test_faults_of_files_side_by_side(tmp_path, texts, message):
 def test_bytes_that_are_not_utf_8_have_a_line(tmp_path, name):
     pack = {".gz": gzip.compress, ".xz": lzma.compress}.get((tmp_path / name).suffix, bytes)
     (tmp_path / name).write_bytes(pack(b"a\tb\nc\td\ng\tgr\xfcn\nx\ty\n"))
-    with pytest.raises(DataError, match=f"{name}, line 3: the byte 0xfc is not UTF-8 text"):
+    with pytest.raises(DataError, match=f"{name}, line 3: expected UTF-8, got byte 0xfc at offset 12 of the file; convert it"):
         read_bitext(tmp_path / name)
 
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from softq.errors import RunError
-from softq.generation import learner as learners
-from softq.generation.candidates import TargetMaker
-from softq.generation.examples import Examples, Vectors
-from softq.generation.learner import SequenceLearner
-from softq.generation.near import NearReferences
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
-from softq.models.captioner import ImageCaptioner
-from softq.recipe import Objective
-from softq.train import OneProcess
+from softq.lab.recipe import Objective
+from softq.neural import learner as learners
+from softq.neural.candidates import TargetMaker
+from softq.neural.examples import Examples, Vectors
+from softq.neural.learner import SequenceLearner
+from softq.neural.modules.captioner import ImageCaptioner
+from softq.neural.near import NearReferences
+from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
+from softq.train import Judgement, OneProcess
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,8 +43,8 @@ class Verdict:
         everything = torch.arange(len(self.parts))
         return float(model.log_prob(self.parts.take_inputs(everything), self.parts.take_references(everything)).mean())
 
-    def measures(self, model):
-        return {"test": self.score(model)}
+    def judge(self, model):
+        return Judgement({}, [{"score": self.score(model)}])
 
     def notes(self, model):
         return {"about": torch.zeros(1)}

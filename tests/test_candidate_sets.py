@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import softq
-from softq import distributions
+from softq import spaces
 from softq.errors import RecipeError
-from softq.generation.candidates import TargetMaker, target_signature
-from softq.generation.recipe import Candidates
-from softq.recipe import Objective, build, parse_flags
+from softq.lab.recipe import Objective, build, parse_flags
+from softq.neural.candidates import TargetMaker, target_signature
+from softq.neural.recipe import Candidates
 from softq.samplers import NgramReplacement, Recombination
 from softq.sentences import Sentences
 from softq.tasks.captioning_recipe import CaptioningRecipe
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 VOCAB = 12
 BLEU = softq.rewards.SentenceBLEU()
 REFERENCES = Sentences.pack([[[5, 6, 7, 8], [5, 9, 7], [5, 6, 7, 8]], [[7, 7, 4]]])  # one of them is there twice
-GIVEN = distributions.Candidates(*Sentences.pack([[[5, 9, 7], [5, 6, 9, 8], [5, 6, 9, 8]], [[7, 4], [11, 11]]]))  # a reference among them
-OTHERS = distributions.Candidates(*Sentences.pack([[[10], [5, 6, 9, 8]], [[7, 7, 5]]]))
+GIVEN = spaces.Candidates(*Sentences.pack([[[5, 9, 7], [5, 6, 9, 8], [5, 6, 9, 8]], [[7, 4], [11, 11]]]))  # a reference among them
+OTHERS = spaces.Candidates(*Sentences.pack([[[10], [5, 6, 9, 8]], [[7, 7, 5]]]))
 
 
 def gen(seed=0):
@@ -32,7 +32,7 @@ def gen(seed=0):
 def of_size(cands, size):
     """The same with some missing behind them, as whoever gives them has it."""
     more = size - cands.lengths.shape[1]
-    return distributions.Candidates(
+    return spaces.Candidates(
         torch.nn.functional.pad(cands.tokens, (0, 0, 0, more)), torch.nn.functional.pad(cands.lengths, (0, more), value=-1)
     )
 
@@ -100,12 +100,12 @@ def test_weights_are_those_of_the_joined_set(name, sampler, given):
     sentences = all_of(sets, references)
     assert weights_of(made) == [by_hand(name, *both, 0.4) for both in zip(sentences, references, strict=True)]
     torch.testing.assert_close(made.weights.sum(1), torch.ones(2, dtype=torch.float64))
-    assert made.is_reference.sum(1).tolist() == [2, 1]  # each once
+    assert made.components.is_reference.sum(1).tolist() == [2, 1]  # each once
     assert made.outputs.sentences.unpack()[0][:2] == [[5, 6, 7, 8], [5, 9, 7]]
 
 
 def test_an_example_without_any_other_candidate_has_its_references():
-    nothing = distributions.Candidates(torch.zeros((2, 3, 0), dtype=torch.int64), torch.full((2, 3), -1))
+    nothing = spaces.Candidates(torch.zeros((2, 3, 0), dtype=torch.int64), torch.full((2, 3), -1))
     made = TargetMaker(Objective("sqdml", 0.4), Candidates(sampler="near", size=3), VOCAB)(REFERENCES, gen(), nothing)
     assert weights_of(made)[1] == {(7, 7, 4): 1.0}
     alone = TargetMaker(Objective("raml", 0.4), Candidates(sampler="recombined", size=6), VOCAB)(REFERENCES, gen())
@@ -119,7 +119,7 @@ def test_of_a_mixture_a_step_may_use_some(estimator):
     seen = [make(REFERENCES, gen(seed), OTHERS) for seed in range(10)]
     for target in seen:
         assert target.weights.shape == (2, 4)
-        assert target.is_reference.sum(1).tolist()[1] == 1
+        assert target.components.is_reference.sum(1).tolist()[1] == 1
     assert len({words for target in seen for words in weights_of(target)[0]}) > 4
     if estimator == "set":  # weights sum to one on average; five standard errors are left out once in a million times
         sums = torch.stack([make(REFERENCES, gen(seed), OTHERS).weights.sum(1) for seed in range(300)])[:, 0]
@@ -141,7 +141,7 @@ def test_a_mixture_has_all_references_that_a_step_has_room_for(options):
     make = TargetMaker(Objective("sqdml", 0.4), Candidates(**options), VOCAB)
     for seed in range(5):
         target = make(many, gen(seed), of_size(GIVEN, 4), of_size(OTHERS, 4))
-        taken, alone = target.is_reference.sum(1).tolist()
+        taken, alone = target.components.is_reference.sum(1).tolist()
         assert taken == min(6, options.get("k", 12) // 2)
         assert alone == 1
 

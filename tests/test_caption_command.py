@@ -11,13 +11,13 @@ import torch
 from ner_commands import FAST, refused, softq, told, well
 from softq.cli import predict_captions
 from softq.cli.predict_sentences import Searching, line_generator
-from softq.data.captions import read_captions
-from softq.data.scene_pictures import render, scene_features
-from softq.data.scene_world import SceneWorld
-from softq.data.vocabulary import WordVocabulary
-from softq.estimators import CRFTagger
-from softq.evaluate import CAPTION_METRICS, caption_statistics, paired_test, reference_agreement
-from softq.generation.captioner import CaptionDecoding, Captioner, CaptionerSettings
+from softq.formats.captions import read_captions
+from softq.formats.vocabulary import WordVocabulary
+from softq.lab.worlds import SceneWorld
+from softq.lab.worlds.scene_pictures import render, scene_features
+from softq.linear import CRFTagger
+from softq.metrics import CAPTION_METRICS, caption_statistics, paired_test, reference_agreement
+from softq.neural.captioner import CaptionDecoding, Captioner, CaptionerSettings
 from softq.rewards import NegativeEditDistance
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -189,7 +189,7 @@ def test_what_does_not_go_together(folder, tmp_path):
 def scenes(tmp_path):
     """Pictures of the built-in world in a folder, and a captioner of them; the encoder sees what it saw of the arrays."""
     image = pytest.importorskip("PIL.Image")
-    pictures = np.stack([render(scene) for scene in SceneWorld().draw(3, seed=0).scenes])
+    pictures = np.stack([render(scene) for scene in SceneWorld().sample(3, seed=0).scenes])
     (tmp_path / "scenes").mkdir()
     for name, picture in zip("bac", pictures, strict=True):
         image.fromarray(picture).save(tmp_path / "scenes" / f"{name}.png")
@@ -353,7 +353,7 @@ def test_predictions_that_do_not_fit(folder, tmp_path, said, texts):
         (["OURS", "TSV", "--split", "val"], ["expected Karpathy's JSON"]),
         (["OURS", "TSV", "--features", "SHORT"], ["short.npy: expected 7 rows, one for each image, got 3, none for image '3.jpg'"]),
         (["OURS", "TSV", "--features", "OTHER"], ["other.npy: expected features with 12 numbers for each image, as "]),
-        (["OURS", "EMPTY"], ["empty.tsv, line 2: ", "the image '1.jpg' without a caption"]),
+        (["OURS", "EMPTY"], ["empty.tsv, line 2: ", "'1.jpg' without a caption"]),
         (["OURS", "TSV", "--against", "CASED"], ["test.captions.tsv, line 1: ", "count words differently", "--predictions"]),
         (["OURS", "TSV", "--against", "TAGGER"], ["is not a captioner of softq"]),
         (["OURS", "TSV", "--tokenizer", "space"], ["--tokenizer is of lines of text"]),

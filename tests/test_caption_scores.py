@@ -11,7 +11,7 @@ from nltk.translate.bleu_score import SmoothingFunction
 from nltk.translate.bleu_score import sentence_bleu as nltk_bleu
 
 from softq.errors import ShapeError
-from softq.evaluate import (
+from softq.metrics import (
     CAPTION_METRICS,
     CAPTION_STATISTICS,
     TRANSLATION_METRICS,

@@ -12,13 +12,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from softq.data.vocabulary import END, SPECIALS, START, WordVocabulary
 from softq.decode import mbr
 from softq.errors import DataError, ModelError, RecipeError
-from softq.generation.captioner import CaptionDecoding, Captioner, CaptionerSettings
-from softq.generation.search import Said
-from softq.generation.translator import ModelSettings, Translator
-from softq.models.captioner import ImageCaptioner
+from softq.formats.vocabulary import END, SPECIALS, START, WordVocabulary
+from softq.neural.captioner import CaptionDecoding, Captioner, CaptionerSettings
+from softq.neural.modules.captioner import ImageCaptioner
+from softq.neural.search import Said
+from softq.neural.translator import ModelSettings, Translator
 from softq.rewards import NegativeEditDistance, SentenceBLEU
 from softq.sentences import Sentences
 

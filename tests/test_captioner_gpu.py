@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from softq.generation import near
-from softq.generation.learner import SequenceLearner
-from softq.generation.near import NearReferences, nearest
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
-from softq.models.captioner import ImageCaptioner
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.neural import near
+from softq.neural.learner import SequenceLearner
+from softq.neural.modules.captioner import ImageCaptioner
+from softq.neural.near import NearReferences, nearest
+from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
 from softq.train import OneProcess
 from test_candidate_learners import SIZE, VOCAB, Verdict, examples
 from test_captioner import FEATURES, make

@@ -20,13 +20,12 @@ from captioning_runs import (
     write_json,
 )
 from small_runs import CPU
-from softq.data.scene_pictures import render, scene_features
-from softq.data.scene_world import SceneWorld
-from softq.data.vocabulary import SPECIALS, UNKNOWN
 from softq.errors import DataError, RecipeError, RunError
-from softq.generation.captioner import Captioner
-from softq.run import BEST, RunFolder
-from softq.tasks.base import best_models
+from softq.formats.vocabulary import SPECIALS, UNKNOWN
+from softq.lab.run import BEST, RunFolder
+from softq.lab.worlds import SceneWorld
+from softq.lab.worlds.scene_pictures import render, scene_features
+from softq.neural.captioner import Captioner
 from softq.tasks.captioning_data import read_parts
 from softq.tasks.captioning_judge import CaptioningJudge
 
@@ -191,7 +190,7 @@ def test_the_built_in_world_is_drawn_anew_for_each_part():
     names = [part.captions.images for part in vars(found).values()]
     assert [len(part) for part in names] == [32, 8, 8]
     assert names[1] != names[2]
-    drawn = WORLD.draw(8, seed=2, captions=3)
+    drawn = WORLD.sample(8, seed=2, captions=3)
     assert found.test.captions.captions == drawn.captions
     assert np.array_equal(found.test.features, scene_features(np.stack([render(scene) for scene in drawn.scenes])))
     assert read_parts(recipe("--data.seed", 1).data).train.captions.images != names[0]
@@ -288,6 +287,6 @@ def test_what_has_started_elsewhere_is_judged_without_it(tmp_path, files):
     flags = [*parts(files, "train", "dev", "test"), "--start", tmp_path / "ml", "--epochs", 1]
     row = run(tmp_path / "run", *flags)
     shutil.rmtree(tmp_path / "ml")
-    found = TASK.test_statistics([recipe(*flags)], best_models(RunFolder(tmp_path / "run")), [0])
-    assert float(TASK.metric_of(found.sum(1))) == pytest.approx(row["test"])
+    found = RunFolder(tmp_path / "run").test_counts().sums()[0]
+    assert float(TASK.metrics[TASK.chosen_by](found)) == pytest.approx(row["test"])
     assert run(tmp_path / "run", *flags, resume=True) == row  # it is finished

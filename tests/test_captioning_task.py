@@ -24,19 +24,24 @@ from captioning_runs import (
 )
 from ner_commands import refused, softq, told, well
 from small_runs import CPU, contents
-from softq.data.captions import read_captions
-from softq.data.scene_grammar import Scene
-from softq.data.scene_world import SceneWorld
-from softq.data.vocabulary import END
 from softq.errors import RecipeError, RunError
-from softq.evaluate import CAPTION_METRICS, CAPTION_STATISTICS, average_reward, caption_statistics, reference_agreement
-from softq.generation.candidates import target_signature
-from softq.generation.captioner import Captioner
+from softq.formats.captions import read_captions
+from softq.formats.vocabulary import END
+from softq.lab.run import BEST, METRICS, RESULT, RunFolder
+from softq.lab.worlds import Scene, SceneWorld
+from softq.metrics import (
+    CAPTION_METRICS,
+    CAPTION_STATISTICS,
+    average_reward,
+    caption_statistics,
+    reference_agreement,
+)
+from softq.neural.candidates import target_signature
+from softq.neural.captioner import Captioner
 from softq.rewards import SentenceBLEU
-from softq.run import BEST, METRICS, RESULT, RunFolder
 from softq.sentences import Sentences
 from softq.tasks import train_cells
-from softq.tasks.base import best_models, cell_recipe, describe_cell
+from softq.tasks.base import cell_recipe, describe_cell, measures
 from softq.tasks.captioning_data import read_parts
 from softq.tasks.captioning_judge import CaptioningJudge
 from test_crashes import broken_off_at_every_write
@@ -87,9 +92,10 @@ def test_from_end_to_end(tmp_path, files, flags):
     assert row["examples"] == (sum(len(captions_of(number)) for number in range(36)) if "--no-merge" in flags else 36)
     assert row["parameters"] == sum(parameter.numel() for parameter in captioner.model.parameters())
     assert "test_expected_reward" not in row
-    statistics = TASK.test_statistics([recipe(*flags)], best_models(RunFolder(tmp_path)), [0])
-    assert statistics.shape == (1, 7, len(CAPTION_STATISTICS))
-    assert float(TASK.metric_of(statistics.sum(1))) == pytest.approx(row["test"])
+    statistics = RunFolder(tmp_path).test_counts().model(0)
+    assert statistics.shape == (7, len(CAPTION_STATISTICS))
+    assert float(TASK.metrics[TASK.chosen_by](statistics.sum(0))) == pytest.approx(row["test"])
+    assert len(RunFolder(tmp_path).outputs()) == 7
     result = json.loads((tmp_path / RESULT).read_text())
     assert (result["task"], result["metric"], result["cells"]) == ("captioning", "average reward", [row])
     made = recipe(*flags)
@@ -103,7 +109,7 @@ def test_the_expected_reward_of_the_world_is_exact_and_below_the_ceiling(tmp_pat
     found = Captioner.load(tmp_path / BEST).caption(part.features)
     total = highest = 0.0
     for name, said in zip(part.captions.images, found, strict=True):
-        captions = WORLD.captions(Scene.from_name(name))
+        captions = WORLD.outputs(Scene.from_name(name))
         number = {word: place for place, word in enumerate({*said.words, *" ".join(captions).split()})}
         pair = [[[number[word] for word in said.words]]], [[[number[word] for word in text.split()] for text in captions]]
         rewards = SentenceBLEU()(*(tensor for sentences in pair for tensor in Sentences.pack(sentences)))[0, 0].double()
@@ -124,7 +130,7 @@ def test_training_makes_captions_better(tmp_path, flags):
     judge = CaptioningJudge.of(made)
     model = made.model.build(judge.prepared.features, len(judge.prepared.vocabulary))
     assert row["dev"] > judge.score(model) + 0.15
-    expected = judge.measures(model.eval())
+    expected = measures(TASK, judge.judge(model.eval()))[0]
     assert row["test_expected_reward"] > expected["test_expected_reward"] + 0.15
     assert row["test_perplexity"] < expected["test_perplexity"] / 3
     assert row["test_ceiling"] == expected["test_ceiling"]
@@ -138,14 +144,14 @@ def test_captions_that_are_consensus_reach_the_ceiling():
 
     class Oracle(CaptioningJudge):
         def caption(self, model, part, beam=None):
-            from softq.generation.search import Said
+            from softq.neural.search import Said
 
             if part is self.prepared.dev:
                 return [Said("", (), 0.0)] * len(part.references)
             return [Said(text, tuple(text.split()), 0.0) for text in spoken]
 
     model = recipe().model.build(judge.prepared.features, len(judge.prepared.vocabulary)).eval()
-    found = Oracle(judge.recipe, judge.prepared).measures(model)
+    found = measures(TASK, Oracle(judge.recipe, judge.prepared).judge(model))[0]
     assert found["test_expected_reward"] == pytest.approx(found["test_ceiling"])
     assert found["dev_average_reward"] == 0
 
@@ -209,9 +215,8 @@ def test_without_dev_no_more_than_a_thousand_are_captioned(tmp_path, there):
 
 
 @pytest.mark.parametrize(("precision", "products"), [("float32", "highest"), ("bf16", "high")])
-def test_statistics_are_of_the_precision_of_the_recipe(tmp_path, files, monkeypatch, precision, products):
+def test_outputs_are_of_the_precision_of_the_recipe(tmp_path, files, monkeypatch, precision, products):
     flags = [*parts(files, "train", "dev"), "--epochs", 1, "--precision", precision]
-    run(tmp_path, *flags)
     seen, caption = [], Captioner.caption
 
     def watched(self, *args, **options):
@@ -220,8 +225,8 @@ def test_statistics_are_of_the_precision_of_the_recipe(tmp_path, files, monkeypa
 
     monkeypatch.setattr(Captioner, "caption", watched)
     before = torch.get_float32_matmul_precision()
-    TASK.test_statistics([recipe(*flags)], best_models(RunFolder(tmp_path)), [0])
-    assert seen == [products]
+    run(tmp_path, *flags)
+    assert set(seen) == {products}
     assert torch.get_float32_matmul_precision() == before
 
 

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softq.data.captions import (
+from softq.errors import DataError
+from softq.formats.captions import (
     Captions,
     check_captions,
     check_features,
@@ -22,7 +23,6 @@ from softq.data.captions import (
     read_captions,
     read_features,
 )
-from softq.errors import DataError
 
 
 def write(path, text):
@@ -123,11 +123,11 @@ EXPECTED = "expected the name of an image, a tab and one or more captions separa
         ("a.jpg\tb\n\nc.jpg\td\n", 2, EXPECTED + "an empty line"),
         (" \t\t\n", 1, EXPECTED + "an empty line"),
         ("a.jpg\tb\nc.jpg\n", 2, EXPECTED + "no tab"),
-        ("\tA dog.\n", 1, EXPECTED + "captions without an image"),
-        ("#0\tA dog.\n", 1, EXPECTED + "captions without an image"),
-        ("a.jpg\t \n", 1, EXPECTED + "the image 'a.jpg' without a caption"),
+        ("\tA dog.\n", 1, EXPECTED + "captions without the name of an image"),
+        ("#0\tA dog.\n", 1, EXPECTED + "captions without the name of an image"),
+        ("a.jpg\t \n", 1, EXPECTED + "'a.jpg' without a caption"),
         ("a.jpg\tb\t\td\n", 1, EXPECTED + "an empty caption in column 3"),
-        (b"a.jpg\tb\nb.jpg\tgr\xfcn\n", 2, "the byte 0xfc is not UTF-8 text: convert the file, for example with iconv"),
+        (b"a.jpg\tb\nb.jpg\tgr\xfcn\n", 2, "expected UTF-8, got byte 0xfc at offset 16 of the file; convert it, for example with iconv"),
     ],
 )
 def test_faults_in_columns(tmp_path, text, line, message):
@@ -318,7 +318,7 @@ def test_fewer_and_more_features_than_images(tmp_path):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("chunk", [1, 4, 1 << 22])
 def test_features_that_are_not_finite(tmp_path, monkeypatch, value, chunk):
-    monkeypatch.setattr("softq.data.captions._CHUNK", chunk)
+    monkeypatch.setattr("softq.formats.captions._CHUNK", chunk)
     rows = np.zeros((5, 2), np.float16)
     rows[3, 1] = rows[1, 0] = value
     path, captions = save(tmp_path / "f.npy", rows), Captions(list("abcde"), [["1"]] * 5, [1, 3, 5, 7, 9], "c.tsv")

@@ -10,7 +10,14 @@ from typer.testing import CliRunner
 import softq
 from ner_commands import softq as run_softq
 from softq import cli
-from softq.errors import DtypeError, LengthError, RewardError, ShapeError, TemperatureError, WeightError
+from softq.errors import (
+    DtypeError,
+    LengthError,
+    RewardError,
+    ShapeError,
+    TemperatureError,
+    WeightError,
+)
 from softq.rewards import Matrix, PartReward, Reward, TokenReward
 from softq.temperature import CandidateCurve, HammingCurve
 from softq.theory import theorem2_bounds
@@ -155,7 +162,7 @@ def nothing_allowed():
 )
 def test_a_model_that_forbids_everything_has_infinite_loss(p, gold):
     targets = softq.ml(p, gold), softq.raml(p, gold, 0.5), softq.sqdml(p, gold, 0.5)
-    for loss in [*(softq.cross_entropy(target, p) for target in targets), p.cross_entropy(p)]:
+    for loss in [*(softq.cross_entropy(target, p) for target in targets), softq.cross_entropy(p, p)]:
         assert loss[0] == math.inf
         assert math.isfinite(loss[1])
 
@@ -166,7 +173,7 @@ def test_a_model_that_forbids_everything_has_infinite_loss(p, gold):
 def test_weights_of_any_size(weights, dtype):
     p = softq.Categorical(torch.zeros(1, 2))
     target = softq.raml(p, torch.tensor([[0, 1]]), 0.5, ref_weights=torch.tensor([weights], dtype=dtype))
-    assert target.reference_weights[0].tolist() == pytest.approx([weights[0] / sum(weights), weights[1] / sum(weights)])
+    assert target.references.weights[0].tolist() == pytest.approx([weights[0] / sum(weights), weights[1] / sum(weights)])
     with pytest.raises(WeightError, match="finite sum"):
         softq.raml(p, torch.tensor([[0, 1]]), 0.5, ref_weights=torch.tensor([[1.7e308, 1.7e308]], dtype=torch.float64))
 
@@ -229,3 +236,13 @@ def test_a_seed_beyond_reason(tmp_path):
     found = run_softq("theory", "--references", tmp_path / "refs.txt", "--seed", 10**23)
     assert found.exit_code == 2
     assert "Invalid value for '--seed'" in found.output
+
+
+def test_a_space_of_ones_own_without_a_natural_reward_asks_for_one():
+    class Classes(softq.Categorical):
+        natural_reward = None
+
+    p = Classes(torch.zeros(2, 3))
+    with pytest.raises(softq.errors.RewardError, match="Classes has no natural reward: give one as reward="):
+        softq.raml(p, torch.tensor([0, 1]), 1.0)
+    assert softq.raml(p, torch.tensor([0, 1]), 1.0, softq.rewards.ExactMatch()).tau == 1.0

@@ -25,8 +25,8 @@ from softq.errors import (
     SoftqError,
     TemperatureError,
 )
-from softq.estimators import RewardClassifier
-from softq.estimators.labels import MISSING, learn_labels
+from softq.linear import RewardClassifier
+from softq.linear.class_labels import learn_labels
 
 # --- labels -------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ class Frame:
 def test_labels_of_a_data_frame():
     classes, patterns = learn_labels(Frame([[1, None, 2], [5, 5, 5]]), 2)
     assert classes.tolist() == [1, 2, 5]
-    assert patterns.references[patterns.of_row].tolist() == [[MISSING, 0, 1], [2, 2, 2]]
+    assert patterns.shares[patterns.of_row].tolist() == [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]]
     assert patterns.labels_per_row == 2.5
 
 
@@ -114,6 +114,7 @@ def test_bad_labels(y, error, text):
 # --- files --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::softq.linear.classifier.RewardWarning")
 @pytest.mark.parametrize(
     "y", [np.array([0, 5, 9]), np.array(["a", "ä 𝄞", "c"]), np.array([-1.0, 0.0, 2.0]), np.array([True, False, True])], ids=str
 )
@@ -150,7 +151,8 @@ def test_names_of_features_and_defaults_are_saved(tmp_path):
     assert loaded.feature_names_in_.tolist() == ["width", "height"]
     assert loaded.reward is None
     assert loaded.random_state is None
-    assert loaded.hidden == (8, 8)
+    assert (loaded.hidden, loaded.tau, loaded.alpha) == ((32,), "auto", "auto")
+    assert (loaded.tau_, loaded.alpha_) == (model.tau_, model.alpha_)
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
         np.testing.assert_array_equal(loaded.predict(X), expected)
 
@@ -158,7 +160,7 @@ def test_names_of_features_and_defaults_are_saved(tmp_path):
 def test_a_saved_model_is_the_fitted_one(tmp_path):
     """Options that were changed for the next fit are kept beside it, but for the rewards, and do not describe it."""
     X, y = blobs(30)
-    model = RewardClassifier(reward=np.diag([1.0, 2.0, 3.0]), max_epochs=1, random_state=0).fit(X, y)
+    model = RewardClassifier(reward=np.diag([1.0, 2.0, 3.0]), tau=1.0, max_epochs=1, random_state=0).fit(X, y)
     expected = model.expected_reward(X)
     model.set_params(objective="ml", tau=5.0, hidden=(3,), reward=None).save(tmp_path / "model")
     loaded = RewardClassifier.load(tmp_path / "model")
@@ -195,7 +197,7 @@ def test_files_that_hold_no_model(tmp_path):
     with pytest.raises(DataError, match="cannot be read as a safetensors file"):
         RewardClassifier.load(path)
     save_file({"x": np.zeros(2)}, path)
-    with pytest.raises(DataError, match=r"must be a file of 'softq.RewardClassifier 1', .* got None"):
+    with pytest.raises(DataError, match=r"must be a file of 'softq.RewardClassifier 2', .* got None"):
         RewardClassifier.load(path)
 
 
@@ -203,7 +205,7 @@ def test_files_that_hold_no_model(tmp_path):
     ("damage", "text"),
     [
         (lambda tensors, notes: tensors.pop("mean"), "mean"),
-        (lambda tensors, notes: tensors.update({"coefs.1": np.zeros((2, 2))}), r"coefs.1 must have shape \[8, 8\], got \[2, 2\]"),
+        (lambda tensors, notes: tensors.update({"coefs.1": np.zeros((2, 2))}), r"coefs.1 must have shape \[32, 3\], got \[2, 2\]"),
         (lambda tensors, notes: notes.pop("classes"), "classes"),
         (lambda tensors, notes: notes["classes"].pop(), r"shape \[2, 2\], got \[3, 3\]"),
         (lambda tensors, notes: notes["parameters"].update(hiden=3), "hiden"),
@@ -257,6 +259,12 @@ def test_only_a_fitted_model_is_saved(tmp_path):
         ({"patience": -1}, EstimatorError, "patience must be"),
         ({"early_stopping": True, "validation_fraction": 1.0}, EstimatorError, "validation_fraction must be a number above 0 and below 1"),
         ({"early_stopping": True, "validation_fraction": 0.99}, DataError, "hold out 30 of n_samples = 30"),
+        ({"alpha": -1.0}, EstimatorError, r'alpha \(or "auto"\) must be a number from 0, got -1.0'),
+        ({"solver": "adam"}, EstimatorError, "solver must be one of auto, lbfgs, sgd, got 'adam'"),
+        ({"solver": "lbfgs", "early_stopping": True}, EstimatorError, "early_stopping is for gradient descent: set solver='sgd'"),
+        ({"reward": np.eye(3), "cost": 1 - np.eye(3)}, EstimatorError, "give one of them"),
+        ({"cost": np.ones((2, 2))}, ShapeError, r"cost must be \[3, 3\] \(predicted, right\)"),
+        ({"cost": [[0, 1, math.inf], [1, 0, 1], [1, 1, 0]]}, RewardError, "every cost must be finite, got inf .* a large cost forbids"),
         ({"device": "abacus"}, EstimatorError, "one that torch can use here, such as 'cpu', got 'abacus'"),
     ],
 )
@@ -280,7 +288,7 @@ def test_one_hidden_layer_may_be_a_number():
 def test_divergence_is_an_error():
     X, y = blobs(60)
     with pytest.raises(ScoreError, match=r"training diverged in epoch \d+: .* Lower learning_rate \(1e\+20\) or momentum \(0.9\)"):
-        RewardClassifier(learning_rate=1e20, random_state=0).fit(X, y)
+        RewardClassifier(solver="sgd", alpha=0.0, tau=1.0, learning_rate=1e20, random_state=0).fit(X, y)
 
 
 def test_inputs_out_of_range():

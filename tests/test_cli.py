@@ -13,7 +13,7 @@ import softq
 from softq import cli
 from softq.cli import theory_command
 from softq.cli.theory_command import DEFAULT_TAUS
-from softq.ranges import parse_taus
+from softq.lab.ranges import parse_taus
 
 GRID = ["--grid", "40"]
 
@@ -242,7 +242,8 @@ def test_exact_curve_of_the_hamming_distance(references):
         (b"", "is empty"),
         (b"a b\n\nc\n", "line 2: expected one or more sentences"),
         (b"a b\tc\t\n", "line 1: expected"),
-        (b"\xff\xfe", "is not UTF-8"),
+        (b"\xff\xfe", "expected UTF-8, got UTF-16"),
+        (b"a b\n\xff\n", "line 2: expected UTF-8, got byte 0xff at offset 4"),
         (None, "cannot read"),
     ],
 )

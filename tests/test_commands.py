@@ -9,10 +9,10 @@ import pytest
 
 from small_runs import SMALL, recipe, snapshot, softq
 from softq.cli import progress, report_command, shared
-from softq.recipe import read_toml, recipe_hash
+from softq.lab.recipe import read_toml, recipe_hash
+from softq.lab.run import BEST, CELLS, METRICS, RECIPE, RESULT, RunFolder
 from softq.report import classification_load as load
 from softq.report import page as pages
-from softq.run import BEST, CELLS, METRICS, RECIPE, RESULT, RunFolder
 from softq.sweep import SWEEP, parse_recipe, read_recipe
 from softq.tasks import TASKS
 from softq.tasks.classification import Classification

@@ -1,15 +1,27 @@
 """Column files: what is read, what is refused and where, and that what is written is read back."""
 
 import gzip
+import io
 import lzma
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from softq.data.conll import MISSING, Fault, Sentence, check_conll, find_scheme, read_conll, to_conll
-from softq.data.tags import faults
+from softq import CRFTagger
 from softq.errors import DataError
+from softq.formats import read_conllu
+from softq.formats.chunks import read_chunks
+from softq.formats.conll import (
+    MISSING,
+    Fault,
+    Sentence,
+    check_conll,
+    find_scheme,
+    read_conll,
+    to_conll,
+)
+from softq.formats.tags import faults
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -55,7 +67,9 @@ def sentences_of(draw, annotated, extra=None):
             return tuple(draw(st.lists(kind, min_size=n, max_size=n)))
 
         labels = tuple(column(label) for _ in range(len(names) or 1))
-        found.append(Sentence(column(tokens), labels, tuple(names), tuple(column(columns) for _ in range(extra))))
+        others = tuple(column(columns) for _ in range(extra))
+        comments = tuple(draw(st.lists(st.sampled_from(["# sent_id = 7", "# a b", "# key =", "#  x  y"]), max_size=2)))
+        found.append(Sentence(column(tokens), labels, tuple(names), others, comments=comments))
     return found
 
 
@@ -93,6 +107,7 @@ def test_allowed_differences_change_nothing(place, sentences, data):
         "spaces at the end": lambda text: text.replace("\n", "  \n"),
         "no last line end": lambda text: text.rstrip("\n"),
         "CR LF": lambda text: text.replace("\n", "\r\n"),
+        "comments alone": lambda text: "# made = by hand\n# newdoc\n\n" + text,
         "byte-order mark": lambda text: "\ufeff" + text,
     }
     chosen = data.draw(st.sets(st.sampled_from(sorted(changes))))
@@ -175,8 +190,8 @@ def test_missing_is_a_label_where_there_are_no_annotators():
             b"a\tO\n\xe4b\tO\r\nc\tO\n\nd\xff\xff\tO\n",
             {},
             [
-                Fault(2, "expected UTF-8, got byte 0xe4 at offset 4 of the file"),
-                Fault(5, "expected UTF-8, got byte 0xff at offset 16 of the file"),
+                Fault(2, "expected UTF-8, got byte 0xe4 at offset 4 of the file; convert it, for example with iconv"),
+                Fault(5, "expected UTF-8, got byte 0xff at offset 16 of the file; convert it, for example with iconv"),
             ],
         ),
         (
@@ -184,7 +199,7 @@ def test_missing_is_a_label_where_there_are_no_annotators():
             {},
             [
                 Fault(1, "expected 2 columns separated by spaces (token, label), got 1"),
-                Fault(1, "expected UTF-8, got byte 0xc3 at offset 4 of the file"),
+                Fault(1, "expected UTF-8, got byte 0xc3 at offset 4 of the file; convert it, for example with iconv"),
             ],
         ),
         ("a\tO\n".encode("utf-16"), {}, [Fault(1, "expected UTF-8, got UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`")]),
@@ -335,7 +350,11 @@ def test_scheme_that_fits_or_is_broken_least():
         ([Sentence(("a",), (("O ",),))], "must not end in a space"),
         ([Sentence(("-DOCSTART-",), (("O",),))], "must not read as -DOCSTART-"),
         ([Sentence(("a", "-DOCSTART- b"), (("O", "O"),))], "must not read as -DOCSTART-"),
-        ([Sentence(("# annotators = x",), (("O",),))], "must not read as"),
+        ([Sentence(("# annotators = x",), (("O",),))], "must not read as a comment"),
+        ([Sentence(("a",), (("O",),), comments=("a b",))], "expected comments .* got 'a b'"),
+        ([Sentence(("a",), (("O",),), comments=("# a = b ",))], "expected comments"),
+        ([Sentence(("a",), (("O",),), comments=("# annotators = b",))], "expected comments"),
+        ([Sentence(("a",), (("O",),), comments=("# a = b\n",))], "expected comments"),
         ([Sentence(("\ufeffa",), (("O",),))], "byte-order mark"),
         ([Sentence(("a",), (("O",),), ("u v",))], r"words without spaces, got \['u v'\]"),
         ([Sentence(("a",), (("O",),)), Sentence(("a",), (("O",),), ("u",))], "sentence 1: expected the same kinds of columns"),
@@ -364,3 +383,80 @@ def test_annotators_must_be_a_number(place):
     for use in (read_conll, check_conll):
         with pytest.raises(DataError, match="'all' or a number of columns, 0 or more, got -1"):
             use(write(place, "a O\n"), annotators=-1)
+
+
+@pytest.mark.parametrize("separator", ["\t", " "])
+def test_comments_are_kept_and_a_token_may_be_a_hash(place, separator):
+    lines = ["# sent_id = 7", "# text = # 5 million", "#|O", "5|O", "# of|O" if separator == "\t" else "#|O", "", "#|B-X", "", "a|O"]
+    path = write(place, "\n".join(line.replace("|", separator) for line in lines))
+    first, second, third = read_conll(path).sentences
+    assert first.tokens == ("#", "5", "# of" if separator == "\t" else "#")
+    assert (first.comments, first.line) == (("# sent_id = 7", "# text = # 5 million"), 3)
+    assert (second.tokens, second.labels, second.comments) == (("#",), (("B-X",),), ())
+    assert third.tokens == ("a",)
+    assert read_conll(to_conll([first, second, third])).sentences == [first, second, third]
+    assert check_conll(path) == []
+    (chunk,) = read_chunks(io.BytesIO(path.read_bytes()), "a file")
+    assert [(block.line, block.columns[0]) for block in chunk.blocks] == [(3, first.tokens), (7, ("#",)), (9, ("a",))]
+
+
+def test_comments_with_tabs_in_a_file_of_spaces(place):
+    path = write(place, "# id 7-a\tdomain=en\nil _ _ O\n# _ _ O\n\n# id 8\tdomain=en\n# _ _ B-X\n")
+    first, second = read_conll(path).sentences
+    assert (first.tokens, second.tokens) == (("il", "#"), ("#",))
+    assert (first.comments, second.comments) == (("# id 7-a\tdomain=en",), ("# id 8\tdomain=en",))
+
+
+def test_comments_of_annotated_sentences(place):
+    text = "# sent_id = 1\n# annotators = u v\n# text = a b\na\tO\tO\n\n# sent_id = 2\n# annotators=u\nb\tO\n\n"
+    first, second = read_conll(write(place, text)).sentences
+    assert (first.annotators, first.comments) == (("u", "v"), ("# sent_id = 1", "# text = a b"))
+    assert (second.annotators, second.comments) == (("u",), ("# sent_id = 2",))
+    assert read_conll(to_conll([first, second])).sentences == [first, second]
+    assert check_conll(text, annotators=3) == [
+        Fault(2, "expected names of 3 annotators, got 2"),
+        Fault(7, "expected names of 3 annotators, got 1"),
+    ]
+    twice = "# annotators = u\n# x = y\n# annotators = v\na O\n"
+    assert check_conll(twice) == [Fault(3, "expected one line '# annotators = …' before a sentence, got a second one")]
+
+
+def test_text_in_place_of_a_file(place):
+    text = "a\tO\nb\tB-X\n"
+    assert read_conll(text).sentences == read_conll(write(place, text)).sentences == read_conll(str(place)).sentences
+    assert (read_conll(text).name, read_conll(place).name) == ("the text", str(place))
+    with pytest.raises(DataError, match=r"^the text, line 2: expected 2 columns separated by tabs \(token, label\), got 3"):
+        read_conll("a\tO\nb\tO\tO\nc\tO\n")
+    with pytest.raises(DataError, match=r"^the text, line 2: expected UTF-8, got byte 0xed"):
+        read_conll("a\tO\n\ud800\tO\n")
+    with pytest.raises(DataError, match=r"^cannot read a b: "):
+        read_conll("a b")
+
+
+def test_what_a_tagger_is_fitted_to():
+    crowd = (
+        "# annotators = w2 w1\nAnn\tN\tB-X\tO\nran\tV\tO\tO\n\n# annotators = w3 w1 w1\nHi\tI\t?\tO\tB-X\n\n# annotators = w3\nHi\tI\tO\n"
+    )
+    corpus = read_conll(crowd)
+    found = corpus.X_y()
+    assert found.annotators == ("w1", "w1", "w2", "w3")
+    assert found.X == [["Ann", "ran"], ["Hi"], ["Hi"]]
+    assert found.y == [[["O", "O"], None, ["B-X", "O"], None], [["O"], ["B-X"], None, None], [None, None, None, ["O"]]]
+    assert corpus.X_y(pos=2).X == [[("Ann", "N"), ("ran", "V")], [("Hi", "I")], [("Hi", "I")]]
+    tagger = CRFTagger(c2=0.1, objective="sqdml", tau=0.5).fit(found.X, found.y, ref_weights="dawid-skene")
+    assert [found.annotators[int(row.name)] for row in tagger.annotators_] == list(found.annotators)
+    assert read_conll("a O\nb X\n").X_y() == ([["a", "b"]], [["O", "X"]], ())
+    for pos in (1, 3):
+        with pytest.raises(DataError, match=f"the text: expected pos to be a column between token and labels, .* got {pos}"):
+            corpus.X_y(pos=pos)
+    with pytest.raises(DataError, match=r"the text, line 2: expected an annotator who labelled every token of the sentence, got none"):
+        read_conll("# annotators = w1\na\tO\nb\t?\n").X_y()
+
+
+def test_parts_of_speech_of_a_treebank():
+    text = "# sent_id = 1\n1\tHi\thi\tINTJ\tUH\t_\t0\troot\t_\t_\n\n"
+    trees = read_conllu(text)
+    assert trees.X_y() == ([["Hi"]], [["INTJ"]], ())
+    assert trees.X_y("xpos").y == [["UH"]]
+    with pytest.raises(DataError, match=r"^the text, line 2 \(sentence 1\): expected 10 columns"):
+        read_conllu("# sent_id = 1\n1\tHi\n\n")

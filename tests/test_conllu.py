@@ -8,9 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from softq.data import conllu
-from softq.data.conllu import MultiwordToken, TreeSentence, check_conllu, is_conllu, iter_conllu, read_conllu
 from softq.errors import DataError, ShapeError
+from softq.formats import conllu
+from softq.formats.conllu import (
+    MultiwordToken,
+    TreeSentence,
+    check_conllu,
+    is_conllu,
+    iter_conllu,
+    read_conllu,
+)
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

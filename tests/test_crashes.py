@@ -10,7 +10,7 @@ import torch
 
 from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe
 from softq.errors import RunError
-from softq.run import LAST, METRICS, RESULT, TIMINGS, RunFolder
+from softq.lab.run import LAST, METRICS, RESULT, TIMINGS, RunFolder
 from softq.tasks import TASKS, train_cells
 from softq.train import events
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from softq.cli.data_captions import is_captions
 from softq.cli.data_command import data
-from softq.data.captions import names_file
+from softq.formats.captions import names_file
 
 CAPTIONS = (
     "a.jpg#0\tA dog runs fast.\n"
@@ -174,14 +174,14 @@ def test_check_prints_every_fault(tmp_path, captions):
     expected = "expected the name of an image, a tab and one or more captions separated by tabs, got"
     assert result.exit_code == 2
     assert result.stdout.splitlines() == [
-        f"{bad}:2: {expected} the image 'b.jpg' without a caption",
-        f"{bad}:3: {expected} captions without an image",
+        f"{bad}:2: {expected} 'b.jpg' without a caption",
+        f"{bad}:3: {expected} captions without the name of an image",
         f"{bad}:4: {expected} an empty caption in column 3",
         f"{captions}: no faults",
     ]
     found = json.loads(run("check", bad, captions, "--json").stdout)["files"]
     assert [[fault["line"] for fault in file["faults"]] for file in found] == [[2, 3, 4], []]
-    refused(run("stats", bad), f"{bad}, line 2: {expected} the image 'b.jpg' without a caption (and 2 more")
+    refused(run("stats", bad), f"{bad}, line 2: {expected} 'b.jpg' without a caption (and 2 more")
 
 
 def test_check_of_features(tmp_path, captions):

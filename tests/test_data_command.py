@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import softq
+from softq.annotators.agreement import agreement
 from softq.cli.data_command import data
-from softq.data.agreement import agreement
-from softq.data.conll import MISSING, Sentence
+from softq.formats.conll import MISSING, Sentence
 
 
 def run(*args):

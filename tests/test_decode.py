@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from softq import decode
-from softq.data.vocabulary import END, PAD, START
-from softq.decode import draws, sources
+from softq.decode import autoregressive, sampling
 from softq.errors import LengthError, ModelError, ScoreError, ShapeError
+from softq.formats.vocabulary import END, PAD, START
 
 ROWS = 4093
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")])]
@@ -19,6 +19,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.skipi
 
 class Table:
     """Next words by a hash of source and prefix; counts what it was asked. Memory: numbers of sources; state: hashes, and these numbers."""
+
+    start_token, end_token, pad_token = START, END, PAD
 
     def __init__(self, vocab, *, seed=0, sharpness=1.0, end=0.0, holes=0.0, dtype=torch.float64):
         generator = torch.Generator().manual_seed(seed)
@@ -157,9 +159,9 @@ def test_sources_that_are_done_leave_the_batch():
 
 
 def test_who_is_done_leaves_when_half_are():
-    assert sources.go_on_with(torch.tensor([True, False, True]), 0) is None
-    assert sources.go_on_with(torch.tensor([False, True, False, True]), 0).tolist() == [1, 3]
-    assert sources.go_on_with(torch.tensor([False]), 0).tolist() == []
+    assert autoregressive.rows_to_keep(torch.tensor([True, False, True]), 0) is None
+    assert autoregressive.rows_to_keep(torch.tensor([False, True, False, True]), 0).tolist() == [1, 3]
+    assert autoregressive.rows_to_keep(torch.tensor([False]), 0).tolist() == []
 
 
 def test_greedy_takes_the_best_word():
@@ -245,7 +247,7 @@ def test_draws_follow_their_law(temperature, top_p, device):
 @pytest.mark.parametrize("top_p", [None, 1.0])
 def test_the_outermost_numbers_draw_no_word_of_probability_0(top_p):
     log_probs = torch.tensor([[[0.0, 0.25, 0.0, 0.75, 0.0]] * 2]).log()
-    words, log_chosen = draws._draw(log_probs, torch.tensor([[0.0, 1 - 2.0**-53]], dtype=torch.float64), top_p)
+    words, log_chosen = sampling._sample_tokens(log_probs, torch.tensor([[0.0, 1 - 2.0**-53]], dtype=torch.float64), top_p)
     assert words.tolist() == ([[1, 3]] if top_p is None else [[3, 1]])  # the most probable come first where they are sorted
     assert log_chosen[0].exp().tolist() == pytest.approx([0.25, 0.75] if top_p is None else [0.75, 0.25])
 

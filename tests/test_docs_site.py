@@ -18,17 +18,18 @@ ROOT = Path(__file__).parents[1]
 
 # Packages whose exports the reference holds; modules that export nothing by name are public as a whole.
 PUBLIC = [
-    *("softq", "softq.distributions", "softq.rewards", "softq.samplers", "softq.importance", "softq.temperature", "softq.theory"),
-    *("softq.decode", "softq.models", "softq.estimators", "softq.tagging", "softq.parsing", "softq.features", "softq.images"),
-    *("softq.evaluate", "softq.train", "softq.sweep", "softq.errors", "softq.integrations.transformers"),
-    *(f"softq.data.{name}" for name in ("conll", "tags", "annotators", "agreement", "conllu", "trees", "bitext", "captions", "text")),
-    *(f"softq.data.{name}" for name in ("tokens", "vocabulary", "worlds", "tree_world", "language_world", "scene_world", "scene_pictures")),
+    *("softq", "softq.spaces", "softq.rewards", "softq.samplers", "softq.temperature", "softq.theory", "softq.nn"),
+    *("softq.decode", "softq.neural", "softq.linear", "softq.linear.tagging", "softq.linear.parsing", "softq.linear.features", "softq.neural.images"),
+    *("softq.metrics", "softq.train", "softq.sweep", "softq.errors", "softq.integrations.transformers"),
+    *(f"softq.formats.{name}" for name in ("conll", "tags", "conllu", "trees", "bitext", "captions", "rows", "text", "tokens", "vocabulary")),
+    *("softq.annotators.reliability", "softq.annotators.agreement"),
+    *(f"softq.lab.worlds.{name}" for name in ("entities", "trees", "languages", "scenes", "scene_pictures")),
 ]
 # What others than the library itself and its commands have no use for; some of it is documented for what it shares with them.
-INTERNAL = {"checks", "cli", "explorer", "generation", "kernels", "numerics", "ranges", "recipe", "report", "run", "tasks"}
+INTERNAL = {"checks", "cli", "explorer", "kernels", "numerics", "report", "tasks"}
 # Documented where softq exports them from.
-BY_PARTS = {"objectives", "sampled", "sentences", "targets"}
-HELPERS = {f"softq.data.conll.{name}" for name in ("Block", "clean_lines", "decode", "refuse", "split_blocks", "unpacked")}
+BY_PARTS = {"objectives", "sentences", "targets"}
+HELPERS = {f"softq.formats.conll.{name}" for name in ("Block", "clean_lines", "has_tabs", "split_blocks")}
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +139,8 @@ def test_markup_of_docstrings(site):
     assert '<div class="highlight-none notranslate"><div class="highlight"><pre><span></span>log P(y) = ⟨φ(y), s⟩ - log Z(s)' in shown
     assert '<span class="gp">&gt;&gt;&gt; </span>' in shown
     assert 'href="_modules/softq/objectives.html"' in shown
-    assert 'href="source/src/softq/kernels/spanning.py.html"' in shown
-    card = (site / "api" / "distributions.html").read_text(encoding="utf-8")
+    assert 'href="source/src/softq/kernels/spanning/cpu.py.html"' in shown
+    card = (site / "api" / "spaces.html").read_text(encoding="utf-8")
     assert re.search(r'Inherited from <a [^>]*href="#softq.Distribution"', card)
     assert 'href="#softq.Distribution.log_prob"' in card
 
@@ -177,7 +178,7 @@ def test_search_on_the_disk(site, opened):
     opened.goto((site / "index.html").as_uri())
     opened.fill(".sidebar-search", "raml")
     opened.press(".sidebar-search", "Enter")
-    opened.wait_for_selector("#search-results li a")
+    opened.wait_for_selector("#search-results .search-summary >> text=found")  # results appear one by one until then
     found = opened.eval_on_selector_all("#search-results li a", "links => links.map(link => link.getAttribute('href'))")
     assert any(link.startswith("api/targets.html#softq.raml") for link in found)
     assert any(link.startswith("math.html") for link in found)
@@ -185,7 +186,7 @@ def test_search_on_the_disk(site, opened):
     assert opened.url.startswith((site / "api").as_uri())
 
 
-@pytest.mark.parametrize("name", ["captioning", "api/distributions", "source/recipes/index", "_modules/softq/targets"])
+@pytest.mark.parametrize("name", ["captioning", "api/spaces", "source/recipes/index", "_modules/softq/targets"])
 def test_pages_on_the_disk(site, opened, name):
     opened.goto((site / f"{name}.html").as_uri())
     pictures = opened.eval_on_selector_all("main img, article img", "found => found.map(one => one.complete && one.naturalWidth > 0)")

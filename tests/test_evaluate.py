@@ -8,7 +8,14 @@ import scipy.stats
 import torch
 
 from softq.errors import ShapeError
-from softq.evaluate import Interval, mean_interval, mean_of_first, paired_bootstrap, paired_test, student_t
+from softq.metrics import (
+    Interval,
+    mean_interval,
+    mean_of_first,
+    paired_bootstrap,
+    paired_test,
+    student_t,
+)
 
 
 def generator(seed=0):

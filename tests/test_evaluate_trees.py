@@ -9,9 +9,9 @@ from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
 from softq.cli import evaluate_trees
 from softq.cli.evaluate_trees import TreeScores
-from softq.data.conllu import TreeSentence, read_conllu
-from softq.data.tree_world import TreeWorld
-from softq.evaluate import ATTACHMENT_METRICS, align_score, attachment_statistics
+from softq.formats.conllu import TreeSentence, read_conllu
+from softq.lab.worlds import TreeWorld
+from softq.metrics import ATTACHMENT_METRICS, align_score, attachment_statistics
 from test_predict_trees import as_text
 
 WORLD = TreeWorld(crossing=0.0, lemmas=6)
@@ -21,7 +21,7 @@ SMALL = {"bits": 12, "relation_bits": 8, "epochs": 2, "random_state": 0, "min_fr
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    train = WORLD.draw(50, seed=0)
+    train = WORLD.sample(50, seed=0)
     with single_thread():
         DependencyParser(**SMALL).fit(train).save(folder / "good")
         DependencyParser(**SMALL).fit(train[:4]).save(folder / "poor")
@@ -33,7 +33,7 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="module")
 def gold(tmp_path_factory):
     path = tmp_path_factory.mktemp("gold") / "gold.conllu"
-    path.write_text(as_text(WORLD.draw(40, seed=1)), encoding="utf-8")
+    path.write_text(as_text(WORLD.sample(40, seed=1)), encoding="utf-8")
     return path
 
 

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 
 import softq
-from softq.data.conllu import read_conllu
-from softq.data.worlds import EntityWorld
+from softq.formats.conllu import read_conllu
+from softq.lab.worlds import EntityWorld
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -44,7 +44,7 @@ def test_the_tagger_learns():
 @pytest.mark.parametrize("objective", ["ml", "raml"])
 def test_the_other_objectives_train_too(objective):
     output = run("bilstm_crf.py", "--objective", objective, "--sentences", "800", "--epochs", "4")
-    labels = [label for sentence in EntityWorld().draw(1000, seed=1) for label in sentence.labels[0]]  # the example's test sentences
+    labels = [label for sentence in EntityWorld().sample(1000, seed=1) for label in sentence.labels[0]]  # the example's test sentences
     outside = 100 * labels.count("O") / len(labels)
     assert outside + 4 < token_accuracy(output, f"BiLSTM-CRF, {objective}") <= token_accuracy(output, "Bayes rule") + 1
 

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import math
 import random
+from typing import get_args
 
 import pytest
 import torch
@@ -11,13 +12,20 @@ import torch
 import oracle
 import softq
 from softq import theory
-from softq.cli.curves import RewardName
+from softq.cli import predict_sentences
 from softq.errors import DataError, SoftqError, TemperatureError
 from softq.explorer import classes, drawing, fields, sentence_tab, sentences
-from softq.explorer.classes import ClassStudy, ClassTable, parse_probabilities, parse_table, theorem2_constants
+from softq.explorer.classes import (
+    ClassStudy,
+    ClassTable,
+    parse_probabilities,
+    parse_table,
+    theorem2_constants,
+)
 from softq.explorer.sentences import SentenceSettings, SentenceStudy, SettingError, parse_references
+from softq.neural import recipe
 from softq.rewards import SentenceBLEU, named_reward
-from softq.rewards.names import REWARD_NAMES
+from softq.rewards.names import REWARDS, SHORT_NAMES, RewardName
 from softq.sentences import Sentences
 from softq.temperature import CandidateCurve
 
@@ -130,14 +138,15 @@ def test_marks_rebuild_both_sentences(sampler):
 
 
 def test_the_same_rewards_everywhere():
-    for known in (sentences.get_args(sentences.RewardName), sentence_tab._REWARDS, [name.value for name in RewardName]):
-        assert set(known) == set(REWARD_NAMES)
+    assert list(RewardName) == list(REWARDS) == list(sentence_tab._REWARDS)
+    assert {*get_args(recipe.RewardName)} < {*REWARDS}
+    assert {SHORT_NAMES.get(name, name) for name in predict_sentences._REWARDS} < {*REWARDS}
 
 
 def test_rewards_by_name():
     scored = Sentences.pack([[[0, 1, 2]]]), Sentences.pack([[[0, 1, 3]]])
     words = ["a", "b", "c", "d"]
-    values = {name: float(named_reward(name, words)(*scored[0], *scored[1])) for name in sentences.get_args(sentences.RewardName)}
+    values = {name: float(named_reward(name, words)(*scored[0], *scored[1])) for name in RewardName}
     assert values["edit"] == values["hamming"] == -1.0
     assert values["exact"] == 0.0
     assert values["accuracy"] == 2.0

@@ -196,7 +196,7 @@ def test_sentences(browser, address, study, tmp_path):
         bad = tmp_path / "latin1.txt"
         bad.write_bytes("ein schöner Hund\n".encode("latin-1"))
         page.set_input_files("input[type=file]", bad)
-        page.get_by_text("latin1.txt, line 1: the byte 0xf6 is not UTF-8 text").wait_for()
+        page.get_by_text("latin1.txt, line 1: expected UTF-8, got byte 0xf6").wait_for()
         good = tmp_path / "refs.tsv.gz"
         good.write_bytes(gzip.compress(b"a dog runs fast\tthe dog runs\na cat\n"))
         page.set_input_files("input[type=file]", good)

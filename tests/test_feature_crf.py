@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softq.errors import ShapeError
-from softq.kernels import feature_crf, jit
-from softq.kernels.lanes import WIDTH
+from softq.kernels import jit
+from softq.kernels.features import crf as feature_crf
+from softq.kernels.simd import WIDTH
 
 QUICK = settings(max_examples=50, deadline=None)
 LABELS = st.sampled_from([1, 2, 9, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 37])
@@ -25,7 +26,13 @@ def matrices(draw):
     offsets = np.concatenate([[0], np.cumsum([len(columns) for columns in rows], dtype=np.int64)])
     values = None
     if draw(st.booleans()):
-        values = np.array(draw(st.lists(st.integers(-8, 8), min_size=len(indices), max_size=len(indices))), np.float32) / 4
+        values = (
+            np.array(
+                draw(st.lists(st.integers(-8, 8), min_size=len(indices), max_size=len(indices))),
+                np.float32,
+            )
+            / 4
+        )
     return offsets, indices, values, size
 
 
@@ -45,7 +52,7 @@ def padded(array):
     return flat
 
 
-def test_lanes_may_be_read_from_any_number_on():
+def test_sixteen_may_be_read_from_any_number_on():
     for count in range(40):
         assert feature_crf.padded(count) >= max(count - 1, 0) + WIDTH
 
@@ -74,7 +81,9 @@ def test_columns_beyond_the_last_are_refused():
 @given(matrices(), LABELS, st.integers(0, 10**6))
 def test_scores_are_the_product_with_the_weights(matrix, labels, seed):
     offsets, indices, values, size = matrix
-    weights = np.random.default_rng(seed).integers(-64, 65, (size, labels)) / 16  # sums of these are exact in float32
+    weights = (
+        np.random.default_rng(seed).integers(-64, 65, (size, labels)) / 16
+    )  # sums of these are exact in float32
     scores = feature_crf.emissions(offsets, indices, values, padded(weights), labels)
     assert scores.dtype == np.float32
     assert np.array_equal(scores, dense(*matrix) @ weights)
@@ -86,8 +95,12 @@ def test_the_gradient_is_the_product_with_the_transpose(matrix, labels, seed):
     offsets, indices, values, size = matrix
     differences = np.random.default_rng(seed).integers(-64, 65, (len(offsets) - 1, labels)) / 16
     found = np.full(feature_crf.padded(size * labels), 7.0, np.float32)
-    feature_crf.gradient(feature_crf.transpose(offsets, indices, values, size), padded(differences), labels, found)
-    assert np.array_equal(found[: size * labels].reshape(size, labels), dense(*matrix).T @ differences)
+    feature_crf.multiply(
+        feature_crf.transpose(offsets, indices, values, size), padded(differences), labels, found
+    )
+    assert np.array_equal(
+        found[: size * labels].reshape(size, labels), dense(*matrix).T @ differences
+    )
     assert (found[size * labels :] == 7.0).all()  # what lies behind is left alone
 
 
@@ -98,9 +111,14 @@ def test_larger_matrices_whatever_the_threads(monkeypatch, labels):
     tokens, size = 500, 300
     counts = rng.integers(0, 6, tokens)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    indices = np.where(rng.random(offsets[-1]) < 0.4, 7, rng.integers(0, size, offsets[-1])).astype(np.int32)
+    indices = np.where(rng.random(offsets[-1]) < 0.4, 7, rng.integers(0, size, offsets[-1])).astype(
+        np.int32
+    )
     values = rng.standard_normal(len(indices)).astype(np.float32)
-    weights, differences = rng.standard_normal((size, labels)), rng.standard_normal((tokens, labels))
+    weights, differences = (
+        rng.standard_normal((size, labels)),
+        rng.standard_normal((tokens, labels)),
+    )
     matrix = dense(offsets, indices, values, size)
     monkeypatch.setattr(jit, "_OPERATIONS_PER_THREAD", 1)
     found = []
@@ -108,7 +126,12 @@ def test_larger_matrices_whatever_the_threads(monkeypatch, labels):
         monkeypatch.setattr(jit.torch, "get_num_threads", lambda threads=threads: threads)
         scores = feature_crf.emissions(offsets, indices, values, padded(weights), labels)
         gradient = np.full(feature_crf.padded(size * labels), np.nan, np.float32)
-        feature_crf.gradient(feature_crf.transpose(offsets, indices, values, size), padded(differences), labels, gradient)
+        feature_crf.multiply(
+            feature_crf.transpose(offsets, indices, values, size),
+            padded(differences),
+            labels,
+            gradient,
+        )
         found.append((scores, gradient[: size * labels].reshape(size, labels)))
     for scores, gradient in found:
         assert np.allclose(scores, matrix @ weights, atol=1e-4)
@@ -119,8 +142,34 @@ def test_larger_matrices_whatever_the_threads(monkeypatch, labels):
 
 def test_a_corpus_without_sentences():
     none = np.zeros(0, np.int32)
-    corpus = feature_crf.Corpus(np.zeros(1, np.int64), np.zeros(1, np.int64), none, None, np.zeros((0, 3), np.float32))
+    corpus = feature_crf.Corpus(
+        np.zeros(1, np.int64), np.zeros(1, np.int64), none, None, np.zeros((0, 3), np.float32)
+    )
     ends = np.zeros(3)
-    loss, pairs = feature_crf.differences(corpus, padded(np.zeros((0, 3))), np.zeros((3, 3)), ends, ends, padded(np.zeros((0, 3))))
+    loss, pairs = feature_crf.differences(
+        corpus, padded(np.zeros((0, 3))), np.zeros((3, 3)), ends, ends, padded(np.zeros((0, 3)))
+    )
     assert loss == 0.0
     assert np.array_equal(pairs, np.zeros((3, 3)))
+
+
+def test_the_loss_does_not_depend_on_where_arrays_lie():
+    """A run that is resumed ends with the same numbers, to the last digit, as one that was not."""
+    generator = np.random.default_rng(0)
+    tokens, labels, size = 200, 9, 50
+    starts = np.concatenate([[0], np.cumsum([5, 8, 12, 7, 18] * 4)])
+    offsets = np.arange(0, 5 * tokens + 1, 5)
+    indices = generator.integers(0, size, 5 * tokens).astype(np.int32)
+    target = generator.dirichlet(np.ones(labels), tokens).astype(np.float32)
+    corpus = feature_crf.Corpus(starts, offsets, indices, None, target)
+    weights = padded(generator.normal(size=(size, labels)))
+    transitions, ends = generator.normal(size=(labels, labels)), np.zeros(labels)
+    losses, elsewhere = set(), []
+    for _ in range(1000):
+        elsewhere += [np.empty(size, np.uint8) for size in generator.integers(1, 9000, 20)]
+        generator.shuffle(elsewhere)
+        del elsewhere[40:]  # which leaves holes for the next arrays
+        corpus = corpus._replace(target=target.copy())
+        found = np.zeros(feature_crf.padded(tokens * labels), np.float32)
+        losses.add(feature_crf.differences(corpus, weights, transitions, ends, ends, found)[0])
+    assert len(losses) == 1

@@ -1,17 +1,19 @@
 import errno
-import json
+import multiprocessing
 import os
+import signal
 import time
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from torch import nn
 
-from image_cases import corrupt, folder, means, paint
-from softq.data.captions import Captions, names_file, read_features
+from image_cases import Means, corrupt, folder, means, paint
 from softq.errors import DataError, ModelError, RunError
-from softq.images import Encoder, extract
-from softq.images.feature_file import _Rows
+from softq.formats.captions import Captions, names_file, read_features
+from softq.neural.images import Encoder, extract, feature_file
 
 
 @pytest.mark.parametrize("precision", ["float16", "float32"])
@@ -43,108 +45,140 @@ def stop_at(limit):
     return progress
 
 
-def interrupted(images, encoder, out, monkeypatch, at=6, **options):
-    """Stop after some images, each batch having been noted."""
-    monkeypatch.setattr("softq.images.feature_file._SECONDS", -1.0)
+def interrupted(images, encoder, out, at=6, **options):
+    """Stop after some images; the unfinished file."""
     with pytest.raises(StopError):
         extract(images, encoder, out, batch_size=2, progress=stop_at(at), **options)
     assert not out.exists()
+    (part,) = out.parent.glob(f".{out.name}.*.part")
+    return part
 
 
-def test_an_interrupted_run_goes_on(tmp_path, monkeypatch):
+def test_an_interrupted_run_is_resumed(tmp_path):
     images, wanted = folder(tmp_path)
-    interrupted(images, means(), tmp_path / "x.npy", monkeypatch)
+    interrupted(images, means(), tmp_path / "x.npy")
     encoder = means()
     made = extract(images, encoder, tmp_path / "x.npy", batch_size=2)
-    assert made.before == 4  # of 6 that were encoded, 2 had not been noted
-    assert sum(encoder.module.batches) == 6
+    assert made.before == 6
+    assert sum(encoder.module.batches) == 4
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), wanted)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "x.names.txt", "x.npy"]
 
 
-def test_changed_images_are_read_again(tmp_path, monkeypatch):
+class Killed(Means):
+    """Takes its process with it after some batches."""
+
+    def forward(self, images):
+        if len(self.batches) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(images)
+
+
+def test_a_killed_run_is_resumed(tmp_path):
     images, wanted = folder(tmp_path)
     out = tmp_path / "x.npy"
-    interrupted(images, means(), out, monkeypatch)
+    child = multiprocessing.get_context("fork").Process(
+        target=extract, args=(images, replace(means(), module=Killed()), out), kwargs={"batch_size": 2, "workers": 0}
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert extract(images, means(), out).before == 6
+    np.testing.assert_array_equal(np.load(out), wanted)
+
+
+def test_rows_that_were_not_written_as_a_whole_are_encoded_again(tmp_path):
+    images, wanted = folder(tmp_path)
+    out = tmp_path / "x.npy"
+    rows = np.lib.format.open_memmap(interrupted(images, means(), out), "r+")
+    rows[1, 2] = np.nan  # as a new file has it everywhere
+    rows.flush()
+    assert extract(images, means(), out).before == 5
+    np.testing.assert_array_equal(np.load(out), wanted)
+
+
+def test_changed_images_are_read_again(tmp_path):
+    images, wanted = folder(tmp_path)
+    out = tmp_path / "x.npy"
+    part = interrupted(images, means(), out)
     paint(images["01.png"], (7, 8, 9))
-    for path, ago in ((tmp_path / ".x.npy.part.json", 100), (images["01.png"], 50), *((images[f"0{row}.png"], 200) for row in (0, 2, 3))):
+    for path, ago in ((part, 100), (images["01.png"], 50), *((images[f"0{row}.png"], 200) for row in (0, 2, 3, 4, 5))):
         os.utime(path, (time.time() - ago,) * 2)
-    interrupted(images, means(), out, monkeypatch, at=0)  # which forgets nothing
-    monkeypatch.setattr("softq.images.feature_file._SECONDS", 0.0)
-    assert extract(images, means(), out).before == 3
+    interrupted(images, means(), out, at=0)  # which forgets nothing
+    assert extract(images, means(), out).before == 5
     wanted[1] = (7, 8, 9)
     np.testing.assert_array_equal(np.load(out), wanted)
 
 
 @pytest.mark.parametrize("change", ["images", "encoder", "weights", "precision"])
-def test_an_unfinished_file_of_something_else_is_kept(tmp_path, monkeypatch, change):
+def test_an_unfinished_file_of_something_else_is_kept(tmp_path, change):
     images, wanted = folder(tmp_path)
-    interrupted(images, means(), tmp_path / "x.npy", monkeypatch)
+    interrupted(images, means(), tmp_path / "x.npy")
     others = {name: images[name] for name in list(images)[:-1]} if change == "images" else images
     encoder = means(name="other" if change == "encoder" else "means", weights="v" if change == "weights" else "w")
     precision = "float32" if change == "precision" else "float16"
-    with pytest.raises(RunError, match=rf"begun and not finished with .*{change} \S+, now .*or delete \S+x.npy.part.json to begin anew"):
+    changed = {"images": "9-images", "encoder": "other-w", "weights": "means-v", "precision": "float32"}[change]
+    message = rf"begun and not finished with .*\(\.x\.npy\.means-w-float16-10-images-\w+\.part, now \S*{changed}\S*\): .* to begin anew"
+    with pytest.raises(RunError, match=message):
         extract(others, encoder, tmp_path / "x.npy", precision=precision)
-    assert extract(images, means(), tmp_path / "x.npy").before == 4
+    assert extract(images, means(), tmp_path / "x.npy").before == 6
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), wanted)
 
 
-@pytest.mark.parametrize("notes", ["[]", "{}", "NULL", "OTHER", "MORE"])
-def test_damaged_notes_are_named(tmp_path, monkeypatch, notes):
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "shape", "type"])
+def test_damaged_rows_are_no_features(tmp_path, damage):
     images, wanted = folder(tmp_path)
-    out, path = tmp_path / "x.npy", tmp_path / ".x.npy.part.json"
-    interrupted(images, means(), out, monkeypatch)
-    kept = json.loads(path.read_text())
-    changed = {"NULL": kept | {"done": None}, "OTHER": kept | {"corrupt": {"a": "why"}}, "MORE": kept | {"done": 11}}
-    path.write_text(json.dumps(changed[notes]) if notes in changed else notes)
-    with pytest.raises(RunError, match=r"\.x\.npy\.part\.json is damaged: expected notes .*; delete it to begin anew$"):
+    out = tmp_path / "x.npy"
+    part = interrupted(images, means(), out)
+    content = part.read_bytes()
+    changed = {
+        "cut": content[:-1],
+        "empty": b"",
+        "text": b"no array",
+        "shape": content.replace(b"(10, 3)", b"(9, 3) "),
+        "type": content.replace(b"<f2", b"<i2"),
+    }
+    part.write_bytes(changed[damage])
+    with pytest.raises(RunError, match=r"\.part is damaged: expected 10 rows of 3 features in float16; delete it to begin anew$"):
         extract(images, means(), out)
-    path.unlink()
+    part.unlink()
     assert extract(images, means(), out).before == 0
     np.testing.assert_array_equal(np.load(out), wanted)
 
 
-def test_rows_that_are_lost_are_no_features(tmp_path, monkeypatch):
-    images, wanted = folder(tmp_path)
-    out, part = tmp_path / "x.npy", tmp_path / ".x.npy.part"
-    damaged = r"\.x\.npy\.part is damaged: expected {} bytes or more of {} rows that are done, got {}; delete it to begin anew$"
-    interrupted(images, means(), out, monkeypatch)
-    os.truncate(part, 4 * 6 - 1)
-    with pytest.raises(RunError, match=damaged.format(24, 4, 23)):
-        extract(images, means(), out)
-    part.unlink()
-
-    def note_and_lose(rows, note=_Rows.note):
-        note(rows)
-        os.truncate(part, 8 * 6 + 2)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(_Rows, "note", note_and_lose)
-        with pytest.raises(RunError, match=damaged.format(60, 10, 50)):
-            extract(images, means(), out, batch_size=10)
-    assert not out.exists()
-    part.unlink()
-    extract(images, means(), out)
-    np.testing.assert_array_equal(np.load(out), wanted)
+def test_a_mutated_header_is_one_of_our_errors(tmp_path):
+    images, _ = folder(tmp_path)
+    out = tmp_path / "x.npy"
+    part = interrupted(images, means(), out)
+    content, rng = part.read_bytes(), np.random.default_rng(0)
+    for _ in range(300):
+        mutated = bytearray(content)
+        mutated[rng.integers(128)] = rng.integers(256)
+        part.write_bytes(mutated)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # numpy's, of headers it reads all the same
+                extract(images, means(), out, progress=stop_at(0))
+        except (RunError, StopError):
+            pass
 
 
 def test_what_is_kept_is_told_only_where_it_is(tmp_path, monkeypatch):
     images, _ = folder(tmp_path)
-    (tmp_path / ".x.npy.part").mkdir()  # cannot be written
-    with pytest.raises(RunError, match=r"cannot write .*x.npy: Is a directory$"):
-        extract(images, means(), tmp_path / "x.npy")
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise full
 
-    for name, method, message in (
-        ("y.npy", "put", r"cannot write .*y.npy: No space left on device$"),
-        ("z.npy", "finish", r"cannot write .*z.npy: No space left on device; what is done is kept"),
+    for name, module, function, message in (
+        ("y.npy", os, "posix_fallocate", r"cannot write .*y.npy: No space left on device$"),
+        ("z.npy", feature_file, "write_atomically", r"cannot write .*z.npy: No space left on device; what is done is kept, .* resumes$"),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(_Rows, method, fail)
+            patched.setattr(module, function, fail)
             with pytest.raises(RunError, match=message):
                 extract(images, means(), tmp_path / name)
+    assert extract(images, means(), tmp_path / "y.npy").before == 0
     assert extract(images, means(), tmp_path / "z.npy").before == 10
 
 

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 
 from scale import draws
 from softq.errors import DataError, RecipeError, SoftqError
-from softq.features import FINKEL, AttributeIndex, TemplateIndex, default_templates
-from softq.features.templates import parse_template
+from softq.linear.features import FINKEL, AttributeIndex, TemplateIndex, default_templates
+from softq.linear.features.templates import parse_template
 
 # --- the oracle ---------------------------------------------------------------------------------------
 
@@ -310,7 +310,7 @@ def test_results_do_not_depend_on_threads():
         ({"format": 7}, "format 1, got 7"),
         ({"kind": "other"}, "expected the notes of an AttributeIndex .*, got kind 'other'"),
         ({"size": 33}, r"an index of 33 features must be \[S, 2\] with S a power of two and at least twice as many, got \[64, 2\]"),
-        ({"size": 19}, "an index of 19 features needs as many names, got 20"),
+        ({"size": 19}, "expected a table of 19 keys, got 20"),
     ],
 )
 def test_notes_that_do_not_fit(change, text):
@@ -324,9 +324,9 @@ def test_notes_that_do_not_fit(change, text):
 def test_tensors_that_do_not_fit():
     index, _ = TemplateIndex.fit([["a"]])
     tensors = index.tensors()
-    with pytest.raises(DataError, match="tensor 'names' of an index of features must be uint8 of 1 dimensions, got nothing"):
+    with pytest.raises(DataError, match="expected the tensor 'names' of an index of features, got nothing"):
         TemplateIndex.from_tensors({name: array for name, array in tensors.items() if name != "names"}, index.notes())
-    with pytest.raises(DataError, match=r"tensor 'slots' .* must be int64 of 2 dimensions, got float64 \[3\]"):
+    with pytest.raises(DataError, match=r"expected slots of an index of features of int64 \[\?, \?\], got float64 \[3\]"):
         TemplateIndex.from_tensors({**tensors, "slots": np.zeros(3)}, index.notes())
 
 

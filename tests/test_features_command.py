@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 import softq
 from image_cases import corrupt, paint
 from softq.cli.data_features import features
-from softq.data.captions import names_file
-from softq.images import encode, load_encoder
+from softq.formats.captions import names_file
+from softq.neural.images import encode, load_encoder
 from test_image_encoders import random_weights
 
 app = typer.Typer()
@@ -107,7 +107,7 @@ def test_a_stopped_command_says_how_to_go_on(folder, out, monkeypatch):
     def stop(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("softq.images.extract", stop)
+    monkeypatch.setattr("softq.neural.images.extract", stop)
     stopped = scenes(folder, out)
     assert stopped.exit_code == 130
     assert stopped.stderr == f"softq: stopped; what is done is kept: the same command goes on with {out}\n"

@@ -11,16 +11,16 @@ from torch import nn
 
 import softq
 from softq.errors import DataError, RecipeError, RunError
-from softq.generation.candidates import TargetMaker
-from softq.generation.examples import Examples
-from softq.generation.learner import SequenceLearner
-from softq.generation.perplexity import perplexity
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
-from softq.generation.steps import Batch, Steps
-from softq.models.translator import AttentionalTranslator
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.neural.candidates import TargetMaker
+from softq.neural.examples import Examples
+from softq.neural.learner import SequenceLearner
+from softq.neural.modules.translator import AttentionalTranslator
+from softq.neural.perplexity import perplexity
+from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
+from softq.neural.steps import Batch, Steps
 from softq.sentences import Sentences
-from softq.train import NonFiniteLossError, OneProcess
+from softq.train import Judgement, NonFiniteLossError, OneProcess
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -65,7 +65,7 @@ def test_draws_of_the_hamming_payoff_weigh_alike():
 
 def test_the_printed_formula_of_importance_sampling():
     tau, one = 0.7, Sentences.pack([[[5, 6, 7, 8, 9]]])
-    settings = Candidates(sampler="hamming", estimator="printed", size=8)
+    settings = Candidates(sampler="hamming", estimator="printed", size=30)
     made = TargetMaker(Objective("raml", tau), settings, 12)(one, generator(1))
     cands = made.outputs
     bleu = softq.rewards.SentenceBLEU()(*cands.sentences, *one)[0, :, 0]
@@ -88,7 +88,7 @@ def test_of_many_references_a_step_takes_some():
     make = TargetMaker(Objective("sqdml", 0.5), Candidates(size=6), 12)
     seen = [make(many, generator(seed)) for seed in range(20)]
     for target in seen:
-        assert target.is_reference.sum(1).tolist() == [3, 1]
+        assert target.components.is_reference.sum(1).tolist() == [3, 1]
         assert target.outputs.present.all()
     words = torch.stack([target.outputs.tokens[0, :3, 1] for target in seen])
     assert words.unique().tolist() == list(range(4, 12))
@@ -241,8 +241,8 @@ class Verdict:
         source, references = self.examples.take(torch.arange(len(self.examples)))
         return float(model.log_prob(source, references).mean())
 
-    def measures(self, model):
-        return {"test": self.score(model)}
+    def judge(self, model):
+        return Judgement({}, [{"score": self.score(model)}])
 
     def notes(self, model):
         return {"about": torch.zeros(1)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softq.generation.learner import SequenceLearner
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
-from softq.models.transformer import TransformerTranslator
-from softq.models.translator import AttentionalTranslator
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.neural.learner import SequenceLearner
+from softq.neural.modules.transformer import TransformerTranslator
+from softq.neural.modules.translator import AttentionalTranslator
+from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
 from softq.sentences import Sentences
 from softq.train import OneProcess
 from test_generation import Verdict, copies

@@ -11,7 +11,7 @@ from documented import help_texts, read_blocks
 from small_runs import softq
 from softq import cli
 from softq.cli import guides, shared
-from softq.recipe import describe, flag_names
+from softq.lab.recipe import describe, flag_names
 from softq.tasks import TASKS
 
 HELP = help_texts()

@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,21 +12,20 @@ from torch.nn import functional
 
 from image_cases import Means
 from softq.errors import DataError, DependencyError, ModelError
-from softq.images import encode, find_images, load_encoder
-from softq.images.efficientnet import EfficientNetLite0, published_names
-from softq.images.encoders import read_weights
+from softq.neural.images import encode, find_images, load_encoder
+from softq.neural.images.efficientnet import EfficientNetLite0
+from softq.neural.images.encoders import read_weights
 
 
 def random_weights(seed=0):
     """Weights under the published names, with statistics that keep numbers in range."""
     generator = torch.Generator().manual_seed(seed)
     found = {}
-    convolutions = [module for module in EfficientNetLite0().modules() if isinstance(module, nn.Conv2d)]
-    for conv, (name, norm) in zip(convolutions, published_names(), strict=True):
-        out, into, kernel, _ = conv.weight.shape
-        found[f"{name}.weight"] = torch.randn(out, into, kernel, kernel, generator=generator) * (2 / (into * kernel * kernel)) ** 0.5
-        for part, least in (("weight", 0.5), ("bias", -0.5), ("running_mean", -0.5), ("running_var", 0.5)):
-            found[f"{norm}.{part}"] = torch.rand(out, generator=generator) + least
+    for name, value in EfficientNetLite0().state_dict().items():
+        if value.dim() == 4:
+            found[name] = torch.randn(value.shape, generator=generator) * (2 / value[0].numel()) ** 0.5
+        elif value.dim() == 1:
+            found[name] = torch.rand(value.shape, generator=generator) + (-0.5 if name.endswith(("bias", "mean")) else 0.5)
     return found | {"_fc.weight": torch.zeros(1000, 1280), "_fc.bias": torch.zeros(1000)}
 
 
@@ -90,10 +90,10 @@ def test_digests_tell_weights_apart(tmp_path):
 def test_weights_that_do_not_fit_are_errors(tmp_path):
     file = tmp_path / "w.safetensors"
     save_file({"x": torch.zeros(1)}, file)
-    with pytest.raises(ModelError, match=r"w.safetensors: expected weights of efficientnet-lite0 .* got others: '_bn0.weight' is missing"):
+    with pytest.raises(ModelError, match=r"w.safetensors: expected weights of efficientnet-lite0 .* got others: 245 are missing .*_conv_stem.weight.*, 1 are unknown .*x"):
         load_encoder("efficientnet-lite0", file)
     save_file(random_weights() | {"_conv_stem.weight": torch.zeros(32, 3, 5, 5)}, file)
-    with pytest.raises(ModelError, match=r"by their published names, got others: size mismatch for weight"):
+    with pytest.raises(ModelError, match=r"by their published names, got others: size mismatch for _conv_stem.weight"):
         load_encoder("efficientnet-lite0", file)
     for content in (b"", b"no weights", b"hello"):
         for name in ("w.safetensors", "w.pth"):
@@ -126,9 +126,9 @@ def test_encoders_that_cannot_be_had_say_why(monkeypatch):
 
 
 def test_the_scenes_encoder_is_the_worlds_own(tmp_path):
-    pictures = pytest.importorskip("softq.data.scene_pictures")
-    world = pytest.importorskip("softq.data.scene_world")
-    drawn = [pictures.render(scene) for scene in world.SceneWorld().draw(3, seed=0).scenes]
+    pictures = pytest.importorskip("softq.lab.worlds.scene_pictures")
+    world = pytest.importorskip("softq.lab.worlds")
+    drawn = [pictures.render(scene) for scene in world.SceneWorld().sample(3, seed=0).scenes]
     for number, picture in enumerate(drawn):
         Image.fromarray(picture).save(tmp_path / f"{number}.png")
     encoder = load_encoder("scenes")
@@ -179,3 +179,63 @@ def test_timm_models_give_pooled_features(tmp_path):
     torch.testing.assert_close(encoder(image), wanted, rtol=1e-3, atol=1e-4)
     with pytest.raises(DataError, match="expected a model of timm, got 'nothing'"):
         load_encoder("timm:nothing")
+
+
+class FakeNetwork(nn.Module):
+    """A convolution as features, and a classifier of torchvision's shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Conv2d(3, 4, 1)
+        self.fc = nn.Linear(4, 10)
+
+    def forward(self, x):
+        return self.fc(self.features(x).mean((2, 3)))
+
+
+def fake_torchvision(download):
+    def get_model(name, weights):
+        if weights is not None:
+            download()
+        return FakeNetwork()
+
+    seen = SimpleNamespace(crop_size=[32], resize_size=[40], interpolation=SimpleNamespace(value="bicubic"), mean=[0.5] * 3, std=[0.25] * 3)
+    known = SimpleNamespace(DEFAULT=SimpleNamespace(transforms=lambda: seen))
+    models = SimpleNamespace(list_models=lambda module: ["net"], get_model_weights=lambda name: known, get_model=get_model)
+    return {"torchvision": SimpleNamespace(models=models)}
+
+
+def fake_timm(download):
+    def create_model(name, pretrained, num_classes):
+        if pretrained:
+            download()
+        network = FakeNetwork()
+        network.fc = nn.Identity()
+        return network
+
+    seen = {"input_size": (3, 32, 32), "crop_pct": 0.8, "interpolation": "bicubic", "mean": (0.5,) * 3, "std": (0.25,) * 3}
+    data = SimpleNamespace(resolve_model_data_config=lambda network: seen)
+    return {"timm": SimpleNamespace(is_model=lambda name: name == "net", create_model=create_model), "timm.data": data}
+
+
+@pytest.mark.parametrize(("package", "fake"), [("torchvision", fake_torchvision), ("timm", fake_timm)])
+def test_encoders_see_images_as_their_package_says(monkeypatch, tmp_path, package, fake):
+    def no_network():
+        raise OSError("no network")
+
+    for name, module in fake(no_network).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    network = FakeNetwork()
+    file = tmp_path / "w.safetensors"
+    save_file(network.state_dict(), file)
+    encoder = load_encoder(f"{package}:net", file)
+    assert (encoder.size, encoder.crop, encoder.interpolation, encoder.features) == (32, 0.8, "bicubic", 4)
+    image = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(encoder(image), network.features((image / 255 - 0.5) / 0.25).mean((2, 3)).detach())
+    save_file({"strange": torch.zeros(1), "features.weight": network.features.weight}, file)
+    with pytest.raises(ModelError, match=r"1 are missing \(\['features.bias'\]\), 1 are unknown \(\['strange'\]\)"):
+        load_encoder(f"{package}:net", file)
+    with pytest.raises(ModelError, match=rf"cannot get the weights of {package}:net \(no network\): pass a file of them with --weights"):
+        load_encoder(f"{package}:net")
+    with pytest.raises(DataError, match=f"expected a (classifier|model) of {package}, got 'nothing'"):
+        load_encoder(f"{package}:nothing")

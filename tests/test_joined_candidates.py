@@ -60,7 +60,7 @@ def test_proposals_do_not_carry_over():
     assert joined.log_proposal is joined.fixed is joined.draws is None
     assert not joined.certain.any()
     with pytest.raises(EstimatorError, match="needs candidates with log_proposal"):
-        softq.raml(joined, REFS, 0.5, SentenceBLEU(), estimator="importance")
+        joined.measure("importance")
 
 
 def test_what_the_model_said_stays():
@@ -106,10 +106,11 @@ def test_a_choice_of_joined_candidates_has_nothing_twice(estimator):
     joined = ONE.beside(TWO, THREE, ONE)
     all_of_them = mass(softq.sqdml(joined, REFS, 0.4, SentenceBLEU()))
     for seed in range(20):
-        some = softq.sqdml(joined, REFS, 0.4, SentenceBLEU(), estimator=estimator, k=4, generator=gen(seed))
+        measured = joined.measure(estimator, 4, generator=gen(seed))
+        some = softq.sqdml(measured, REFS, 0.4, SentenceBLEU())
         assert some.outputs.present.all()
         assert not some.outputs.repeats().any()
-        assert some.is_reference.sum(1).tolist() == [2, 2]
+        assert some.components.is_reference.sum(1).tolist() == [2, 2]
         if estimator == "paper":
             for law, whole in zip(mass(some), all_of_them, strict=True):
                 assert law == pytest.approx({y: whole[y] for y in law})

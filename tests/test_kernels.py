@@ -11,7 +11,8 @@ from scipy import stats
 import oracle
 import softq
 from scale import draws
-from softq.kernels import contrast, jit, spanning
+from softq.kernels import jit, random, semiring
+from softq.kernels.spanning import cpu as spanning
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e4])
@@ -210,15 +211,15 @@ def test_a_forked_process_starts_its_own_threads(openmp, monkeypatch):
 
 def test_exponential_is_exact_to_rounding_and_keeps_minus_infinity():
     x = np.concatenate([-np.random.default_rng(0).exponential(30.0, 10_000), [0.0, -1e-300, -699.9]])
-    found = np.array([jit.fast_exp(v) for v in x])
+    found = np.array([semiring.fast_exp(v) for v in x])
     np.testing.assert_allclose(found, np.exp(x), rtol=1e-15)
-    assert jit.fast_exp(-np.inf) == 0.0
-    assert jit.fast_exp(-1e4) == 0.0
+    assert semiring.fast_exp(-np.inf) == 0.0
+    assert semiring.fast_exp(-1e4) == 0.0
 
 
 def test_generator_of_the_kernels_is_uniform():
     state = np.array([12345], dtype=np.uint64)
-    drawn = np.array([jit.next_random(state) for _ in range(20_000)])
+    drawn = np.array([random.next_random(state) for _ in range(20_000)])
     assert drawn.min() >= 0.0
     assert drawn.max() < 1.0
     assert stats.kstest(drawn, "uniform").pvalue > 1e-6
@@ -228,8 +229,8 @@ def test_unknown_backend():
     with pytest.raises(ValueError, match="reference"), softq.backend("slow"):
         pass
     with softq.backend("reference"):
-        assert softq.kernels.current_backend() == "reference"
-    assert softq.kernels.current_backend() == "fast"
+        assert not softq.kernels.use_kernels()
+    assert softq.kernels.use_kernels()
 
 
 @pytest.mark.parametrize("steps", [True, False])
@@ -251,10 +252,8 @@ def test_transitions_shared_by_the_batch_per_step(steps):
 
 
 def test_large_inputs_take_the_same_path_to_the_same_gradient():
-    """Above a size, gradients are weighed by kernels and not by torch: those of the emissions and of the shared table."""
     emissions = torch.randn(64, 30, 24, dtype=torch.float64, requires_grad=True)
     transitions = torch.randn(24, 24, dtype=torch.float64, requires_grad=True)
-    assert min(emissions.numel(), 64 * transitions.numel()) > contrast._SMALL
     weights = torch.randn(64, dtype=torch.float64)
     refs = torch.randint(24, (64, 30))
     found, want = [], []

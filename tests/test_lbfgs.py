@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from softq.train.lbfgs import LBFGS
+from softq.linear.lbfgs import LBFGS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from softq.decode import mbr
-from softq.distributions import Candidates
 from softq.errors import OutputError, RewardError, ShapeError, WeightError
 from softq.rewards import ExactMatch, MultiReferenceBLEU, NegativeEditDistance, SentenceBLEU
 from softq.sentences import Sentences
+from softq.spaces import Candidates
 
 
 def pack(sentences):

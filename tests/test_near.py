@@ -10,9 +10,9 @@ from scipy.stats import chisquare
 from torch.overrides import TorchFunctionMode
 
 from softq.errors import DataError, DtypeError, SamplerError, ShapeError
-from softq.generation import near
-from softq.generation.examples import Examples
-from softq.generation.near import NearReferences, nearest
+from softq.neural import near
+from softq.neural.examples import Examples
+from softq.neural.near import NearReferences, nearest
 
 CHANCE = 1e-6  # of a chi-square test failing although all is well
 

@@ -11,23 +11,23 @@ from hypothesis import HealthCheck, settings
 
 from ner_runs import TASK, labels_of, make_files, parts, predictions, recipe, run, tagger_of, write
 from small_runs import CPU, contents
-from softq.data.annotators import estimate, reference_weights, vote
-from softq.data.conll import Sentence, read_conll
-from softq.data.tags import convert, faults
-from softq.data.worlds import EntityWorld
+from softq.annotators.reliability import estimate, reference_weights, vote
 from softq.errors import DataError
-from softq.evaluate import span_f1, span_statistics
-from softq.run import BEST, METRICS, RESULT, RunFolder
-from softq.tagging import ConvergenceWarning, Tagger
+from softq.formats.conll import Sentence, read_conll
+from softq.formats.tags import convert, faults
+from softq.lab.run import BEST, METRICS, RESULT, RunFolder
+from softq.lab.worlds import EntityWorld
+from softq.linear.tagging import ConvergenceWarning, Tagger
+from softq.metrics import span_f1, span_statistics
 from softq.tasks import train_cells
-from softq.tasks.base import best_models, cell_recipe, describe_cell
+from softq.tasks.base import cell_recipe, describe_cell
 from softq.tasks.ner_data import bayes_statistics, label, read_corpora
 from softq.tasks.ner_learner import Problem
 from softq.tasks.ner_recipe import Data
 from test_crashes import broken_off_at_every_write
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-few_iterations = pytest.mark.filterwarnings("ignore::softq.tagging.ConvergenceWarning")
+few_iterations = pytest.mark.filterwarnings("ignore::softq.linear.tagging.ConvergenceWarning")
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
@@ -56,9 +56,10 @@ def test_lbfgs_from_end_to_end(tmp_path, files, objective):
     assert 0 <= row["kl"] <= row["cross_entropy"] + 1e-9
     (line,) = RunFolder(tmp_path).lines(METRICS)
     assert (line["loss"], line["dev"]) == (row["cross_entropy"], row["dev"])
-    statistics = TASK.test_statistics([recipe(*parts(files, "train", "dev", "test"))], best_models(RunFolder(tmp_path)), [0])
-    assert statistics.shape == (1, 30, 7)
-    assert float(TASK.metric_of(statistics.sum(1))) == row["test"]
+    statistics = RunFolder(tmp_path).test_counts().model(0)
+    assert statistics.shape == (30, 7)
+    assert float(TASK.metrics[TASK.chosen_by](statistics.sum(0))) == row["test"]
+    assert len(RunFolder(tmp_path).outputs()) == 30
     again = json.loads((tmp_path / RESULT).read_text())
     assert again["cells"][0] == row
     assert (again["task"], again["metric"]) == ("ner", "F1")
@@ -298,7 +299,7 @@ def test_no_tagger_of_the_world_beats_its_bayes_rule(tmp_path, flags):
     row = run(tmp_path, *flags)
     made = recipe(*flags)
     best = bayes_statistics(made.data)
-    found = TASK.test_statistics([made], best_models(RunFolder(tmp_path)), [0])[0]
+    found = RunFolder(tmp_path).test_counts().model(0)
     assert torch.equal(best[:, [2, 4, 6]], found[:, [2, 4, 6]])  # the same sentences and entities
     ahead = best[:, 3] - found[:, 3]
     assert float(ahead.mean()) > -4 * float(ahead.std()) / math.sqrt(len(ahead))  # by chance once in 30,000 at most
@@ -361,7 +362,7 @@ def test_the_likeliest_labels_are_a_reference(tmp_path):
     world = Data(sentences=200, dev_sentences=50)
     found = label(world, "dawid-skene", "entity", "uniform", False)
     assert found.reliability is not None
-    truth = EntityWorld().draw(200, seed=0)
+    truth = EntityWorld().sample(200, seed=0)
     right = total = 0
     for sentence, labels in zip(truth, found.references.labels, strict=True):
         assert labels.shape[0] == 1

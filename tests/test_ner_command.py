@@ -8,14 +8,14 @@ import pytest
 
 from ner_commands import QUICK, make_corpus, make_runs, refused, softq, told, well
 from small_runs import single_thread, snapshot
+from softq.annotators.reliability import estimate
 from softq.cli import progress, report_command, shared
-from softq.data.annotators import estimate
-from softq.data.conll import read_conll
-from softq.ranges import parse_seeds, parse_taus
-from softq.recipe import read_toml
-from softq.run import RunFolder
+from softq.formats.conll import read_conll
+from softq.lab.ranges import parse_seeds, parse_taus
+from softq.lab.recipe import read_toml
+from softq.lab.run import RunFolder
+from softq.linear.tagging import ConvergenceWarning
 from softq.sweep import expand
-from softq.tagging import ConvergenceWarning
 from softq.tasks import TASKS
 
 

@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from ner_runs import TASK, make_files, recipe, run, write
 from small_runs import CPU
-from softq.data.conll import to_conll
 from softq.errors import DataError, RecipeError
-from softq.tagging import ConvergenceWarning
+from softq.formats.conll import to_conll
+from softq.linear.tagging import ConvergenceWarning
+from softq.tasks.base import measures
 from softq.tasks.ner_learner import Problem
 from test_conll import FRAGMENTS, sentences_of
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-few_iterations = pytest.mark.filterwarnings("ignore::softq.tagging.ConvergenceWarning")
+few_iterations = pytest.mark.filterwarnings("ignore::softq.linear.tagging.ConvergenceWarning")
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
@@ -128,7 +129,7 @@ def train_quickly(path, *flags):
         learner.evaluate([True])
         learner.keep_best([True])
         learner.load_best(learner.best())
-        (row,) = learner.test()
+        (row,) = measures(TASK, learner.judge())
     assert all(math.isfinite(value) for value in row.values())
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from softq.train.lbfgs import LBFGS
-from softq.train.owlqn import OWLQN
+from softq.linear.lbfgs import LBFGS
+from softq.linear.owlqn import OWLQN
 
 
 def logistic(seed, rows=80, columns=25, c2=0.05):

@@ -17,14 +17,23 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from small_runs import single_thread
 from softq import DependencyParser
-from softq.data.tree_world import TreeWorld
-from softq.data.trees import is_projective, projectivise, tree_fault
-from softq.errors import ConvergenceWarning, DataError, DtypeError, EstimatorError, OutputError, ShapeError, SoftqError, WeightError
-from softq.estimators.parser import NonprojectiveWarning
-from softq.parsing import Parse, Trees, TreeTargets
+from softq.errors import (
+    ConvergenceWarning,
+    DataError,
+    DtypeError,
+    EstimatorError,
+    OutputError,
+    ShapeError,
+    SoftqError,
+    WeightError,
+)
+from softq.formats.trees import is_projective, projectivise, tree_fault
+from softq.lab.worlds import TreeWorld
+from softq.linear.parser import NonprojectiveWarning
+from softq.linear.parsing import Parse, Trees, TreeTargets
 
 WORLD = TreeWorld(crossing=0.0, lemmas=6)
-TRAIN, TEST = WORLD.draw(60, seed=0), WORLD.draw(30, seed=1)
+TRAIN, TEST = WORLD.sample(60, seed=0), WORLD.sample(30, seed=1)
 TEMPLATES = ("head.upos|dep.upos", "head.word|dep.word", "dep.upos", "head.upos[1]|dep.upos[-1]")
 SMALL = {"bits": 12, "relation_bits": 8, "min_freq": 1, "random_state": 0, "templates": TEMPLATES}
 
@@ -101,7 +110,7 @@ def all_trees(n):
 
 @pytest.mark.parametrize("decoding", ["mode", "mbr"])
 def test_decodings_are_what_they_say(decoding):
-    short = [s for s in WORLD.draw(300, seed=2) if len(s.forms) <= 4][:25]
+    short = [s for s in WORLD.sample(300, seed=2) if len(s.forms) <= 4][:25]
     model = parser(decoding=decoding, epochs=1).fit(TRAIN[:15])
     for sentence, parse, table in zip(short, model.predict(short), model.predict_marginals(short), strict=True):
         n = len(sentence.forms)
@@ -165,7 +174,7 @@ def test_score_counts_heads_and_the_annotators_who_agree():
 
 
 def test_crossing_arcs_are_lifted_skipped_refused_or_learnt():
-    wild = TreeWorld(crossing=1.0, lemmas=6).draw(40, seed=3)
+    wild = TreeWorld(crossing=1.0, lemmas=6).sample(40, seed=3)
     crossing = [s for s in wild if not is_projective(s.heads)]
     flat = [s for s in wild if is_projective(s.heads)]
     assert len(crossing) > 5

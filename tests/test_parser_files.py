@@ -4,12 +4,12 @@ import pytest
 
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
-from softq.data.tree_world import TreeWorld
 from softq.errors import DataError
-from softq.parsing import Parser
+from softq.lab.worlds import TreeWorld
+from softq.linear.parsing import Parser
 
 WORLD = TreeWorld(crossing=0.0, lemmas=6)
-TRAIN, TEST = WORLD.draw(20, seed=0), WORLD.draw(10, seed=1)
+TRAIN, TEST = WORLD.sample(20, seed=0), WORLD.sample(10, seed=1)
 OPTIONS = {"bits": 12, "relation_bits": 8, "epochs": 2, "random_state": 0, "templates": ("head.upos|dep.upos", "dep.word")}
 
 

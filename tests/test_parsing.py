@@ -8,14 +8,23 @@ from safetensors.torch import save_file
 
 import arc_twin
 import oracle
-from softq.data.conllu import TreeSentence
-from softq.data.trees import is_projective
 from softq.errors import DataError, OutputError, TemperatureError
-from softq.features import ArcIndex
-from softq.kernels import arc_features
-from softq.parsing import Descent, Parser, ParserObjective, ParserSettings, Treebank, Trees, TreeTargets, fit
-from softq.parsing import target as target_module
-from softq.train.lbfgs import LBFGS
+from softq.formats.conllu import TreeSentence
+from softq.formats.trees import is_projective
+from softq.kernels.features import arcs as arc_features
+from softq.linear.features import ArcIndex
+from softq.linear.lbfgs import LBFGS
+from softq.linear.parsing import (
+    Descent,
+    Parser,
+    ParserObjective,
+    ParserSettings,
+    Treebank,
+    Trees,
+    TreeTargets,
+    fit,
+)
+from softq.linear.parsing import target as target_module
 
 TEMPLATES = ("head.upos|dep.upos", "head.word|dep.word", "head.upos|between.upos|dep.upos", "dep.upos|dep.upos[1]")
 RELATION_TEMPLATES = ("head.upos|dep.upos", "dep.word", "between.upos")
@@ -312,7 +321,7 @@ def test_empty_sentences_and_none_at_all(random_parser):
 def test_batches_do_not_matter(random_parser, monkeypatch):
     sentences, parser = random_parser
     whole = parser.parse(sentences)
-    monkeypatch.setattr("softq.parsing.model._BATCH_CELLS", 1)
+    monkeypatch.setattr("softq.linear.parsing.model._BATCH_CELLS", 1)
     assert parser.parse(sentences) == whole
 
 

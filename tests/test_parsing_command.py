@@ -7,7 +7,7 @@ import pytest
 from parsing_runs import SMALL, crosses, make_files, parts
 from small_runs import snapshot, softq
 from softq.cli import report_command, shared
-from softq.data.conllu import read_conllu
+from softq.formats.conllu import read_conllu
 from softq.sweep import expand
 from softq.tasks import TASKS
 

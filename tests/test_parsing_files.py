@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from parsing_runs import TASK, crosses, make_files, recipe, right_heads, run, write
-from softq.data.conllu import read_conllu
 from softq.errors import DataError, RecipeError
-from softq.evaluate import ATTACHMENT_METRICS
-from softq.parsing import FEWEST_BITS, MOST_BITS, Parser, ParserObjective, Trees
-from softq.run import BEST, RESULT
+from softq.formats.conllu import read_conllu
+from softq.lab.run import BEST, RESULT
+from softq.linear.parsing import FEWEST_BITS, MOST_BITS, Parser, ParserObjective, Trees
+from softq.metrics import ATTACHMENT_METRICS
 from softq.tasks.parsing_data import read_corpora
 from softq.tasks.parsing_learner import Problem
 

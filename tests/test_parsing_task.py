@@ -9,13 +9,13 @@ import torch
 
 from parsing_runs import TASK, make_files, parts, recipe, right_heads, run, write
 from small_runs import CPU, contents
-from softq.data.conllu import read_conllu
 from softq.errors import ConvergenceWarning, DataError, RunError
-from softq.evaluate import ATTACHMENT_METRICS
-from softq.parsing import Descent, Parser
-from softq.run import BEST, METRICS, RESULT, RunFolder
+from softq.formats.conllu import read_conllu
+from softq.lab.run import BEST, METRICS, RESULT, RunFolder
+from softq.linear.parsing import Descent, Parser
+from softq.metrics import ATTACHMENT_METRICS
 from softq.tasks import train_cells
-from softq.tasks.base import best_models, cell_recipe, describe_cell
+from softq.tasks.base import cell_recipe, describe_cell
 from softq.tasks.parsing_data import bayes_statistics, read_corpora
 from softq.tasks.parsing_learner import Problem
 from softq.tasks.parsing_recipe import Data, ParsingRecipe
@@ -54,9 +54,10 @@ def test_from_end_to_end(tmp_path, files, flags):
     assert row["dev"] == max(line["dev"] for line in lines)
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert lines[-1]["relation_loss"] < lines[0]["relation_loss"]
-    statistics = TASK.test_statistics([recipe(*flags)], best_models(RunFolder(tmp_path)), [0])
-    assert statistics.shape == (1, 15, 10)
-    assert float(TASK.metric_of(statistics.sum(1))) == row["test"]
+    statistics = RunFolder(tmp_path).test_counts().model(0)
+    assert statistics.shape == (15, 10)
+    assert float(TASK.metrics[TASK.chosen_by](statistics.sum(0))) == row["test"]
+    assert len(RunFolder(tmp_path).outputs()) == 15
     result = json.loads((tmp_path / RESULT).read_text())
     assert (result["task"], result["metric"], result["signature"]) == ("parsing", "UAS", "attachment")
     assert result["cells"] == [row]
@@ -186,7 +187,7 @@ def test_what_is_not_finite_stops_with_the_batch_saved(tmp_path, files, monkeypa
         run(tmp_path / "run", *parts(files, "train"), "--learning-rate", 1e38)
     assert (tmp_path / "run" / "nonfinite.safetensors").is_file()
     assert not (tmp_path / "run" / RESULT).exists()
-    monkeypatch.setattr("softq.parsing.fit._slopes", lambda scores, *rest: (math.inf, scores))
+    monkeypatch.setattr("softq.linear.parsing.fit._slopes", lambda scores, *rest: (math.inf, scores))
     with pytest.raises(RunError, match=r"iteration \d+: the objective is .*nonfinite.safetensors"):
         run(tmp_path / "search", *parts(files, "train"), "--method", "lbfgs")
 
@@ -201,7 +202,7 @@ def test_no_parser_of_the_world_beats_its_bayes_rule(tmp_path, crossing):
     assert (row["lifted"] > 0) == (crossing > 0)
     made = recipe(*flags)
     best = bayes_statistics(made.data)
-    found = TASK.test_statistics([made], best_models(RunFolder(tmp_path)), [0])[0]
+    found = RunFolder(tmp_path).test_counts().model(0)
     assert torch.equal(best[:, [0, 6, 9]], found[:, [0, 6, 9]])  # the same sentences
     ahead = best[:, 1] - found[:, 1]
     assert float(ahead.mean()) > -4 * float(ahead.std()) / math.sqrt(len(ahead))  # by chance once in 30,000 at most

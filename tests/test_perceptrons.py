@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import softq
-from softq.errors import DtypeError, OutputError, ScoreError, ShapeError, TemperatureError
-from softq.kernels import lanes, perceptrons
-from softq.kernels.perceptrons import decisions, logits, mean_earned, parameter_count, train_steps
+from softq.errors import OutputError, ShapeError
+from softq.neural import perceptrons
+from softq.neural.perceptrons import decisions, mean_earned, parameter_count, train_steps
 
 PAPER = (2, 8, 8, 4)
 SHAPES = [PAPER, (1, 2), (5, 1), (3, 5, 7, 6, 3), (4, 17, 9)]
@@ -25,13 +25,19 @@ def grid(sizes, models=3, count=70, patterns=9, seed=0, scale=None):
         return torch.randn(shape, generator=generator)
 
     parameters = parameter_count(sizes)
-    state = [0.5 * normal(models, parameters), 0.1 * normal(models, parameters), normal(models, parameters)]
+    state = [
+        0.5 * normal(models, parameters),
+        0.1 * normal(models, parameters),
+        normal(models, parameters),
+    ]
     data = {
         "sizes": sizes,
         "inputs": normal(count, sizes[0]),
         "patterns": torch.randint(patterns, (count,), generator=generator, dtype=torch.int32),
         "targets": torch.softmax(3.0 * normal(models, patterns, sizes[-1]).double(), -1),
-        "scales": torch.linspace(0.5, 3.0, models) if scale is None else torch.full((models,), scale),
+        "scales": torch.linspace(0.5, 3.0, models)
+        if scale is None
+        else torch.full((models,), scale),
     }
     return state, data
 
@@ -51,7 +57,10 @@ def as_double(state, data):
 
 
 def only(state, data, rows):
-    return [part[rows] for part in state], data | {"targets": data["targets"][rows], "scales": data["scales"][rows]}
+    return [part[rows] for part in state], data | {
+        "targets": data["targets"][rows],
+        "scales": data["scales"][rows],
+    }
 
 
 def part(data, rows):
@@ -70,24 +79,33 @@ def module(sizes, row):
 
 @shapes
 def test_parameters_are_those_of_torch(sizes):
-    assert parameter_count(sizes) == sum(p.numel() for p in module(sizes, torch.zeros(parameter_count(sizes))).parameters())
+    assert parameter_count(sizes) == sum(
+        p.numel() for p in module(sizes, torch.zeros(parameter_count(sizes))).parameters()
+    )
 
 
 @shapes
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_training_is_that_of_torch(sizes, dtype):
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_training_is_that_of_torch(sizes, dtype, decay):
     """Layers, loss and optimiser by their own classes: one network after another, one step after another."""
     (networks, _, _), data = grid(sizes)
     networks = networks.to(dtype)
     data["inputs"] = data["inputs"].to(dtype)
     start, total = torch.zeros_like(networks), torch.zeros_like(networks)
     found = networks.clone()
-    losses = train_steps(found, start, total, **data, **options())
+    losses = train_steps(found, start, total, **data, **options(), weight_decay=decay)
     for m, row in enumerate(networks):
         network, tau = module(sizes, row.clone()).double(), float(data["scales"][m])
-        sgd = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+        groups = [
+            {"params": [layer.weight for layer in network[::2]], "weight_decay": decay},
+            {"params": [layer.bias for layer in network[::2]]},
+        ]
+        sgd = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
         wanted, mean, summed = [], [], torch.zeros_like(row, dtype=torch.float64)
-        for x, pattern in zip(data["inputs"].double().split(16), data["patterns"].split(16), strict=True):
+        for x, pattern in zip(
+            data["inputs"].double().split(16), data["patterns"].split(16), strict=True
+        ):
             target = softq.Categorical(data["targets"][m, pattern].log())
             model = softq.Categorical(network(x) / tau)
             loss = softq.cross_entropy(target, model).mean()
@@ -97,7 +115,11 @@ def test_training_is_that_of_torch(sizes, dtype):
             wanted.append(torch.nn.utils.parameters_to_vector(network.parameters()).detach())
             mean.append(loss.item())
             summed += wanted[-1]
-        tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+        tolerance = (
+            {"rtol": 1e-12, "atol": 1e-12}
+            if dtype == torch.float64
+            else {"rtol": 1e-5, "atol": 1e-5}
+        )
         torch.testing.assert_close(found[m].double(), wanted[-1], **tolerance)
         torch.testing.assert_close(total[m].double(), summed, **tolerance)
         torch.testing.assert_close(losses[m], torch.tensor(mean), rtol=1e-6, atol=1e-6)
@@ -105,10 +127,14 @@ def test_training_is_that_of_torch(sizes, dtype):
 
 def test_scaled_loss_is_the_objective():
     (networks, velocity, _), data = grid(PAPER, models=1, scale=2.5)
-    reward = softq.rewards.Matrix(torch.diag(torch.tensor([2.0, 1.6, 1.2, 1.1], dtype=torch.float64).exp()))
+    reward = softq.rewards.Matrix(
+        torch.diag(torch.tensor([2.0, 1.6, 1.2, 1.1], dtype=torch.float64).exp())
+    )
     refs = torch.tensor([[0, 1], [2, 2], [3, 1]])
-    target = softq.sqdml(softq.Categorical(torch.zeros(3, 4, dtype=torch.float64)), refs, tau=2.5, reward=reward)
-    data["targets"] = target.components.marginals.transpose(0, 1)
+    target = softq.sqdml(
+        softq.Categorical(torch.zeros(3, 4, dtype=torch.float64)), refs, tau=2.5, reward=reward
+    )
+    data["targets"] = target.components.marginals.unsqueeze(0)
     data["patterns"] = data["patterns"] % 3
     leaf = networks.double().requires_grad_()
     model = softq.Categorical(module(PAPER, leaf[0].detach()).double()(data["inputs"].double()))
@@ -140,7 +166,9 @@ def test_gradients_keep_their_digits_at_large_scale(scale, backend):
     data["targets"] = torch.softmax(shares / shares.sum(-1, keepdim=True) * rewards / scale, -1)
     start = torch.zeros_like(velocity)
     with softq.backend(backend):
-        found = run([networks, start, start], data, batch_size=500, momentum=0.0)[1]  # the momentum after one step: the gradient
+        found = run([networks, start, start], data, batch_size=500, momentum=0.0)[
+            1
+        ]  # the momentum after one step: the gradient
     expected = run(*as_double([networks, start, start], data), batch_size=500, momentum=0.0)[1]
     assert expected.abs().amax(1).min() > 0.01
     assert ((found - expected).abs().amax(1) / expected.abs().amax(1)).max() < 2e-6
@@ -206,7 +234,11 @@ def test_a_network_at_its_target_stays():
     networks = torch.zeros(1, parameter_count(PAPER))
     networks[0, -4:] = target.log()
     start = networks.clone()
-    data = {"sizes": PAPER, "inputs": torch.randn(64, 2), "patterns": torch.zeros(64, dtype=torch.int32)}
+    data = {
+        "sizes": PAPER,
+        "inputs": torch.randn(64, 2),
+        "patterns": torch.zeros(64, dtype=torch.int32),
+    }
     data |= {"targets": target.expand(1, 1, 4), "scales": torch.ones(1)}
     losses = train_steps(networks, torch.zeros_like(networks), None, **data, **options())
     torch.testing.assert_close(losses, torch.full((1, 4), 1.75 * math.log(2.0)))
@@ -218,7 +250,12 @@ def test_training_reaches_the_entropy_of_the_targets():
     data["targets"] = torch.tensor([[[0.5, 0.3, 0.2]], [[0.2, 0.2, 0.6]]], dtype=torch.float64)
     for _ in range(40):
         losses = train_steps(*state, **data, **options(batch_size=4))
-    torch.testing.assert_close(losses[:, -1], softq.Categorical(data["targets"][:, 0].log()).entropy().float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        losses[:, -1],
+        softq.Categorical(data["targets"][:, 0].log()).entropy().float(),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_velocity_of_a_dead_unit_becomes_nothing_before_it_becomes_slow():
@@ -231,11 +268,17 @@ def test_velocity_of_a_dead_unit_becomes_nothing_before_it_becomes_slow():
     assert (velocity[0, -4:] != 0.0).all()
 
 
+def logits(networks, sizes, inputs):
+    return perceptrons._path(networks, sizes).logits(networks, sizes, inputs)
+
+
 @shapes
 def test_logits_and_decisions(sizes):
     (networks, _, _), data = grid(sizes, count=300)
     expected = torch.stack([module(sizes, row)(data["inputs"]) for row in networks]).detach()
-    torch.testing.assert_close(logits(networks, sizes=sizes, inputs=data["inputs"]), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        logits(networks, sizes, data["inputs"]), expected, rtol=1e-5, atol=1e-5
+    )
     fast = decisions(networks, sizes=sizes, inputs=data["inputs"])
     assert fast.dtype == torch.uint8
     sure = (
@@ -245,7 +288,9 @@ def test_logits_and_decisions(sizes):
     )
     assert torch.equal(fast[sure], expected.argmax(-1).byte()[sure])
     with softq.backend("reference"):
-        torch.testing.assert_close(logits(networks, sizes=sizes, inputs=data["inputs"]), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            logits(networks, sizes, data["inputs"]), expected, rtol=1e-5, atol=1e-5
+        )
         plain = decisions(networks, sizes=sizes, inputs=data["inputs"])
     assert plain.dtype == torch.uint8
     assert torch.equal(plain[sure], fast[sure])
@@ -256,7 +301,9 @@ def test_first_of_equals_decides(backend):
     networks = torch.tensor([[0.0, 0.0, 0.0, 1.0, 2.0, 2.0]])
     with softq.backend(backend):
         assert decisions(networks, sizes=(1, 3), inputs=torch.ones(5, 1)).tolist() == [[1] * 5]
-        assert decisions(torch.zeros(1, 6), sizes=(1, 3), inputs=torch.ones(5, 1)).tolist() == [[0] * 5]
+        assert decisions(torch.zeros(1, 6), sizes=(1, 3), inputs=torch.ones(5, 1)).tolist() == [
+            [0] * 5
+        ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -273,7 +320,7 @@ def test_mean_earned(backend, dtype, monkeypatch):
 
 
 def test_wide_layers_run_plainly():
-    sizes = (2, perceptrons.perceptrons_cpu.WIDEST + 1, 3)
+    sizes = (2, perceptrons.cpu.WIDEST + 1, 3)
     state, data = grid(sizes, models=2)
     found = run(state, data)
     with softq.backend("reference"):
@@ -282,7 +329,9 @@ def test_wide_layers_run_plainly():
 
 def test_inputs_are_not_changed_and_nothing_is_allowed():
     state, data = grid(PAPER)
-    copies = {name: value.clone() for name, value in data.items() if isinstance(value, torch.Tensor)}
+    copies = {
+        name: value.clone() for name, value in data.items() if isinstance(value, torch.Tensor)
+    }
     run(state, data)
     assert all(torch.equal(value, data[name]) for name, value in copies.items())
     assert run(state, part(data, slice(0)))[3].shape == (3, 0)
@@ -299,92 +348,71 @@ def test_turned_inputs_and_wide_numbers_are_read_right():
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        ({"sizes": (2,)}, ShapeError, "sizes must be inputs"),
-        ({"sizes": (2, 0, 4)}, ShapeError, "sizes must be inputs"),
-        ({"sizes": (2, 8, 4)}, ShapeError, r"networks must be \[M, 60\].*got \[3, 132\]"),
-        ({"inputs": torch.zeros(70, 3)}, ShapeError, r"inputs must be \[N, 2\], got \[70, 3\]"),
-        ({"inputs": torch.zeros(70, 2).double()}, DtypeError, "inputs must be of the type of networks"),
-        ({"inputs": torch.full((70, 2), math.nan)}, ScoreError, r"inputs must be finite, got nan at index \(0, 0\)"),
-        ({"patterns": torch.zeros(70)}, DtypeError, "patterns must be an int32 tensor, got torch.float32"),
-        ({"patterns": [0] * 70}, DtypeError, "patterns must be an int32 tensor, got list"),
-        ({"patterns": torch.zeros(69, dtype=torch.int32)}, ShapeError, r"patterns must be \[70\]"),
-        ({"patterns": torch.full((70,), 9, dtype=torch.int32)}, OutputError, r"every pattern must lie in 0..8, got 9"),
-        ({"targets": torch.full((3, 9, 3), 1 / 3)}, ShapeError, r"targets must be \[M, U, K\] = \[3, U, 4\]"),
-        ({"targets": torch.full((3, 9, 4), 0.3)}, ScoreError, "each row of targets must be a probability distribution"),
-        ({"scales": torch.ones(2)}, ShapeError, r"scales must be \[3\]"),
-        ({"scales": torch.zeros(3)}, TemperatureError, "scales must be positive and finite"),
-        ({"batch_size": 0}, ShapeError, "batch_size must be a positive integer, got 0"),
-        ({"learning_rate": math.inf}, ScoreError, "learning_rate must be positive and finite"),
-        ({"momentum": 1.0}, ScoreError, "momentum must be at least 0 and below 1, got 1.0"),
+        ({"sizes": (2, 8, 4)}, r"networks must be \[M, P\] with .*'P': 60.*, got \[3, 132\]"),
+        ({"inputs": torch.zeros(70, 3)}, r"inputs must be \[N, D\] with .*'D': 2.*, got \[70, 3\]"),
+        (
+            {"patterns": torch.zeros(69, dtype=torch.int32)},
+            r"patterns must be \[N\] with .*'N': 70.*, got \[69\]",
+        ),
+        (
+            {"targets": torch.full((3, 9, 3), 1 / 3)},
+            r"targets must be \[M, U, K\] with .*'K': 4.*, got \[3, 9, 3\]",
+        ),
+        (
+            {"targets": torch.full((3, 4), 1 / 4)},
+            r"targets must be \[M, U, K\] with .*, got \[3, 4\]",
+        ),
+        ({"scales": torch.ones(2)}, r"scales must be \[M\] with .*'M': 3.*, got \[2\]"),
     ],
 )
-def test_errors_of_training(change, error, message):
+def test_shapes_must_fit_together(change, message):
     state, data = grid(PAPER)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ShapeError, match=message):
         train_steps(*state, **data | options() | change)
+
+
+def test_patterns_must_be_in_the_table():
+    state, data = grid(PAPER)
+    with pytest.raises(OutputError, match=r"every pattern must lie in 0..8, got 9"):
+        train_steps(
+            *state, **data | options() | {"patterns": torch.full((70,), 9, dtype=torch.int32)}
+        )
 
 
 def test_errors_of_the_state():
     (networks, velocity, _), data = grid(PAPER)
-    with pytest.raises(ShapeError, match="velocity must have the shape of networks"):
+    with pytest.raises(ShapeError, match=r"velocity must be \[M, P\]"):
         train_steps(networks, velocity[:2], None, **data, **options())
-    with pytest.raises(DtypeError, match="total must be of the type of networks"):
-        train_steps(networks, velocity, velocity.double(), **data, **options())
-    with pytest.raises(ShapeError, match="networks is changed in place and must be contiguous"):
+    with pytest.raises(
+        ShapeError, match="networks, velocity, total are changed in place and must be contiguous"
+    ):
         train_steps(networks.T.contiguous().T, velocity, None, **data, **options())
-    with pytest.raises(DtypeError, match="velocity must be on the device of networks, cpu, got meta"):
-        train_steps(networks, velocity.to("meta"), None, **data, **options())
 
 
 def test_errors_of_decisions():
-    with pytest.raises(ShapeError, match="at most 256 classes, got 257"):
-        decisions(torch.zeros(1, 514), sizes=(1, 257), inputs=torch.zeros(3, 1))
-    with pytest.raises(ShapeError, match=r"earned must be \[N, K\] = \[3, 2\]"):
-        mean_earned(torch.zeros(1, 4), sizes=(1, 2), inputs=torch.zeros(3, 1), earned=torch.zeros(3, 3))
-    with pytest.raises(ShapeError, match="with N >= 1"):
-        mean_earned(torch.zeros(1, 4), sizes=(1, 2), inputs=torch.zeros(0, 1), earned=torch.zeros(0, 2))
+    with pytest.raises(ShapeError, match=r"earned must be \[N, K\] with .*'K': 2.*, got \[3, 3\]"):
+        mean_earned(
+            torch.zeros(1, 4), sizes=(1, 2), inputs=torch.zeros(3, 1), earned=torch.zeros(3, 3)
+        )
 
 
-# --- sixteen numbers at a time ------------------------------------------------------------------------------------------
+# --- e^u - 1 of the CPU's kernel ----------------------------------------------------------------------------------------
 
 
-@lanes.kernel
-def each(function, x, out):
-    for i in range(0, len(x), lanes.WIDTH):
-        lanes.store(out, i, function(lanes.load(x, i)))
-
-
-def apply(function, x):
-    out = np.empty_like(x)
-    each(function, x, out)
-    return out.astype(np.float64)
-
-
-@pytest.mark.parametrize("low", [-1e-6, -1e-3, -1.0, -87.0])
+@pytest.mark.parametrize("low", [-1e-18, -1e-6, -1e-3, -1.0, -20.0])
 def test_expm1_keeps_its_digits(low):
-    x = np.linspace(low, 0.0, 16 * 200, endpoint=False, dtype=np.float32)
-    assert np.abs(apply(lanes.expm1, x) / np.expm1(x.astype(np.float64)) - 1.0).max() < 1.5e-7
+    u = np.linspace(low, 0.0, 500, endpoint=False)
+    found = np.array([perceptrons.cpu._expm1(x) for x in u])
+    assert np.abs(found / np.expm1(u) - 1.0).max() < 3e-8
 
 
 def test_expm1_far_out():
-    x = np.array([0.0, -87.5, -1e4, -np.inf, np.nan] + [0.0] * 11, dtype=np.float32)
-    np.testing.assert_array_equal(apply(lanes.expm1, x)[:5], [0.0, -1.0, -1.0, -1.0, np.nan])
-
-
-@pytest.mark.parametrize("high", [1.001, 2.0, 300.0])
-def test_log(high):
-    x = np.linspace(1.0, high, 16 * 200, dtype=np.float32)
-    exact = np.log(x.astype(np.float64))
-    assert (np.abs(apply(lanes.log, x) - exact) <= 3e-7 * exact).all()
-
-
-@lanes.kernel
-def total(x):
-    return lanes.add_up(lanes.load(x, 3) - lanes.fill(np.float32(1.0)))
-
-
-def test_add_up():
-    x = np.arange(19, dtype=np.float32)
-    assert total(x) == x[3:].sum() - 16
+    assert perceptrons.cpu._expm1(0.0) == 0.0
+    assert math.isnan(perceptrons.cpu._expm1(math.nan))
+    assert [np.float32(perceptrons.cpu._expm1(u)) for u in (-20.5, -1e4, -math.inf)] == [
+        -1.0,
+        -1.0,
+        -1.0,
+    ]

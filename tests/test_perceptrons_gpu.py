@@ -10,10 +10,11 @@ from triton_world import DEVICE, interpreter_takes_loop_bounds_from_tensors, mar
 
 # isort: split
 import softq
-from softq.kernels import perceptrons, perceptrons_cpu, perceptrons_gpu
+from softq.neural import perceptrons
+from softq.neural.perceptrons import cpu, gpu
 from test_perceptrons import PAPER, as_double, grid, only, options, part, run
 
-kernels_run = mark_for(perceptrons_gpu._train)
+kernels_run = mark_for(gpu._train)
 pytestmark = pytest.mark.no_cover  # it follows no Triton kernel, and makes their interpreter twice as slow
 
 SMALL = (2, 3, 2)
@@ -23,13 +24,13 @@ def there(x):
     return x.to(DEVICE) if isinstance(x, torch.Tensor) else x
 
 
-def train(module, state, data, batch_size=16, keep_total=True):
+def train(module, state, data, batch_size=16, decay=0.0):
     """Networks, momentum, total and losses by the kernels of a module."""
-    state = [part.clone() for part in state]
-    networks, velocity, total = state
+    networks, velocity, total = (part.clone() for part in state)
+    losses = torch.empty(len(networks), -(-len(data["inputs"]) // batch_size), device=networks.device)
     rest = [data[name] for name in ("sizes", "inputs", "patterns", "targets", "scales")]
-    losses = module.train_steps(networks, velocity, total if keep_total else None, *rest, batch_size, 0.1, 0.9)
-    return [*state, losses]
+    module.train_steps(networks, velocity, total, losses, *rest, batch_size, 0.1, 0.9, decay)
+    return [networks, velocity, total, losses]
 
 
 def on_device(state, data):
@@ -44,9 +45,10 @@ def agree(found, expected, tolerance=1e-5):
 
 @kernels_run
 @pytest.mark.parametrize("sizes", [SMALL, PAPER, (1, 2), (5, 1), (3, 2, 4, 3)], ids=str)
-def test_training_kernel(sizes):
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_training_kernel(sizes, decay):
     state, data = grid(sizes, models=2, count=40)
-    agree(train(perceptrons_gpu, *on_device(state, data)), train(perceptrons_cpu, state, data))
+    agree(train(gpu, *on_device(state, data), decay=decay), train(cpu, state, data, decay=decay))
 
 
 @kernels_run
@@ -54,63 +56,42 @@ def test_large_scale_keeps_its_digits():
     state, data = grid(SMALL, models=2, count=40, scale=10_001.0)
     data["targets"] = torch.softmax(torch.tensor([7.4, 3.0], dtype=torch.float64) * torch.rand(2, 9, 2).double() / 10_001.0, -1)
     state[1].zero_()
-    found = train(perceptrons_gpu, *on_device(state, data), batch_size=40)[1].cpu()  # after one step: the gradient
+    found = train(gpu, *on_device(state, data), batch_size=40)[1].cpu()  # after one step: the gradient
     expected = run(*as_double(state, data), batch_size=40)[1]
     assert ((found - expected).abs().amax(1) / expected.abs().amax(1)).max() < 1e-5
 
 
 @kernels_run
-def test_total_is_left_alone_where_none_is_wanted():
-    state, data = on_device(*grid(SMALL, models=2, count=20))
-    found, expected = (train(perceptrons_gpu, state, data, keep_total=wanted) for wanted in (False, True))
-    assert torch.equal(found[2], state[2])
-    assert all(torch.equal(found[i], expected[i]) for i in (0, 1, 3))
-
-
-@kernels_run
 def test_a_network_does_not_depend_on_its_company():
     state, data = on_device(*grid(SMALL, models=3, count=40))
-    together = train(perceptrons_gpu, state, data)
+    together = train(gpu, state, data)
     for m in range(3):
-        alone = train(perceptrons_gpu, *only(state, data, slice(m, m + 1)))
+        alone = train(gpu, *only(state, data, slice(m, m + 1)))
         assert all(torch.equal(a[0], b[m]) for a, b in zip(alone, together, strict=True))
 
 
 @kernels_run
 def test_two_halves_are_the_whole():
     state, data = on_device(*grid(SMALL, models=2, count=50))
-    whole = train(perceptrons_gpu, state, data)
-    *state, first = train(perceptrons_gpu, state, part(data, slice(0, 16)))
-    *state, second = train(perceptrons_gpu, state, part(data, slice(16, None)))
+    whole = train(gpu, state, data)
+    *state, first = train(gpu, state, part(data, slice(0, 16)))
+    *state, second = train(gpu, state, part(data, slice(16, None)))
     assert all(torch.equal(a, b) for a, b in zip(whole, [*state, torch.cat([first, second], 1)], strict=True))
 
 
 @kernels_run
-def test_answers(monkeypatch):
-    monkeypatch.setattr(perceptrons_gpu, "_INPUTS_PER_PROGRAM", 128)
+def test_logits():
     (networks, _, _), data = grid(PAPER, models=2, count=150)
-    earned = torch.randn(150, 4, generator=torch.Generator().manual_seed(1))
-    names = ("logits", "decisions", "mean_earned")
-    given = [(PAPER, x) for x in (data["inputs"], data["inputs"])] + [(PAPER, data["inputs"], earned)]
-    expected = [getattr(perceptrons_cpu, name)(networks, *rest) for name, rest in zip(names, given, strict=True)]
-    found = [getattr(perceptrons_gpu, name)(there(networks), *map(there, rest)) for name, rest in zip(names, given, strict=True)]
-    assert [x.dtype for x in found] == [torch.float32, torch.uint8, torch.float64]
-    agree(found, expected)
-
-
-@kernels_run
-def test_first_of_equals_decides():
-    networks = torch.tensor([[0.0, 0.0, 0.0, 1.0, 2.0, 2.0], [0.0] * 6], device=DEVICE)
-    assert perceptrons_gpu.decisions(networks, (1, 3), torch.ones(2, 1, device=DEVICE)).tolist() == [[1, 1], [0, 0]]
+    agree([gpu.logits(there(networks), PAPER, there(data["inputs"]))], [cpu.logits(networks, PAPER, data["inputs"])])
 
 
 @kernels_run
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")  # numpy, for the interpreter
 def test_a_network_that_diverges_leaves_the_others_alone():
     state, data = on_device(*grid(SMALL, models=2, count=20))
-    expected = train(perceptrons_gpu, state, data)
+    expected = train(gpu, state, data)
     state[0][1, 2] = torch.nan
-    found = train(perceptrons_gpu, state, data)
+    found = train(gpu, state, data)
     assert found[3][1].isnan().all()
     assert all(torch.equal(a[0], b[0]) for a, b in zip(found, expected, strict=True))
 
@@ -118,8 +99,8 @@ def test_a_network_that_diverges_leaves_the_others_alone():
 @kernels_run
 def test_kernels_of_nothing():
     state, data = on_device(*grid(SMALL, models=2))
-    assert train(perceptrons_gpu, state, part(data, slice(0)))[3].shape == (2, 0)
-    assert perceptrons_gpu.decisions(state[0], SMALL, data["inputs"][:0]).shape == (2, 0)
+    assert train(gpu, state, part(data, slice(0)))[3].shape == (2, 0)
+    assert gpu.logits(state[0], SMALL, data["inputs"][:0]).shape == (2, 0, 2)
 
 
 # --- compiled, at full size, through the public entries -------------------------------------------------------------------

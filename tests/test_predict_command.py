@@ -9,14 +9,14 @@ import pytest
 
 from ner_commands import FAST, make_corpus, make_runs, refused, softq, told, well
 from softq.cli import evaluate_command
-from softq.data.chunks import read_chunks, read_plain_chunks
-from softq.data.conll import read_conll
-from softq.data.tags import convert
 from softq.errors import DataError
-from softq.estimators import CRFTagger
-from softq.evaluate import SpanScores, span_statistics
-from softq.run import BEST
-from softq.tagging import Tagger
+from softq.formats.chunks import read_chunks, read_plain_chunks
+from softq.formats.conll import read_conll
+from softq.formats.tags import convert
+from softq.lab.run import BEST
+from softq.linear import CRFTagger
+from softq.linear.tagging import Tagger
+from softq.metrics import SpanScores, span_statistics
 
 
 @pytest.fixture(scope="module")

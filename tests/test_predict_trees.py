@@ -15,9 +15,9 @@ from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
 from softq.cli import predict_trees
 from softq.cli.model_files import is_parser, model_format
-from softq.data import conllu
-from softq.data.conllu import read_conllu
-from softq.data.tree_world import TreeWorld
+from softq.formats import conllu
+from softq.formats.conllu import read_conllu
+from softq.lab.worlds import TreeWorld
 
 WORLD = TreeWorld(crossing=0.0, lemmas=6)
 SMALL = {"bits": 12, "relation_bits": 8, "epochs": 2, "random_state": 0, "min_freq": 1}
@@ -38,7 +38,7 @@ RAW = """\
 
 def draw(count, seed):
     """Sentences with the treebank's own tags, which are the universal ones in small letters."""
-    return [dataclasses.replace(s, xpos=tuple(map(str.lower, s.upos))) for s in WORLD.draw(count, seed=seed)]
+    return [dataclasses.replace(s, xpos=tuple(map(str.lower, s.upos))) for s in WORLD.sample(count, seed=seed)]
 
 
 def as_text(sentences):
@@ -91,7 +91,7 @@ def test_what_is_no_model_of_either_kind(models, test_file, tmp_path):
     (tmp_path / "cut").write_bytes((models / "parser").read_bytes()[:-9])
     save_file({"about": np.frombuffer(b'{"format": "other 1"}', np.uint8)}, tmp_path / "other")
     save_file({"about": np.frombuffer(b"[1]", np.uint8)}, tmp_path / "list")
-    reasons = {"nothing": "there is no such file", "text": "", "cut": "", "other": "its format is 'other 1'", "list": "its format is None"}
+    reasons = {"nothing": "there is no such file", "text": "", "cut": "", "other": "its format is 'other 1'", "list": "expected an object of JSON in the tensor 'about'"}
     for command, (name, reason) in itertools.product(("predict", "evaluate"), reasons.items()):
         expected = f"{name} is not a model of softq ({reason}", "): expected a tagger or a parser, as a run folder"
         refused(softq(command, tmp_path / name, test_file), *expected)
@@ -196,7 +196,7 @@ def test_tags_that_are_missing(models, test_file):
     bare = "\n".join("\t".join(["_" if number == 4 else text for number, text in enumerate(row)]) for row in rows)
     refused(softq("predict", models / "parser", "-", stdin=bare), "standard input, line 1: ", "parser needs XPOS, as in the files it was")
     well(softq("predict", models / "bare", "-", stdin=bare))
-    train = WORLD.draw(9, seed=0)  # without such tags, templates that read them do no harm
+    train = WORLD.sample(9, seed=0)  # without such tags, templates that read them do no harm
     assert DependencyParser(**SMALL, templates=["head.xpos|dep.upos"]).fit(train).predict(train[:1])
 
 

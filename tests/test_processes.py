@@ -15,10 +15,10 @@ import pytest
 
 from fork_server import ForkServer
 from small_runs import CPU, contents, softq, wait_for
-from softq.recipe import build, parse_flags
-from softq.run import LAST, METRICS, RESULT, RunFolder
+from softq.lab.recipe import build, parse_flags
+from softq.lab.run import LAST, METRICS, RESULT, RunFolder
 from softq.tasks import TASKS
-from softq.tasks.base import describe_cell
+from softq.tasks.base import describe_cell, measures
 from softq.tasks.classification import ClassificationRecipe, torch_learner
 from softq.train import train
 
@@ -207,8 +207,9 @@ def alone(tmp_path_factory):
     folder = RunFolder.create(tmp_path_factory.mktemp("alone") / "run", "", [], "cpu")
 
     def finish(outcome):
-        cell = describe_cell(TASKS["classification"], RECIPE_TOGETHER)
-        return {"cells": [cell | {"epoch": outcome.epochs[0], "dev": outcome.dev[0]} | outcome.test[0]]}
+        task = TASKS["classification"]
+        cell = describe_cell(task, RECIPE_TOGETHER) | {"epoch": outcome.epochs[0], "dev": outcome.dev[0]}
+        return {"cells": [cell | measures(task, outcome.judgement)[0]]}
 
     train(torch_learner(RECIPE_TOGETHER, CPU), folder, RECIPE_TOGETHER.training, workers=CPU, cell_names=["x"], finish=finish)
     return folder.path

@@ -10,8 +10,20 @@ import pytest
 import softq
 from softq.cli import shared
 from softq.errors import RecipeError
-from softq.ranges import parse_seeds, parse_taus
-from softq.recipe import Objective, Training, build, describe, flag_names, key, merge, parse_flags, read_toml, recipe_hash, to_toml
+from softq.lab.ranges import parse_seeds, parse_taus
+from softq.lab.recipe import (
+    Objective,
+    Training,
+    build,
+    describe,
+    flag_names,
+    key,
+    merge,
+    parse_flags,
+    read_toml,
+    recipe_hash,
+    to_toml,
+)
 from softq.sweep import Grid, expand, parse_recipe, read_recipe, sweep_toml
 from softq.tasks import TASKS
 from softq.tasks.classification import ClassificationRecipe

@@ -186,7 +186,7 @@ def test_no_batch_at_all():
 def test_importance_weights_are_refused():
     refs = [[[1, 2, 3], [4, 5]]]
     with pytest.raises(EstimatorError, match="needs candidates with log_proposal"):
-        softq.raml(Recombination(5)(refs, generator=gen()), refs, 0.5, softq.rewards.SentenceBLEU(), estimator="importance")
+        Recombination(5)(refs, generator=gen()).measure("importance")
 
 
 def test_options_that_cannot_be():

@@ -20,7 +20,7 @@ import scipy.stats
 from report_cases import SHORT, legend_of, make_regions, make_results, make_runs, part
 from softq import report
 from softq.errors import DataError, DependencyError, SoftqError
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report import figures
 from softq.report import page as pages
 

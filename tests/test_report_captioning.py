@@ -6,10 +6,10 @@ import pytest
 
 from report_cases import ORIGIN, legend_of, part, rows_of
 from softq.cli.shared import RECIPES
-from softq.evaluate import Interval, PairedTest
-from softq.generation.captioner import CaptionerSettings
-from softq.generation.recipe import Candidates, SequenceTraining
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.metrics import Interval, PairedTest
+from softq.neural.captioner import CaptionerSettings
+from softq.neural.recipe import Candidates, SequenceTraining
 from softq.report import paper
 from softq.report.captioning import section
 from softq.report.captioning_examples import systems_of_study
@@ -22,7 +22,12 @@ from softq.sweep import read_recipe
 from softq.sweep.grids import expand, varied
 from softq.tasks import TASKS
 from softq.tasks.base import settings_of
-from softq.tasks.captioning_recipe import CaptionData, CaptionDecodingSettings, CaptioningRecipe, CaptionVocabulary
+from softq.tasks.captioning_recipe import (
+    CaptionData,
+    CaptionDecodingSettings,
+    CaptioningRecipe,
+    CaptionVocabulary,
+)
 
 FILES = CaptionData(train="a/train.tsv", dev="a/dev.tsv", test="a/test.tsv", encoder="efficientnet-lite0")
 WORLD = CaptionData()

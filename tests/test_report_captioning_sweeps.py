@@ -14,10 +14,10 @@ from captioning_runs import TASK, make_files, parts, recipe
 from report_cases import part, rows_of, text_of
 from small_runs import single_thread
 from softq import report
-from softq.data.scene_grammar import Scene
-from softq.data.scene_pictures import render
-from softq.evaluate import CAPTION_METRICS, caption_statistics, paired_test
-from softq.generation.captioner import Captioner
+from softq.lab.worlds import Scene
+from softq.lab.worlds.scene_pictures import render
+from softq.metrics import CAPTION_METRICS, caption_statistics, paired_test
+from softq.neural.captioner import Captioner
 from softq.report.captioning_examples import MOST_AHEAD, MOST_BEHIND, most_apart
 from softq.report.captioning_galleries import IN_STUDY
 from softq.report.load import find_sources, read_sections

@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from report_cases import legend_of, make_cells, make_population, make_regions, make_results, oracle_best_tau, part
+from report_cases import (
+    legend_of,
+    make_cells,
+    make_population,
+    make_regions,
+    make_results,
+    oracle_best_tau,
+    part,
+)
 from softq import report
-from softq.evaluate import mean_interval, student_t
+from softq.metrics import mean_interval, student_t
 from softq.report import figures, paper
 
 

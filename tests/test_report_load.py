@@ -7,12 +7,12 @@ import shutil
 import pytest
 
 from small_runs import ToyRecipe, ToyTask, recipe, single_thread, softq
-from softq.evaluate import mean_interval
+from softq.lab.run import RECIPE, RunFolder
+from softq.metrics import mean_interval
 from softq.report import classification_load
 from softq.report.classification_load import classification_results
 from softq.report.load import find_sources, read_sections
 from softq.report.paper import ClassificationSetup
-from softq.run import RECIPE, RunFolder
 from softq.sweep import SUMMARY, SWEEP, Grid, Sweep, SweepCell, read_sweep, run_sweep
 from softq.tasks import TASKS
 from softq.tasks.base import Cell, train_cells
@@ -69,7 +69,7 @@ def test_a_model_of_two_grids_counts_once(swept):
 
 @pytest.mark.parametrize("best", [0.5, 1.0, 2.0])
 def test_the_best_map_says_so(tmp_path, best):
-    cells = [SweepCell(("g",), Cell(f"{tau}", "raml", tau, False, 0, 1, 0.0, 0.0), tmp_path) for tau in (0.5, 1.0, 2.0)]
+    cells = [SweepCell(("g",), Cell(f"{tau}", "raml", tau, False, 0, 1, 0.0, 0.0, {}, {}), tmp_path) for tau in (0.5, 1.0, 2.0)]
     titles = classification_load._panels(Sweep("classification", "reward", "", cells, [], 3), {"raml": best})
     assert list(titles) == [f"RAML τ = {tau:g}{' (best)' if tau == best else ''}" for tau in sorted({0.5, best, 2.0})]
 

@@ -9,10 +9,10 @@ import torch
 
 from report_cases import ORIGIN, legend_of, part, rows_of
 from softq import report
-from softq.data.annotators import AnnotatorRow
-from softq.data.worlds import ANNOTATORS
-from softq.evaluate import Interval, KindScores, span_f1, token_accuracy
-from softq.recipe import Objective
+from softq.annotators.reliability import AnnotatorRow
+from softq.lab.recipe import Objective
+from softq.lab.worlds.entities import ANNOTATORS
+from softq.metrics import Interval, KindScores, span_f1, token_accuracy
 from softq.report import paper
 from softq.report.ner import section
 from softq.report.ner_load import judge

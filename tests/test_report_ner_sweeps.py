@@ -11,8 +11,8 @@ import pytest
 from report_cases import part, rows_of, text_of
 from small_runs import single_thread
 from softq import report
-from softq.data.annotators import estimate
-from softq.evaluate import token_accuracy
+from softq.annotators.reliability import estimate
+from softq.metrics import token_accuracy
 from softq.report.load import find_sources, read_sections
 from softq.report.ner import section
 from softq.report.ner_load import kind_of, ner_results

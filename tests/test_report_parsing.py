@@ -12,11 +12,11 @@ import torch
 from report_cases import ORIGIN, legend_of, part, rows_of, text_of
 from small_runs import single_thread
 from softq import report
-from softq.data.tree_world import TreeWorld
-from softq.data.trees import is_projective
 from softq.errors import ConvergenceWarning
-from softq.evaluate import Interval, uas
-from softq.recipe import Objective
+from softq.formats.trees import is_projective
+from softq.lab.recipe import Objective
+from softq.lab.worlds import TreeWorld
+from softq.metrics import Interval, uas
 from softq.report import paper
 from softq.report.load import find_sources, read_sections
 from softq.report.parsing import section
@@ -26,7 +26,14 @@ from softq.report.systems import System
 from softq.sweep import SUMMARY, SWEEP, Grid, read_sweep, run_sweep
 from softq.tasks import TASKS
 from softq.tasks.parsing_data import bayes_statistics
-from softq.tasks.parsing_recipe import Data, Features, Model, Optimizer, ParserTraining, ParsingRecipe
+from softq.tasks.parsing_recipe import (
+    Data,
+    Features,
+    Model,
+    Optimizer,
+    ParserTraining,
+    ParsingRecipe,
+)
 
 TASK = TASKS["parsing"]
 SHARES = ("uas", "las", "las_subtypes", "clas", "exact_match", "labelled_exact_match")
@@ -327,7 +334,7 @@ def files(tmp_path_factory):
     """Sentences of which one annotator's trees are the true ones, in files that are named by their whole paths."""
     place = tmp_path_factory.mktemp("files")
     drawn = TreeWorld(crossing=1.0)
-    sentences = drawn.draw(16, seed=0)
+    sentences = drawn.sample(16, seed=0)
     (others,) = zip(*drawn.annotate(sentences, annotators=1, carelessness=1.0, seed=0), strict=True)
     true = [sentence.heads for sentence in sentences]
     data = Data(
@@ -366,7 +373,7 @@ def test_a_sweep_of_the_world(world, tmp_path):
         [100 * end for end in choice.gain]
     )
     drawn = TreeWorld(crossing=data.crossing)
-    sentences = drawn.draw(24, seed=0)
+    sentences = drawn.sample(24, seed=0)
     wrote = drawn.annotate(sentences, annotators=2, carelessness=data.carelessness, seed=0)
     words = sum(len(one.heads) for one in sentences)
     right = [

@@ -6,16 +6,27 @@ import re
 import pytest
 
 from report_cases import ORIGIN, legend_of, part, rows_of
-from softq.evaluate import Interval, PairedTest
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining
-from softq.generation.translator import ModelSettings
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.metrics import Interval, PairedTest
+from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
+from softq.neural.translator import ModelSettings
 from softq.report import paper
 from softq.report.parsing_load import mean_and_range
 from softq.report.systems import System
 from softq.report.translation import section
-from softq.report.translation_results import Judged, TranslationResults, method_of, papers_corpus_bleu, papers_sentence_bleu
-from softq.tasks.translation_recipe import Data, DecodingSettings, TranslationRecipe, VocabularySettings
+from softq.report.translation_results import (
+    Judged,
+    TranslationResults,
+    method_of,
+    papers_corpus_bleu,
+    papers_sentence_bleu,
+)
+from softq.tasks.translation_recipe import (
+    Data,
+    DecodingSettings,
+    TranslationRecipe,
+    VocabularySettings,
+)
 
 FILES = Data(train="a/train.tsv", dev="a/dev.tsv", test="a/test.tsv")
 NGRAM, IMPORTANCE = Candidates(), Candidates(sampler="hamming", estimator="importance")

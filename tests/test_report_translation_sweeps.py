@@ -1,6 +1,5 @@
 """Sweeps of the translation experiment in a report: scripted runs, numbers against the cells they are of."""
 
-import dataclasses
 import random
 import re
 import shutil
@@ -11,9 +10,15 @@ import torch
 from report_cases import part, rows_of, text_of
 from small_runs import Scripted, ToyTask, single_thread
 from softq import report, tasks
-from softq.evaluate import TRANSLATION_METRICS, corpus_bleu, paired_test, translation_statistics
-from softq.generation.recipe import SequenceTraining
-from softq.recipe import Objective
+from softq.lab.recipe import Objective
+from softq.metrics import (
+    TRANSLATION_METRICS,
+    ExampleCounts,
+    corpus_bleu,
+    paired_test,
+    translation_statistics,
+)
+from softq.neural.recipe import SequenceTraining
 from softq.report.load import find_sources, read_sections
 from softq.report.translation_load import JUDGED, judge
 from softq.sweep import SWEEP, Grid, read_sweep, run_sweep
@@ -40,21 +45,19 @@ class Told(Scripted):
     """A learner whose model is known by its translations."""
 
     def __init__(self, recipe):
-        self.measures = {f"test_{name}": float(metric(rows_for(recipe).sum(0))) for name, metric in TRANSLATION_METRICS.items()}
-        self.seed = torch.tensor(recipe.training.seed)
-        super().__init__([[self.measures["test_sentence_bleu"]] * recipe.training.epochs], self.measures["test_sentence_bleu"])
+        rows = rows_for(recipe)
+        super().__init__([[float(TRANSLATION_METRICS["sentence_bleu"](rows.sum(0)))] * recipe.training.epochs])
+        self.counts = ExampleCounts.of(rows[None])
 
-    def best(self):
-        return super().best() | {"seed": self.seed}
-
-    def test(self):
-        return [row | self.measures | {"test_perplexity": 7.0} for row in super().test()]
+    def judge(self):
+        return super().judge()._replace(measures=[{"test_perplexity": 7.0}])
 
 
 class Translating(ToyTask):
     """The task without its training."""
 
     name, recipe_type, metric = "translation", TranslationRecipe, "sentence BLEU"
+    metrics, chosen_by = TRANSLATION_METRICS, "sentence_bleu"
 
     def __init__(self):
         super().__init__(None, None)
@@ -64,13 +67,6 @@ class Translating(ToyTask):
 
     def signature(self, recipe):
         return f"reward={recipe.candidates.reward}"
-
-    def test_statistics(self, cells, best, chosen):
-        training = dataclasses.replace(cells[0].training, seed=int(best["seed"]))  # a model is its file's, whatever the recipe says
-        return torch.stack([rows_for(dataclasses.replace(cells[number], training=training)) for number in chosen])
-
-    def metric_of(self, sums):
-        return TRANSLATION_METRICS["sentence_bleu"](sums)
 
 
 @pytest.fixture(autouse=True)

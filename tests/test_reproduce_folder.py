@@ -6,7 +6,7 @@ import pytest
 
 from small_runs import softq
 from softq.cli import report_command
-from softq.data.captions import features_beside
+from softq.formats.captions import features_beside
 from test_commands import refused
 
 

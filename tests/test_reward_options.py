@@ -12,7 +12,16 @@ import reward_functions
 from reward_cases import PIECES, REWARDS, TABLE, VOCAB, label, pair, random_batch
 from softq import rewards
 from softq.errors import DtypeError, LengthError, OutputError, RewardError, ShapeError, SoftqError
-from softq.rewards import Callable, ChrF, Matrix, MultiReferenceBLEU, RougeL, SentenceBLEU, TokenAccuracy, TokenReward
+from softq.rewards import (
+    ChrF,
+    FromFunction,
+    Matrix,
+    MultiReferenceBLEU,
+    RougeL,
+    SentenceBLEU,
+    TokenAccuracy,
+    TokenReward,
+)
 from softq.rewards.base import both_present
 from softq.sentences import Sentences
 
@@ -27,7 +36,7 @@ def score(reward, candidates=CANDIDATES, references=REFERENCES):
 def test_every_exported_reward_is_tried():
     exported = [value for name in rewards.__all__ if inspect.isclass(value := getattr(rewards, name))]
     concrete = {cls for cls in exported if issubclass(cls, rewards.Reward) and not inspect.isabstract(cls)}
-    assert concrete == {type(reward) for reward in REWARDS}
+    assert concrete == {type(reward) for reward in REWARDS} | {rewards.Precomputed}  # which knows one batch only
     assert sorted(rewards.__all__) == rewards.__all__
 
 
@@ -55,7 +64,7 @@ def test_signatures_tell_all_options_apart():
     ]
     made += [RougeL(beta) for beta in (0.5, 1, 1.2)]
     made += [cls(table) for cls in (Matrix, TokenReward) for table in (TABLE, TABLE.T, TABLE[:3, :3], TABLE + 1e-9)]
-    made += [Callable(reward_functions.shared), Callable(reward_functions.shared_of_all), Callable(reward_functions.shared, name="other")]
+    made += [FromFunction(reward_functions.shared), FromFunction(reward_functions.shared_of_all), FromFunction(reward_functions.shared, name="other")]
     made += [reward for reward in REWARDS if not inspect.signature(type(reward)).parameters]
     assert len({reward.signature for reward in made}) == len(made)
 
@@ -87,8 +96,8 @@ def test_differences_keep_within_the_bound(reward):
 
 def test_bounds():
     assert rewards.NegativeEditDistance().bound == math.inf
-    assert Callable(reward_functions.shared).bound == math.inf
-    assert Callable(reward_functions.shared, bound=2).bound == 2.0
+    assert FromFunction(reward_functions.shared).bound == math.inf
+    assert FromFunction(reward_functions.shared, bound=2).bound == 2.0
     assert Matrix(torch.tensor([[1.0, -2.0], [0.0, 5.0]])).bound == 7.0
 
 
@@ -104,7 +113,7 @@ def test_reward_tables_are_copied_out_of_the_graph_and_may_be_whole_numbers():
 
 
 def test_function_of_token_lists():
-    found = score(Callable(lambda cand, ref: 100 * len(cand) + 10 * len(ref) + len(set(cand) & set(ref))))
+    found = score(FromFunction(lambda cand, ref: 100 * len(cand) + 10 * len(ref) + len(set(cand) & set(ref))))
     assert found.tolist() == [[[322.0, 331.0], [120.0, 131.0]], [[211.0, 0.0], [0.0, 0.0]]]
 
 
@@ -121,28 +130,28 @@ def test_function_of_texts(batched):
         seen.append((cand, ref))
         return [1.0] * len(cand) if batched else 1.0
 
-    score(Callable(note, decode=spell, batched=batched))
+    score(FromFunction(note, decode=spell, batched=batched))
     assert len(calls) == len(set(calls))
     want = [("abc", "ab"), ("abc", "cde"), ("d", "ab"), ("d", "cde"), ("ef", "f")]
     assert seen == ([tuple(map(list, zip(*want, strict=True)))] if batched else want)
     seen.clear()
-    score(Callable(note, decode=["zero", "one", "two", "three", "four", "five"], batched=batched))
+    score(FromFunction(note, decode=["zero", "one", "two", "three", "four", "five"], batched=batched))
     assert (seen[0][0][0] if batched else seen[0][0]) == "zero one two"
     assert (seen[0][1][-1] if batched else seen[-1][1]) == "five"
 
 
 def test_batched_function_gives_the_same():
     batch = random_batch(1)
-    one, many = Callable(reward_functions.shared), Callable(reward_functions.shared_of_all, batched=True)
+    one, many = FromFunction(reward_functions.shared), FromFunction(reward_functions.shared_of_all, batched=True)
     assert torch.equal(one(*batch), many(*batch))
-    assert torch.equal(one(*batch), Callable(lambda a, b: torch.tensor(reward_functions.shared_of_all(a, b)), batched=True)(*batch))
+    assert torch.equal(one(*batch), FromFunction(lambda a, b: torch.tensor(reward_functions.shared_of_all(a, b)), batched=True)(*batch))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_functions_of_a_pair_and_something_more(workers):
     batch = random_batch(1)
-    plain = Callable(reward_functions.shared)(*batch)
-    with Callable(reward_functions.shared_and_more, workers=workers) as reward:
+    plain = FromFunction(reward_functions.shared)(*batch)
+    with FromFunction(reward_functions.shared_and_more, workers=workers) as reward:
         numbers = [*range(1, len(plain) + 1)]
         there = both_present(Sentences(*batch[:2]), Sentences(*batch[2:]))
         wanted = plain + 100 * torch.tensor(numbers).view(-1, 1, 1) * there
@@ -164,7 +173,7 @@ def test_worker_processes_give_the_same_in_the_same_order():
     lengths[2, 5:] = -1
     refs, ref_lengths = torch.zeros(3, 1, 1, dtype=torch.int64), torch.ones(3, 1, dtype=torch.int64)
     batch = cands, lengths, refs, ref_lengths
-    reward = Callable(reward_functions.first_token_and_process, workers=2)
+    reward = FromFunction(reward_functions.first_token_and_process, workers=2)
     processes = []
     for _ in range(2):
         with reward:
@@ -194,7 +203,7 @@ def nan_at(*places):
         (
             nan_at(([4, 5], [5])),
             {"name": "mine"},
-            "the reward 'mine' must return finite .* got nan for example 1, candidate 0, reference 0",
+            "the reward 'callable:mine' must return finite .* got nan for example 1, candidate 0, reference 0",
         ),
         (lambda a, b: -math.inf, {}, "got -inf for example 0, candidate 0, reference 0"),
         (lambda a, b: [1.0] * (len(a) - 1), {"batched": True}, "one number per pair, got 4 for 5 pairs"),
@@ -207,28 +216,28 @@ def nan_at(*places):
 )
 def test_functions_that_return_nonsense(function, options, text):
     with pytest.raises(RewardError, match=text):
-        score(Callable(function, **options))
+        score(FromFunction(function, **options))
 
 
 @pytest.mark.parametrize("number", [-1, 3])
 def test_word_list_that_lacks_a_word(number):
     """A negative number does not count from the end of the list."""
     with pytest.raises(SoftqError, match=str(number)):
-        score(Callable(reward_functions.shared, decode=["a", "b", "c"]), [[[0, number]]], [[[1]]])
+        score(FromFunction(reward_functions.shared, decode=["a", "b", "c"]), [[[0, number]]], [[[1]]])
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Callable(lambda a, b: 1.0, workers=2), "goes to other processes.*define it at the top of a module, or use workers=0"),
-        (lambda: Callable(reward_functions.shared, decode=lambda tokens: "", workers=1), "goes to other processes"),
-        (lambda: Callable(reward_functions.shared, workers=-1), "workers must be a whole number from 0, got -1"),
-        (lambda: Callable(reward_functions.shared, workers=1.5), "workers must be a whole number from 0, got 1.5"),
-        (lambda: Callable(reward_functions.shared, workers=True), "workers must be a whole number from 0, got True"),
-        (lambda: Callable("shared"), "must be a function of a candidate and a reference, got str"),
-        (lambda: Callable(reward_functions.shared, bound=0.0), "bound must be positive, got 0.0"),
-        (lambda: Callable(reward_functions.shared, bound=-1), "bound must be positive, got -1"),
-        (lambda: Callable(reward_functions.shared, bound=math.nan), "bound must be positive, got nan"),
+        (lambda: FromFunction(lambda a, b: 1.0, workers=2), "goes to other processes.*define it at the top of a module, or use workers=0"),
+        (lambda: FromFunction(reward_functions.shared, decode=lambda tokens: "", workers=1), "goes to other processes"),
+        (lambda: FromFunction(reward_functions.shared, workers=-1), "workers must be a whole number from 0, got -1"),
+        (lambda: FromFunction(reward_functions.shared, workers=1.5), "workers must be a whole number from 0, got 1.5"),
+        (lambda: FromFunction(reward_functions.shared, workers=True), "workers must be a whole number from 0, got True"),
+        (lambda: FromFunction("shared"), "must be a function of a candidate and a reference, got str"),
+        (lambda: FromFunction(reward_functions.shared, bound=0.0), "bound must be positive, got 0.0"),
+        (lambda: FromFunction(reward_functions.shared, bound=-1), "bound must be positive, got -1"),
+        (lambda: FromFunction(reward_functions.shared, bound=math.nan), "bound must be positive, got nan"),
         (lambda: SentenceBLEU(smoothing="nltk4"), "smoothing must be one of nltk3, mteval, sacrebleu, none, got 'nltk4'"),
         (lambda: MultiReferenceBLEU(smoothing=None), "smoothing must be one of nltk3, mteval, sacrebleu, none, got None"),
         (lambda: SentenceBLEU(0), "max_order must be a whole number from 1, got 0"),
@@ -300,7 +309,7 @@ def put(index, number):
         (
             [*changed(0, torch.clone)[:2], *Sentences.pack([[[0, 1], [2]], [[3], [0, -4, 1]]])],
             OutputError,
-            "numbers of references must not be negative, got -4 at example 1, sentence 1, position 1",
+            "token ids of references must not be negative, got -4 at example 1, sentence 1, position 1",
         ),
     ],
 )
@@ -319,11 +328,11 @@ def test_single_numbers_are_no_batch():
 
 def test_numbers_outside_a_vocabulary_or_table():
     reward = ChrF(PIECES)
-    with pytest.raises(OutputError, match=r"numbers of candidates must lie in 0\.\.5, got 6 at example 0, sentence 1, position 2"):
+    with pytest.raises(OutputError, match=r"token ids of candidates must lie in 0\.\.5, got 6 at example 0, sentence 1, position 2"):
         score(reward, [[[0, 1], [2, 3, 6]]], [[[0]]])
-    with pytest.raises(OutputError, match=r"numbers of candidates must lie in 0\.\.5, got -1 at example 0, sentence 0, position 0"):
+    with pytest.raises(OutputError, match=r"token ids of candidates must lie in 0\.\.5, got -1 at example 0, sentence 0, position 0"):
         score(reward, [[[-1, 1]]], [[[0]]])
-    with pytest.raises(OutputError, match=r"numbers of references must lie in 0\.\.5, got 9 at example 1, sentence 0, position 0"):
+    with pytest.raises(OutputError, match=r"token ids of references must lie in 0\.\.5, got 9 at example 1, sentence 0, position 0"):
         score(reward, [[[0]], [[0]]], [[[0]], [[9]]])
     reward = TokenReward(TABLE)
     where = "example 0, candidate 1, reference 0, position 1"

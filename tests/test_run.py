@@ -13,7 +13,18 @@ import torch
 
 import softq
 from softq.errors import RunError
-from softq.run import BEST, CELLS, ENVIRONMENT, LAST, METRICS, RECIPE, RESULT, RunFolder, as_json, write_atomically
+from softq.lab.run import (
+    BEST,
+    CELLS,
+    ENVIRONMENT,
+    LAST,
+    METRICS,
+    RECIPE,
+    RESULT,
+    RunFolder,
+    as_json,
+    write_atomically,
+)
 from softq.tasks.base import best_models
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -179,6 +190,54 @@ def test_a_second_process_is_refused(run):
         assert stdout == b""
         assert b"BlockingIOError" in stderr
     assert hold(run).communicate()[0] == b"held\n"
+
+
+BEGIN = """
+import sys, time
+from pathlib import Path
+from softq.errors import RunError
+from softq.lab.recipe import build, parse_flags
+from softq.lab.run import RunFolder
+from softq.tasks import TASKS, train_cells
+
+folder, seed, pause = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+write = RunFolder.write
+
+def write_slowly(run, name, text):
+    time.sleep(pause)
+    write(run, name, text)
+
+RunFolder.write = write_slowly
+task = TASKS["classification"]
+small = ["--inputs", "60", "--dev", "20", "--test", "20", "--batch-size", "20", "--epochs", "1"]
+cells = [build(task.recipe_type, parse_flags(task.recipe_type, [*small, "--training.seed", seed]))]
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    train_cells(task, cells, folder)
+except RunError as error:
+    print(error)
+else:
+    print("trained")
+"""
+
+
+def test_two_processes_that_begin_at_once_leave_one_run(tmp_path):
+    pipe, folder = subprocess.PIPE, tmp_path / "run"
+    commands = [[sys.executable, "-c", BEGIN, str(folder), *options] for options in (("1", "0.1"), ("2", "0.7"))]
+    both = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for command in commands]  # noqa: S603
+    for process in both:
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    told = [process.communicate(timeout=120)[0].strip() for process in both]
+    trained = told.index("trained")
+    assert re.search("another process is training|already holds a run", told[1 - trained])
+    (cell,) = RunFolder(folder).result()["cells"]
+    assert cell["seed"] == trained + 1
+    assert f"seed = {cell['seed']}\n" in (folder / RECIPE).read_text().partition("[training]")[2]
+    assert RunFolder(folder).lines(CELLS)[0]["seed"] == cell["seed"]
 
 
 def test_the_lock_clears_away_what_a_kill_left(run):

@@ -12,8 +12,9 @@ from scipy.stats import chisquare
 import oracle
 from scale import draws
 from softq import Candidates, Sentences
+from softq.decode import sampling
 from softq.errors import IntractableError, OutputError, SamplerError, ScoreError, ShapeError
-from softq.kernels.stratified import edit_law
+from softq.kernels.text.stratified import edit_law
 from softq.samplers import EditStratified, FromModel, HammingStratified, NgramReplacement
 
 CHANCE = 1e-6  # of each chi-square test failing although all is well; some thirty of them: one run in 30,000
@@ -223,6 +224,25 @@ def test_hamming_follows_its_law(refs, keep_last):
         assert_follows(drawn(cands), expected)
 
 
+@pytest.mark.parametrize(
+    "make", [NgramReplacement, lambda vocab, size: HammingStratified(vocab, 0.5, size), lambda vocab, size: EditStratified(vocab, 0.5, size)]
+)
+def test_it_does_not_matter_which_reference_is_missing(make):
+    tokens, lengths = torch.randint(50, (6, 3, 8), generator=gen()), torch.tensor([[8, -1, 5]]).expand(6, 3)
+    order = torch.tensor([0, 2, 1])
+    between, last = (make(50, size=20)(Sentences(tokens[:, o], lengths[:, o]), generator=gen(1)) for o in (torch.arange(3), order))
+    assert torch.equal(between.tokens, last.tokens)
+    assert torch.equal(between.log_proposal, last.log_proposal)
+
+
+def test_references_with_nothing_to_replace_are_kept_and_never_drawn():
+    refs, sampler = [[1], [2, 3, 4], [5]], NgramReplacement(6, max_n=2, size=20, keep_last=True)
+    cands, space = sampler([refs], generator=gen()), sampler.enumerate(refs)
+    assert cands.sentences.unpack()[0][:3] == refs
+    for y, value in drawn(cands, 3):
+        assert value == pytest.approx(math.log(space[y]))
+
+
 def test_hamming_counts_and_rescaling():
     """DESIGN: V = 22,821, L = 20, τ = 0.85 changes 19.997 words of 20; the footnote's rescaling about one."""
     ref = torch.arange(20).unsqueeze(0)
@@ -259,7 +279,7 @@ def test_edits_of_which_more_never_come():
     refs.tokens[:, 1, :13] = refs.tokens[:, 0, :13]
     usual = EditStratified(50, 0.5, size=20, rescale=True, specials=[3])
     law = edit_law(20, 49, -1.0 / usual.temperature, 20)
-    reach = law.log_prob.shape[1] - 1
+    reach = law.cumulative.shape[1] - 1
     assert reach < 14  # shorter than every reference
     counting = EditStratified(50, 0.5, size=20, rescale=True, specials=[3], max_edits=reach)  # the same draws, by the other recursion
     ours, theirs = usual(refs, generator=gen(13)), counting(refs, generator=gen(13))
@@ -277,7 +297,8 @@ def test_number_of_edit_ways():
         for edits in range(length + 1):
             ways = sum(math.comb(length, s) * math.comb(length + edits - 2 * s, edits - s) for s in range(edits + 1)) * 3**edits
             assert len(oracle.edit_ways((0, 1, 2)[:length], words, edits)) == ways
-            assert math.exp(law.log_ways[length, edits]) == pytest.approx(ways)
+            prob = np.diff(law.cumulative[length], prepend=0.0)[edits]  # P(e) = P(0) c(e, L) e^{-e}
+            assert prob == pytest.approx(math.exp(law.log_none[length] - edits) * ways)
 
 
 @pytest.mark.parametrize("refs", [[(0, 1, 0)], [(0, 1), (1, 1, 0)], [(2,)], [()], [(), (1,)]])
@@ -322,19 +343,26 @@ def chain_law(table, max_length):
     return law
 
 
+def assert_log_model(cands):
+    """log_model is log P(y) of TABLE with the end token, also where a sentence had to end."""
+    for rows, values in zip(cands.sentences.unpack(), cands.log_model.tolist(), strict=True):
+        for row, value in zip(rows, values, strict=False):  # missing ones come last
+            steps = zip([-1, *row], [*row, 0], strict=True)
+            assert value == pytest.approx(sum(math.log(TABLE[last, word]) for last, word in steps))
+
+
 def test_model_samples_follow_the_model():
     cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3)([[1]] * draws(200), generator=gen(9))
     assert_follows(drawn(cands), chain_law(TABLE, 3))
-    assert torch.allclose(cands.log_model, cands.log_proposal)
+    assert_log_model(cands)
+    assert torch.allclose(cands.log_model[cands.lengths < 3], cands.log_proposal[cands.lengths < 3])
 
 
 def test_model_samples_at_a_temperature():
     cool = TABLE**2 / (TABLE**2).sum(1, keepdim=True)
     cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3, temperature=0.5)([[1]] * draws(200), generator=gen(10))
     assert_follows(drawn(cands), chain_law(cool, 3))
-    model = chain_law(TABLE, 3)
-    for row, length, value in zip(cands.tokens[0].tolist(), cands.lengths[0].tolist(), cands.log_model[0].tolist(), strict=True):
-        assert value == pytest.approx(math.log(model[tuple(row[:length])]))
+    assert_log_model(cands)
 
 
 def test_top_p_cuts_the_tail():
@@ -352,17 +380,40 @@ def test_top_p_cuts_the_tail():
     assert_follows(drawn(cands), law)
 
 
-def test_a_beam_wide_enough_finds_the_best():
-    law = chain_law(TABLE, 3)
-    best = sorted(law, key=law.get, reverse=True)
-    cands = FromModel(chain_model(TABLE.log()), size=20, end=0, max_length=3, method="beam")([[1], [2]])
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+def test_a_beam_wide_enough_finds_the_best(penalty):
+    cands = FromModel(chain_model(TABLE.log()), size=20, end=0, max_length=3, method="beam", length_penalty=penalty)([[1], [2]])
     assert cands.log_proposal is None
-    for rows, lengths, values in zip(cands.tokens.tolist(), cands.lengths.tolist(), cands.log_model.tolist(), strict=True):
-        found = [tuple(row[:n]) for row, n in zip(rows, lengths, strict=True) if n >= 0]
-        assert len(found) == len(law) == 15
-        assert sorted(values[:15], reverse=True) == values[:15]
-        assert [law[y] for y in found] == pytest.approx([law[y] for y in best])
-        assert values[:15] == pytest.approx([math.log(law[y]) for y in found])
+    assert_log_model(cands)
+    for rows, values in zip(cands.sentences.unpack(), cands.log_model.tolist(), strict=True):
+        assert sorted(map(tuple, rows)) == sorted(oracle.sentences([1, 2], 3))  # 15, and nothing else
+        scores = [value / (len(row) + 1) ** penalty for row, value in zip(rows, values, strict=False)]
+        assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("method", ["ancestral", "beam"])
+@pytest.mark.parametrize("start", [None, 0])
+def test_the_model_is_asked_about_unfinished_hypotheses_alone(method, start):
+    """Start and end may be the same token; hypotheses that ended or cannot be are never shown."""
+
+    def model(inputs, examples, prefixes):
+        words = prefixes[:, 0 if start is None else 1 :]
+        assert (words == 1).all()  # neither the end nor the impossible token 2
+        return torch.tensor([0.5, 0.5, 0.0]).log().expand(len(prefixes), 3)
+
+    cands = FromModel(model, size=8, end=0, max_length=3, start=start, method=method)([[1]] * 5, generator=gen())
+    assert {tuple(y) for rows in cands.sentences.unpack() for y in rows} == {(), (1,), (1, 1), (1, 1, 1)}
+
+
+def test_a_batch_in_which_all_is_finished(monkeypatch):
+    """On a GPU it is looked at once in a few steps only, and the model is not asked about it."""
+    monkeypatch.setattr(sampling, "rows_to_keep", lambda unfinished, step: None)
+
+    def model(inputs, examples, prefixes):
+        assert prefixes.shape == (6, 0)
+        return torch.tensor([0.0, -math.inf]).expand(6, 2)
+
+    assert FromModel(model, size=3, end=0, max_length=4)([[1], [1]], generator=gen()).lengths.tolist() == [[0] * 3] * 2
 
 
 def test_model_inputs_start_and_references():
@@ -372,10 +423,10 @@ def test_model_inputs_start_and_references():
         seen.append(prefixes[:, 0].unique().tolist())
         return inputs[examples]
 
-    inputs = torch.tensor([[-math.inf, 0.0, -math.inf], [-math.inf, -math.inf, 0.0]])  # example 0 says 1 1 1, example 1 says 2 2 2
+    inputs = torch.tensor([[-math.inf, 0.0, -math.inf], [-math.inf, -math.inf, 0.0]])  # example 0 gives 1 1 1, example 1 gives 2 2 2
     sampler = FromModel(model, size=2, end=0, max_length=3, start=9, references=True)
     cands = sampler([[2, 2], [2, 2, 2]], inputs, generator=gen())
-    assert seen == [[9]] * 3
+    assert seen == [[9]] * 4  # for three words and the end
     assert cands.tokens.tolist() == [[[2, 2, 0], [1, 1, 1], [1, 1, 1]], [[2, 2, 2], [2, 2, 2], [2, 2, 2]]]
     assert cands.lengths.tolist() == [[2, 3, 3], [3, -1, -1]]
     assert cands.fixed.tolist() == [1, 1]
@@ -407,8 +458,9 @@ OPTIONS = [
     (lambda: FromModel(None, size=1, end=0, max_length=2, method="top-p"), SamplerError, "top_p goes with"),
     (lambda: FromModel(None, size=1, end=0, max_length=2, method="top-p", top_p=0.0), SamplerError, r"\(0, 1\]"),
     (lambda: FromModel(None, size=1, end=0, max_length=2, method="beam", temperature=2.0), SamplerError, "1 for a beam"),
+    (lambda: FromModel(None, size=1, end=0, max_length=2, method="beam", length_penalty=-1.0), SamplerError, "from 0, got -1"),
     (lambda: FromModel(lambda i, e, p: torch.zeros(1, 3), size=2, end=0, max_length=2)([[1]]), ShapeError, r"\[2, V\]"),
-    (lambda: FromModel(lambda i, e, p: torch.zeros(2, 3), size=2, end=3, max_length=2)([[1]]), ShapeError, "end mark 3"),
+    (lambda: FromModel(lambda i, e, p: torch.zeros(2, 3), size=2, end=3, max_length=2)([[1]]), ShapeError, "end token 3"),
     (lambda: FromModel(lambda i, e, p: torch.full((2, 3), math.nan), size=2, end=0, max_length=2)([[1]]), ScoreError, "example 0"),
     (lambda: FromModel(lambda i, e, p: torch.full((2, 3), -math.inf), size=2, end=0, max_length=2)([[1]]), ScoreError, "example 0"),
     (

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from softq.data import scene_grammar as grammar
-from softq.data import scene_pictures as pictures
-from softq.data.scene_grammar import Scene, Thing
-from softq.data.scene_pictures import FEATURES, render, scene_features
-from softq.data.scene_world import SceneWorld
 from softq.errors import DataError
+from softq.lab.worlds import Scene, SceneWorld, Thing
+from softq.lab.worlds import scene_pictures as pictures
+from softq.lab.worlds import scenes as grammar
+from softq.lab.worlds.scene_pictures import FEATURES, render, scene_features
 
-SCENES = SceneWorld().draw(600, seed=1, captions=1).scenes
+SCENES = SceneWorld().sample(600, seed=1, captions=1).scenes
 IMAGES = np.stack([render(scene) for scene in SCENES])
 DATA = scene_features(IMAGES)
 
@@ -48,7 +47,7 @@ def test_the_areas_of_shapes():
     assert areas.keys() == set(grammar.SHAPES)
     for shape, area in areas.items():
         picture = np.zeros((size, size, 3))
-        pictures._paint(picture, shape, (1, 1, 1), pictures._Place(0.5, 0.5, radius, 0.3))
+        pictures._paint(picture, shape, (1, 1, 1), np.array([0.5, 0.5]), radius, 0.3)
         filled = picture[..., 0] > pictures._SHADE / 2
         assert filled.sum() / (radius * size) ** 2 == pytest.approx(area, rel=0.02)
 

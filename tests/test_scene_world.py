@@ -10,17 +10,16 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from softq.data import scene_grammar as grammar
-from softq.data.scene_grammar import Scene, Thing
-from softq.data.scene_world import SceneWorld
 from softq.errors import DataError, ShapeError
+from softq.lab.worlds import Scene, SceneWorld, Thing
+from softq.lab.worlds import scenes as grammar
 from softq.rewards import MultiReferenceBLEU, SentenceBLEU
 
 CHANCE = 1e-9  # how often each comparison with a probability fails by chance
 FAR = NormalDist().inv_cdf(1 - CHANCE / 2)  # standard errors that chance reaches as rarely
 
 WORLD = SceneWorld()
-DRAWN = WORLD.draw(300, seed=1)
+DRAWN = WORLD.sample(300, seed=1)
 SCENE = Scene(Thing("circle", "red", "big"), Thing("star", "yellow", "small"), "left", 5)
 
 
@@ -36,7 +35,7 @@ def agrees(counted, probabilities, total):
 
 def test_probabilities_are_probabilities_of_all_that_is_drawn():
     for scene, captions in zip(DRAWN.scenes, DRAWN.captions, strict=True):
-        shares = WORLD.captions(scene)
+        shares = WORLD.outputs(scene)
         assert math.fsum(shares.values()) == pytest.approx(1, abs=1e-12)
         assert min(shares.values()) > 0
         assert 100 < len(shares) < 500
@@ -48,9 +47,9 @@ def test_probabilities_are_probabilities_of_all_that_is_drawn():
 @pytest.mark.parametrize("florid", [0.0, 0.2, 0.9])
 def test_captions_are_drawn_with_their_probabilities(monkeypatch, florid):
     world, count = SceneWorld(florid=florid), 20_000
-    monkeypatch.setattr("softq.data.scene_world._draw_scene", lambda numbers: SCENE)
-    drawn = world.draw(count // 4, seed=2, captions=4)
-    shares = world.captions(SCENE)
+    monkeypatch.setattr(SceneWorld, "sample_input", lambda world, uniforms: SCENE)
+    drawn = world.sample(count // 4, seed=2, captions=4)
+    shares = world.outputs(SCENE)
     assert agrees(Counter(caption for captions in drawn.captions for caption in captions), shares, count)
     # And each for itself: two captions of one scene are as a pair what independence makes of them.
     pairs = Counter((first, second) for first, second, *_ in drawn.captions)
@@ -61,14 +60,14 @@ def test_captions_are_as_probable_as_they_should_be():
     # E[-log P(Y | x)] is the entropy of P(. | x), whatever the scene.
     surprise = []
     for scene, captions in zip(DRAWN.scenes, DRAWN.captions, strict=True):
-        shares = WORLD.captions(scene)
+        shares = WORLD.outputs(scene)
         entropy = -math.fsum(p * math.log(p) for p in shares.values())
         surprise += [-math.log(shares[caption]) - entropy for caption in captions]
     assert abs(sum(surprise)) < FAR * math.sqrt(sum(value**2 for value in surprise))
 
 
 def test_scenes_are_uniform():
-    scenes = WORLD.draw(5000, seed=3, captions=1).scenes
+    scenes = WORLD.sample(5000, seed=3, captions=1).scenes
     for kind, values in (("shape", grammar.SHAPES), ("colour", grammar.COLOURS), ("size", grammar.SIZES)):
         for number in (0, 1):
             counted = Counter(getattr((scene.first, scene.second)[number], kind) for scene in scenes)
@@ -82,14 +81,14 @@ def test_scenes_are_uniform():
 
 
 def test_captions_by_hand():
-    shares = WORLD.captions(SCENE)
+    shares = WORLD.outputs(SCENE)
     assert shares["this majestic crimson orb dwells westward beyond that humble golden sparkler"] == pytest.approx(0.2)
     told, untold = 0.9, 0.1  # of a big thing, that it is big; of a small one it is the other way round
     assert shares["a big red circle to the left of a yellow star"] == pytest.approx(0.8 * 0.85 * 0.45 * (told * 0.9 * 0.85) * 0.85 * told)
     assert shares["there is a little yellow star right of a red disc"] == pytest.approx(
         0.8 * 0.15 * 0.3 * (untold * 0.1) * 0.15 * (untold * 0.15)
     )
-    above = WORLD.captions(Scene(Thing("circle", "green", "small"), Thing("square", "black", "big"), "above"))
+    above = WORLD.outputs(Scene(Thing("circle", "green", "small"), Thing("square", "black", "big"), "above"))
     assert above["we see a small green disc over a large black box"] == pytest.approx(
         0.8 * 0.85 * 0.25 * (untold * 0.9 * 0.15) * 0.15 * (told * 0.1 * 0.15)
     )
@@ -101,12 +100,12 @@ def test_the_share_of_florid_captions():
     for share in (0.0, 0.2, 1.0):
         world = SceneWorld(florid=share)
         for scene in DRAWN.scenes[:20]:
-            assert world.captions(scene).get(grammar.florid(scene), 0.0) == pytest.approx(share)
+            assert world.outputs(scene).get(grammar.florid_caption(scene), 0.0) == pytest.approx(share)
 
 
 def test_florid_words_are_nobody_elses_and_captions_are_short():
     florid, plain = set(), set()
-    for captions in WORLD.draw(2000, seed=4).captions:
+    for captions in WORLD.sample(2000, seed=4).captions:
         for caption in captions:
             words = caption.split()
             assert 6 <= len(words) <= 14
@@ -144,16 +143,16 @@ def test_what_is_no_scene(name, message):
 
 
 def test_a_seed_says_all():
-    again = WORLD.draw(50, seed=1)
+    again = WORLD.sample(50, seed=1)
     assert again.scenes == DRAWN.scenes[:50]
     assert again.captions == DRAWN.captions[:50]
-    assert WORLD.draw(50, seed=2) != WORLD.draw(50, seed=3)
+    assert WORLD.sample(50, seed=2) != WORLD.sample(50, seed=3)
 
 
 def test_expected_rewards_are_those_of_a_loop():
     reward = SentenceBLEU()
     scene = Scene(Thing("triangle", "red", "big"), Thing("star", "yellow", "small"), "left")  # of the fewest words, for the loop's sake
-    shares = WORLD.captions(scene)
+    shares = WORLD.outputs(scene)
     texts = [*shares, "a red thing unheard of", ""]
     numbers = {word: number for number, word in enumerate({word for text in texts for word in text.split()})}
 
@@ -175,9 +174,9 @@ def test_the_most_probable_caption_is_florid_and_the_best_one_is_plain():
     reward, florid, gain = SentenceBLEU(), [], []
     for scene in DRAWN.scenes[:25]:
         best, mode = WORLD.bayes(scene, reward), WORLD.mode(scene, reward)
-        florid.append(mode.text == grammar.florid(scene))
-        assert best.text == next(text for text in WORLD.captions(scene) if text != grammar.florid(scene))
-        gain.append(best.reward - WORLD.expected_reward(scene, grammar.florid(scene).split(), reward))
+        florid.append(mode.text == grammar.florid_caption(scene))
+        assert best.text == next(text for text in WORLD.outputs(scene) if text != grammar.florid_caption(scene))
+        gain.append(best.reward - WORLD.expected_reward(scene, grammar.florid_caption(scene).split(), reward))
     assert np.mean(florid) > 0.8
     assert min(gain) > 0.2
     honest = SceneWorld(florid=0.0)
@@ -209,9 +208,9 @@ def test_what_cannot_be():
         with pytest.raises(DataError, match=f"must lie in 0..1, got {share}"):
             SceneWorld(florid=share)
     for size, captions in ((-1, 1), (1, 0)):
-        with pytest.raises(DataError, match=f"expected 0 or more scenes with 1 or more captions, got {size} with {captions}"):
-            WORLD.draw(size, seed=0, captions=captions)
+        with pytest.raises(DataError, match=f"expected 0 or more inputs with 1 or more outputs each, got {size} with {captions}"):
+            WORLD.sample(size, seed=0, captions=captions)
     with pytest.raises(DataError, match="seed must be 0 or more, got -1"):
-        WORLD.draw(1, seed=-1)
+        WORLD.sample(1, seed=-1)
     with pytest.raises(ShapeError, match=r"a reward of each hypothesis for each reference, .*, got \[1, 1, 1\]"):
         WORLD.expected_reward(SCENE, ["a"], MultiReferenceBLEU())

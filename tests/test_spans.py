@@ -8,9 +8,9 @@ import pytest
 import torch
 from seqeval.metrics.sequence_labeling import accuracy_score, precision_recall_fscore_support
 
-from softq.data.tags import convert
 from softq.errors import OutputError, ShapeError
-from softq.evaluate import (
+from softq.formats.tags import convert
+from softq.metrics import (
     SPAN_STATISTICS,
     KindScores,
     SpanScores,

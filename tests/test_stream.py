@@ -26,7 +26,8 @@ SAMPLER = NgramReplacement(100, size=10)
 
 def prepare(refs, generator):
     time.sleep(0.01 * float(torch.rand((), generator=torch.Generator().manual_seed(int(refs.sum())))))  # finish out of order
-    return softq.raml(SAMPLER(refs, generator=generator), refs, 0.5, softq.rewards.SentenceBLEU(), k=5, generator=generator)
+    cands = SAMPLER(refs, generator=generator).measure("set", 5, generator=generator)
+    return softq.raml(cands, refs, 0.5, softq.rewards.SentenceBLEU())
 
 
 def collect(workers, seed=1):
@@ -103,6 +104,15 @@ def test_a_stop_inside_prepare_is_not_the_end():
     assert not threads()
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in a terminal: a parent such as nohup may have had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_while_waiting_ends_the_threads():
     """Ctrl-C reaches the main thread while it waits for a batch, or anywhere else in the loop."""
 

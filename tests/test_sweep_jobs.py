@@ -6,16 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from over_task import Alone, OverRecipe, OverTask
 from small_runs import contents, recipe, single_thread, wait_for
-from softq.errors import RecipeError, RunError
-from softq.recipe import to_toml
-from softq.run import CELLS, ENVIRONMENT, LAST, METRICS, RESULT, RunFolder
-from softq.sweep import RUNS, SUMMARY, SWEEP, Grid, expand, folder, processes, run_sweep
+from softq.errors import DependencyError, RecipeError, RunError
+from softq.lab.recipe import to_toml
+from softq.lab.run import CELLS, ENVIRONMENT, LAST, METRICS, RESULT, RunFolder
+from softq.sweep import RUNS, SUMMARY, SWEEP, Grid, expand, folder, run_sweep
+from softq.sweep.engine import STOP, Order, train_run
 from softq.tasks import TASKS
+from softq.train import StoppedError
 
 FOUR = Grid("g", ("ml", "raml"), "2", "0:1")
 
@@ -57,7 +60,7 @@ def test_jobs_change_no_byte(tmp_path):
 
 
 def test_jobs_are_for_tasks_of_single_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "train_in_processes", None)
+    monkeypatch.setattr(folder, "train_runs", None)
     with single_thread():
         run_sweep(TASKS["classification"], recipe(), [FOUR], tmp_path / "together", jobs=2)
     run_sweep(OverTask(), OverRecipe(), [Grid(objective=("ml",))], tmp_path / "a single run", jobs=2)
@@ -82,14 +85,18 @@ def unbroken(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("behaviour", "text"),
-    [("refuse", "no more"), ("die", "its process ended with signal 9")],
+    [
+        ("refuse", "raml τ=2 seed 0: no more (run RUNS/raml-tau2-seed0-"),
+        ("fault", "raml τ=2 seed 0: KeyError: 'a slip' (run RUNS/raml-tau2-seed0-"),
+        ("die", "a process of the sweep ended without a word, killed or out of memory; under way were "),
+    ],
 )
 def test_an_error_in_one_of_several(tmp_path, monkeypatch, unbroken, behaviour, text):
     monkeypatch.setenv("BEHAVIOUR", behaviour)
     grid = dataclasses.replace(FOUR, objective=("raml", "ml"))
     with pytest.raises(RunError) as caught:
         run_sweep(OverTask(), OverRecipe(), [grid], tmp_path, jobs=2)
-    assert f"raml τ=2 seed 0: {text} (run {tmp_path / RUNS}/raml-tau2-seed0-" in str(caught.value)
+    assert text.replace("RUNS", str(tmp_path / RUNS)) in str(caught.value)
     (broken,) = (tmp_path / RUNS).glob("raml-tau2-seed0-*")
     assert RunFolder(broken).load(LAST).notes["epoch"] == 2
     monkeypatch.delenv("BEHAVIOUR")
@@ -97,20 +104,26 @@ def test_an_error_in_one_of_several(tmp_path, monkeypatch, unbroken, behaviour, 
     assert run_contents(tmp_path) == unbroken
 
 
-def test_what_a_process_answers(tmp_path, monkeypatch, capfd):
+def test_what_a_process_is_told(tmp_path, monkeypatch, capfd):
     (cell, _), *_ = expand(OverTask(), OverRecipe(), [Grid(objective=("raml",), tau="2")]).values()
-    order = {"task": "over_task:OverTask", "recipe": to_toml(cell, task="over"), "settings": {}, "path": str(tmp_path), "resume": True}
-    for behaviour, reply in {
-        "refuse": {"failed": "no more"},
-        "fault": {"failed": "KeyError: 'a slip'"},
-        "signal": {"stopped": f"stopped in epoch 3 at step 1; {tmp_path} can be gone on with: add --resume"},
-        "": {"finished": str(tmp_path)},
-    }.items():
-        monkeypatch.setenv("BEHAVIOUR", behaviour)
-        assert processes._carry_out(order) == reply
-        assert ("in train" in capfd.readouterr().err) == (behaviour == "fault")  # a fault has a traceback
-    missing = processes._carry_out(order | {"task": "no_such_module:Task"})
-    assert missing == {"failed": "ModuleNotFoundError: No module named 'no_such_module'"}
+    stop = tmp_path / STOP
+    order = Order("over_task:OverTask", to_toml(cell, task="over"), {}, str(tmp_path / "run"), str(stop), ["softq"])
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        train_run(order._replace(task="no_such_module:Task"))
+    monkeypatch.setenv("BEHAVIOUR", "fault")
+    with pytest.raises(KeyError):
+        train_run(order)
+    assert "in train" in capfd.readouterr().err  # a fault has a traceback
+    monkeypatch.setenv("BEHAVIOUR", "signal")
+    with pytest.raises(StoppedError, match=r"stopped in epoch 3 at step 1"):
+        train_run(order)
+    monkeypatch.delenv("BEHAVIOUR")
+    stop.touch()
+    with pytest.raises(StoppedError):
+        train_run(order)
+    stop.unlink()
+    assert train_run(order) == []
+    assert RunFolder(tmp_path / "run").result() is not None
 
 
 COMMAND = (
@@ -160,7 +173,7 @@ def test_a_signal_stops_all(tmp_path, unbroken, send, number):
     send(process.pid, number)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == (130, "")
-    assert stderr == f"softq: stopped; {tmp_path} can be gone on with: add --resume\n"
+    assert stderr == f"softq: stopped; {tmp_path} can be resumed: add --resume\n"
     assert all(is_free(path) for path in (tmp_path / RUNS).iterdir())  # it has waited for them
     assert_goes_on(tmp_path, unbroken)
 
@@ -172,3 +185,44 @@ def test_nobody_is_left_behind_after_a_kill(tmp_path, unbroken):
     process.stdout.close()
     process.stderr.close()
     assert_goes_on(tmp_path, unbroken)
+
+
+# --- on a cluster ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A Dask cluster of two workers with one thread each, in processes of their own."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'softq[cluster]'")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    with (
+        warnings.catch_warnings(),
+        distributed.LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None) as started,
+    ):
+        warnings.simplefilter("ignore")  # of Dask's own, when ports are taken or a worker is slow
+        yield started
+
+
+@pytest.mark.filterwarnings("ignore")  # Dask warns of workers that are killed and of unclosed files of theirs
+def test_a_lost_worker_of_a_cluster_costs_nothing(tmp_path, monkeypatch, cluster, unbroken):
+    monkeypatch.setenv("BEHAVIOUR", "die once")
+    monkeypatch.setenv("DEATH", str(tmp_path / "died"))
+    cluster.scale(0)  # workers that know the environment
+    cluster.sync(cluster._correct_state)
+    cluster.scale(2)
+    sweep = run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "sweep", cluster=cluster.scheduler_address)
+    assert (tmp_path / "died").exists()
+    assert len(sweep.cells) == 4
+    assert run_contents(tmp_path / "sweep") == unbroken
+
+
+def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
+    pytest.importorskip("distributed", reason="Dask is not installed: pip install 'softq[cluster]'")
+    with pytest.raises(DependencyError, match=r"--cluster slurm needs dask-jobqueue, which is not installed: pip install dask-jobqueue"):
+        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "a", cluster="slurm")
+    with pytest.raises(RunError, match=r"no Dask scheduler answers at nowhere"):
+        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "b", cluster="nowhere")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(DependencyError, match=r"a sweep on a cluster needs Dask, which is not installed: pip install 'softq\[cluster\]'"):
+        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "c", cluster="tcp://127.0.0.1:1")
+    assert not any((tmp_path / name / SWEEP).exists() for name in "abc")

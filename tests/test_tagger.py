@@ -14,13 +14,13 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import softq
 from softq import CRFTagger
-from softq.data.annotators import estimate
-from softq.data.tags import faults
-from softq.data.worlds import EntityWorld
+from softq.annotators.reliability import estimate
 from softq.errors import EstimatorError, RecipeError, SoftqError
-from softq.estimators import tagger_training
-from softq.estimators.parameters import Parameters
-from softq.train.lbfgs import LBFGS
+from softq.formats.tags import faults
+from softq.lab.worlds import EntityWorld
+from softq.linear import tagger_training
+from softq.linear.lbfgs import LBFGS
+from softq.linear.parameters import Parameters
 
 TEMPLATES = ("bias", "word[0]", "lower[-1]", "lower[1]", "suffix[0]{2:3}", "shape[0]")
 WORLD = EntityWorld()
@@ -35,12 +35,12 @@ def one_thread():
 
 
 def corpus(count, seed=0):
-    sentences = WORLD.draw(count, seed=seed)
+    sentences = WORLD.sample(count, seed=seed)
     return [list(sentence.tokens) for sentence in sentences], [list(sentence.labels[0]) for sentence in sentences]
 
 
 def crowd(count, seed=0):
-    sentences = WORLD.annotate(WORLD.draw(count, seed=seed), seed=seed)
+    sentences = WORLD.annotate(WORLD.sample(count, seed=seed), seed=seed)
     return [list(sentence.tokens) for sentence in sentences], [[list(labels) for labels in sentence.labels] for sentence in sentences]
 
 
@@ -383,7 +383,7 @@ def test_files_keep_what_json_can_hold(tmp_path):
 
 def test_estimated_weights_are_those_of_the_estimate(tmp_path):
     world = EntityWorld()
-    crowd = world.annotate(world.draw(150, seed=7), seed=7)
+    crowd = world.annotate(world.sample(150, seed=7), seed=7)
     names = sorted({name for sentence in crowd for name in sentence.annotators})
     x = [list(sentence.tokens) for sentence in crowd]
     by_name = [dict(zip(sentence.annotators, sentence.labels, strict=True)) for sentence in crowd]

@@ -12,8 +12,8 @@ from sklearn.metrics import make_scorer
 from sklearn.model_selection import RandomizedSearchCV
 
 import softq
-from softq.data.worlds import EntityWorld
-from softq.tagging import ConvergenceWarning
+from softq.lab.worlds import EntityWorld
+from softq.linear.tagging import ConvergenceWarning
 
 sklearn_crfsuite = pytest.importorskip("sklearn_crfsuite")
 metrics = pytest.importorskip("sklearn_crfsuite.metrics")
@@ -56,7 +56,7 @@ def sent2features(sent):
 
 
 def corpus(count, seed, kinds=True):
-    sentences = EntityWorld().draw(count, seed=seed)
+    sentences = EntityWorld().sample(count, seed=seed)
     X = [sent2features(sentence.tokens) for sentence in sentences]
     return X, [[label if kinds else label[0] for label in sentence.labels[0]] for sentence in sentences]
 
@@ -191,7 +191,7 @@ def tutorial(CRF):
     return f1, report, rs.best_params_, rs.best_score_, transitions, states, crf.score(X_test, y_test)
 
 
-@pytest.mark.filterwarnings("ignore::softq.tagging.ConvergenceWarning", "ignore::sklearn.exceptions.UndefinedMetricWarning")
+@pytest.mark.filterwarnings("ignore::softq.linear.tagging.ConvergenceWarning", "ignore::sklearn.exceptions.UndefinedMetricWarning")
 def test_the_tutorial_with_nothing_but_the_class_changed():
     ours, theirs = tutorial(softq.CRFTagger), tutorial(sklearn_crfsuite.CRF)
     assert ours[0] == pytest.approx(theirs[0], abs=0.01)

@@ -7,7 +7,7 @@ import pytest
 
 from softq import CRFTagger
 from softq.errors import DataError, DtypeError, EstimatorError, ShapeError, SoftqError, WeightError
-from softq.tagging import ConvergenceWarning
+from softq.linear.tagging import ConvergenceWarning
 
 A = [["a", "b"], ["c"]]
 L = [["X", "Y"], ["Y"]]

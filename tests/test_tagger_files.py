@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 
 from softq import CRFTagger, cli
 from softq.cli.predict_command import FileTagger
-from softq.data.conll import Sentence, to_conll
-from softq.data.tags import convert
-from softq.data.worlds import EntityWorld
 from softq.errors import DataError
-from softq.recipe import build, parse_flags
-from softq.tagging import Tagger
+from softq.formats.conll import Sentence, to_conll
+from softq.formats.tags import convert
+from softq.lab.recipe import build, parse_flags
+from softq.lab.worlds import EntityWorld
+from softq.linear.tagging import Tagger
 from softq.tasks import TASKS, train_cells
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,7 +70,7 @@ def parts(sentences):
 @pytest.mark.parametrize("scheme", ["bio", "bioes", "iob1"])
 def test_evaluate_converts_the_labels_of_a_model_without_constraints(tmp_path, scheme):
     world = EntityWorld()
-    train, test = world.draw(80, seed=0), world.draw(60, seed=1)
+    train, test = world.sample(80, seed=0), world.sample(60, seed=1)
     CRFTagger(templates=["bias", "word[0]", "word[-1]"], c2=0.1).fit(*parts(in_scheme(train, scheme))).save(tmp_path / "model")
     file_tagger = FileTagger.load(tmp_path / "model")
     assert (file_tagger.file_scheme, file_tagger.trained_scheme) == (scheme, scheme)
@@ -160,7 +160,7 @@ def test_files_that_are_no_taggers(fitted, tmp_path):
 
 def test_a_run_of_the_command_is_read(tmp_path):
     train = tmp_path / "train.conll"
-    sentences = EntityWorld().draw(40, seed=3)
+    sentences = EntityWorld().sample(40, seed=3)
     train.write_text("\n".join("".join(f"{t}\t{y}\n" for t, y in zip(s.tokens, s.labels[0], strict=True)) for s in sentences))
     task = TASKS["ner"]
     table = parse_flags(task.recipe_type, ["--train", str(train), "--templates", "word[0],word[-1]"])

@@ -8,10 +8,9 @@ import torch
 
 import softq
 from softq.errors import OutputError, ShapeError, TemperatureError, WeightError
-from softq.features import FeatureMatrix
 from softq.kernels import jit
-from softq.rewards import TokenReward
-from softq.tagging import (
+from softq.linear.features import FeatureMatrix
+from softq.linear.tagging import (
     CRFObjective,
     Forbidden,
     Layout,
@@ -20,7 +19,17 @@ from softq.tagging import (
     entity_reward,
     target,
 )
-from tagging_cases import LENGTHS, NAMES, SCHEMES, by_enumeration, evaluate, features, settings_for, some_references
+from softq.rewards import TokenReward
+from tagging_cases import (
+    LENGTHS,
+    NAMES,
+    SCHEMES,
+    by_enumeration,
+    evaluate,
+    features,
+    settings_for,
+    some_references,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

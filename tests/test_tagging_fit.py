@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from softq.kernels import feature_crf
-from softq.tagging import (
+from softq.kernels.features import crf as feature_crf
+from softq.linear.tagging import (
     AdaGrad,
     Layout,
     seen_layout,

@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 
 import oracle
 from softq.errors import DataError, ShapeError
-from softq.features import AttributeIndex, TemplateIndex
-from softq.kernels import feature_crf
-from softq.tagging import Tagger
-from softq.train.lbfgs import LBFGS
+from softq.kernels.features import crf as feature_crf
+from softq.linear.features import AttributeIndex, TemplateIndex
+from softq.linear.lbfgs import LBFGS
+from softq.linear.tagging import Tagger
 from tagging_cases import NAMES, evaluate, features, sequences, settings_for, some_references
 
 SENTENCES = [["Ann", "Lee", "met", "Bob"], [], ["Rome"], ["in", "Paris", "today"]]
@@ -31,7 +31,7 @@ def small_tagger(scheme="bioes", hash_bits=None, seed=0):
 @pytest.mark.parametrize("scheme", [None, "bioes"])
 @pytest.mark.parametrize("cells", [1, 25, 1 << 20])
 def test_decoding_and_marginals_by_enumeration(monkeypatch, scheme, cells):
-    monkeypatch.setattr("softq.tagging.model._BATCH_CELLS", cells)
+    monkeypatch.setattr("softq.linear.tagging.model._BATCH_CELLS", cells)
     tagger, matrix = small_tagger(scheme)
     scores = feature_crf.emissions(matrix.offsets, matrix.indices, matrix.values, tagger.weights, 5)
     best, right, marginals = tagger.decode(matrix), tagger.decode(matrix, "mbr"), tagger.marginals(matrix)

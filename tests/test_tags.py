@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from softq.data.tags import Span, allowed_transitions, convert, faults, guess_scheme, spans
 from softq.errors import DataError, OutputError
+from softq.formats.tags import Span, allowed_transitions, convert, faults, guess_scheme, spans
 
 SCHEMES = ["iob1", "bio", "bioes"]
 PREFIXES = {"iob1": "BI", "bio": "BI", "bioes": "BIES"}

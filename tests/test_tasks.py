@@ -11,10 +11,21 @@ import torch
 import oracle
 from small_runs import CPU, recipe
 from softq.errors import RecipeError, RunError
-from softq.recipe import Objective
-from softq.run import BEST, METRICS, RunFolder
+from softq.lab.recipe import Objective
+from softq.lab.run import BEST, METRICS, RunFolder
+from softq.metrics import mean_of_first
+from softq.neural import perceptrons
 from softq.tasks import TASKS, train_cells
-from softq.tasks.classification import Data, GridLearner, Labelled, draw, make_data, target_rows, torch_learner, visiting_order
+from softq.tasks.classification import (
+    Data,
+    GridLearner,
+    Labelled,
+    draw,
+    make_data,
+    target_rows,
+    torch_learner,
+    visiting_order,
+)
 from softq.theory import bayes_rule, four_classes_at
 from softq.train import generator_for
 
@@ -176,10 +187,14 @@ def test_cells_stop_early_each_at_its_own_time(grid_and_alone):
 def test_results_and_statistics_agree(grid_and_alone):
     folder, together, _ = grid_and_alone
     many = cells("--patience", 1, "--epochs", 5, "--inputs", 350, "--learning-rate", 0.4)
-    chosen = [7, 0, 3]
-    statistics = TASK.test_statistics(many, RunFolder(folder / "grid").load(BEST).tensors, chosen)
-    assert statistics.shape == (3, 200, 2)
-    assert TASK.metric_of(statistics.sum(1)).tolist() == pytest.approx([together["cells"][number]["test"] for number in chosen])
+    counts = RunFolder(folder / "grid").test_counts()
+    assert counts.model(7).shape == (200, 2)
+    assert counts.row_of.dtype == torch.uint8
+    assert mean_of_first(counts.sums()).tolist() == [cell["test"] for cell in together["cells"]]
+    networks, splits = RunFolder(folder / "grid").load(BEST).tensors["networks"], make_data(many[0].data)
+    earned = splits.test.earned(splits.rewards)
+    means = perceptrons.mean_earned(networks, sizes=many[0].model.sizes, inputs=splits.test.inputs, earned=earned)
+    assert mean_of_first(counts.sums()).tolist() == pytest.approx(means.tolist())
     assert (together["task"], together["metric"], together["signature"]) == ("classification", "reward", TASK.signature(many[0]))
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softq.data.tokens import MARK, detokenize, tokenize, without_marks
+from softq.formats.tokens import MARK, detokenize, tokenize, without_marks
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,18 @@ from torch import nn
 
 from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe
 from softq.errors import DependencyError, RunError
-from softq.run import BEST, LAST, METRICS, RESULT, TIMINGS, RunFolder
+from softq.lab.run import BEST, LAST, METRICS, RESULT, TIMINGS, RunFolder
 from softq.tasks import TASKS, train_cells
 from softq.tasks.classification import GridLearner, make_data, visiting_order
-from softq.train import NonFiniteLossError, StoppedError, TorchLearner, find_device, find_workers, generator_for
+from softq.train import (
+    Judgement,
+    NonFiniteLossError,
+    StoppedError,
+    TorchLearner,
+    find_device,
+    find_workers,
+    generator_for,
+)
 from softq.train.workers import AcceleratedWorkers
 
 NAN = math.nan
@@ -28,9 +36,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_best_epoch_is_kept_and_judged(tmp_path):
-    learner = Scripted([[1.0, 3.0, 2.0, 3.0, 0.0, 1.0]], test=0.5)
+    learner = Scripted([[1.0, 3.0, 2.0, 3.0, 0.0, 1.0]], test=[0.25, 0.75])
     outcome, rows = go(learner, tmp_path)
-    assert outcome == {"epochs": [2], "dev": [3.0], "test": [{"test": 0.5}]}  # the first of two equal ones
+    assert outcome == {"epochs": [2], "dev": [3.0], "measures": [{}]}  # the first of two equal ones
+    assert RunFolder(tmp_path).test_counts().model(0).tolist() == [[0.25, 1.0], [0.75, 1.0]]
     assert [row["dev"] for row in rows] == learner.dev[0]
     assert [row["epoch"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["loss"] for row in rows] == [1 / (4 * epoch) for epoch in range(1, 7)]
@@ -218,7 +227,7 @@ def test_a_module_trains_as_in_a_loop_by_hand(tmp_path, average):
         seed=0,
         average=average,
         evaluate=score,
-        test=lambda: {"test": float(model.slope)},
+        judge=lambda: Judgement({}, [{"slope": float(model.slope)}]),
         workers=CPU,
     )
     noise = torch.get_rng_state()
@@ -239,7 +248,7 @@ def test_a_module_trains_as_in_a_loop_by_hand(tmp_path, average):
     assert [row["loss"] for row in rows] == pytest.approx(losses)
     best = min(range(3), key=lambda epoch: abs(judged[epoch]))
     assert outcome["epochs"] == [best + 1]
-    assert outcome["test"][0]["test"] == pytest.approx(judged[best])
+    assert outcome["measures"][0]["slope"] == pytest.approx(judged[best])
 
 
 def test_places_have_generators_of_their_own():

@@ -19,7 +19,7 @@ from softq.integrations.transformers.arguments import CandidateKind
 from softq.integrations.transformers.loading import SIZES, Loaded, save_model, train_tokenizer
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
 from softq.integrations.transformers.text_model import TextModel
-from softq.run import METRICS, RESULT, RunFolder
+from softq.lab.run import METRICS, RESULT, RunFolder
 from softq.tasks import lm, lm_recipe
 from softq.tasks.lm_data import read_rows
 

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from softq.data.vocabulary import END, PAD, START
-from softq.distributions import Candidates
 from softq.errors import ModelError
-from softq.models.sequence import teacher_forcing
-from softq.models.transformer import TransformerTranslator, positions
+from softq.formats.vocabulary import END, PAD, START
+from softq.neural.modules.sequence import teacher_forcing
+from softq.neural.modules.transformer import TransformerTranslator, positions
 from softq.sentences import Sentences
+from softq.spaces import Candidates
 
 SOURCES = Sentences.pack([[5, 6, 7, 8, 9], [4], [], [9, 9, 4]])
 CANDIDATES = Sentences.pack([[[4, 5, 6, 7], [8], []], [[9, 4]], [[5, 5, 5], [6, 7, 8, 9, 4, 5]], [[], [4], [4, 4]]])

@@ -12,9 +12,31 @@ from softq.integrations.transformers import OnText
 from softq.integrations.transformers.candidates import Known, StepTargets, add_ends, strip_specials
 from softq.integrations.transformers.rewards import as_text_reward, with_sources
 from softq.integrations.transformers.rows import RewardAugmentedCollator, as_row
-from softq.rewards import ChrF, ExactMatch, MultiReferenceBLEU, NegativeEditDistance, NegativeHamming, RougeL, SentenceBLEU, TokenAccuracy
+from softq.rewards import (
+    ChrF,
+    ExactMatch,
+    MultiReferenceBLEU,
+    NegativeEditDistance,
+    NegativeHamming,
+    RougeL,
+    SentenceBLEU,
+    TokenAccuracy,
+)
 from softq.sentences import Sentences
-from tiny_models import END, PAD, START, UNKNOWN, VOCAB, arguments, random_rows, step, text, tiny, tokenizer, trainer_for
+from tiny_models import (
+    END,
+    PAD,
+    START,
+    UNKNOWN,
+    VOCAB,
+    arguments,
+    random_rows,
+    step,
+    text,
+    tiny,
+    tokenizer,
+    trainer_for,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

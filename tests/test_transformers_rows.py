@@ -11,7 +11,12 @@ from tokenizers import AddedToken, processors
 
 from softq.errors import DataError, ModelError
 from softq.integrations.transformers import RowEncoder
-from softq.integrations.transformers.rows import as_row, end_numbers, special_numbers, unwritable_numbers
+from softq.integrations.transformers.rows import (
+    as_row,
+    end_numbers,
+    special_numbers,
+    unwritable_numbers,
+)
 from tiny_models import END, PAD, START, UNKNOWN, WORDS, tiny, tokenizer, trainer_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")

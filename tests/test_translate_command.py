@@ -13,17 +13,17 @@ import pytest
 import torch
 
 from ner_commands import FAST, refused, softq, told, well
-from softq import generation
+from softq import neural
 from softq.cli import predict_sentences
 from softq.cli.data_bitext import is_bitext
 from softq.cli.predict_sentences import line_generator, read_as_they_come
-from softq.data.bitext import read_bitext
 from softq.errors import DataError
-from softq.estimators import CRFTagger
-from softq.evaluate import TRANSLATION_METRICS, paired_test, sacre_bleu, translation_statistics
-from softq.generation.translator import Translator
+from softq.formats.bitext import read_bitext
+from softq.lab.run import BEST
+from softq.linear import CRFTagger
+from softq.metrics import TRANSLATION_METRICS, paired_test, sacre_bleu, translation_statistics
+from softq.neural.translator import Translator
 from softq.rewards import NegativeEditDistance
-from softq.run import BEST
 from translation_runs import make_files, parts, run, write, write_side_by_side
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -88,7 +88,7 @@ def test_methods(runs, sources, flags, options):
     ],
 )
 def test_draws_follow_from_the_seed_and_the_line(runs, sources, tmp_path, monkeypatch, flags, seed, options):
-    monkeypatch.setattr(generation.search, "_BATCH", 4)  # so that there are several
+    monkeypatch.setattr(neural.search, "_BATCH", 4)  # so that there are several
     translator = Translator.load(runs / "ml" / BEST)
     texts = [*sources[:3], "", *sources[3:]]
     one_by_one = [
@@ -144,7 +144,7 @@ def test_what_is_not_text_leaves_nothing_behind(runs, sources, tmp_path):
     number = len(sources) + 1
     refused(
         softq("predict", runs / "ml", tmp_path / "bad", "--out", tmp_path / "out"),
-        f"bad, line {number}: the byte 0xff is not UTF-8 text: convert the file",
+        f"bad, line {number}: expected UTF-8, got byte 0xff at offset",
     )
     refused(softq("predict", runs / "ml", tmp_path / "bad.gz", "--out", tmp_path / "out"), "cannot read", "bad.gz")
     refused(softq("predict", runs / "ml", tmp_path / "none", "--out", tmp_path / "out"), "cannot read", "none")
@@ -184,7 +184,7 @@ def test_lines_are_read_as_they_come():
             assert next(found) == expected
         pipe.write("schön".encode()[:4])
         pipe.close()
-        with pytest.raises(DataError, match="pipe, line 5: the byte 0xc3 is not UTF-8 text"):
+        with pytest.raises(DataError, match="pipe, line 5: expected UTF-8, got byte 0xc3 at offset 11 of the file"):
             next(found)
     assert list(read_as_they_come(io.BufferedReader(io.BytesIO(b"")), "nothing")) == []
 

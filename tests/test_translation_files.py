@@ -9,21 +9,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from small_runs import CPU
-from softq.data.vocabulary import END, SPECIALS, UNKNOWN, WordVocabulary
 from softq.decode import mbr
 from softq.errors import DataError, ModelError, RunError
-from softq.generation.search import Said
-from softq.generation.translator import Decoding, ModelSettings, Translator
+from softq.formats.vocabulary import END, SPECIALS, UNKNOWN, WordVocabulary
+from softq.lab.run import BEST, RESULT, RunFolder
+from softq.neural.search import Said
+from softq.neural.translator import Decoding, ModelSettings, Translator
 from softq.rewards import NegativeEditDistance, SentenceBLEU
-from softq.run import BEST, RESULT, RunFolder
 from softq.sentences import Sentences
-from softq.tasks.base import best_models
 from softq.tasks.translation_judge import TranslationJudge
 from translation_runs import TASK, WORLD, make_files, parts, recipe, run, write
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
-TEXT = WORLD.draw(30, seed=0, references=2)
+TEXT = WORLD.sample(30, seed=0, references=2)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +112,7 @@ def test_translations_come_in_order_whatever_the_batches():
 
 
 def test_texts_are_taken_as_they_are_needed(monkeypatch):
-    monkeypatch.setattr("softq.generation.translator._WINDOW", 2)
+    monkeypatch.setattr("softq.neural.translator._WINDOW", 2)
     taken = []
     texts = (taken.append(text) or text for text in TEXT.sources)
     found = make().translate(texts, method="greedy")
@@ -247,8 +246,8 @@ def test_what_has_started_elsewhere_is_judged_without_it(tmp_path, files):
     flags = [*parts(files, "train", "dev", "test"), "--start", tmp_path / "ml"]
     row = run(tmp_path / "run", *flags, "--epochs", 1)
     shutil.rmtree(tmp_path / "ml")
-    found = TASK.test_statistics([recipe(*flags, "--epochs", 1)], best_models(RunFolder(tmp_path / "run")), [0])
-    assert float(TASK.metric_of(found.sum(1))) == pytest.approx(row["test"])
+    found = RunFolder(tmp_path / "run").test_counts().sums()[0]
+    assert float(TASK.metrics[TASK.chosen_by](found)) == pytest.approx(row["test"])
     assert run(tmp_path / "run", *flags, "--epochs", 1, resume=True) == row  # it is finished
     (tmp_path / "run" / RESULT).unlink()
     with pytest.raises(

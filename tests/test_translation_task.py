@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from small_runs import CPU, contents
-from softq.data.bitext import read_bitext
-from softq.data.vocabulary import END, SPECIALS, UNKNOWN
 from softq.errors import DataError, RecipeError, RunError
-from softq.evaluate import TRANSLATION_METRICS, sacre_bleu, sentence_bleu, translation_statistics
-from softq.generation.candidates import target_signature
-from softq.generation.translator import Translator
-from softq.recipe import read_toml
+from softq.formats.bitext import read_bitext
+from softq.formats.vocabulary import END, SPECIALS, UNKNOWN
+from softq.lab.recipe import read_toml
+from softq.lab.run import BEST, METRICS, RESULT, RunFolder
+from softq.metrics import TRANSLATION_METRICS, sacre_bleu, sentence_bleu, translation_statistics
+from softq.neural.candidates import target_signature
+from softq.neural.translator import Translator
 from softq.rewards import SentenceBLEU
-from softq.run import BEST, METRICS, RESULT, RunFolder
 from softq.sentences import Sentences
 from softq.tasks import train_cells
-from softq.tasks.base import best_models, cell_recipe, describe_cell
+from softq.tasks.base import cell_recipe, describe_cell
 from softq.tasks.translation_data import read_corpora
 from softq.tasks.translation_judge import TranslationJudge
 from test_crashes import broken_off_at_every_write
@@ -89,9 +89,10 @@ def test_from_end_to_end(tmp_path, files, flags):
     assert row["dev"] == max(line["dev"] for line in lines)
     assert row["test"] == row["test_sentence_bleu"]
     assert lines[-1]["dev_perplexity"] < len(translator.target)
-    statistics = TASK.test_statistics([recipe(*flags)], best_models(RunFolder(tmp_path)), [0])
-    assert statistics.shape == (1, 10, 14)
-    assert float(TASK.metric_of(statistics.sum(1))) == pytest.approx(row["test"])
+    statistics = RunFolder(tmp_path).test_counts().model(0)
+    assert statistics.shape == (10, 14)
+    assert float(TASK.metrics[TASK.chosen_by](statistics.sum(0))) == pytest.approx(row["test"])
+    assert len(RunFolder(tmp_path).outputs()) == 10
     result = json.loads((tmp_path / RESULT).read_text())
     assert (result["task"], result["metric"]) == ("translation", "sentence BLEU")
     scoring, target = result["signature"].split("; target ")
@@ -141,7 +142,7 @@ def test_the_expected_reward_of_the_world_is_exact(tmp_path):
     found = Translator.load(tmp_path / BEST).translate(sources)
     total = 0.0
     for source, one in zip(sources, found, strict=True):
-        for text, probability in WORLD.translations(source).items():
+        for text, probability in WORLD.outputs(source).items():
             names = {word: number for number, word in enumerate(dict.fromkeys([*one.words, *text.split()]))}
             pair = ([[[names[word] for word in words]]] for words in (one.words, text.split()))
             total += probability * float(SentenceBLEU()(*(part for sentences in pair for part in Sentences.pack(sentences))))
@@ -172,9 +173,8 @@ def test_without_dev_no_more_than_a_thousand_are_decoded(tmp_path, there):
 
 
 @pytest.mark.parametrize(("precision", "products"), [("float32", "highest"), ("tf32", "high"), ("bf16", "high")])
-def test_statistics_are_of_the_precision_of_the_recipe(tmp_path, files, monkeypatch, precision, products):
+def test_outputs_are_of_the_precision_of_the_recipe(tmp_path, files, monkeypatch, precision, products):
     flags = [*parts(files, "train", "dev"), "--epochs", 1, "--precision", precision]
-    run(tmp_path, *flags)
     seen, translate = [], Translator.translate_numbers
 
     def watched(self, *args, **options):
@@ -183,8 +183,8 @@ def test_statistics_are_of_the_precision_of_the_recipe(tmp_path, files, monkeypa
 
     monkeypatch.setattr(Translator, "translate_numbers", watched)
     before = torch.get_float32_matmul_precision()
-    TASK.test_statistics([recipe(*flags)], best_models(RunFolder(tmp_path)), [0])
-    assert seen == [products]
+    run(tmp_path, *flags)
+    assert set(seen) == {products}
     assert torch.get_float32_matmul_precision() == before
 
 

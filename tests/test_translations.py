@@ -12,7 +12,7 @@ from nltk.translate.bleu_score import sentence_bleu as nltk_bleu
 from sacrebleu.metrics import BLEU
 
 from softq.errors import DependencyError, ShapeError
-from softq.evaluate import (
+from softq.metrics import (
     TRANSLATION_METRICS,
     TRANSLATION_STATISTICS,
     corpus_bleu,

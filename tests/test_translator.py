@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from softq.data.vocabulary import END, START
-from softq.kernels.chosen import chosen_log_probs
-from softq.models.translator import AttentionalTranslator
+from softq.formats.vocabulary import END, START
+from softq.kernels.decoder.log_softmax_gather import log_softmax_gather
+from softq.neural.modules.translator import AttentionalTranslator
 from softq.sentences import Sentences
 
 SOURCE = Sentences.pack([[5, 6, 7, 4], [8], [9, 4]])
@@ -52,7 +52,8 @@ def test_ragged_candidates_equal_a_loop_over_them_with_gradients(options):
 
 
 def test_dropout_of_the_decoder_is_that_of_the_steps():
-    from softq.kernels.attention_decoder import Attended, decode
+    from softq.kernels.decoder.attention import decode
+    from softq.kernels.decoder.reference import Attended
 
     generator = torch.Generator().manual_seed(3)
 
@@ -102,7 +103,7 @@ def test_padding_never_matters():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("chunk", [None, 2])
-def test_chosen_log_probs_are_those_of_a_softmax(smoothing, chunk):
+def test_log_softmax_gather_are_those_of_a_softmax(smoothing, chunk):
     generator = torch.Generator().manual_seed(5)
     vectors, weight = (torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True) for shape in ((5, 3), (7, 3)))
     bias = torch.randn(7, dtype=torch.float64, generator=generator, requires_grad=True)
@@ -112,7 +113,7 @@ def test_chosen_log_probs_are_those_of_a_softmax(smoothing, chunk):
         return torch.cat([bias[:2] - torch.inf, bias[2:]])
 
     def run(vectors, weight, bias):
-        return chosen_log_probs(vectors, weight, impossible(bias), words, smoothing, chunk=chunk)
+        return log_softmax_gather(vectors, weight, impossible(bias), words, smoothing, chunk=chunk)
 
     assert torch.autograd.gradcheck(run, (vectors, weight, bias))
     log_probs = (vectors @ weight.T + bias)[:, 2:].log_softmax(1)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from softq.kernels import attention_decoder as plain
-from softq.kernels import attention_decoder_gpu as fast
-from softq.kernels import chosen, chosen_gpu
+from softq.kernels.decoder import gpu as fast
+from softq.kernels.decoder import reference as plain
 from triton_world import DEVICE, interpreter_takes_loop_bounds_from_tensors, mark_for  # noqa: F401
 
 pytestmark = mark_for(fast._lstm_forward)
@@ -86,8 +85,8 @@ def test_scores(vocab, smoothing):
     scores[2] -= 1e4
     bias[:2] = -torch.inf
     words = torch.tensor([2, 5, 10, 3, 3, 4], device=DEVICE)
-    found, expected = chosen_gpu.normalise(scores, bias, words, smoothing), chosen.normalise(scores, bias, words, smoothing)
+    found, expected = fast.normalise(scores, bias, words, smoothing), plain.normalise(scores, bias, words, smoothing)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     arguments = scores, bias, words, smoothing, expected[0], draw(6), torch.float32
-    torch.testing.assert_close(chosen_gpu.score_gradient(*arguments), chosen.score_gradient(*arguments), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(fast.score_gradient(*arguments), plain.score_gradient(*arguments), rtol=1e-4, atol=1e-6)

@@ -13,11 +13,12 @@ from scipy.stats import binomtest, chisquare
 
 import oracle
 import softq
-from softq.data import tree_grammar, tree_world
-from softq.data.conllu import read_conllu
-from softq.data.tree_world import CARELESSNESS, LONGEST, SHORTEST, TreeWorld
-from softq.data.trees import crossing_arcs, is_projective
 from softq.errors import DataError
+from softq.formats.conllu import read_conllu
+from softq.formats.trees import crossing_arcs, is_projective
+from softq.lab.worlds import tree_grammar
+from softq.lab.worlds import trees as tree_world
+from softq.lab.worlds.trees import CARELESSNESS, LONGEST, SHORTEST, TreeWorld
 
 CHANCE = 1e-9  # how often each comparison with a probability fails by chance
 FAR = NormalDist().inv_cdf(1 - CHANCE / 2)  # standard errors that chance reaches as rarely
@@ -33,7 +34,7 @@ def cut(sentence, first, size):
 
 
 def short_sentences():
-    drawn = [sentence for sentence in WORLD.draw(60, seed=3) if len(sentence.forms) > 5]
+    drawn = [sentence for sentence in WORLD.sample(60, seed=3) if len(sentence.forms) > 5]
     return [cut(sentence, first, size) for size, sentence, first in zip((1, 2, 3, 4, 4, 4), drawn, (0, 1, 2, 0, 1, 2), strict=False)]
 
 
@@ -44,7 +45,7 @@ each_short = pytest.mark.parametrize("sentence", SHORT, ids=lambda sentence: " "
 def story(world, sentence, heads):
     """What the generative story gives the words and this tree: the first word, then each word's dependents outward, and its stops."""
     lexicon = world._lexicon
-    words = [lexicon.forms.index(form) for form in sentence.forms]
+    words = [lexicon.ids[form] for form in sentence.forms]
     p = float(lexicon.first[words[heads.index(0)]])
     for place, word in enumerate(words, start=1):
         left = [other for other in range(place - 1, 0, -1) if heads[other - 1] == place]
@@ -183,11 +184,10 @@ def test_words_are_drawn_with_their_probabilities(monkeypatch):
     monkeypatch.setattr(tree_world, "SHORTEST", 1)  # with no bound, what is drawn has the probabilities of the tables
     monkeypatch.setattr(tree_world, "LONGEST", 100_000)
     lexicon = FLAT._lexicon
-    number = {form: place for place, form in enumerate(lexicon.forms)}
-    sentences = FLAT.draw(4000, seed=5)
+    sentences = FLAT.sample(4000, seed=5)
     first = Counter(sentence.forms[sentence.heads.index(0)] for sentence in sentences)
-    assert agrees(first, dict(zip(lexicon.forms, lexicon.first.tolist(), strict=True)), len(sentences))
-    stopped, went_on, drawn, expected = Counter(), Counter(), Counter(), np.zeros(len(lexicon.forms))
+    assert agrees(first, dict(zip(FLAT.vocabulary, lexicon.first.tolist(), strict=True)), len(sentences))
+    stopped, went_on, drawn, expected = Counter(), Counter(), Counter(), np.zeros(len(lexicon.ids))
     for sentence in sentences:
         for place, (form, tag) in enumerate(zip(sentence.forms, sentence.upos, strict=True), start=1):
             stopped.update([(tag, 0), (tag, 1)])  # each word stops once on each side, and goes on once for each dependent
@@ -196,13 +196,13 @@ def test_words_are_drawn_with_their_probabilities(monkeypatch):
                     went_on[tag, word > place] += 1
                     if tag == "VERB" and word > place:
                         drawn[sentence.forms[word - 1]] += 1
-                        expected += lexicon.dependents[1, number[form]]
+                        expected += lexicon.dependents[1, lexicon.ids[form]]
     for (tag, side), stops in stopped.items():
         p = tree_grammar.GRAMMAR[tag][side][0]
         # Stops are as many as words: the number of draws that are needed for so many stops is negative binomial.
         assert abs(went_on[tag, side] - stops * (1 - p) / p) < FAR * math.sqrt(stops * (1 - p)) / p + 3
     total = sum(drawn.values())
-    assert agrees(drawn, dict(zip(lexicon.forms, (expected / total).tolist(), strict=True)), total)
+    assert agrees(drawn, dict(zip(FLAT.vocabulary, (expected / total).tolist(), strict=True)), total)
 
 
 def test_probabilities_are_probabilities():
@@ -216,7 +216,7 @@ def test_probabilities_are_probabilities():
 
 @pytest.mark.parametrize("world", [WORLD, FLAT], ids=lambda world: str(world.crossing))
 def test_the_bayes_rule_is_as_often_right_as_it_expects(world):
-    sentences = world.draw(1500, seed=6)
+    sentences = world.sample(1500, seed=6)
     annotated = world.annotate(sentences, annotators=2, seed=6)
     surprise = {"words": [], "annotations": [], "labels": []}
     for sentence, trees in zip(sentences, annotated, strict=True):
@@ -245,7 +245,7 @@ def vote(world, trees):
 
 def test_no_rule_beats_the_bayes_rule():
     world = TreeWorld()
-    sentences = world.draw(1000, seed=7)
+    sentences = world.sample(1000, seed=7)
     total = Counter()
     for sentence, trees in zip(sentences, world.annotate(sentences, seed=7), strict=True):
         scores = torch.tensor(world.scores(sentence))
@@ -274,7 +274,7 @@ def test_no_rule_beats_the_bayes_rule():
 
 
 def share_of_crossing(world):
-    sentences = world.draw(2000, seed=8)
+    sentences = world.sample(2000, seed=8)
     crossing = np.array([crossing_arcs(sentence.heads) for sentence in sentences])
     words = sum(len(sentence.heads) for sentence in sentences)
     return crossing.sum() / words, math.sqrt((crossing**2).sum()) / words  # and its standard error, rather too large
@@ -286,13 +286,13 @@ def test_crossing_arcs_are_as_many_as_asked_for():
     for c, (share, error) in shares.items():
         assert abs(share - c * shares[1.0][0]) <= FAR * (error + c * shares[1.0][1])
     assert shares[0.1][0] < shares[0.4][0] < shares[1.0][0]
-    flat = FLAT.draw(500, seed=9)
+    flat = FLAT.sample(500, seed=9)
     annotated = FLAT.annotate(flat, annotators=2, carelessness=1.0, seed=9)
     assert all(is_projective(heads) for trees in annotated for heads in trees)
 
 
 def test_sentences_are_sound():
-    sentences = WORLD.draw(400, seed=10)
+    sentences = WORLD.sample(400, seed=10)
     noisy = total = 0
     for sentence in sentences:
         assert SHORTEST <= len(sentence.forms) <= LONGEST
@@ -310,7 +310,7 @@ def test_sentences_are_sound():
 def test_a_wrong_relation_is_each_of_the_others_alike():
     world = TreeWorld(label_noise=1.0)
     wrong = Counter()
-    for sentence in world.draw(1000, seed=13):
+    for sentence in world.sample(1000, seed=13):
         for plain, relation in zip(world.relations(sentence, sentence.heads), sentence.relations, strict=True):
             assert (plain == relation) == (plain == "root")
             if plain == "det":
@@ -320,7 +320,7 @@ def test_a_wrong_relation_is_each_of_the_others_alike():
 
 
 def test_sentences_can_be_written_and_read(tmp_path):
-    sentences = WORLD.draw(20, seed=11)
+    sentences = WORLD.sample(20, seed=11)
     (tmp_path / "trees.conllu").write_text("".join(sentence.text(sentence.heads, sentence.relations) for sentence in sentences))
     for made, read in zip(sentences, read_conllu(tmp_path / "trees.conllu"), strict=True):
         assert (made.forms, made.lemmas, made.upos, made.feats) == (read.forms, read.lemmas, read.upos, read.feats)
@@ -328,19 +328,19 @@ def test_sentences_can_be_written_and_read(tmp_path):
 
 
 def test_seeds_say_all():
-    sentences = WORLD.draw(50, seed=1)
-    assert sentences == TreeWorld(crossing=0.3).draw(50, seed=1)
-    assert sentences != WORLD.draw(50, seed=2)
+    sentences = WORLD.sample(50, seed=1)
+    assert sentences == TreeWorld(crossing=0.3).sample(50, seed=1)
+    assert sentences != WORLD.sample(50, seed=2)
     annotated = WORLD.annotate(sentences, annotators=2, seed=1)
     assert annotated == TreeWorld(crossing=0.3).annotate(sentences, annotators=2, carelessness=[CARELESSNESS] * 2, seed=1)
     assert annotated != WORLD.annotate(sentences, annotators=2, seed=2)
     assert TreeWorld(seed=1).vocabulary != WORLD.vocabulary
-    assert WORLD.draw(0, seed=0) == []
+    assert WORLD.sample(0, seed=0) == []
     assert WORLD.annotate([], seed=0) == []
 
 
 def test_careful_annotators_write_the_truth():
-    sentences = WORLD.draw(30, seed=12)
+    sentences = WORLD.sample(30, seed=12)
     assert WORLD.annotate(sentences, annotators=2, carelessness=0.0, seed=0) == [[sentence.heads] * 2 for sentence in sentences]
 
 
@@ -354,7 +354,7 @@ def test_bad_arguments_are_refused():
         (lambda: TreeWorld(lemmas=101), "to 100, got 101"),
         (lambda: TreeWorld(temperature=0.5), r"temperature of a world must be 1 or more and finite, got 0\.5"),
         (lambda: TreeWorld(seed=-1), "seed must be 0 or more, got -1"),
-        (lambda: WORLD.draw(1, seed=-1), "seed must be 0 or more, got -1"),
+        (lambda: WORLD.sample(1, seed=-1), "seed must be 0 or more, got -1"),
         (lambda: WORLD.annotate([], annotators=0, seed=0), "expected one annotator or more, got 0"),
         (lambda: WORLD.annotate([], annotators=3, carelessness=[0.1, 0.2], seed=0), "or one for each of 3, got 2"),
         (lambda: WORLD.annotate([], carelessness=1.1, seed=0), r"carelessness must lie in 0\.\.1, got 1\.1"),

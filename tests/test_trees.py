@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from softq.data.trees import crossing_arcs, is_projective, projectivise, tree_depth, tree_fault, tree_faults
 from softq.errors import DtypeError, OutputError
+from softq.formats.trees import (
+    crossing_arcs,
+    is_projective,
+    projectivise,
+    tree_depth,
+    tree_fault,
+    tree_faults,
+)
 
 
 def ancestors(heads, word):

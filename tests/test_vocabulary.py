@@ -9,10 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softq.data import vocabulary as module
-from softq.data.tokens import MARK, tokenize, without_marks
-from softq.data.vocabulary import END, PAD, SPECIALS, START, UNKNOWN, SubwordVocabulary, WordVocabulary, vocabulary_from_tensors
 from softq.errors import DataError, DependencyError
+from softq.formats import vocabulary as module
+from softq.formats.tokens import MARK, tokenize, without_marks
+from softq.formats.vocabulary import (
+    END,
+    PAD,
+    SPECIALS,
+    START,
+    UNKNOWN,
+    SubwordVocabulary,
+    WordVocabulary,
+    vocabulary_from_tensors,
+)
 
 TEXTS = [
     "Tom's dog, (a well-known dog) isn't here ...",
@@ -150,20 +159,20 @@ def as_bytes(value):
     [
         (WORDS, "about", None, "got none of the name 'about'"),
         (WORDS, "about", torch.tensor([1, 2], dtype=torch.uint8), "expected JSON in the tensor 'about'"),
-        (WORDS, "about", as_bytes([1]), "expected the format 'softq vocabulary 1'"),
-        (WORDS, "about", as_bytes({"format": "softq vocabulary 1", "kind": "syllables"}), "of words or subwords"),
+        (WORDS, "about", as_bytes([1]), "expected an object of JSON in the tensor 'about'"),
+        (WORDS, "about", as_bytes({"format": "softq vocabulary 1", "kind": "syllables"}), "kind of a vocabulary must be one of 'words', 'subwords', got 'syllables'"),
         (
             WORDS,
             "about",
             as_bytes({"format": "softq vocabulary 1", "kind": "words", "tokenizer": "space"}),
-            "expected words and a tokenizer",
+            "types in about must be a list of strings, got None",
         ),
         (WORDS, "frequencies", None, r"expected frequencies of torch.int64 \[V\], got None"),
         (WORDS, "frequencies", torch.zeros(5), "got torch.float32"),
         (WORDS, "frequencies", torch.zeros(5, dtype=torch.int64), "numbers, got 5"),
         (SUBWORDS, "frequencies", torch.zeros(5, dtype=torch.int64), "for 300 numbers, got 5"),
         (SUBWORDS, "tokenizer", None, "got none of the name 'tokenizer'"),
-        (SUBWORDS, "tokenizer", as_bytes({"model": 1}), "expected a tokenizer in tokenizer"),
+        (SUBWORDS, "tokenizer", as_bytes({"model": 1}), "expected a tokenizer of bytes and byte pairs in tokenizer"),
     ],
 )
 def test_tensors_of_something_else(vocabulary, name, tensor, message):

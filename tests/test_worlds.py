@@ -9,12 +9,11 @@ import pytest
 import torch
 from scipy.stats import binomtest, chisquare
 
-import softq
-from softq.data import worlds
-from softq.data.conll import Sentence
-from softq.data.tags import faults, spans
-from softq.data.worlds import ANNOTATORS, FEWEST, KINDS, LABELS, MOST, EntityWorld
 from softq.errors import DataError
+from softq.formats.conll import Sentence
+from softq.formats.tags import faults, spans
+from softq.lab.worlds import entities as worlds
+from softq.lab.worlds.entities import ANNOTATORS, FEWEST, KINDS, LABELS, MOST, EntityWorld
 
 CHANCE = 1e-9  # how often each comparison of a share with its probability fails by chance
 
@@ -24,7 +23,7 @@ WORLD = EntityWorld()
 def joint(world, tokens, labels):
     """P(words, labels | number of words), by the chain rule over every sequence of hidden states with these labels."""
     lexicon = world._lexicon
-    words = [lexicon.words.index(token) for token in tokens]
+    words = [lexicon.ids[token] for token in tokens]
     behind = [[s for s, of in enumerate(worlds._LABEL_OF_STATE) if of == label] for label in labels]
     total = 0.0
     for states in itertools.product(*behind):
@@ -37,20 +36,16 @@ def joint(world, tokens, labels):
     return total
 
 
-def chain_of(world, tokens):
-    return softq.Chain(*(torch.from_numpy(scores) for scores in world.scores(tokens)))
-
-
 def short_sentences():
     """The first words of drawn sentences, and words that are both names and not, with cues around them and next to each other."""
     double, other = WORLD.vocabulary[-1], WORLD.vocabulary[-2]
-    drawn = [sentence.tokens[:3] for sentence in WORLD.draw(8, seed=3)]
+    drawn = [sentence.tokens[:3] for sentence in WORLD.sample(8, seed=3)]
     return [*drawn, ("Mr.", double, "said"), ("in", "the", other), (double, other, double), (double, "at", "a"), (double,), ("a",)]
 
 
 @pytest.mark.parametrize("tokens", short_sentences(), ids=" ".join)
-def test_scores_are_the_posterior_by_bayes_theorem(tokens):
-    chain = chain_of(WORLD, tokens)
+def test_the_posterior_is_that_of_bayes_theorem(tokens):
+    chain = WORLD.posterior(tokens)
     sequences = list(itertools.product(range(len(LABELS)), repeat=len(tokens)))
     probabilities = [joint(WORLD, tokens, [LABELS[k] for k in labels]) for labels in sequences]
     evidence = math.fsum(probabilities)
@@ -59,18 +54,20 @@ def test_scores_are_the_posterior_by_bayes_theorem(tokens):
 
 
 def test_words_that_cannot_be_have_no_probability():
-    assert chain_of(WORLD, ("said",)).log_partition.item() == -math.inf  # no sentence begins with a verb of speech
-    assert chain_of(WORLD, ("Mr.", "in")).log_partition.item() == -math.inf
+    assert WORLD.posterior(("said",)).log_partition.item() == -math.inf  # no sentence begins with a verb of speech
+    assert WORLD.posterior(("Mr.", "in")).log_partition.item() == -math.inf
 
 
-def test_scores_do_not_see_each_other_and_know_their_words():
-    before, table = WORLD.scores(("in", "the"))
-    table[:] = 7.0
-    assert not np.array_equal(WORLD.scores(("in", "the")).transitions, table)
-    assert WORLD.scores(()).emissions.shape == (0, len(LABELS))
-    assert before.shape == (2, len(LABELS))
+def test_posteriors_share_no_memory_and_know_their_words():
+    first = WORLD.posterior(("in", "the"))
+    first.emissions[:], first.transitions[:] = 7.0, 7.0
+    again = WORLD.posterior(("in", "the"))
+    assert not torch.equal(again.emissions, first.emissions)
+    assert not torch.equal(again.transitions, first.transitions)
+    assert first.emissions.shape == (2, len(LABELS))
+    assert WORLD.posterior(()).emissions.shape == (0, len(LABELS))
     with pytest.raises(DataError, match=r"expected words of this world's vocabulary, got 'Xyzzy'"):
-        WORLD.scores(("in", "Xyzzy"))
+        WORLD.posterior(("in", "Xyzzy"))
 
 
 def test_probabilities_are_probabilities():
@@ -81,7 +78,7 @@ def test_probabilities_are_probabilities():
 
 
 def test_words_and_labels_are_drawn_with_their_probabilities():
-    sentences = WORLD.draw(4000, seed=5)
+    sentences = WORLD.sample(4000, seed=5)
     assert all(not faults(sentence.labels[0], "bio") for sentence in sentences)
     first = Counter(sentence.tokens[0] for sentence in sentences)
     expected = worlds._FIRST @ WORLD._lexicon.probabilities
@@ -94,11 +91,11 @@ def test_words_and_labels_are_drawn_with_their_probabilities():
 
 
 def test_the_bayes_rule_is_as_often_right_as_it_expects():
-    sentences = WORLD.draw(600, seed=6)
+    sentences = WORLD.sample(600, seed=6)
     right = tokens = 0
     expected = 0.0
     for sentence in sentences:
-        chain = chain_of(WORLD, sentence.tokens)
+        chain = WORLD.posterior(sentence.tokens)
         labels = chain.mbr()
         expected += chain.marginals.gather(1, labels.unsqueeze(1)).sum().item()
         right += sum(LABELS[k] == label for k, label in zip(labels.tolist(), sentence.labels[0], strict=True))
@@ -110,7 +107,7 @@ def test_the_bayes_rule_is_as_often_right_as_it_expects():
 
 def readings(world, count):
     """For each annotator: entities and how they were read, and words outside and which were marked."""
-    gold = world.draw(count, seed=7)
+    gold = world.sample(count, seed=7)
     entities, outside = defaultdict(list), defaultdict(list)
     for right, crowd in zip(gold, world.annotate(gold, seed=7), strict=True):
         truth = spans(right.labels[0], "bio")
@@ -154,7 +151,7 @@ def test_annotators_err_as_often_as_their_table_says():
 
 
 def test_each_sentence_has_three_to_seven_annotators_each_alike():
-    crowd = WORLD.annotate(WORLD.draw(3000, seed=8), seed=8)
+    crowd = WORLD.annotate(WORLD.sample(3000, seed=8), seed=8)
     sizes = Counter(len(sentence.annotators) for sentence in crowd)
     assert set(sizes) == set(range(FEWEST, MOST + 1))
     assert chisquare(list(sizes.values())).pvalue > CHANCE
@@ -166,13 +163,13 @@ def test_each_sentence_has_three_to_seven_annotators_each_alike():
 
 
 def test_seeds_say_all():
-    gold = WORLD.draw(50, seed=1)
-    assert gold == EntityWorld().draw(50, seed=1)
-    assert gold != WORLD.draw(50, seed=2)
+    gold = WORLD.sample(50, seed=1)
+    assert gold == EntityWorld().sample(50, seed=1)
+    assert gold != WORLD.sample(50, seed=2)
     assert WORLD.annotate(gold, seed=1) == EntityWorld().annotate(gold, seed=1)
     assert WORLD.annotate(gold, seed=1) != WORLD.annotate(gold, seed=2)
     assert EntityWorld(seed=1).vocabulary != WORLD.vocabulary
-    assert WORLD.draw(0, seed=0) == []
+    assert WORLD.sample(0, seed=0) == []
 
 
 def test_an_entity_that_fills_its_sentence_keeps_its_boundary(monkeypatch):
@@ -196,6 +193,6 @@ def test_bad_arguments_are_refused():
     with pytest.raises(DataError, match="names of a world must be 1 or more, got 0"):
         EntityWorld(names=0)
     with pytest.raises(DataError, match="seed must be 0 or more, got -1"):
-        WORLD.draw(1, seed=-1)
+        WORLD.sample(1, seed=-1)
     with pytest.raises(DataError, match="true labels alone, got one with 2 sequences"):
         WORLD.annotate([Sentence(("a",), (("O",), ("O",)), ("x", "y"))], seed=0)

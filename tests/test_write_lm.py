@@ -8,10 +8,10 @@ from lm_runs import train_two, write_files
 from ner_commands import refused, softq, told, well
 from softq.cli.predict_sentences import FileTranslator, MethodName, Searching
 from softq.errors import DataError
-from softq.evaluate import sacre_bleu
 from softq.integrations.transformers.generation import Writer
 from softq.integrations.transformers.text_model import Writing
-from softq.run import RunFolder
+from softq.lab.run import RunFolder
+from softq.metrics import sacre_bleu
 from softq.tasks import lm
 from softq.tasks.lm_data import read_rows
 

@@ -1,8 +1,8 @@
 """Small files and runs for the tests of the translation experiment."""
 
 from small_runs import CPU
-from softq.data.language_world import LanguageWorld
-from softq.recipe import build, parse_flags
+from softq.lab.recipe import build, parse_flags
+from softq.lab.worlds import LanguageWorld
 from softq.tasks import TASKS, train_cells
 from softq.tasks.translation_recipe import TranslationRecipe
 
@@ -42,7 +42,7 @@ def write_side_by_side(folder, name, text):
 def make_files(folder):
     """Training, development and test file of the built-in world's sentences, with two references each."""
     drawn = {
-        name: WORLD.draw(size, seed=seed, references=2) for seed, (name, size) in enumerate({"train": 50, "dev": 13, "test": 10}.items())
+        name: WORLD.sample(size, seed=seed, references=2) for seed, (name, size) in enumerate({"train": 50, "dev": 13, "test": 10}.items())
     }
     return {name: write(folder / f"{name}.tsv", text.sources, text.references) for name, text in drawn.items()}
 

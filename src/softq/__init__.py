@@ -1,7 +1,8 @@
 """softq: train structured predictors toward the metric they are judged by.
 
-Maximum likelihood, reward augmented maximum likelihood (RAML) and softmax Q-distribution maximum likelihood
-(SQDML), exact on classes, label chains and dependency trees, and by sampled candidates on sentences.
+Maximum likelihood, reward augmented maximum likelihood (RAML) and softmax Q-distribution maximum
+likelihood (SQDML), exact on classes, label chains and dependency trees, and by sampled candidates
+on sentences.
 """
 
 from importlib import import_module
@@ -10,14 +11,23 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from softq import decode, importance, models, rewards, samplers, temperature, theory
-    from softq.distributions import Candidates, Categorical, Chain, Distribution, Independent, ProjectiveTree, SpanningTree
+    from softq import decode, neural, nn, rewards, samplers, spaces, temperature, theory
     from softq.errors import SoftqError
-    from softq.estimators import CRFTagger, DependencyParser, RewardClassifier
     from softq.kernels import backend
+    from softq.linear import CRFTagger, DependencyParser, RewardClassifier
     from softq.objectives import cross_entropy, kl
-    from softq.sampled import SampledTarget
     from softq.sentences import Sentences
+    from softq.spaces import (
+        Candidates,
+        Categorical,
+        Chain,
+        Distribution,
+        Independent,
+        ProjectiveTree,
+        Space,
+        SpanningTree,
+        left_align,
+    )
     from softq.targets import Target, ml, raml, sqdml
 
 try:
@@ -26,23 +36,35 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+source"
 
 _NAMES = {
-    "distributions": ("Candidates", "Categorical", "Chain", "Distribution", "Independent", "ProjectiveTree", "SpanningTree"),
-    "errors": ("SoftqError",),
-    "estimators": ("CRFTagger", "DependencyParser", "RewardClassifier"),
-    "kernels": ("backend",),
-    "objectives": ("cross_entropy", "kl"),
-    "sampled": ("SampledTarget",),
-    "sentences": ("Sentences",),
-    "targets": ("Target", "ml", "raml", "sqdml"),
+    "Candidates": "spaces",
+    "Categorical": "spaces",
+    "Chain": "spaces",
+    "CRFTagger": "linear",
+    "DependencyParser": "linear",
+    "Distribution": "spaces",
+    "Independent": "spaces",
+    "ProjectiveTree": "spaces",
+    "RewardClassifier": "linear",
+    "Sentences": "sentences",
+    "SoftqError": "errors",
+    "Space": "spaces",
+    "SpanningTree": "spaces",
+    "Target": "targets",
+    "backend": "kernels",
+    "cross_entropy": "objectives",
+    "kl": "objectives",
+    "left_align": "spaces",
+    "ml": "targets",
+    "raml": "targets",
+    "sqdml": "targets",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module, imported when it is asked for: torch takes seconds, and help and most errors need none of it."""
-    for home, names in _NAMES.items():
-        if name in names:
-            globals()[name] = getattr(import_module(f"softq.{home}"), name)
-            return globals()[name]
+    """A public name or module, imported when it is asked for: torch takes seconds to import."""
+    if name in _NAMES:
+        globals()[name] = getattr(import_module(f"softq.{_NAMES[name]}"), name)
+        return globals()[name]
     if not name.startswith("_") and find_spec(f"softq.{name}") is not None:
         return import_module(f"softq.{name}")
     raise AttributeError(f"module 'softq' has no attribute {name!r}")
@@ -61,21 +83,23 @@ __all__ = [
     "Distribution",
     "Independent",
     "ProjectiveTree",
-    "SampledTarget",
     "Sentences",
     "SoftqError",
+    "Space",
     "SpanningTree",
     "Target",
     "backend",
     "cross_entropy",
     "decode",
-    "importance",
     "kl",
+    "left_align",
     "ml",
-    "models",
+    "neural",
+    "nn",
     "raml",
     "rewards",
     "samplers",
+    "spaces",
     "sqdml",
     "temperature",
     "theory",

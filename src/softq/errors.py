@@ -22,7 +22,10 @@ class LengthError(SoftqError, ValueError):
 
 
 class OutputError(SoftqError, ValueError):
-    """An output is not in the output space: a label out of range, a cycle, two roots, crossing arcs."""
+    """An output is not in the output space.
+
+    A label out of range, a cycle, two roots, crossing arcs.
+    """
 
 
 class InfeasibleError(SoftqError, ValueError):
@@ -46,7 +49,7 @@ class SamplerError(SoftqError, ValueError):
 
 
 class EstimatorError(SoftqError, ValueError):
-    """Candidates lack what the estimator needs, or an option of an estimator is unknown or out of range."""
+    """Candidates lack what a base measure needs, or it is unknown or its k out of range."""
 
 
 class DataError(SoftqError, ValueError):
@@ -58,7 +61,7 @@ class IntractableError(SoftqError, NotImplementedError):
 
 
 class RecipeError(SoftqError, ValueError):
-    """A recipe or flag has an unknown key, a value of the wrong type, or values that do not fit together."""
+    """A recipe or flag has an unknown key, a wrong type, or values that do not fit together."""
 
 
 class RunError(SoftqError, RuntimeError):

@@ -1,4 +1,7 @@
-"""The few numerical rules everything else relies on: log-sum-exp, 0 · (-inf) = 0, products in full precision, masks."""
+"""The few numerical rules everything else relies on.
+
+Log-sum-exp, 0 · (-inf) = 0, full precision.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-def logsumexp(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
+def logsumexp(x: Tensor, dim: int) -> Tensor:
     """Log-sum-exp whose value is -inf and whose gradient is 0 (not NaN) where every term is -inf.
 
     >>> x = torch.full((2,), -torch.inf, requires_grad=True)
@@ -22,36 +25,33 @@ def logsumexp(x: Tensor, dim: int, *, keepdim: bool = False) -> Tensor:
     peak = peak.masked_fill(peak == -math.inf, 0.0)
     total = (x - peak).exp().sum(dim)
     empty = total == 0
-    found = (total.masked_fill(empty, 1.0).log() + peak.squeeze(dim)).masked_fill(empty, -math.inf)
-    return found.unsqueeze(dim) if keepdim else found
+    found = total.masked_fill(empty, 1.0).log() + peak.squeeze(dim)
+    return found.masked_fill(empty, -math.inf)
 
 
-def or_inf(loss: Tensor) -> Tensor:
-    """A cross-entropy log Z - E[score], and +inf where the model forbids every output, so that log Z is -inf."""
-    # elsewhere than on the CPU the look at it would wait for the device; a minimum is NaN if anything is
-    if loss.device.type == "cpu" and loss.numel() and loss.detach().min().item() > -math.inf:
-        return loss
-    return loss.masked_fill(~(loss > -math.inf), math.inf)  # also NaN, where the expected score is -inf as well
+def softmax(x: Tensor) -> Tensor:
+    """Softmax over the last dimension; 0 where every score is -inf."""
+    peak = x.detach().amax(-1, keepdim=True)
+    weights = (x - peak.masked_fill(peak == -math.inf, 0.0)).exp()
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.masked_fill(total == 0.0, 1.0)
 
 
 def inner(weights: Tensor, scores: Tensor, dims: Sequence[int]) -> Tensor:
-    """Sum of weights · scores over ``dims``; a part with no mass counts nothing, whatever its score.
+    """Sum of weights · scores over ``dims``.
+
+    A part with no mass counts nothing, whatever its score.
 
     So 0 · (-inf) = 0, padding may hold anything, and mass on a forbidden part gives -inf.
 
     >>> inner(torch.tensor([1.0, 0.0]), torch.tensor([2.0, -torch.inf]), (0,)).item()
     2.0
     """
-    dims = list(dims)
-    if scores.device.type == "cpu":  # elsewhere the look at the total would wait for the device
-        total = (weights * scores).sum(dims)
-        if not torch.isnan(total).any():
-            return total
-    return (weights * scores.masked_fill(weights == 0, 0.0)).sum(dims)
+    return (weights * scores.masked_fill(weights == 0, 0.0)).sum(list(dims))
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """A @ b in the type of both, also where autocast would take a coarser one: rewards and probabilities need all their digits.
+    """A @ b in the type of both, also where autocast would take a coarser one.
 
     >>> with torch.autocast("cpu", torch.bfloat16):
     ...     matmul(torch.ones(1, 1), torch.full((1, 1), 1.001)).item()
@@ -68,3 +68,10 @@ def length_mask(lengths: Tensor, size: int) -> Tensor:
     [[1, 0, 0], [1, 1, 0]]
     """
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(-1)
+
+
+def can_inspect(x: Tensor) -> bool:
+    """Whether Python may look at values: not while a graph is traced, transformed or captured."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())

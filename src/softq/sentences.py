@@ -1,4 +1,7 @@
-"""Sentences of different lengths as one tensor: the form in which rewards and samplers take references and candidates."""
+"""Sentences of different lengths as one tensor.
+
+The form in which rewards and samplers take references and candidates.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ _INTEGERS = (torch.int32, torch.int64)
 class Sentences(NamedTuple):
     """Integer tokens ``[..., L]`` and lengths ``[...]``.
 
-    A length of -1 marks a sentence that is not there, such as the third reference of an example that has two.
-    What stands behind a length may be anything and never matters.
+    A length of -1 marks a sentence that is not there, such as the third reference of an example
+    that has two. What stands behind a length may be anything and never matters.
 
     >>> refs = Sentences.pack([[[5, 6, 7], [5, 8]], [[9]]])  # two references, then one
     >>> refs.lengths
@@ -36,30 +39,31 @@ class Sentences(NamedTuple):
 
     @classmethod
     def pack(cls, sentences: Sequence[Any], *, pad: int = 0) -> Sentences:
-        """Sentences ``[B]`` from a list of lists of numbers, or ``[B, R]`` from a list of such lists, which may differ in size."""
-        nested = any(_is_list_of_lists(item) for item in sentences) and all(
+        """Sentences ``[B]`` from lists of token ids, or ``[B, R]`` from lists of such lists."""
+        nested = any(map(_is_list_of_lists, sentences)) and all(
             _is_list_of_lists(item) or _is_empty(item) for item in sentences
         )
-        rows = [row for item in sentences for row in item] if nested else list(sentences)
-        for b, item in enumerate(sentences):
-            for row in item if nested else [item]:
+        examples = sentences if nested else [[item] for item in sentences]
+        for b, rows in enumerate(examples):
+            for row in rows:
                 if not _is_sentence(row):
-                    raise DtypeError(f"a sentence must be a list of whole numbers, got {row!r} in example {b}")
-        width = max((len(row) for row in rows), default=0)
-        count = max((len(item) for item in sentences), default=0) if nested else 1
-        tokens = np.full((len(sentences) * count, width), pad, dtype=np.int64)
-        lengths = np.full(len(sentences) * count, MISSING, dtype=np.int64)
-        for b, item in enumerate(sentences):
-            for r, row in enumerate(item if nested else [item]):
-                tokens[b * count + r, : len(row)] = row
-                lengths[b * count + r] = len(row)
-        shape = (len(sentences), count) if nested else (len(sentences),)
-        return cls(torch.from_numpy(tokens).reshape(*shape, width), torch.from_numpy(lengths).reshape(shape))
+                    raise DtypeError(
+                        f"a sentence must be a list of whole numbers, got {row!r} in example {b}"
+                    )
+        width = max((len(row) for rows in examples for row in rows), default=0)
+        shape = (len(examples), max(map(len, examples), default=0) if nested else 1)
+        tokens = np.full((*shape, width), pad, dtype=np.int64)
+        lengths = np.full(shape, MISSING, dtype=np.int64)
+        for b, rows in enumerate(examples):
+            for r, row in enumerate(rows):
+                tokens[b, r, : len(row)] = row
+                lengths[b, r] = len(row)
+        found = cls(torch.from_numpy(tokens), torch.from_numpy(lengths))
+        return found if nested else cls(found.tokens.squeeze(1), found.lengths.squeeze(1))
 
     def unpack(self) -> list[Any]:
         """Plain lists, without those that are missing."""
-        rows, lengths = self.tokens.tolist(), self.lengths.tolist()
-        return _unpack(rows, lengths)
+        return _unpack(self.tokens.tolist(), self.lengths.tolist())
 
     @property
     def present(self) -> Tensor:
@@ -68,12 +72,17 @@ class Sentences(NamedTuple):
 
 
 def aligned(candidates: Sentences, references: Sentences) -> tuple[Sentences, Sentences]:
-    """Both with tokens of one type, on the device of the candidates; numbers are never cut to fit."""
+    """Both with tokens of one type, on the device of the candidates.
+
+    Numbers are never cut to fit.
+    """
     device, dtype = candidates.tokens.device, candidates.tokens.dtype
     references = Sentences(references.tokens.to(device), references.lengths.to(device))
     if references.tokens.dtype != dtype:
         real = length_mask(references.lengths, references.tokens.shape[-1])
-        if dtype == torch.int32 and bool((real & (references.tokens > torch.iinfo(torch.int32).max)).any()):
+        if dtype == torch.int32 and bool(
+            (real & (references.tokens > torch.iinfo(torch.int32).max)).any()
+        ):
             candidates = candidates._replace(tokens=candidates.tokens.long())
         references = references._replace(tokens=references.tokens.to(candidates.tokens.dtype))
     return candidates, references
@@ -83,12 +92,13 @@ References: TypeAlias = Sentences | Tensor | Sequence[Any]
 
 
 def as_references(refs: References, *, vocab: int | None = None) -> Sentences:
-    """References ``[B, R, M]`` with lengths ``[B, R]``, checked, from any of the forms users have them in.
+    """References ``[B, R, M]`` with lengths ``[B, R]``, checked, from the forms users have them in.
 
     Args:
-        refs: `Sentences`; or an integer tensor ``[B, M]`` or ``[B, R, M]``, padded at the end with any negative number (a
-            row of nothing else is a missing reference); or nested lists, one or several sentences per example.
-        vocab: numbers must lie below it, if given.
+        refs: `Sentences`; or an integer tensor ``[B, M]`` or ``[B, R, M]``, padded at the end with
+            any negative number (a row of nothing else is a missing reference); or nested lists,
+            one or several sentences per example.
+        vocab: size of the vocabulary, which token ids must lie below, if given.
 
     >>> as_references(torch.tensor([[3, 4, 5], [6, -1, -1]])).lengths
     tensor([[3],
@@ -102,55 +112,75 @@ def as_references(refs: References, *, vocab: int | None = None) -> Sentences:
     elif isinstance(refs, Iterable):
         found = Sentences.pack(list(refs))
     else:
-        raise DtypeError(f"references must be Sentences, an integer tensor or nested lists, got {type(refs).__name__}")
+        raise DtypeError(
+            "references must be Sentences, an integer tensor or nested lists, "
+            f"got {type(refs).__name__}"
+        )
     if found.tokens.dim() == 2:
         found = Sentences(found.tokens.unsqueeze(1), found.lengths.unsqueeze(1))
     if found.tokens.dim() != 3:
-        raise ShapeError(f"references must have shape [B, M] or [B, R, M], got {list(found.tokens.shape)}")
+        raise ShapeError(
+            f"references must have shape [B, M] or [B, R, M], got {list(found.tokens.shape)}"
+        )
     nobody = ~found.present.any(1)
     if bool(nobody.any()):
-        raise OutputError(f"every example needs a reference, example {int(nobody.nonzero()[0])} has none")
+        raise OutputError(
+            f"every example needs a reference, example {int(nobody.nonzero()[0])} has none"
+        )
     check_tokens("references", found, vocab)
     return found
 
 
 def check_sentences(name: str, sentences: Sentences) -> Sentences:
-    """Sentences whose types, shapes and lengths fit together; lengths come back as int64 on the tokens' device."""
+    """Sentences whose types, shapes and lengths fit together.
+
+    Lengths come back as int64 on the tokens' device.
+    """
     tokens, lengths = sentences
     for what, tensor in (("tokens", tokens), ("lengths", lengths)):
         if not isinstance(tensor, Tensor) or tensor.dtype not in _INTEGERS:
             got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise DtypeError(f"{what} of {name} must be an int64 or int32 tensor, got {got}")
     if tokens.dim() == 0 or lengths.shape != tokens.shape[:-1]:
-        raise ShapeError(f"lengths of {name} must have shape {list(tokens.shape[:-1])}, got {list(lengths.shape)}")
+        raise ShapeError(
+            f"lengths of {name} must have shape {list(tokens.shape[:-1])}, "
+            f"got {list(lengths.shape)}"
+        )
     if lengths.numel():
         low, high = lengths.aminmax()
         if low < MISSING or high > tokens.shape[-1]:
-            place = tuple(((lengths < MISSING) | (lengths > tokens.shape[-1])).nonzero()[0].tolist())
-            raise LengthError(f"lengths of {name} must lie in 0..{tokens.shape[-1]} or be -1, got {int(lengths[place])} at index {place}")
+            place = tuple(
+                ((lengths < MISSING) | (lengths > tokens.shape[-1])).nonzero()[0].tolist()
+            )
+            raise LengthError(
+                f"lengths of {name} must lie in 0..{tokens.shape[-1]} or be -1, "
+                f"got {int(lengths[place])} at index {place}"
+            )
     return Sentences(tokens, lengths.to(device=tokens.device, dtype=torch.int64))
 
 
 def check_tokens(name: str, sentences: Sentences, vocab: int | None = None) -> None:
-    """Numbers within the lengths are not negative, and below ``vocab`` if given."""
-    real = length_mask(sentences.lengths, sentences.tokens.shape[-1])
-    bad = real & ((sentences.tokens < 0) if vocab is None else (sentences.tokens < 0) | (sentences.tokens >= vocab))
+    """Raise an error unless token ids within the lengths are in the vocabulary, if one is given."""
+    bad = sentences.tokens < 0
+    if vocab is not None:
+        bad |= sentences.tokens >= vocab
+    bad &= length_mask(sentences.lengths, sentences.tokens.shape[-1])
     if bool(bad.any()):
-        place = tuple(bad.nonzero()[0].tolist())
+        place = bad.nonzero()[0].tolist()
         wanted = "not be negative" if vocab is None else f"lie in 0..{vocab - 1}"
-        where = ", ".join(f"{part} {i}" for part, i in zip(_parts(len(place)), place, strict=True))
-        raise OutputError(f"numbers of {name} must {wanted}, got {int(sentences.tokens[place])} at {where}")
-
-
-def _parts(dims: int) -> list[str]:
-    return ["example", "sentence", "position"] if dims == 3 else ["example", *["index"] * (dims - 2), "position"]
+        axes = ("example", *["sentence"] * (len(place) - 2), "position")
+        where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, place, strict=True))
+        got = int(sentences.tokens[tuple(place)])
+        raise OutputError(f"token ids of {name} must {wanted}, got {got} at {where}")
 
 
 def _from_padded(tokens: Tensor) -> Sentences:
     if tokens.dtype not in _INTEGERS:
         raise DtypeError(f"references must hold int64 or int32 numbers, got {tokens.dtype}")
     if tokens.dim() not in (2, 3):
-        raise ShapeError(f"references must have shape [B, M] or [B, R, M], got {list(tokens.shape)}")
+        raise ShapeError(
+            f"references must have shape [B, M] or [B, R, M], got {list(tokens.shape)}"
+        )
     lengths = (tokens >= 0).long().sum(-1)
     if tokens.shape[-1]:
         lengths = lengths.masked_fill(lengths == 0, MISSING)
@@ -158,7 +188,9 @@ def _from_padded(tokens: Tensor) -> Sentences:
 
 
 def _is_sentence(item: Any) -> bool:
-    if type(item) is list and set(map(type, item)) <= {int}:  # what nearly all are, found out without a loop in Python
+    if type(item) is list and set(map(type, item)) <= {
+        int
+    }:  # what nearly all are, found out without a loop in Python
         return True
     if isinstance(item, Tensor):
         return item.dim() == 1 and item.dtype in _INTEGERS
@@ -174,7 +206,9 @@ def _is_list_of_lists(item: Any) -> bool:
         return False
     if not isinstance(item, Sequence) or isinstance(item, str):
         return False
-    return bool(len(item)) and all(isinstance(part, (Sequence, Tensor)) and not isinstance(part, str) for part in item)
+    return bool(len(item)) and all(
+        isinstance(part, (Sequence, Tensor)) and not isinstance(part, str) for part in item
+    )
 
 
 def _is_empty(item: Any) -> bool:

@@ -1,7 +1,10 @@
-"""What a temperature means: expected reward, mass on the references, entropy and edits of a target, as functions of τ.
+"""What a temperature means.
 
-A temperature says little by itself: at one τ a reward may leave nearly all mass on the reference or nearly none, by the reward's scale and
-the number of sentences. Look before you sweep, and choose the range by the mass you want to leave on the references (`suggest`).
+Expected reward, mass on the references, entropy and edits of a target, as functions of τ.
+
+A temperature says little by itself: at one τ a reward may leave nearly all mass on the reference or
+nearly none, by the reward's scale and the number of sentences. Look before you sweep, and choose
+the range by the mass you want to leave on the references (`suggest`).
 """
 
 from __future__ import annotations
@@ -11,16 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from softq.checks import check_tau
-from softq.distributions import Candidates
-from softq.errors import DtypeError, LengthError, RewardError, TemperatureError
-from softq.importance import effective_sample_size
-from softq.kernels.edits import edit_distance
-from softq.sampled import ScoredCandidates
-from softq.sentences import References, aligned
+from softq.errors import DtypeError, LengthError, TemperatureError
+from softq.kernels.text.pairs import edit_distance
+from softq.rewards import Precomputed
+from softq.sentences import References, aligned, as_references
+from softq.spaces import Candidates
+from softq.targets import raml, sqdml
 
 _COLDEST, _HOTTEST = 1e-4, 1e4
 _SCAN = 160  # steps between them in search of a mass
@@ -37,7 +41,10 @@ class TemperaturePoint(NamedTuple):
     entropy: float
     """In nats; for RAML the mean over references of the entropy of q(·|y_i)."""
     expected_edits: float
-    """E[edits to the nearest reference]; of a `HammingCurve`, E[words that differ from the reference in their place]."""
+    """E[edits to the nearest reference].
+
+    Of a `HammingCurve`, E[words that differ from the reference in their place].
+    """
     effective_sample_size: float
     """Of the weights; infinite where nothing is sampled."""
 
@@ -54,23 +61,27 @@ class TemperatureCurve(ABC):
         return [self.at(tau) for tau in taus]
 
     def suggest(self, mass: float) -> float:
-        """The temperature that leaves this mass on the references, on average over examples; the highest, if there are several.
+        """The temperature that leaves this mass on the references, on average over examples.
 
-        With several references SQDML need not favour any of them, so that the mass may rise and fall again with τ.
-        Raises TemperatureError if no temperature between 1e-4 and 1e4 leaves it.
+        The highest, if there are several.
+
+        With several references SQDML need not favour any of them, so that the mass may rise and
+        fall again with τ. Raises TemperatureError if no temperature between 1e-4 and 1e4 leaves it.
         """
         if not 0.0 < mass < 1.0:
             raise TemperatureError(f"mass must lie between 0 and 1, got {mass}")
-        logs = [math.log(_COLDEST) + i / _SCAN * math.log(_HOTTEST / _COLDEST) for i in range(_SCAN + 1)]
-        found = [self.at(math.exp(log)).reference_mass for log in logs]
-        for i in range(_SCAN, 0, -1):
-            if (found[i - 1] - mass) * (found[i] - mass) <= 0 and found[i - 1] != found[i]:
-                return self._bisect(mass, logs[i - 1], logs[i], rising=found[i] > found[i - 1])
-        raise TemperatureError(
-            f"no temperature leaves a mass of {mass:g} on the references: it lies between {min(found):.4g} and {max(found):.4g}"
-        )
-
-    def _bisect(self, mass: float, cold: float, hot: float, *, rising: bool) -> float:
+        logs = np.linspace(math.log(_COLDEST), math.log(_HOTTEST), _SCAN + 1)
+        beyond = np.array([self.at(math.exp(log)).reference_mass for log in logs]) - mass
+        crossings = np.flatnonzero((beyond[:-1] * beyond[1:] <= 0) & (beyond[:-1] != beyond[1:]))
+        if not len(crossings):
+            low, high = beyond.min() + mass, beyond.max() + mass
+            raise TemperatureError(
+                f"no temperature leaves a mass of {mass:g} on the references: it lies between "
+                f"{low:.4g} and {high:.4g}"
+            )
+        last = crossings[-1]
+        cold, hot = logs[last : last + 2]
+        rising = beyond[last + 1] > beyond[last]
         while hot - cold > 1e-12:
             middle = (cold + hot) / 2
             if (self.at(math.exp(middle)).reference_mass > mass) != rising:
@@ -88,12 +99,14 @@ class CandidateCurve(TemperatureCurve):
         refs: references of each example.
         reward: any of `softq.rewards`, or a function of two token lists.
         objective: ``"raml"`` or ``"sqdml"``.
-        estimator: ``"set"``: the values of the target on the set; ``"importance"``: estimates for all sentences.
+        estimator: ``"set"``: the values of the target on the set; ``"importance"``: estimates for
+            all sentences.
         ref_weights: ``[B, R]``; equal if not given.
 
     >>> import softq
     >>> refs = [[4, 5, 6, 7, 8]]
-    >>> cands = softq.samplers.NgramReplacement(1000, size=100)(refs, generator=torch.Generator().manual_seed(0))
+    >>> sampler = softq.samplers.NgramReplacement(1000, size=100)
+    >>> cands = sampler(refs, generator=torch.Generator().manual_seed(0))
     >>> curve = CandidateCurve(cands, refs, softq.rewards.SentenceBLEU())
     >>> tau = curve.suggest(mass=0.5)
     >>> round(curve.at(tau).reference_mass, 6)
@@ -115,42 +128,43 @@ class CandidateCurve(TemperatureCurve):
             raise TemperatureError(f'estimator must be "set" or "importance", got {estimator!r}')
         if objective not in ("raml", "sqdml"):
             raise TemperatureError(f'objective must be "raml" or "sqdml", got {objective!r}')
-        self.scored = ScoredCandidates(cands, refs, reward, ref_weights, estimator, None)
-        if objective == "raml" and not self.scored.reward.pairwise:
-            raise RewardError(f"RAML needs the reward against each reference, {type(self.scored.reward).__name__} has one for all")
-        weights = self.scored.ref_weights if self.scored.reward.pairwise else torch.ones_like(self.scored.ref_weights[:, :1])
         self.objective = objective
-        self._mean_reward = torch.einsum("br,bsr->bs", weights, self.scored.rewards)
-        self._payoff = self._mean_reward.unsqueeze(2) if objective == "sqdml" else self.scored.rewards  # before division by τ
-        self._mixture = torch.ones_like(weights[:, :1]) if objective == "sqdml" else weights
-        mine, other = aligned(cands.sentences, self.scored.references)
+        self._cands = cands.measure(estimator)
+        self._refs = as_references(refs)
+        self._ref_weights = ref_weights
+        reward = cands.reward_or_natural(reward)
+        references, weights = cands.references(refs, ref_weights)
+        mine, other = aligned(cands.sentences, references)
+        values = reward.checked_score(mine, other)  # [B, S, R]
+        self._reward = Precomputed(reward, values)
+        weights = weights if reward.pairwise else torch.ones_like(weights[:, :1])
+        self._mean_reward = torch.einsum("br,bsr->bs", weights, values)
         distance = edit_distance(*mine, *other).double()
-        missing = ~self.scored.references.present.unsqueeze(1)
-        self._edits = distance.masked_fill(missing, math.inf).amin(2)
-        self._is_reference = self.scored.equals.any(2)
+        self._edits = distance.masked_fill(~references.present.unsqueeze(1), math.inf).amin(2)
+        self.at(1.0)  # what does not fit together is said here
 
     def at(self, tau: float) -> TemperaturePoint:
         """The target at one temperature."""
-        tau = check_tau(tau)
-        log_payoff = self._payoff / tau
-        parts = self.scored.softmax(log_payoff)  # [B, S, R]
-        weights = torch.einsum("br,bsr->bs", self._mixture, parts)
-        log_z = self.scored.log_normaliser(log_payoff)  # [B, R]
-        entropy = log_z - (parts * log_payoff).sum(1)
+        make = raml if self.objective == "raml" else sqdml
+        target = make(self._cands, self._refs, tau, self._reward, ref_weights=self._ref_weights)
+        weights = target.weights
         return TemperaturePoint(
-            tau,
+            check_tau(tau),
             float((weights * self._mean_reward).sum(1).mean()),
-            float((weights * self._is_reference).sum(1).mean()),
-            float((self._mixture * entropy).sum(1).mean()),
+            float(target.reference_mass().mean()),
+            float(target.component_entropy().mean()),
             float((weights * self._edits).sum(1).mean()),
-            float(effective_sample_size(weights).mean()),
+            float(target.effective_sample_size().mean()),
         )
 
 
 class HammingCurve(TemperatureCurve):
-    """RAML with minus the Hamming distance over all V^L sentences of the reference's length, in closed form (paper, Appendix D.2.4).
+    """RAML with minus the Hamming distance over all V^L sentences of the reference's length.
 
-    Each word changes by itself with odds (V-1) e^{-1/τ}. Values are means over references, each with its own q(·|y_i).
+    In closed form (paper, Appendix D.2.4).
+
+    Each word changes by itself with odds (V-1) e^{-1/τ}. Values are means over references, each
+    with its own q(·|y_i).
 
     Args:
         vocab: number of words V.
@@ -164,20 +178,26 @@ class HammingCurve(TemperatureCurve):
 
     """
 
-    def __init__(self, vocab: int, lengths: Sequence[int] | Tensor, *, rescale: bool = False) -> None:
+    def __init__(
+        self, vocab: int, lengths: Sequence[int] | Tensor, *, rescale: bool = False
+    ) -> None:
         if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < 2:
             raise DtypeError(f"vocab must be a whole number from 2, got {vocab!r}")
         self.vocab = vocab
         self.lengths = torch.as_tensor(lengths, dtype=torch.float64).reshape(-1)
-        if not len(self.lengths) or bool((~(self.lengths >= 0) | (self.lengths != self.lengths.round())).any()):
-            raise LengthError("lengths must hold at least one length, whole numbers and none of them negative")
+        if not len(self.lengths) or bool(
+            (~(self.lengths >= 0) | (self.lengths != self.lengths.round())).any()
+        ):
+            raise LengthError(
+                "lengths must hold at least one length, whole numbers and none of them negative"
+            )
         self.rescale = rescale
 
     def at(self, tau: float) -> TemperaturePoint:
         """The target at one temperature."""
         used = check_tau(tau) / (1.0 + math.log(self.vocab - 1)) if self.rescale else check_tau(tau)
         log_odds = math.log(self.vocab - 1) - 1.0 / used
-        log_z = math.log1p(math.exp(log_odds)) if log_odds < 0 else log_odds + math.log1p(math.exp(-log_odds))  # per word
+        log_z = float(np.logaddexp(0.0, log_odds))  # per token
         changed = math.exp(log_odds - log_z)
         edits = float((self.lengths * changed).mean())
         entropy = float(self.lengths.mean()) * log_z + edits / used

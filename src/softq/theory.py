@@ -1,20 +1,26 @@
-"""The paper's theory for any reward table and any P(y|x): Q, Q', the gap between them, its bounds, the Bayes rule.
+"""The paper's theory for any reward table and any P(y|x).
 
-``p`` is ``[*X, K]``, one row P(·|x) per input; ``rewards`` is ``[K, K]``, r(y, y*) with the predicted class first.
-Where a value is per input it has shape ``[*X]``; mean it over the inputs for the joint quantities of the paper
-(Q(X) = Q'(X) = P(X)). Computed in float64. Proofs and the two corrections stand in docs/math.md.
+Q, Q', the gap between them, its bounds, the Bayes rule.
+
+``p`` is ``[*X, K]``, one row P(·|x) per input; ``rewards`` is ``[K, K]``, r(y, y*) with the
+predicted class first. Where a value is per input it has shape ``[*X]``; mean it over the inputs for
+the joint quantities of the paper (Q(X) = Q'(X) = P(X)). Computed in float64. Proofs and the two
+corrections stand in docs/math.md.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from softq.checks import check_tau
 from softq.errors import ScoreError, ShapeError
+from softq.rewards import Matrix
+from softq.spaces import Categorical
+from softq.targets import Target, raml, sqdml
 
 
 def softmax_q(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
@@ -24,29 +30,47 @@ def softmax_q(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     p, rewards, tau = _check(p, rewards, tau)
-    return torch.softmax(p @ rewards.T / tau, -1)
+    return _log_q(p, rewards, tau).exp()
 
 
 def q_prime(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
     """What RAML estimates: Q'(z|x; τ) = E_{Y|x}[ q(z|Y; τ) ], ``[*X, K]`` (eq. 16)."""
     p, rewards, tau = _check(p, rewards, tau)
-    return p @ torch.softmax(rewards / tau, 0).T  # q(z|y): columns y sum to one over z
+    return p @ _log_q_of_each(rewards, tau).exp()
+
+
+def _log_q(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
+    """Log Q(z|x; τ), ``[*X, K]``: the target of SQDML where P(·|x) itself is the reference."""
+    target = sqdml(Categorical(torch.zeros_like(p)), p, tau, Matrix(rewards))
+    return torch.log_softmax(_scores(target), -1)
+
+
+def _log_q_of_each(rewards: Tensor, tau: float) -> Tensor:
+    """Log q(z|y; τ), ``[K, K]``, y first: the target of RAML for each reference y."""
+    classes = torch.arange(len(rewards))
+    target = raml(Categorical(torch.zeros_like(rewards)), classes, tau, Matrix(rewards))
+    return torch.log_softmax(_scores(target), -1).squeeze(1)
+
+
+def _scores(target: Target) -> Tensor:
+    return cast(Categorical, target.components).scores
 
 
 def kl_q_qprime(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
-    """Exact KL(Q ‖ Q') per input, ``[*X]``: the error RAML makes in place of SQDML (Theorems 1 and 2)."""
+    """Exact KL(Q ‖ Q') per input, ``[*X]``.
+
+    The error RAML makes in place of SQDML (Theorems 1 and 2).
+    """
     p, rewards, tau = _check(p, rewards, tau)
-    return _kl(p, p @ rewards.T, rewards, tau)
+    return _kl(p, _log_q(p, rewards, tau), _log_q_of_each(rewards, tau))
 
 
-def _kl(p: Tensor, expected: Tensor, rewards: Tensor, tau: float) -> Tensor:
-    """KL(Q ‖ Q') from P and the expected rewards ``[*X, K]`` of every decision."""
-    log_q = torch.log_softmax(expected / tau, -1)
-    q_prime = p @ torch.softmax(rewards / tau, 0).T
+def _kl(p: Tensor, log_q: Tensor, log_each: Tensor) -> Tensor:
+    q_prime = p @ log_each.exp()
     if bool((q_prime > 1e-300).all()):
         log_q_prime = q_prime.log()
-    else:  # at a small τ, log Q'(z) = logsumexp_y log P(y) + log q(z|y), so that no tiny Q' underflows
-        log_q_prime = torch.logsumexp(p.log().unsqueeze(-2) + torch.log_softmax(rewards / tau, 0), -1)
+    else:  # at a small τ, log Q'(z) = logsumexp_y log P(y) + log q(z|y): no tiny Q' underflows
+        log_q_prime = torch.logsumexp(p.log().unsqueeze(-1) + log_each, -2)
     return (log_q.exp() * (log_q - log_q_prime)).sum(-1).clamp_min(0.0)
 
 
@@ -70,8 +94,9 @@ class SharpBounds(NamedTuple):
 def sharp_bounds(p: Tensor, rewards: Tensor, tau: float) -> SharpBounds:
     """Three sharper bounds than 2R/τ, each implying the next.
 
-    ``mean_kl [*X]`` is E_Y[ KL(Q ‖ q(·|Y)) ] (convexity of KL), ``hoeffding`` is min(R/τ, R²/(8τ²)) and
-    ``closed_form`` is min(R/τ, R²/(2τ²)); R is the range of the rewards. So the gap closes like 1/τ².
+    ``mean_kl [*X]`` is E_Y[ KL(Q ‖ q(·|Y)) ] (convexity of KL), ``hoeffding`` is min(R/τ, R²/(8τ²))
+    and ``closed_form`` is min(R/τ, R²/(2τ²)); R is the range of the rewards. So the gap closes like
+    1/τ².
     """
     p, rewards, tau = _check(p, rewards, tau)
     return _sharp_bounds(p, p @ rewards.T, rewards, tau)
@@ -85,9 +110,12 @@ def _sharp_bounds(p: Tensor, expected: Tensor, rewards: Tensor, tau: float) -> S
 
 
 def theorem2_limit(p: Tensor, rewards: Tensor) -> Tensor:
-    """Exact limit of KL(Q ‖ Q') as τ → 0, per input ``[*X]``; +inf where Q' misses an output that Q keeps.
+    """Exact limit of KL(Q ‖ Q') as τ → 0, per input ``[*X]``.
 
-    Q tends to the uniform distribution on the Bayes-optimal outputs, q(·|y) to that on the outputs best for y.
+    +inf where Q' misses an output that Q keeps.
+
+    Q tends to the uniform distribution on the Bayes-optimal outputs, q(·|y) to that on the outputs
+    best for y.
     """
     p, rewards, _ = _check(p, rewards, 1.0)
     q = _on_best(p @ rewards.T, -1)
@@ -104,11 +132,12 @@ class Theorem2Bounds(NamedTuple):
 
 
 def theorem2_bounds(c: float, gamma: float) -> Theorem2Bounds:
-    """Theorem 2 (eq. 20-21) as printed and as it should be, for tail constant c and reward gap γ; b = γ²/(1-γ)².
+    """Theorem 2 (eq. 20-21) as printed and as it should be, for tail constant c and reward gap γ.
 
-    The paper's last step turns e^{-cb}/(1 - e^{-cb}) into 1/(1 + e^{cb}); it is 1/(e^{cb} - 1). ``printed`` is the
-    former (false in general), ``corrected`` the latter, ``sharp`` the line before it, -log(1 - e^{-cb}). The proof
-    also needs e^{-cb} < γ/(1+γ), which the theorem does not say: without it the Bayes rule may prefer another output.
+    Let b = γ²/(1-γ)². The paper's last step turns e^{-cb}/(1 - e^{-cb}) into 1/(1 + e^{cb}); it is
+    1/(e^{cb} - 1). ``printed`` is the former (false in general), ``corrected`` the latter,
+    ``sharp`` the line before it, -log(1 - e^{-cb}). The proof also needs e^{-cb} < γ/(1+γ), which
+    the theorem does not say: without it the Bayes rule may prefer another output.
 
     >>> bounds = theorem2_bounds(c=math.log(10), gamma=0.5)  # P(y*|x) = 0.9
     >>> [round(bound, 4) for bound in bounds]  # the true limit is -log 0.9 = 0.1054
@@ -144,7 +173,7 @@ class Problem(NamedTuple):
 
 
 def four_class_problem(grid: int = 1000) -> Problem:
-    """The paper's four-class problem (§4.1.1) on the midpoints of a grid × grid partition of [-1, 1]².
+    """The paper's four-class problem (§4.1.1) on the midpoints of a partition of [-1, 1]².
 
     log P(y|x) = -‖x - x_y‖ + const with one base point per corner (eq. 22); a right answer earns
     e^2.0, e^1.6, e^1.2 or e^1.1 by its class, a wrong one nothing.
@@ -198,19 +227,25 @@ def theory_table(problem: Problem, taus: list[float]) -> TheoryTable:
     rows = []
     for tau in map(check_tau, taus):
         sharp = _sharp_bounds(p, expected, rewards, tau)
+        log_q, log_each = _log_q(p, rewards, tau), _log_q_of_each(rewards, tau)
         rows.append(
             TheoryRow(
                 tau=tau,
-                kl=float(_kl(p, expected, rewards, tau).mean()),
+                kl=float(_kl(p, log_q, log_each).mean()),
                 mean_kl=float(sharp.mean_kl.mean()),
                 hoeffding=sharp.hoeffding,
                 closed_form=sharp.closed_form,
                 theorem1=theorem1_bound(float(rewards.max()), tau),
-                reward_raml=reward_of((p @ torch.softmax(rewards / tau, 0).T).argmax(-1)),
-                reward_sqdml=reward_of(torch.softmax(expected / tau, -1).argmax(-1)),
+                reward_raml=reward_of((p @ log_each.exp()).argmax(-1)),
+                reward_sqdml=reward_of(log_q.argmax(-1)),
             )
         )
-    return TheoryTable(reward_of(expected.argmax(-1)), reward_of(p.argmax(-1)), float(theorem2_limit(p, rewards).mean()), rows)
+    return TheoryTable(
+        reward_of(expected.argmax(-1)),
+        reward_of(p.argmax(-1)),
+        float(theorem2_limit(p, rewards).mean()),
+        rows,
+    )
 
 
 def _on_best(values: Tensor, dim: int) -> Tensor:
@@ -223,9 +258,13 @@ def _check(p: Tensor, rewards: Tensor, tau: float) -> tuple[Tensor, Tensor, floa
     p, rewards = torch.as_tensor(p).double(), torch.as_tensor(rewards).double()
     size = p.shape[-1] if p.dim() else 0
     if p.dim() < 1 or rewards.shape != (size, size):
-        raise ShapeError(f"p must be [*X, K] and rewards [K, K], got {list(p.shape)} and {list(rewards.shape)}")
+        raise ShapeError(
+            f"p must be [*X, K] and rewards [K, K], got {list(p.shape)} and {list(rewards.shape)}"
+        )
     if not bool(torch.isfinite(rewards).all()):
         raise ScoreError("rewards must be finite")
     if bool((~(p >= 0)).any()) or bool(((p.sum(-1) - 1.0).abs() > 1e-6).any()):
-        raise ScoreError("each row of p must be a probability distribution: not negative, summing to one")
+        raise ScoreError(
+            "each row of p must be a probability distribution: not negative, summing to one"
+        )
     return p, rewards, check_tau(tau)

@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
-from softq.data.bitext import Bitext
-from softq.data.captions import Captions
 from softq.errors import DataError
-from softq.evaluate import PairedTest, paired_test
+from softq.formats.bitext import Bitext
+from softq.formats.captions import Captions
+from softq.metrics import PairedTest, paired_test
 
 Compared = dict[str, tuple[float, PairedTest]]
 """For each metric the second model's score, and the first one's advantage."""

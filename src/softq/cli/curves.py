@@ -15,26 +15,15 @@ from rich.table import Table
 
 import softq
 from softq.cli.shared import results_console
-from softq.data.text import number_words, read_references
 from softq.errors import DataError, TemperatureError
+from softq.formats.text import number_words, read_references
 from softq.rewards import NegativeHamming, Reward, named_reward
+from softq.rewards.names import RewardName
 from softq.samplers import NgramReplacement
 from softq.sentences import Sentences
 from softq.temperature import CandidateCurve, HammingCurve, TemperatureCurve, TemperaturePoint
 
 _BAR = 14  # characters for a mass of one
-
-
-class RewardName(StrEnum):
-    """Rewards by name."""
-
-    bleu = "bleu"
-    rouge_l = "rouge-l"
-    chrf = "chrf"
-    edit = "edit"
-    hamming = "hamming"
-    accuracy = "accuracy"
-    exact = "exact"
 
 
 class Objective(StrEnum):

@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from softq.data.bitext import read_bitext
-from softq.data.conll import Fault
-from softq.data.text import decode_line, read_lines, read_undecoded_lines
-from softq.data.tokens import tokenize, without_marks
 from softq.errors import DataError
+from softq.formats.bitext import read_bitext
+from softq.formats.text import Fault, file_type, opened, read_lines, read_parts
+from softq.formats.tokens import tokenize, without_marks
 
 _ENOUGH = 100  # lines that tell what a file is
 _ONE_IN = 4  # sources of a bitext, or more often, is more than a word
@@ -47,8 +46,7 @@ def group_bitext(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
 
 
 def _has_columns(path: Path) -> bool:
-    name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    return name.suffix.lower() == ".tsv"
+    return file_type(path) == ".tsv"
 
 
 def count_bitext(paths: tuple[Path, ...]) -> dict[str, Any]:
@@ -101,14 +99,16 @@ def show_bitext(file: dict[str, Any], console: Console) -> None:
 def check_bitext(paths: tuple[Path, ...]) -> dict[Path, list[Fault]]:
     """Every fault of each file, in the order of its lines."""
     found: dict[Path, list[Fault]] = {path: [] for path in paths}
-    lines = {}
+    lines: dict[Path, list[str]] = {}
     for path in paths:
         try:
-            undecoded = list(read_undecoded_lines(path))
+            with opened(path) as file:
+                parts = list(read_parts(file, str(path), sentences=False, strict=False))
         except DataError as error:
             found[path].append(Fault(0, str(error)))
             continue
-        lines[path] = [_text_or_fault(line, number, found[path]) for number, line in enumerate(undecoded, start=1)]
+        lines[path] = [line for part in parts for line in part.lines]
+        found[path] += [fault for part in parts for fault in part.faults]
         if not lines[path]:
             found[path].append(Fault(0, "no sentences: expected one per line"))
         found[path] += _column_faults(lines[path]) if len(paths) == 1 else _line_faults(lines[path])
@@ -118,15 +118,6 @@ def check_bitext(paths: tuple[Path, ...]) -> dict[Path, list[Fault]]:
             if count != counts[paths[0]]:
                 found[path].append(Fault(0, f"expected {counts[paths[0]]} lines, as in {paths[0]}, got {count}"))
     return {path: sorted(faults, key=lambda fault: fault.line or math.inf) for path, faults in found.items()}
-
-
-def _text_or_fault(line: bytes, number: int, found: list[Fault]) -> str:
-    """The text of a line; bytes that are none are a fault, and replaced."""
-    try:
-        return decode_line(line, number)
-    except DataError as error:
-        found.append(Fault(number, str(error)))
-        return line.decode(errors="replace")
 
 
 def _column_faults(lines: Sequence[str]) -> Iterator[Fault]:

@@ -15,12 +15,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from softq.data.captions import Split, check_captions, check_features, is_json, read_captions
-from softq.data.conll import Fault
-from softq.data.text import read_lines
-from softq.data.tokens import tokenize, without_marks
 from softq.errors import DataError
-from softq.evaluate import reference_agreement
+from softq.formats.captions import Split, check_captions, check_features, is_json, read_captions
+from softq.formats.text import Fault, read_lines
+from softq.formats.tokens import tokenize, without_marks
+from softq.metrics import reference_agreement
 
 _ENOUGH = 100  # lines that tell what a file is
 _ONE_IN = 2  # first columns of captions, or more often, is the name of an image

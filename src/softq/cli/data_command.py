@@ -15,17 +15,22 @@ from rich.markup import escape
 from rich.table import Table
 
 import softq
+from softq.annotators.agreement import Agreement, agreement
 from softq.cli.data_bitext import check_bitext, count_bitext, group_bitext, is_bitext, show_bitext
-from softq.cli.data_captions import check_captions_and_features, count_captions, is_captions, show_captions
+from softq.cli.data_captions import (
+    check_captions_and_features,
+    count_captions,
+    is_captions,
+    show_captions,
+)
 from softq.cli.data_features import features as encode_images
 from softq.cli.data_trees import add_counts, count_trees, show_trees
 from softq.cli.shared import one_line_errors, results_console
-from softq.data.agreement import Agreement, agreement
-from softq.data.captions import Split
-from softq.data.conll import MISSING, Annotators, check_conll, find_scheme, read_conll
-from softq.data.conllu import check_conllu, is_conllu
-from softq.data.tags import Scheme, spans
 from softq.errors import DataError, OutputError
+from softq.formats.captions import Split
+from softq.formats.conll import MISSING, Annotators, check_conll, find_scheme, read_conll
+from softq.formats.conllu import check_conllu, is_conllu
+from softq.formats.tags import Scheme, spans
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", add_completion=False)
 data.command("features")(encode_images)

@@ -15,12 +15,12 @@ import typer
 import softq
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors, tell
-from softq.data.captions import names_file, read_captions
 from softq.errors import DataError
+from softq.formats.captions import names_file, read_captions
 from softq.train import Watcher
 
 if TYPE_CHECKING:
-    from softq.images import Encoder, Extracted
+    from softq.neural.images import Encoder, Extracted
 
 
 class DeviceName(StrEnum):
@@ -98,7 +98,7 @@ def features(
     """
     start = time.perf_counter()
     with one_line_errors(), progress_bars() as watch:
-        from softq.images import extract, find_images, images_of_captions, load_encoder
+        from softq.neural.images import extract, find_images, images_of_captions, load_encoder
 
         found = find_images(images)
         if captions is not None:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from softq.data.conllu import read_conllu
-from softq.data.trees import crossing_arcs, tree_depth
+from softq.formats.conllu import read_conllu
+from softq.formats.trees import crossing_arcs, tree_depth
 
 
 def count_trees(path: Path) -> dict[str, Any]:

@@ -23,13 +23,20 @@ from softq.cli.predict_captions import FileCaptioner
 from softq.cli.predict_sentences import Searching
 from softq.cli.progress import progress_bars
 from softq.cli.shared import results_console
-from softq.data.captions import Captions, Features, features_beside, match_names, read_captions, read_features
-from softq.data.text import read_lines
-from softq.data.tokens import tokenize, without_marks
 from softq.errors import DataError
-from softq.evaluate import CAPTION_METRICS, caption_statistics, reference_agreement
-from softq.generation.examples import Examples, Vectors
-from softq.generation.perplexity import perplexity
+from softq.formats.captions import (
+    Captions,
+    Features,
+    features_beside,
+    match_names,
+    read_captions,
+    read_features,
+)
+from softq.formats.text import read_lines
+from softq.formats.tokens import tokenize, without_marks
+from softq.metrics import CAPTION_METRICS, caption_statistics, reference_agreement
+from softq.neural.examples import Examples, Vectors
+from softq.neural.perplexity import perplexity
 
 _TITLES = {
     "average_reward": "average reward",
@@ -62,9 +69,9 @@ class CaptionScores:
     """Scores of captions.
 
     Attributes:
-        rows: statistics of each image, as of `softq.evaluate.caption_statistics`.
-        overall: by the names of `softq.evaluate.CAPTION_METRICS`.
-        agreement: `softq.evaluate.reference_agreement` of the references, in the same words; None where no image has several.
+        rows: statistics of each image, as of `softq.metrics.caption_statistics`.
+        overall: by the names of `softq.metrics.CAPTION_METRICS`.
+        agreement: `softq.metrics.reference_agreement` of the references, in the same words; None where no image has several.
         perplexity: of the references, None where there is no model.
 
     """

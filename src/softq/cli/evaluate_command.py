@@ -18,20 +18,32 @@ import softq
 from softq.cli import comparison
 from softq.cli.data_captions import is_captions
 from softq.cli.data_command import SchemeName, SplitName
-from softq.cli.evaluate_captions import FeaturesOption, SplitOption, evaluate_captioner, evaluate_captions
+from softq.cli.evaluate_captions import (
+    FeaturesOption,
+    SplitOption,
+    evaluate_captioner,
+    evaluate_captions,
+)
 from softq.cli.evaluate_sentences import TokenizerOption, evaluate_text, evaluate_translator
 from softq.cli.evaluate_trees import evaluate_parser, evaluate_trees
 from softq.cli.model_files import DecodingOption, is_captioner, is_parser, is_translator
 from softq.cli.predict_command import FileTagger
-from softq.cli.predict_sentences import BeamOption, MethodOption, RewardOption, SamplesOption, Searching, SeedOption
+from softq.cli.predict_sentences import (
+    BeamOption,
+    MethodOption,
+    RewardOption,
+    SamplesOption,
+    Searching,
+    SeedOption,
+)
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors, results_console
 from softq.cli.write_lm import AgainstMethodOption, BatchSizeOption, evaluate_lm, is_lm
-from softq.data.conll import Sentence, find_scheme, read_conll
-from softq.data.conllu import is_conllu
-from softq.data.tags import Scheme, spans
 from softq.errors import DataError, OutputError
-from softq.evaluate import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
+from softq.formats.conll import Sentence, find_scheme, read_conll
+from softq.formats.conllu import is_conllu
+from softq.formats.tags import Scheme, spans
+from softq.metrics import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
 from softq.tasks.ner_data import check_tags, transform
 
 _AT_A_TIME = 2000  # sentences

@@ -20,13 +20,13 @@ from softq.cli import comparison
 from softq.cli.predict_sentences import FileTranslator, Searching
 from softq.cli.progress import progress_bars
 from softq.cli.shared import results_console
-from softq.data.bitext import Bitext, read_bitext
-from softq.data.text import read_lines
-from softq.data.tokens import tokenize, without_marks
 from softq.errors import DataError, DependencyError
-from softq.evaluate import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, translation_statistics
-from softq.generation.examples import Examples
-from softq.generation.perplexity import perplexity
+from softq.formats.bitext import Bitext, read_bitext
+from softq.formats.text import read_lines
+from softq.formats.tokens import tokenize, without_marks
+from softq.metrics import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, translation_statistics
+from softq.neural.examples import Examples
+from softq.neural.perplexity import perplexity
 from softq.tasks.lm_data import is_jsonl, read_rows
 
 _AT_A_TIME = 1000  # sentences
@@ -63,8 +63,8 @@ class TextScores:
     """Scores of translations.
 
     Attributes:
-        rows: statistics of each sentence, as of `softq.evaluate.translation_statistics`.
-        overall: by the names of `softq.evaluate.TRANSLATION_METRICS`, in 0..1.
+        rows: statistics of each sentence, as of `softq.metrics.translation_statistics`.
+        overall: by the names of `softq.metrics.TRANSLATION_METRICS`, in 0..1.
         sacre: sacreBLEU's score in 0..100 with its signature, None where it is not installed.
         perplexity: of the references, None where there is no model.
 

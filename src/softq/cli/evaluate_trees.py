@@ -24,10 +24,16 @@ from softq.cli.model_files import DecodingName
 from softq.cli.predict_trees import FileParser
 from softq.cli.progress import progress_bars
 from softq.cli.shared import results_console
-from softq.data.conllu import TreeSentence, read_conllu
 from softq.errors import DataError
-from softq.evaluate import ATTACHMENT_METRICS, AlignedScores, KindScores, align_score, attachment_statistics
-from softq.evaluate.attachment import universal
+from softq.formats.conllu import TreeSentence, read_conllu
+from softq.metrics import (
+    ATTACHMENT_METRICS,
+    AlignedScores,
+    KindScores,
+    align_score,
+    attachment_statistics,
+)
+from softq.metrics.attachment import universal
 
 _AT_A_TIME = 1000  # sentences
 _TITLES = {
@@ -48,8 +54,8 @@ class TreeScores:
     """Scores of predicted trees in 0..1.
 
     Attributes:
-        rows: statistics of each sentence, as of `softq.evaluate.attachment_statistics`.
-        overall: by the names of `softq.evaluate.ATTACHMENT_METRICS`; NaN where relations are missing.
+        rows: statistics of each sentence, as of `softq.metrics.attachment_statistics`.
+        overall: by the names of `softq.metrics.ATTACHMENT_METRICS`; NaN where relations are missing.
         relations: head and relation, by the relation up to its first ``:``; empty where they are missing.
         arc_lengths: heads, by the distance of head and dependent.
         sentence_lengths: UAS, LAS and exact match by the number of words, with the numbers of sentences and words.

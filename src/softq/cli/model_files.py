@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from safetensors import SafetensorError, safe_open
 
 from softq.errors import DataError
-from softq.run import BEST
+from softq.formats.file_checks import in_one_line, notes_in, one_of, read_tensors, refusing
+from softq.lab.run import BEST
 from softq.sweep import RUNS, SWEEP
 
 Known = TypeVar("Known", bound=str)
@@ -49,15 +48,14 @@ def find_model(path: Path) -> Path:
 def model_format(path: Path) -> str:
     """What a model's file says it is, such as "softq tagger 1", "softq parser 1", "softq translator 1" or "softq captioner 1"."""
     try:
-        with safe_open(find_model(path), "np") as file:
-            about = json.loads(file.get_tensor("about").tobytes())
-    except FileNotFoundError:
-        raise _no_model(path, "there is no such file") from None
-    except (OSError, SafetensorError, ValueError) as error:
+        file = find_model(path)
+        if not file.exists():
+            raise DataError("there is no such file")
+        found = notes_in(read_tensors(file).tensors, "about", "model").get("format")
+    except DataError as error:
         raise _no_model(path, str(error)) from None
-    found = about.get("format") if isinstance(about, dict) else None
     if not isinstance(found, str) or not found.startswith((_TAGGER, _PARSER, _TRANSLATOR, _CAPTIONER)):
-        raise _no_model(path, f"its format is {found!r}")
+        raise _no_model(path, f"its format is {in_one_line(repr(found))}")
     return found
 
 
@@ -88,7 +86,8 @@ def is_captioner(path: Path) -> bool:
 def choose_decoding(path: Path, asked: DecodingName | None, usual: Known, known: tuple[Known, ...], what: str) -> Known:
     """The decoding that is asked for, if this kind of model knows it, else the model's own."""
     if asked is None:
-        return usual
+        with refusing(f"{path} is damaged"):
+            return one_of("decoding", usual, known)  # type: ignore[no-any-return]
     if asked.value not in known:
         raise DataError(f"{path} is a {what}, whose --decoding is {' or '.join(known)}, got {asked.value}")
     return known[known.index(asked.value)]

@@ -10,11 +10,11 @@ import numpy as np
 
 from softq.cli.data_features import progress_of_images
 from softq.cli.predict_sentences import FileWriter, Searching
-from softq.data.captions import Captions, Features, names_file, read_features
-from softq.data.text import read_lines
 from softq.errors import DataError
-from softq.generation.captioner import Captioner
-from softq.generation.search import Said
+from softq.formats.captions import Captions, Features, names_file, read_features
+from softq.formats.text import read_lines
+from softq.neural.captioner import Captioner
+from softq.neural.search import Said
 from softq.train import Watcher, find_device
 
 _AT_A_TIME = 1000  # images
@@ -98,7 +98,7 @@ def _encode(model: FileCaptioner, files: Sequence[Path], watch: Callable[..., Wa
             f"{model.path} does not know what made the features it learnt from, so it cannot see images: "
             f"encode them with softq data features, and name the file ({_FEATURES})"
         )
-    from softq.images import encode, find_images, load_encoder
+    from softq.neural.images import encode, find_images, load_encoder
 
     images = find_images(files)
     encoder = load_encoder(name).to(find_device("auto"))

@@ -20,7 +20,16 @@ import numpy as np
 import typer
 
 import softq
-from softq.cli.model_files import DecodingName, DecodingOption, choose_decoding, find_model, is_captioner, is_parser, is_translator
+from softq.checks import check_count
+from softq.cli.model_files import (
+    DecodingName,
+    DecodingOption,
+    choose_decoding,
+    find_model,
+    is_captioner,
+    is_parser,
+    is_translator,
+)
 from softq.cli.predict_captions import FileCaptioner, write_captions
 from softq.cli.predict_sentences import (
     BeamOption,
@@ -39,12 +48,13 @@ from softq.cli.predict_trees import FileParser, Part, Parts, parsed
 from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors
 from softq.cli.write_lm import BatchSizeOption, FileLm, is_lm, written
-from softq.data.chunks import Chunk, read_chunks, read_plain_chunks
-from softq.data.conll import unpacked
-from softq.data.tags import Scheme, convert
 from softq.errors import DataError
-from softq.features import FeatureMatrix, TemplateIndex
-from softq.tagging import Decoding, Tagger
+from softq.formats.chunks import Chunk, read_chunks, read_plain_chunks
+from softq.formats.file_checks import one_of, refusing
+from softq.formats.tags import Scheme, convert
+from softq.formats.text import unpacked
+from softq.linear.features import FeatureMatrix, TemplateIndex
+from softq.linear.tagging import Decoding, Tagger
 from softq.train import Silence, Watcher
 
 STDIN = Path("-")
@@ -84,12 +94,15 @@ class FileTagger:
         tagger, notes = Tagger.load(find_model(path))
         if not isinstance(tagger.index, TemplateIndex):
             raise DataError(f"{path} was trained on features that a program made: expected a tagger that finds its own features in words")
-        scheme = notes.get("file_scheme", tagger.scheme)
-        # a file of CRFTagger.save notes other things: its options, and whether tokens are pairs, of which the second is a part of speech
-        usual: Decoding = notes.get("decoding") or notes.get("parameters", {}).get("decoding", "viterbi")
-        pos = notes.get("pos", 2 if notes.get("kind") == "pairs" else 0)
+        schemes = (None, *get_args(Scheme))
+        with refusing(f"{path} is damaged"):
+            scheme = one_of("file_scheme", notes.get("file_scheme", tagger.scheme), schemes)
+            trained = one_of("trained_scheme", notes.get("trained_scheme", scheme), schemes)
+            # a file of CRFTagger.save notes other things: its options, and whether tokens are pairs, of which the second is a part of speech
+            usual: Decoding = notes.get("decoding") or notes.get("parameters", {}).get("decoding", "viterbi")
+            pos = check_count("pos", notes.get("pos", 2 if notes.get("kind") == "pairs" else 0), DataError, least=0)
         chosen = choose_decoding(path, decoding, usual, get_args(Decoding), "tagger")
-        return cls(tagger, tagger.index, scheme, notes.get("trained_scheme", scheme), chosen, pos)
+        return cls(tagger, tagger.index, scheme, trained, chosen, pos)
 
     def features(self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None) -> FeatureMatrix:
         """Features of sentences."""
@@ -278,8 +291,8 @@ def _label_chunk(tagger: FileTagger, chunk: Chunk, where: str, *, probabilities:
             lines[start : start + len(labels)] = [f"{line}{chunk.separator}{label}" for line, label in rows]
             if block.names is not None:
                 if probabilities:
-                    raise DataError(f"{where}, line {block.line - 1}: annotators have names here, and a probability is no label of theirs")
-                lines[start - 1] += f" {_ANNOTATOR}"
+                    raise DataError(f"{where}, line {block.names_line}: annotators have names here, and a probability is no label of theirs")
+                lines[block.names_line - chunk.first] += f" {_ANNOTATOR}"
     if lines and lines[-1]:
         lines.append("")  # of several files, each ends its last sentence
     return "".join(f"{line}\n" for line in lines).encode()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
 import math
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -19,12 +17,13 @@ import typer
 
 from softq.cli.model_files import find_model
 from softq.cli.predict_trees import Part, Parts
-from softq.data.text import decode_line
 from softq.errors import DataError
-from softq.generation.captioner import Captioner
-from softq.generation.search import Said
-from softq.generation.translator import Translator
-from softq.rewards import NegativeEditDistance, Reward, RougeL, SentenceBLEU
+from softq.formats.text import decode, readable, refuse
+from softq.neural.captioner import Captioner
+from softq.neural.search import Said
+from softq.neural.translator import Translator
+from softq.rewards import named_reward
+from softq.rewards.names import SHORT_NAMES
 from softq.train import find_device
 
 _BLOCK = 1 << 16  # bytes that are read at a time, if so many are there
@@ -39,7 +38,7 @@ class MethodName(StrEnum):
     mbr = "mbr"
 
 
-_REWARDS: dict[str, type[Reward]] = {"bleu": SentenceBLEU, "rouge": RougeL, "edit": NegativeEditDistance}
+_REWARDS = ("bleu", "rouge", "edit")  # names of `softq.rewards.names`, or short for one; chrF needs words
 
 Saved = TypeVar("Saved", Translator, Captioner)
 
@@ -133,7 +132,7 @@ class Searching:
         return replace(self, **misfits[0]), replace(self, method=other, **misfits[1])
 
     def options(self) -> dict[str, Any]:
-        """Arguments of `softq.generation.Translator.translate` but the reward; what does not go together is an error."""
+        """Arguments of `softq.neural.Translator.translate` but the reward; what does not go together is an error."""
         method = self.method or MethodName.beam
         for name, methods in _OF_METHOD.items():
             if getattr(self, name) is not None and method not in methods:
@@ -166,7 +165,7 @@ class FileWriter(Generic[Saved]):
     Attributes:
         path: what it was read from.
         model: the model.
-        options: of `softq.generation.search.Search`.
+        options: of `softq.neural.search.Search`.
         seed: of draws.
         numbers: of the inputs to come, which is what makes draws for an input the same in whatever parts inputs come.
 
@@ -185,7 +184,7 @@ class FileWriter(Generic[Saved]):
         if searching.reward is not None:
             if searching.reward not in _REWARDS:
                 raise DataError(f"--reward is one of {', '.join(_REWARDS)}, got {searching.reward!r}")
-            options["reward"] = _REWARDS[searching.reward]()
+            options["reward"] = named_reward(SHORT_NAMES.get(searching.reward, searching.reward))
         return cls(path, kind.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0)
 
     @property
@@ -228,23 +227,18 @@ def translated(model: FileTranslator, *, probabilities: bool) -> Parts:
 
 def read_as_they_come(file: IO[bytes], where: str) -> Iterator[list[str]]:
     """Lines of a file or a pipe, as many as are there: whoever writes line by line is answered line by line."""
-    rest, number, over = b"", 0, False
+    rest, first, offset, over = b"", 1, 0, False
     while not over:
-        try:
+        with readable(where):
             block: bytes = cast(Any, file).read1(_BLOCK)
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-            raise DataError(f"cannot read {where}: {error}") from error
         over = not block
-        *lines, rest = (rest + block).split(b"\n")
-        if over and rest:
-            lines.append(rest)
-        if lines:
-            yield [_text(line, where, number + k) for k, line in enumerate(lines, start=1)]
-            number += len(lines)
-
-
-def _text(line: bytes, where: str, number: int) -> str:
-    try:
-        return decode_line(line, number).strip()
-    except DataError as error:
-        raise DataError(f"{where}, line {number}: {error}") from None
+        whole, end, rest = (rest + block).rpartition(b"\n")
+        if over:
+            whole, rest = whole + end + rest, b""
+        if whole or end:
+            data = whole + end
+            part = decode(data, first, offset, strict=False)
+            refuse(where, part.faults)
+            yield [line.strip() for line in part.lines]
+            first += len(part.lines)
+            offset += len(data)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import IO, NamedTuple, get_args
 
 from softq.cli.model_files import DecodingName, choose_decoding, find_model
-from softq.data.chunks import read_plain_chunks
-from softq.data.conllu import TreeSentence, iter_conllu
 from softq.errors import DataError
-from softq.features.arcs import lacking_columns, tag_columns
-from softq.parsing import Decoding, Parse, Parser
+from softq.formats.chunks import read_plain_chunks
+from softq.formats.conllu import TreeSentence, iter_conllu
+from softq.formats.text import file_type
+from softq.linear.features.arcs import lacking_columns, tag_columns
+from softq.linear.parsing import Decoding, Parse, Parser
 
 _PROBABILITY = "p"  # its key in the column MISC
 _NOTHING = "_"
@@ -75,7 +76,7 @@ def parsed(model: FileParser, files: Sequence[Path], *, plain: bool, probabiliti
             f"{model.path} needs what running text does not have ({', '.join(tags)}): give CoNLL-U files, whose words are tagged"
         )
     for path in files if probabilities and not plain else ():
-        if _is_conllx(path):
+        if file_type(path) == ".conllx":
             raise DataError(
                 f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and --probabilities writes into MISC, which CoNLL-U has "
                 "there: leave --probabilities out, or give CoNLL-U"
@@ -88,11 +89,6 @@ def parsed(model: FileParser, files: Sequence[Path], *, plain: bool, probabiliti
             yield Part(text.encode(), len(sentences), sum(len(sentence.forms) for sentence in sentences))
 
     return parts
-
-
-def _is_conllx(path: Path) -> bool:
-    name = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    return name.suffix.lower() == ".conllx"
 
 
 def _checked(model: FileParser, parts: Iterator[list[TreeSentence]], where: str) -> Iterator[list[TreeSentence]]:

@@ -16,7 +16,7 @@ from typer.core import TyperCommand
 from softq.cli.guides import GUIDES, LM_GUIDE, guide
 from softq.cli.shared import RECIPES, find_recipe, one_line_errors
 from softq.cli.train_lm import find_lm_recipe, names_lm
-from softq.recipe import describe, flag_names
+from softq.lab.recipe import describe, flag_names
 from softq.tasks import TASKS
 from softq.tasks.lm_recipe import TASK as LM
 

@@ -14,7 +14,15 @@ from typing import Annotated
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import RECIPES, Wanted, find_recipe, one_line_errors, results_console, show_choices, split_flags
+from softq.cli.shared import (
+    RECIPES,
+    Wanted,
+    find_recipe,
+    one_line_errors,
+    results_console,
+    show_choices,
+    split_flags,
+)
 from softq.cli.sweep_command import sweep_json
 from softq.errors import DependencyError, RecipeError
 from softq.report import write_report

@@ -18,10 +18,17 @@ from rich.table import Table
 
 import softq
 from softq.errors import ConvergenceWarning, RecipeError, SoftqError
-from softq.evaluate import Interval
-from softq.recipe import merge, parse_flags, read_toml
+from softq.lab.recipe import merge, parse_flags, read_toml
+from softq.metrics import Interval
 from softq.sweep import Grid, Sweep, parse_recipe
-from softq.tasks import TASKS, Task, captioning_recipe, ner_recipe, parsing_recipe, translation_recipe
+from softq.tasks import (
+    TASKS,
+    Task,
+    captioning_recipe,
+    ner_recipe,
+    parsing_recipe,
+    translation_recipe,
+)
 from softq.tasks.base import show_settings
 from softq.train import StoppedError
 

@@ -10,9 +10,15 @@ from typing import Annotated
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import find_recipe, one_line_errors, results_console, show_choices, split_flags
+from softq.cli.shared import (
+    find_recipe,
+    one_line_errors,
+    results_console,
+    show_choices,
+    split_flags,
+)
 from softq.errors import RecipeError
-from softq.recipe import build
+from softq.lab.recipe import build
 from softq.sweep import SWEEP, Grid, Sweep, lay_over, run_sweep
 
 
@@ -33,6 +39,13 @@ def sweep(
         int,
         typer.Option(min=1, help="Runs to train at a time, each in a process of its own. Tasks that train all models as one ignore it."),
     ] = 1,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="Train on a Dask cluster: the address of its scheduler, or slurm, pbs, sge or lsf to start --jobs workers by dask-jobqueue.",
+            metavar="ADDRESS|QUEUE",
+        ),
+    ] = "",
     out: Annotated[Path | None, typer.Option(help="Sweep folder.  [default: sweeps/TASK]", file_okay=False)] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the sweep in --out: skip what is finished, train what is not.")
@@ -89,7 +102,7 @@ def sweep(
         grids = [lay_over(task.recipe_type, dataclasses.replace(grid, **changed), over or []) for grid in grids or [Grid()]]
         out = out or Path("sweeps") / task.name
         with progress_bars() as watch:
-            found = run_sweep(task, recipe, grids, out, resume=resume, jobs=jobs, watch=watch)
+            found = run_sweep(task, recipe, grids, out, resume=resume, jobs=jobs, cluster=cluster, watch=watch)
         if as_json:
             typer.echo(json.dumps(sweep_json(found, out)))
             return

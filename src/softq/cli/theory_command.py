@@ -14,11 +14,12 @@ from rich.table import Table
 
 import softq
 from softq.cli import curves
-from softq.cli.curves import Objective, RewardName
+from softq.cli.curves import Objective
 from softq.cli.shared import one_line_errors, results_console
 from softq.errors import DataError
-from softq.ranges import parse_taus
+from softq.lab.ranges import parse_taus
 from softq.rewards import Matrix
+from softq.rewards.names import RewardName
 from softq.theory import Problem, TheoryTable, four_class_problem, theory_table
 
 DEFAULT_TAUS = ("0.5", "1", "1.5", "2", "2.4", "3")

@@ -13,13 +13,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from softq.annotators.reliability import Reliability
 from softq.cli.progress import progress_bars
-from softq.cli.shared import crossing_trees, find_recipe, of_files, one_line_errors, parts_of, results_console, split_flags, tell, too_long
+from softq.cli.shared import (
+    crossing_trees,
+    find_recipe,
+    of_files,
+    one_line_errors,
+    parts_of,
+    results_console,
+    split_flags,
+    tell,
+    too_long,
+)
 from softq.cli.train_lm import names_lm, train_lm_command
-from softq.data.annotators import Reliability
 from softq.errors import DataError, RecipeError, RunError
-from softq.recipe import recipe_hash, to_toml
-from softq.run import RECIPE
+from softq.lab.recipe import recipe_hash, to_toml
+from softq.lab.run import RECIPE
 from softq.tasks import train_cells
 from softq.tasks.captioning_recipe import CaptioningRecipe
 from softq.tasks.ner_data import label

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from softq.cli.progress import progress_bars
 from softq.cli.shared import RECIPES, results_console
-from softq.recipe import build, merge, parse_flags, read_toml, recipe_hash, to_toml, toml_value
+from softq.lab.recipe import build, merge, parse_flags, read_toml, recipe_hash, to_toml, toml_value
 from softq.tasks.lm_recipe import BEST, TASK, Data, LmRecipe, read_recipe
 
 TITLES = {

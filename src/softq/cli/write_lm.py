@@ -20,7 +20,8 @@ from softq.cli.progress import progress_bars
 from softq.cli.shared import results_console
 from softq.cli.train_lm import TITLES, names_lm
 from softq.errors import DataError
-from softq.run import RECIPE
+from softq.lab.run import RECIPE
+from softq.rewards.names import SHORT_NAMES
 
 if TYPE_CHECKING:
     from softq.integrations.transformers.text_model import TextModel, Writing
@@ -69,7 +70,7 @@ class FileLm:
         if searching.beam is not None:
             changed["beams"] = searching.beam
         if searching.reward is not None:
-            changed["reward"] = "rouge-l" if searching.reward == "rouge" else searching.reward  # as other models call it
+            changed["reward"] = SHORT_NAMES.get(searching.reward, searching.reward)
             self.model.reward(changed["reward"])  # an error if there is none, before anything is written
         if batch_size is not None:
             changed["batch_size"] = batch_size

@@ -1,8 +1,8 @@
-"""Sentences from models that say one word after the other: beam search, greedy choice, draws, minimum Bayes risk."""
+"""Decoding of autoregressive models: beam search, greedy search, sampling, minimum Bayes risk."""
 
+from softq.decode.autoregressive import AutoregressiveModel
 from softq.decode.beam import beam_search
-from softq.decode.draws import greedy, sample
 from softq.decode.mbr import Mbr, mbr
-from softq.decode.sources import NextWords
+from softq.decode.sampling import greedy, sample
 
-__all__ = ["Mbr", "NextWords", "beam_search", "greedy", "mbr", "sample"]
+__all__ = ["AutoregressiveModel", "Mbr", "beam_search", "greedy", "mbr", "sample"]

@@ -12,7 +12,17 @@ from nicegui import events, ui
 
 from softq.errors import SoftqError
 from softq.explorer import drawing
-from softq.explorer.fields import Temperature, choice, grey, parse_mass, parse_tau, parse_whole, read, text_area, text_field
+from softq.explorer.fields import (
+    Temperature,
+    choice,
+    grey,
+    parse_mass,
+    parse_tau,
+    parse_whole,
+    read,
+    text_area,
+    text_field,
+)
 from softq.explorer.sentences import (
     MOST_CANDIDATES,
     TAUS,
@@ -25,16 +35,9 @@ from softq.explorer.sentences import (
     parse_references,
     write_references,
 )
+from softq.rewards.names import REWARDS
 
-_REWARDS = {
-    "bleu": "sentence BLEU",
-    "rouge-l": "ROUGE-L",
-    "chrf": "chrF",
-    "edit": "minus edit distance",
-    "hamming": "minus Hamming distance",
-    "accuracy": "words in their place",
-    "exact": "exact match",
-}
+_REWARDS = {str(name): reward.title for name, reward in REWARDS.items()}
 _SAMPLERS = {
     "ngram": "n-gram replacement",
     "hamming": "draws by Hamming distance",

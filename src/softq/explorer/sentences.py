@@ -15,17 +15,17 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from softq.data.text import number_words, read_references
-from softq.distributions import Candidates
 from softq.errors import DataError, SoftqError, TemperatureError
-from softq.kernels.edits import edit_distance
-from softq.rewards import Reward, named_reward
+from softq.formats.text import number_words, read_references
+from softq.kernels.text.pairs import edit_distance
+from softq.rewards import Precomputed, named_reward
+from softq.rewards.names import RewardName
 from softq.samplers import EditStratified, HammingStratified, NgramReplacement, Recombination
 from softq.sentences import Sentences
+from softq.spaces import Candidates
 from softq.targets import raml, sqdml
 from softq.temperature import CandidateCurve, TemperaturePoint
 
-RewardName = Literal["bleu", "chrf", "rouge-l", "edit", "hamming", "accuracy", "exact"]
 SamplerName = Literal["ngram", "hamming", "edit", "recombined"]
 Objective = Literal["raml", "sqdml"]
 SortKey = Literal["raml", "sqdml", "reward"]
@@ -77,7 +77,7 @@ class SentenceSettings:
 
     examples: Sequence[Sequence[Sequence[str]]]
     more_words: Sequence[str] = ()
-    reward: RewardName = "bleu"
+    reward: RewardName = RewardName.bleu
     sampler: SamplerName = "ngram"
     size: int = 100
     max_n: int = 4
@@ -164,7 +164,7 @@ class SentenceStudy:
         cands = self._sample().with_references(self.references)
         self.candidates = Candidates(cands.tokens, cands.lengths)
         self.rewards = self.reward(*self.candidates.sentences, *self.references)  # [B, S, R]
-        kept = _Kept(self.reward, self.rewards)
+        kept = Precomputed(self.reward, self.rewards)
         self._curves = {name: CandidateCurve(self.candidates, self.references, kept, objective=name) for name in get_args(Objective)}
 
     def _check(self) -> None:
@@ -222,7 +222,7 @@ class SentenceStudy:
         here = slice(example, example + 1)
         cands = Candidates(self.candidates.tokens[here], self.candidates.lengths[here])
         refs = Sentences(self.references.tokens[here], self.references.lengths[here])
-        kept = _Kept(self.reward, self.rewards[here])
+        kept = Precomputed(self.reward, self.rewards[here])
         return {"raml": raml(cands, refs, tau, kept).weights[0], "sqdml": sqdml(cands, refs, tau, kept).weights[0]}
 
     def rows(self, example: int, tau: float, sort: SortKey = "raml", most: int | None = None) -> list[CandidateRow]:
@@ -267,25 +267,3 @@ class SentenceStudy:
         """Edits from each candidate to each reference, ``[B, S, R]``; to one that is missing, more than to any other."""
         distances = edit_distance(*self.candidates.sentences, *self.references)
         return distances.masked_fill(~self.references.present.unsqueeze(1), torch.iinfo(distances.dtype).max)
-
-
-class _Kept(Reward):
-    """A reward whose values for one set of candidates are known: a new temperature need not compute them again."""
-
-    def __init__(self, reward: Reward, values: Tensor) -> None:
-        self._reward = reward
-        self._values = values
-
-    @property
-    def signature(self) -> str:
-        """That of the reward."""
-        return self._reward.signature
-
-    @property
-    def bound(self) -> float:
-        """That of the reward."""
-        return self._reward.bound
-
-    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
-        """The values ``[B, S, R]``."""
-        return self._values

@@ -13,7 +13,14 @@ from pathlib import Path
 import torch
 
 from softq.errors import DependencyError, RunError
-from softq.explorer.sentences import EXAMPLE, SentenceSettings, SentenceStudy, load_references, parse_references, write_references
+from softq.explorer.sentences import (
+    EXAMPLE,
+    SentenceSettings,
+    SentenceStudy,
+    load_references,
+    parse_references,
+    write_references,
+)
 
 HOST = "127.0.0.1"
 

@@ -1,10 +1,9 @@
-"""Fast paths (numba on the CPU, Triton on the GPU) and the plain torch reference they are tested against.
+"""Recursions: numba on the CPU, Triton on a GPU, and the plain torch reference of both.
 
-Every structure has one entry, ``log_partition(structure, lengths, *scores)``, differentiable to any order:
-values and first derivatives come from the fast path, higher ones from differentiating the reference.
+A folder for each: ``reference.py``, ``cpu.py`` and ``gpu.py``. Those behind exact distributions are
+torch operators (`softq.kernels.operator`).
 """
 
-from softq.kernels.autograd import Structure, cross_entropy, log_partition, marginals, sum_of_inner
-from softq.kernels.backend import backend, current_backend
+from softq.kernels.backend import backend, use_kernels
 
-__all__ = ["Structure", "backend", "cross_entropy", "current_backend", "log_partition", "marginals", "sum_of_inner"]
+__all__ = ["backend", "use_kernels"]

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal
 
+import torch
+
 Backend = Literal["fast", "reference"]
 
 _BACKEND: ContextVar[Backend] = ContextVar("softq_backend", default="fast")
@@ -16,8 +18,8 @@ _BACKEND: ContextVar[Backend] = ContextVar("softq_backend", default="fast")
 def backend(name: Backend) -> Iterator[None]:
     """Run the block on ``"fast"`` kernels (the default) or on the plain torch ``"reference"``.
 
-    It governs log-partitions, marginals and grids of networks; modes and samples have one implementation. The choice
-    belongs to the calling thread (or async task) alone.
+    It governs log-partitions, marginals, losses and grids of networks; modes and samples have one
+    implementation. The choice belongs to the calling thread (or async task) alone.
 
     >>> import softq, torch
     >>> with softq.backend("reference"):
@@ -33,6 +35,6 @@ def backend(name: Backend) -> Iterator[None]:
         _BACKEND.reset(token)
 
 
-def current_backend() -> Backend:
-    """Name of the backend in force."""
-    return _BACKEND.get()
+def use_kernels() -> bool:
+    """Whether the fast kernels are in force; while a graph is traced, they always are."""
+    return torch.compiler.is_compiling() or _BACKEND.get() == "fast"

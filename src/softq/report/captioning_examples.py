@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from softq.data.scene_grammar import Scene
-from softq.evaluate import TRANSLATION_STATISTICS, translation_statistics
-from softq.generation.captioner import Captioner
-from softq.report.captioning_results import CaptioningResults, CaptioningSystem, CaseStudy, Shown, Written, best_of_each
+from softq.lab.run import RunFolder
+from softq.lab.worlds import Scene
+from softq.metrics import TRANSLATION_STATISTICS
+from softq.report.captioning_results import (
+    CaptioningResults,
+    CaptioningSystem,
+    CaseStudy,
+    Shown,
+    Written,
+    best_of_each,
+)
 from softq.report.figures import Picture
 from softq.report.pictures import scene_picture, small_copy
 from softq.report.systems_load import Members
-from softq.run import RunFolder
-from softq.tasks.base import best_models
-from softq.tasks.captioning_data import number_test
+from softq.tasks.captioning_data import read_parts
 from softq.tasks.captioning_recipe import CaptionData
 
 MOST_AHEAD, MOST_BEHIND = 8, 4  # images of a page, which stays small
@@ -53,11 +59,9 @@ def study_of(results: CaptioningResults, members: Members, rows: Mapping[str, Te
     best = {system.name: int(np.argmax([member.cell.dev for member in members[system.name]])) for system in systems}
     other, ours = (rows[system.name][best[system.name], :, _REWARD] for system in systems[-2:])
     ahead, behind = most_apart(ours - other)
-    captioners = {
-        system.objective: Captioner.from_tensors(best_models(RunFolder(members[system.name][best[system.name]].run))) for system in systems
-    }
+    captions = {system.objective: RunFolder(members[system.name][best[system.name]].run).outputs() for system in systems}
     data = systems[-1].recipe.data
-    shown = show_images(data, captioners, [*ahead, *behind], results.recipe.data.images)
+    shown = show_images(data, captions, [*ahead, *behind], results.recipe.data.images)
     difference = ours - other
     counts = [int(found.sum()) for found in (difference > _SAME, difference.abs() <= _SAME, difference < -_SAME)]
     names = [results.name_of(system) for system in systems]
@@ -80,29 +84,18 @@ def most_apart(differences: Tensor) -> tuple[list[int], list[int]]:
     return furthest(differences, MOST_AHEAD), furthest(-differences, MOST_BEHIND)
 
 
-def show_images(data: CaptionData, captioners: Mapping[str, Captioner], numbers: Sequence[int], folder: str) -> list[Shown]:
-    """Test images by their numbers: pictures, references, and captions by a captioner of each objective with their rewards."""
-    if not numbers:
-        return []
-    captions: dict[str, list[Written]] = {}
-    for objective, captioner in captioners.items():
-        part = number_test(data, captioner.vocabulary)
-        found = captioner.caption(np.asarray(part.captioned.features[np.array(numbers)]))
-        captions[objective] = [
-            Written(objective, said.text, _rewards(said.words, part.references[number]))
-            for number, said in zip(numbers, found, strict=True)
-        ]
-    named = part.captioned.captions
+def show_images(data: CaptionData, outputs: Mapping[str, Sequence[Any]], numbers: Sequence[int], folder: str) -> list[Shown]:
+    """Test images by their numbers: pictures, references, and the captions of each objective's run with their rewards."""
+    named = read_parts(data).tested.captions
     return [
-        Shown(named.images[number], _picture(data, named.images[number], folder), named.captions[number], several)
-        for number, *several in zip(numbers, *captions.values(), strict=True)
+        Shown(
+            named.images[number],
+            _picture(data, named.images[number], folder),
+            named.captions[number],
+            [Written(objective, said[number]["text"], said[number]["rewards"]) for objective, said in outputs.items()],
+        )
+        for number in numbers
     ]
-
-
-def _rewards(words: Sequence[str], references: Sequence[Sequence[str]]) -> list[float]:
-    """Of a caption against each reference alone."""
-    found: list[float] = translation_statistics([words] * len(references), [[one] for one in references])[:, _REWARD].tolist()
-    return found
 
 
 def _picture(data: CaptionData, image: str, folder: str) -> Picture | None:

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from softq.report import paper
-from softq.report.captioning_results import PAPERS, CaptioningResults, CaptioningVariant, share_of_ceiling
-from softq.report.curves import BOUND, LOOKS, Panel, curves_of, figure_of_temperatures, flat, learning_of, places, scores_of
+from softq.report.captioning_results import (
+    PAPERS,
+    CaptioningResults,
+    CaptioningVariant,
+    share_of_ceiling,
+)
+from softq.report.curves import (
+    BOUND,
+    LOOKS,
+    Panel,
+    curves_of,
+    figure_of_temperatures,
+    flat,
+    learning_of,
+    places,
+    scores_of,
+)
 from softq.report.figures import Series
 from softq.report.page import Figure
 from softq.report.sentence_tables import several_seeds

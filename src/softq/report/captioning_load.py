@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from softq.evaluate import CAPTION_METRICS
+from softq.metrics import CAPTION_METRICS
 from softq.report.captioning_examples import study_of
 from softq.report.captioning_results import CaptioningResults, CaseStudy, best_of_each
 from softq.report.parsing_load import mean_and_range
 from softq.report.runs import RunSummary
-from softq.report.systems_load import Members, complete, judge_by, origin, read_systems, test_rows, tests_by
+from softq.report.systems_load import (
+    Members,
+    complete,
+    judge_by,
+    origin,
+    read_systems,
+    test_rows,
+    tests_by,
+)
 from softq.sweep import SWEEP, Sweep, read_recipe
 from softq.tasks import Task
 from softq.tasks.captioning_data import read_parts
@@ -33,15 +41,15 @@ def captioning_results(task: Task, sweep: Sweep, folder: Path, scale: str, runs:
     if Path(images).is_absolute():  # where it lies is of no use to others
         known["recipe_text"] = known["recipe_text"].replace(images, Path(images).name)
     results = CaptioningResults(runs=runs, **known)
-    results = complete(task, results, lambda found: _from_data(task, found, members))
+    results = complete(task, results, lambda found: _from_data(found, members))
     return dataclasses.replace(results, no_study="its images and captions cannot be read here") if results.missing else results
 
 
-def _from_data(task: Task, results: CaptioningResults, members: Members) -> dict[str, Any]:
+def _from_data(results: CaptioningResults, members: Members) -> dict[str, Any]:
     """The fields that need the data."""
     parts = read_parts(results.recipe.data)
     chosen = results.chosen()
-    rows = test_rows(task, [system for system, _ in chosen], members)  # of these alone: each has to caption the test part again
+    rows = test_rows([system for system, _ in chosen], members)
     rivals = [best for variant in results.variants() if {"RAML", "SQDML"} <= (best := best_of_each(variant)).keys()]
     study = study_of(results, members, rows)
     return {

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from softq.evaluate import Interval, PairedTest
+from softq.metrics import Interval, PairedTest
 from softq.report import paper
 from softq.report.figures import Picture
 from softq.report.sentence_results import SentenceResults
@@ -171,7 +171,7 @@ def share_of_ceiling(system: CaptioningSystem) -> Interval | None:
 def papers_scores(system: CaptioningSystem) -> paper.CaptioningScores | None:
     """Of Table 1, at a system's temperature.
 
-    >>> from softq.recipe import Objective
+    >>> from softq.lab.recipe import Objective
     >>> papers_scores(System("", (), CaptioningRecipe(objective=Objective("sqdml", 0.9)), {}, {}))
     CaptioningScores(average_reward=10.91, corpus_bleu=27.54)
     """

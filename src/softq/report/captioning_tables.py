@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softq.evaluate import Interval, PairedTest
+from softq.metrics import Interval, PairedTest
 from softq.report import paper
 from softq.report.captioning_results import (
     PAPERS,
@@ -19,7 +19,16 @@ from softq.report.captioning_results import (
     share_of_ceiling,
 )
 from softq.report.page import Column, Table, Value
-from softq.report.sentence_tables import difference, gain_over_ml, measured, other_corpus, paper_title, points, seeds_note, training_table
+from softq.report.sentence_tables import (
+    difference,
+    gain_over_ml,
+    measured,
+    other_corpus,
+    paper_title,
+    points,
+    seeds_note,
+    training_table,
+)
 from softq.report.systems import bare, percent
 
 CIDER = "cider_d"

@@ -6,11 +6,23 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report import classification_figures as figures
-from softq.report.classification_results import Best, Cell, ClassificationResults, Comparison, Sweep, at
+from softq.report.classification_results import (
+    Best,
+    Cell,
+    ClassificationResults,
+    Comparison,
+    Sweep,
+    at,
+)
 from softq.report.page import Column, Figure, Section, Table, Value
-from softq.report.paper import CLASSIFICATION_BEST_TAU, CLASSIFICATION_LARGEST_TAU, CLASSIFICATION_REPETITIONS, CLASSIFICATION_SETUP
+from softq.report.paper import (
+    CLASSIFICATION_BEST_TAU,
+    CLASSIFICATION_LARGEST_TAU,
+    CLASSIFICATION_REPETITIONS,
+    CLASSIFICATION_SETUP,
+)
 from softq.targets import ObjectiveName
 
 __all__ = ["Cell", "ClassificationResults", "Comparison", "section"]

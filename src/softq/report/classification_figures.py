@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.classification_results import ClassificationResults, Split, Sweep, at
 from softq.report.figures import Canvas, Look, Series, describe, temperature_axis
 from softq.report.page import Column, Figure, Table, Value

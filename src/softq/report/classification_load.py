@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from softq.kernels import perceptrons
+from softq.lab.run import CELLS, ENVIRONMENT, TIMINGS, RunFolder, read_json
+from softq.neural import perceptrons
 from softq.report.classification import AGREEMENT_TAUS, TUNED
 from softq.report.classification_results import Cell, ClassificationResults, Comparison
 from softq.report.classification_results import Sweep as Range
 from softq.report.paper import ClassificationSetup
-from softq.run import CELLS, ENVIRONMENT, TIMINGS, RunFolder, read_json
 from softq.sweep import SWEEP, Grid, Sweep, SweepCell, read_recipe
 from softq.targets import ObjectiveName
 from softq.tasks import Task

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from softq.evaluate import Interval, mean_interval
+from softq.metrics import Interval, mean_interval
 from softq.report.paper import ClassificationSetup
 from softq.targets import ObjectiveName
 from softq.theory import TheoryRow, TheoryTable

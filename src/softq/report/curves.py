@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.figures import Canvas, Look, Series, describe, temperature_axis
 from softq.report.page import Column, Figure, Table
 from softq.report.runs import RunSummary, learning_curves

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softq.errors import DependencyError
-from softq.evaluate import Interval
+from softq.metrics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from softq.errors import DataError, RecipeError
-from softq.recipe import read_toml
+from softq.lab.recipe import read_toml
+from softq.lab.run import CELLS, METRICS, RECIPE, RunFolder
 from softq.report.captioning import section as captioning_section
 from softq.report.captioning_load import captioning_results
 from softq.report.classification import section as classification_section
@@ -23,7 +24,6 @@ from softq.report.parsing_load import parsing_results
 from softq.report.runs import RunSummary, runs_section
 from softq.report.translation import section as translation_section
 from softq.report.translation_load import translation_results
-from softq.run import CELLS, METRICS, RECIPE, RunFolder
 from softq.sweep import SWEEP, Sweep, read_sweep
 from softq.tasks import TASKS, Task
 from softq.tasks.base import show_settings

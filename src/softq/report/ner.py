@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from softq.evaluate import Interval
-from softq.features import FINKEL
+from softq.linear.features import FINKEL
+from softq.metrics import Interval
 from softq.report import ner_figures as figures
 from softq.report import ner_tables as tables
 from softq.report.ner_results import NerResults, NerSystem, method_of
 from softq.report.page import Figure, Section, Table
 from softq.report.paper import NER_BEST_TAU, NER_SENTENCES
-from softq.report.sweep_words import file_words, gain_words, judging_words, score_words, section_of, temperature_finding
+from softq.report.sweep_words import (
+    file_words,
+    gain_words,
+    judging_words,
+    score_words,
+    section_of,
+    temperature_finding,
+)
 
 __all__ = ["NerResults", "section"]
 

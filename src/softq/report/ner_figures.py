@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.curves import GREY, Panel, figure_of_temperatures, flat, numbers, words
 from softq.report.figures import Canvas, Look, Series, plain
 from softq.report.ner_results import NerResults, NerSystem, method_of

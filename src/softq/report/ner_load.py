@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from softq.data.tags import convert
-from softq.evaluate import (
+from softq.lab.run import RunFolder
+from softq.metrics import (
     SPAN_METRICS,
     KindScores,
     SpanScores,
@@ -20,13 +20,9 @@ from softq.evaluate import (
 )
 from softq.report.ner_results import Judged, Kind, NerResults, NerSystem
 from softq.report.systems_load import Members, bootstrap, complete, judge_all, origin, read_systems
-from softq.run import RunFolder
 from softq.sweep import SWEEP, Sweep, SweepCell, read_recipe
-from softq.tagging import Tagger
 from softq.tasks import Task
-from softq.tasks.base import best_models
 from softq.tasks.ner_data import bayes_statistics, label, read_corpora
-from softq.tasks.ner_learner import Problem
 from softq.tasks.ner_recipe import Data, NerRecipe
 
 _FIXED = (2, 4)  # columns of statistics that the test part decides alone: entities and tokens
@@ -44,7 +40,7 @@ def ner_results(task: Task, sweep: Sweep, folder: Path, scale: str) -> NerResult
         choices=_choices(sweep, systems),
         **origin(base, systems, sweep, folder, scale),
     )
-    return complete(task, results, lambda found: _from_data(task, found, members))
+    return complete(task, results, lambda found: _from_data(found, members))
 
 
 def kind_of(recipes: Sequence[NerRecipe]) -> Kind:
@@ -67,12 +63,12 @@ def _choices(sweep: Sweep, systems: Sequence[NerSystem]) -> list[tuple[str, str]
 # --- data -----------------------------------------------------------------------------------------------
 
 
-def _from_data(task: Task, results: NerResults, members: Members) -> dict[str, Any]:
+def _from_data(results: NerResults, members: Members) -> dict[str, Any]:
     """The fields that need the data."""
     corpora = read_corpora(results.recipe.data)
     parts = {"train": corpora.train, "dev": corpora.dev and corpora.dev.sentences, "test": corpora.test and corpora.test.sentences}
     found: dict[str, Any] = {"sentences": {name: len(sentences) for name, sentences in parts.items() if sentences}}
-    found["judged"] = judge_all(task, results, members, judge)
+    found["judged"] = judge_all(results, members, judge)
     if results.kind == "world":
         found["bayes"] = {data: _bayes(data) for data in dict.fromkeys(system.recipe.data for system, _ in results.pairs())}
     estimated = [system.recipe for system, _ in results.pairs() if system.recipe.annotations.weights != "uniform"]
@@ -99,11 +95,9 @@ def _bayes(data: Data) -> dict[str, float]:
 
 def _by_kind(recipe: NerRecipe, member: SweepCell) -> dict[str, KindScores]:
     """Scores of each type of entity, {} where there is no test part with true labels."""
-    problem = Problem.of(recipe)
-    corpora = problem.prepared.corpora
-    part, matrix = (corpora.test, problem.prepared.test) if corpora.test is not None else (corpora.dev, problem.prepared.dev)
-    if part is None or matrix is None:
+    corpora = read_corpora(recipe.data)
+    part = corpora.test or corpora.dev
+    if part is None:
         return {}
-    tagger, _ = Tagger.from_tensors(best_models(RunFolder(member.run)))
-    predicted = [convert(labels, problem.trained_scheme, corpora.scheme) for labels in tagger.decode(matrix, recipe.model.decoding)]
+    predicted = RunFolder(member.run).outputs()
     return SpanScores.of(span_statistics(part.gold, predicted, corpora.scheme)).kinds

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
-from softq.data.annotators import AnnotatorRow
-from softq.evaluate import Interval, KindScores
+from softq.annotators.reliability import AnnotatorRow
+from softq.metrics import Interval, KindScores
 from softq.report.systems import SweepResults, System, bare_settings
 from softq.tasks.ner_recipe import Data, NerRecipe
 

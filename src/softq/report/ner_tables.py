@@ -6,12 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from softq.data.annotators import AnnotatorRow
-from softq.data.worlds import ANNOTATORS
-from softq.evaluate import Interval
+from softq.annotators.reliability import AnnotatorRow
+from softq.lab.worlds.entities import ANNOTATORS
+from softq.metrics import Interval
 from softq.report.ner_results import Judged, NerResults, NerSystem, method_of
 from softq.report.page import Column, Table, Value
-from softq.report.paper import NER_BEST_TAU, NER_EXACT_MATCH_ML, NER_EXACT_MATCH_RAML, NER_ML, NER_RAML, NerScores
+from softq.report.paper import (
+    NER_BEST_TAU,
+    NER_EXACT_MATCH_ML,
+    NER_EXACT_MATCH_RAML,
+    NER_ML,
+    NER_RAML,
+    NerScores,
+)
 from softq.report.systems import Variant, bare, of_tau, percent
 from softq.tasks.ner_recipe import NerRecipe
 

@@ -15,9 +15,18 @@ from typing import Any
 import jinja2
 
 from softq.errors import DataError
-from softq.evaluate import Interval
-from softq.report.figures import DARK, DARK_PHONE, LIGHT, LIGHT_PHONE, PHONE_WIDTH, Canvas, Picture, render
-from softq.run import write_atomically
+from softq.lab.run import write_atomically
+from softq.metrics import Interval
+from softq.report.figures import (
+    DARK,
+    DARK_PHONE,
+    LIGHT,
+    LIGHT_PHONE,
+    PHONE_WIDTH,
+    Canvas,
+    Picture,
+    render,
+)
 
 MISSING = "–"
 

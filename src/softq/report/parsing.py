@@ -9,7 +9,13 @@ from softq.report import parsing_tables as tables
 from softq.report.page import Figure, Section, Table
 from softq.report.paper import PARSING_BEST_TAU, PARSING_SENTENCES
 from softq.report.parsing_results import ParsingResults, ParsingSystem
-from softq.report.sweep_words import counted, file_words, judging_words, section_of, temperature_finding
+from softq.report.sweep_words import (
+    counted,
+    file_words,
+    judging_words,
+    section_of,
+    temperature_finding,
+)
 from softq.report.systems import bare_settings
 
 __all__ = ["ParsingResults", "section"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.curves import GREY, Panel, figure_of_temperatures, flat, learning_of
 from softq.report.figures import Look, Series
 from softq.report.page import Figure

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from softq.evaluate import ATTACHMENT_METRICS, ATTACHMENT_STATISTICS, Interval
+from softq.metrics import ATTACHMENT_METRICS, ATTACHMENT_STATISTICS, Interval
 from softq.report.parsing_results import Judged, ParsingResults
 from softq.report.runs import RunSummary
 from softq.report.systems_load import Members, bootstrap, complete, judge_all, origin, read_systems
@@ -31,7 +31,7 @@ def parsing_results(task: Task, sweep: Sweep, folder: Path, scale: str, runs: Se
     base, _ = read_recipe(task, folder / SWEEP)
     systems, members = read_systems(base, sweep, mean_and_range)
     results = ParsingResults(runs=runs, **origin(base, systems, sweep, folder, scale))
-    return complete(task, results, lambda found: _from_data(task, found, members))
+    return complete(task, results, lambda found: _from_data(found, members))
 
 
 def mean_and_range(values: Sequence[float]) -> Interval:
@@ -44,14 +44,14 @@ def mean_and_range(values: Sequence[float]) -> Interval:
     return Interval(mean, min(values), max(values)) if len(values) > 1 else Interval(mean)
 
 
-def _from_data(task: Task, results: ParsingResults, members: Members) -> dict[str, Any]:
+def _from_data(results: ParsingResults, members: Members) -> dict[str, Any]:
     """The fields that need the data."""
     corpora = read_corpora(results.recipe.data)
     parts = {"train": corpora.train, "dev": corpora.dev, "test": corpora.test}
     worlds = dict.fromkeys(system.recipe.data for system, _ in results.pairs() if not system.recipe.data.train)
     return {
         "sentences": {name: len(sentences) for name, sentences in parts.items() if sentences},
-        "judged": judge_all(task, results, members, judge),
+        "judged": judge_all(results, members, judge),
         "bayes": {data: _bayes(data) for data in worlds},
         "annotators": [] if results.recipe.data.train else _annotators(corpora),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.runs import RunSummary
 from softq.report.systems import SweepResults, System, Variant
 from softq.tasks.parsing_recipe import Data, ParsingRecipe

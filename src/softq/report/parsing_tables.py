@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.page import Column, Table, Value
 from softq.report.paper import (
     PARSING_BEST_TAU,

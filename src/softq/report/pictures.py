@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from softq.data.scene_grammar import Scene
-from softq.data.scene_pictures import render
+from softq.lab.worlds import Scene
+from softq.lab.worlds.scene_pictures import render
 from softq.report.figures import Picture
 
 Array = np.ndarray[Any, Any]

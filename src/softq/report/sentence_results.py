@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from softq.evaluate import Interval, PairedTest
-from softq.recipe import flag_names
+from softq.lab.recipe import flag_names
+from softq.metrics import Interval, PairedTest
 from softq.report.runs import RunSummary
 from softq.report.systems import R, SweepResults, System, Variant
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.page import Column, Table, Value
 from softq.report.sentence_results import SentenceResults
 from softq.report.systems import R, System, Variant, bare, percent

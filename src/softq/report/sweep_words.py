@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.page import Part, Section, show
 from softq.report.systems import R, SweepResults, System, Variant, bare_settings, percent
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from softq.evaluate import Interval
+from softq.metrics import Interval
 from softq.report.page import Value
 from softq.tasks.base import Recipe, show_settings
 from softq.tasks.files import NamesFiles

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from softq.errors import SoftqError
-from softq.evaluate import Interval, PairedTest, paired_bootstrap, paired_test
+from softq.lab.run import ENVIRONMENT, TIMINGS, RunFolder, read_json
+from softq.metrics import Interval, PairedTest, paired_bootstrap, paired_test
 from softq.report.sentence_results import Judged
 from softq.report.systems import R, SweepResults, System
-from softq.run import ENVIRONMENT, TIMINGS, RunFolder, read_json
 from softq.sweep import SWEEP, Sweep, SweepCell
 from softq.tasks import Task
-from softq.tasks.base import best_models, cell_recipe
+from softq.tasks.base import cell_recipe
 
 Metric = Callable[[Tensor], Tensor]
 Members = Mapping[str, Sequence[SweepCell]]  # the models of each system, by its name
@@ -94,23 +94,18 @@ def without_places(text: str, recipes: Sequence[Any]) -> str:
     return text
 
 
-def judge_all(task: Task, results: SweepResults[R], members: Members, judge: Callable[[Tensor, Tensor | None], J]) -> dict[str, J]:
+def judge_all(results: SweepResults[R], members: Members, judge: Callable[[Tensor, Tensor | None], J]) -> dict[str, J]:
     """What ``judge`` says of each system shown and what it is compared with, from their statistics ``[seeds, sentences, D]``."""
-    statistics = test_rows(task, [system for system, _ in results.pairs()], members)
+    statistics = test_rows([system for system, _ in results.pairs()], members)
     return {
         system.name: judge(statistics[system.name], None if against in (None, system) else statistics[against.name])
         for system, against in results.pairs()
     }
 
 
-def test_rows(task: Task, systems: Sequence[System[R]], members: Members) -> dict[str, Tensor]:
-    """Statistics ``[seeds, sentences, D]`` of each system's test sentences, by its name; each of its models has to say them again."""
-    return {
-        system.name: torch.cat(
-            [task.test_statistics([system.recipe], best_models(RunFolder(one.run)), [0]) for one in members[system.name]]
-        )
-        for system in systems
-    }
+def test_rows(systems: Sequence[System[R]], members: Members) -> dict[str, Tensor]:
+    """Statistics ``[seeds, sentences, D]`` of each system's test sentences, by its name."""
+    return {system.name: torch.stack([one.test_statistics() for one in members[system.name]]) for system in systems}
 
 
 def judge_by(metrics: Mapping[str, Metric], ours: Tensor, theirs: Tensor | None) -> Judged:

@@ -8,7 +8,13 @@ from softq.report import translation_figures as figures
 from softq.report import translation_tables as tables
 from softq.report.page import Figure, Section, Table, show
 from softq.report.paper import TRANSLATION_SENTENCES, TRANSLATION_SETUP
-from softq.report.sweep_words import counted, file_words, judging_words, section_of, temperature_finding
+from softq.report.sweep_words import (
+    counted,
+    file_words,
+    judging_words,
+    section_of,
+    temperature_finding,
+)
 from softq.report.systems import bare_settings, percent
 from softq.report.translation_results import (
     BEST_TAU,

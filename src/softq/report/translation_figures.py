@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from softq.report.curves import BOUND, GREY, LOOKS, Panel, curves_of, figure_of_temperatures, flat, gains_of, learning_of, places, scores_of
+from softq.report.curves import (
+    BOUND,
+    GREY,
+    LOOKS,
+    Panel,
+    curves_of,
+    figure_of_temperatures,
+    flat,
+    gains_of,
+    learning_of,
+    places,
+    scores_of,
+)
 from softq.report.figures import Look, Series
 from softq.report.page import Figure
 from softq.report.translation_results import (

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from softq.data.bitext import Bitext
-from softq.evaluate import TRANSLATION_METRICS, translation_statistics
+from softq.formats.bitext import Bitext
+from softq.metrics import TRANSLATION_METRICS, translation_statistics
 from softq.report.parsing_load import mean_and_range
 from softq.report.runs import RunSummary
 from softq.report.systems_load import Members, complete, judge_by, origin, read_systems, test_rows
@@ -33,15 +33,15 @@ def translation_results(task: Task, sweep: Sweep, folder: Path, scale: str, runs
     base, _ = read_recipe(task, folder / SWEEP)
     systems, members = read_systems(base, sweep, mean_and_range)
     results = TranslationResults(runs=runs, **origin(base, systems, sweep, folder, scale))
-    return complete(task, results, lambda found: _from_data(task, found, members))
+    return complete(task, results, lambda found: _from_data(found, members))
 
 
-def _from_data(task: Task, results: TranslationResults, members: Members) -> dict[str, Any]:
+def _from_data(results: TranslationResults, members: Members) -> dict[str, Any]:
     """The fields that need the data."""
     corpora = read_corpora(results.recipe.data)
     parts = {"train": corpora.train, "dev": corpora.dev, "test": corpora.test}
     chosen = results.chosen()
-    rows = test_rows(task, [system for system, _ in chosen], members)  # of these alone: each has to translate the test part again
+    rows = test_rows([system for system, _ in chosen], members)
     worlds = dict.fromkeys(system.recipe.data for system, _ in chosen if not system.recipe.data.train)
     return {
         "sentences": {name: len(part) for name, part in parts.items() if part is not None},
@@ -60,6 +60,6 @@ def _bayes(data: Data, test: Bitext) -> dict[str, float]:
     world, reward = world_of(data), SentenceBLEU()
     best = [world.bayes(source, reward) for source in test.sources]
     references = [[reference.split() for reference in several] for several in test.references]
-    sums = translation_statistics([one.translation.split() for one in best], references).sum(0)
+    sums = translation_statistics([one.text.split() for one in best], references).sum(0)
     scores = {name: float(metric(sums)) for name, metric in TRANSLATION_METRICS.items()}
     return scores | {"expected_reward": statistics.fmean(one.reward for one in best)}

@@ -12,7 +12,16 @@ from softq.report.paper import (
     TRANSLATION_OTHERS,
     TRANSLATION_RAML,
 )
-from softq.report.sentence_tables import difference, gain_over_ml, measured, other_corpus, paper_title, points, seeds_note, training_table
+from softq.report.sentence_tables import (
+    difference,
+    gain_over_ml,
+    measured,
+    other_corpus,
+    paper_title,
+    points,
+    seeds_note,
+    training_table,
+)
 from softq.report.systems import bare, of_tau, percent
 from softq.report.translation_results import (
     BEST_TAU,

@@ -1,23 +1,36 @@
-"""Rewards r(y, y*). Those that split over the parts of an output give exact targets, the others weigh sampled candidates."""
+"""Rewards r(y, y*).
+
+Those that split over the parts of an output give exact targets, the others weigh candidates.
+"""
 
 from softq.rewards.base import Reward
 from softq.rewards.bleu import BLEUStatistics, MultiReferenceBLEU, SentenceBLEU
-from softq.rewards.function import Callable
+from softq.rewards.function import FromFunction
 from softq.rewards.names import named_reward
 from softq.rewards.overlap import ChrF, NegativeEditDistance, RougeL
-from softq.rewards.parts import Attachment, ExactMatch, Matrix, NegativeHamming, PartReward, TokenAccuracy, TokenReward
+from softq.rewards.parts import (
+    Attachment,
+    ExactMatch,
+    Matrix,
+    NegativeHamming,
+    PartReward,
+    TokenAccuracy,
+    TokenReward,
+)
+from softq.rewards.precomputed import Precomputed
 
 __all__ = [
     "Attachment",
     "BLEUStatistics",
-    "Callable",
     "ChrF",
     "ExactMatch",
+    "FromFunction",
     "Matrix",
     "MultiReferenceBLEU",
     "NegativeEditDistance",
     "NegativeHamming",
     "PartReward",
+    "Precomputed",
     "Reward",
     "RougeL",
     "SentenceBLEU",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from softq.errors import RewardError, ShapeError
@@ -15,11 +14,12 @@ from softq.sentences import Sentences, aligned, check_sentences, check_tokens
 class Reward(ABC):
     """r(y, y*): how good output y is where y* is right. Higher is better.
 
-    Called on token sequences, it scores every candidate of an example against every reference of that example.
+    Called on token sequences, it scores every candidate of an example against every reference of
+    that example.
     """
 
     decomposes: ClassVar[bool] = False
-    """Whether it is a sum over the parts of an output, so that targets over all outputs are exact."""
+    """Whether it is a sum over parts of an output, so that targets over all outputs are exact."""
 
     pairwise: ClassVar[bool] = True
     """Whether there is one value per reference, or one for all references together."""
@@ -32,16 +32,21 @@ class Reward(ABC):
     @property
     @abstractmethod
     def bound(self) -> float:
-        """R of Theorem 1, the largest difference between two rewards; ``math.inf`` if there is none.
+        """R of Theorem 1, the largest difference between two rewards, or ``math.inf``.
 
         Of a reward that decomposes it is that of one part: n tokens have n times as much.
         """
 
     @abstractmethod
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
-        """Rewards of checked candidates ``[B, S, L]`` against references ``[B, R, M]``: float64 ``[B, S, R]``."""
+        """Rewards of checked sentences: candidates ``[B, S, L]``, references ``[B, R, M]``.
 
-    def __call__(self, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> Tensor:
+        Float64 ``[B, S, R]``.
+        """
+
+    def __call__(
+        self, candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor
+    ) -> Tensor:
         """Reward of every candidate against every reference of its example.
 
         Args:
@@ -51,7 +56,8 @@ class Reward(ABC):
             ref_lengths: ``[B, R]``; -1 marks a reference that is missing.
 
         Returns:
-            float64 ``[B, S, R]`` (``[B, S, 1]`` if not ``pairwise``) in natural units, 0 where either is missing.
+            float64 ``[B, S, R]`` (``[B, S, 1]`` if not ``pairwise``) in natural units, 0 where
+            either is missing.
 
         """
         return self.checked_score(*check_pair(candidates, lengths, references, ref_lengths))
@@ -62,13 +68,16 @@ class Reward(ABC):
         want = (*candidates.lengths.shape, references.lengths.shape[1] if self.pairwise else 1)
         if not isinstance(found, Tensor) or found.shape != want:
             got = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise RewardError(f"{type(self).__name__}.score must return a tensor of shape {list(want)}, [B, S, R], got {got}")
+            raise RewardError(
+                f"{type(self).__name__}.score must return a tensor of shape {list(want)}, "
+                f"[B, S, R], got {got}"
+            )
         bad = ~found.isfinite()
         if bool(bad.any()):
             b, s, r = bad.nonzero()[0].tolist()
             raise RewardError(
-                f"{type(self).__name__}.score must return finite numbers, got {float(found[b, s, r])} for example {b}, candidate {s}, "
-                f"reference {r}"
+                f"the reward {self.signature!r} must return finite numbers, got "
+                f"{float(found[b, s, r])} for example {b}, candidate {s}, reference {r}"
             )
         return found.detach().double()
 
@@ -76,7 +85,9 @@ class Reward(ABC):
         return f"{type(self).__name__}({self.signature})"
 
 
-def check_pair(candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor) -> tuple[Sentences, Sentences]:
+def check_pair(
+    candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor
+) -> tuple[Sentences, Sentences]:
     """Candidates and references that fit together, of one type and on one device."""
     cands = check_sentences("candidates", Sentences(candidates, lengths))
     refs = check_sentences("references", Sentences(references, ref_lengths))
@@ -92,8 +103,3 @@ def check_pair(candidates: Tensor, lengths: Tensor, references: Tensor, ref_leng
 def both_present(candidates: Sentences, references: Sentences) -> Tensor:
     """Bool ``[B, S, R]``: neither the candidate nor the reference is missing."""
     return candidates.present.unsqueeze(2) & references.present.unsqueeze(1)
-
-
-def as_float(counts: Tensor) -> Tensor:
-    """Counts as float64 rewards."""
-    return counts.to(torch.float64)

@@ -1,8 +1,13 @@
-"""Rewards by the names that commands and arguments have for them."""
+"""Rewards by the names that users write: options of commands, keys of recipes, arguments, pages.
+
+Whatever takes a reward by its name reads it here, so that a name means the same everywhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
 
 from softq.errors import RewardError
 from softq.rewards.base import Reward
@@ -10,24 +15,52 @@ from softq.rewards.bleu import SentenceBLEU
 from softq.rewards.overlap import ChrF, NegativeEditDistance, RougeL
 from softq.rewards.parts import ExactMatch, NegativeHamming, TokenAccuracy
 
-REWARD_NAMES: dict[str, type[Reward]] = {
-    "bleu": SentenceBLEU,
-    "chrf": ChrF,
-    "rouge-l": RougeL,
-    "edit": NegativeEditDistance,
-    "hamming": NegativeHamming,
-    "accuracy": TokenAccuracy,
-    "exact": ExactMatch,
+
+class RewardName(StrEnum):
+    """The names."""
+
+    bleu = "bleu"
+    chrf = "chrf"
+    rouge_l = "rouge-l"
+    edit = "edit"
+    hamming = "hamming"
+    accuracy = "accuracy"
+    exact = "exact"
+
+
+class NamedReward(NamedTuple):
+    """What stands behind a name."""
+
+    factory: type[Reward]  # what it says of itself holds here too: whether it decomposes, its parts
+    title: str
+
+
+REWARDS: dict[str, NamedReward] = {
+    RewardName.bleu: NamedReward(SentenceBLEU, "sentence BLEU"),
+    RewardName.chrf: NamedReward(ChrF, "chrF"),
+    RewardName.rouge_l: NamedReward(RougeL, "ROUGE-L"),
+    RewardName.edit: NamedReward(NegativeEditDistance, "minus edit distance"),
+    RewardName.hamming: NamedReward(NegativeHamming, "minus Hamming distance"),
+    RewardName.accuracy: NamedReward(TokenAccuracy, "words in their place"),
+    RewardName.exact: NamedReward(ExactMatch, "exact match"),
 }
-"""What `named_reward` knows."""
+
+SHORT_NAMES = {"rouge": RewardName.rouge_l}
+"""What some commands write instead."""
 
 
 def named_reward(name: str, words: Sequence[str] | None = None) -> Reward:
-    """The reward of a name, on token numbers; chrF spells them with these words, or takes each for one character.
+    """The reward of a name, on token ids.
+
+    Args:
+        name: one of `REWARDS`.
+        words: the text of each token id, with which chrF spells a sentence; without them it takes
+            each token for one character.
 
     >>> named_reward("rouge-l").signature
     'rouge-l:beta=1.0'
+
     """
-    if name not in REWARD_NAMES:
-        raise RewardError(f"reward must be one of {', '.join(REWARD_NAMES)}, got {name!r}")
-    return ChrF(words) if name == "chrf" else REWARD_NAMES[name]()
+    if name not in REWARDS:
+        raise RewardError(f"reward must be one of {', '.join(REWARDS)}, got {name!r}")
+    return ChrF(words) if name == RewardName.chrf else REWARDS[name].factory()

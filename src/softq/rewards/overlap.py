@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softq.checks import check_count
 from softq.errors import RewardError
-from softq.kernels.edits import common_subsequence, edit_distance
 from softq.kernels.jit import as_array
-from softq.kernels.overlap import ngram_matches
-from softq.rewards.base import Reward, as_float
+from softq.kernels.text.pairs import common_subsequence, edit_distance, ngram_matches
+from softq.rewards.base import Reward
 from softq.sentences import Sentences, check_tokens
 
 
 class NegativeEditDistance(Reward):
-    """Minus the Levenshtein distance: insertions, deletions and substitutions at one each (Norouzi et al. 2016).
+    """Minus the Levenshtein distance: insertions, deletions and substitutions at one each.
 
     >>> candidates, lengths = Sentences.pack([[[1, 2, 3], [1, 3]]])
     >>> refs, ref_lengths = Sentences.pack([[[1, 2, 3, 4]]])
@@ -27,23 +27,21 @@ class NegativeEditDistance(Reward):
     tensor([-1., -2.], dtype=torch.float64)
     """
 
-    @property
-    def signature(self) -> str:
-        return "negative-edit-distance"
-
-    @property
-    def bound(self) -> float:
-        return math.inf
+    signature = "negative-edit-distance"
+    bound = math.inf
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
-        return 0.0 - as_float(edit_distance(*candidates, *references))
+        return 0.0 - edit_distance(*candidates, *references).double()
 
 
 class RougeL(Reward):
-    """ROUGE-L: F-measure of the longest common subsequence, in 0..1, as rouge-score computes it on given tokens (no stemming).
+    """ROUGE-L: F-measure of the longest common subsequence, in 0..1.
+
+    As rouge-score computes it on given tokens, without stemming.
 
     Args:
-        beta: weight of recall against precision; 1 in rouge-score, 1.2 in the tools of image captioning.
+        beta: weight of recall against precision; 1 in rouge-score, 1.2 in the tools of image
+            captioning.
 
     >>> candidates, lengths = Sentences.pack([[[1, 2, 3, 4], [1, 4]]])
     >>> refs, ref_lengths = Sentences.pack([[[1, 2, 3, 4]]])
@@ -52,6 +50,8 @@ class RougeL(Reward):
 
     """
 
+    bound = 1.0
+
     def __init__(self, beta: float = 1.0) -> None:
         self.beta = _check_beta(beta)
 
@@ -59,12 +59,8 @@ class RougeL(Reward):
     def signature(self) -> str:
         return f"rouge-l:beta={self.beta}"
 
-    @property
-    def bound(self) -> float:
-        return 1.0
-
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
-        common = as_float(common_subsequence(*candidates, *references))
+        common = common_subsequence(*candidates, *references).double()
         precision = common / candidates.lengths.clamp(min=1).unsqueeze(2)
         recall = common / references.lengths.clamp(min=1).unsqueeze(1)
         return _f_measure(precision, recall, self.beta)
@@ -73,11 +69,13 @@ class RougeL(Reward):
 class ChrF(Reward):
     """chrF: F-measure of character n-grams, in 0..1 (sacreBLEU gives it in 0..100).
 
-    Precision and recall are means over the orders of which both sides have n-grams (sacreBLEU's effective order).
+    Precision and recall are means over the orders of which both sides have n-grams (sacreBLEU's
+    effective order).
 
     Args:
-        vocab: the text of each token number. Candidate and reference are put together from it, without white space,
-            as chrF wants it. If not given, each token is taken for one character.
+        vocab: the text of each token number. Candidate and reference are put together from it,
+            without white space, as chrF wants it. If not given, each token is taken for one
+            character.
         order: longest character n-grams.
         beta: weight of recall against precision.
 
@@ -89,10 +87,12 @@ class ChrF(Reward):
 
     """
 
-    def __init__(self, vocab: Sequence[str] | None = None, *, order: int = 6, beta: float = 2.0) -> None:
-        if isinstance(order, bool) or not isinstance(order, int) or order < 1:
-            raise RewardError(f"order must be a whole number from 1, got {order!r}")
-        self.order = order
+    bound = 1.0
+
+    def __init__(
+        self, vocab: Sequence[str] | None = None, *, order: int = 6, beta: float = 2.0
+    ) -> None:
+        self.order = check_count("order", order, RewardError)
         self.beta = _check_beta(beta)
         self.vocab_size = None if vocab is None else len(vocab)
         pieces = ["".join(piece.split()) for piece in vocab or []]
@@ -105,16 +105,14 @@ class ChrF(Reward):
         text = "tokens" if self.vocab_size is None else f"vocab:{self.vocab_size}:{self._digest}"
         return f"chrf:order={self.order}:beta={self.beta}:{text}"
 
-    @property
-    def bound(self) -> float:
-        return 1.0
-
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         if self.vocab_size is not None:
-            candidates, references = self._spell("candidates", candidates), self._spell("references", references)
-        matches = as_float(ngram_matches(*candidates, *references, self.order, union=False))
+            candidates = self._spell("candidates", candidates)
+            references = self._spell("references", references)
+        matches = ngram_matches(*candidates, *references, self.order, union=False).double()
         order = torch.arange(self.order, device=matches.device)
-        have = (candidates.lengths.unsqueeze(2) - order).clamp(min=0).unsqueeze(2)  # n-grams of each order: [B, S, 1, N]
+        # The number of n-grams of each order.
+        have = (candidates.lengths.unsqueeze(2) - order).clamp(min=0).unsqueeze(2)  # [B, S, 1, N]
         want = (references.lengths.unsqueeze(2) - order).clamp(min=0).unsqueeze(1)  # [B, 1, R, N]
         both = (have > 0) & (want > 0)
         orders = both.sum(-1).clamp(min=1)
@@ -126,18 +124,18 @@ class ChrF(Reward):
         """The same sentences as character codes."""
         check_tokens(name, sentences, self.vocab_size)
         tokens, lengths = as_array(sentences.tokens), as_array(sentences.lengths)
-        sizes = np.diff(self._offsets)
         real = np.arange(tokens.shape[-1]) < lengths[..., None]
         words = tokens[real]  # all sentences end to end
-        widths = np.where(real, sizes[np.where(real, tokens, 0)] if len(sizes) else 0, 0).sum(-1)
-        counts = sizes[words]
-        starts = np.repeat(self._offsets[words] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
+        sizes = np.diff(self._offsets)[words]
+        ends = np.concatenate([[0], np.cumsum(sizes)])  # of the characters of each word
+        starts = np.repeat(self._offsets[words] - ends[:-1], sizes)
         text = self._characters[np.arange(len(starts)) + starts]
-        out = np.zeros((*tokens.shape[:-1], int(widths.max(initial=0))), dtype=np.int64)
+        # Up to the end of each sentence, less up to the end of the one before.
+        widths = np.diff(ends[real.sum(-1).cumsum()], prepend=0).reshape(lengths.shape)
+        out = np.zeros((*lengths.shape, int(widths.max(initial=0))), dtype=np.int64)
         out[np.arange(out.shape[-1]) < widths[..., None]] = text
-        device = sentences.tokens.device
-        kept = np.where(lengths < 0, lengths, widths)
-        return Sentences(torch.from_numpy(out).to(device), torch.from_numpy(kept).to(device))
+        made = torch.from_numpy(out), torch.from_numpy(np.where(lengths < 0, lengths, widths))
+        return Sentences(*(part.to(sentences.tokens.device) for part in made))
 
 
 def _f_measure(precision: Tensor, recall: Tensor, beta: float) -> Tensor:

@@ -1,7 +1,8 @@
-"""Rewards that are sums over the parts of the output: classes, labels or arcs (paper, Appendix D.2.2-D.2.3).
+"""Rewards that are sums over the parts of the output: classes, labels or arcs (paper, D.2.2-3).
 
-Sums, not means: a sentence of n tokens earns up to n. Each reward turns the indicator of a reference's parts
-into the reward of every part, r(y, y*) = Σ over the parts of y of ``on_parts(indicator(y*))``.
+Sums, not means: a sentence of n tokens earns up to n. Each reward turns the indicator of a
+reference's parts into the reward of every part, r(y, y*) = Σ over the parts of y of
+``on_parts(indicator(y*))``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import torch
 from torch import Tensor
 
 from softq.errors import DtypeError, OutputError, RewardError, ShapeError
-from softq.kernels.edits import equal, equal_positions
+from softq.kernels.text.pairs import equal, equal_positions
 from softq.numerics import matmul
-from softq.rewards.base import Reward, as_float, both_present
+from softq.rewards.base import Reward, both_present
 from softq.sentences import Sentences
 
 Parts = Literal["classes", "labels", "arcs"]
@@ -30,59 +31,60 @@ class PartReward(Reward):
     decomposes = True
 
     position_free: ClassVar[bool] = False
-    """Whether the reward of a label depends on the right one alone and not on its place, so that a table ``[K, K]`` says all of it."""
+    """Whether a label's reward depends on the right one alone, not on its place.
+
+    Then a table ``[K, K]`` says all of it.
+    """
 
     @abstractmethod
     def on_parts(self, reference: Tensor) -> Tensor:
-        """Reward of each part, shaped like ``reference``, the indicator of the reference's parts; linear in it."""
+        """Reward of each part, shaped like ``reference`` and linear in it.
+
+        That is the indicator of the reference's parts.
+        """
 
 
 class _Match(PartReward):
     """One for each part that is also in the reference."""
 
     position_free = True
-    name: ClassVar[str]
-
-    @property
-    def signature(self) -> str:
-        return self.name
-
-    @property
-    def bound(self) -> float:
-        return 1.0
+    bound = 1.0
 
     def on_parts(self, reference: Tensor) -> Tensor:
         return reference
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
-        return as_float(equal_positions(*candidates, *references))
+        return equal_positions(*candidates, *references).double()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class ExactMatch(_Match):
-    """1 for the right class, 0 for any other: the natural reward of ``Categorical``. On sequences, 1 if all of it is right."""
+    """1 for the right class, 0 for any other: the natural reward of ``Categorical``.
+
+    On sequences, 1 if all of it is right.
+    """
 
     parts = "classes"
-    name = "exact-match"
+    signature = "exact-match"
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
-        return as_float(equal(*candidates, *references) & both_present(candidates, references))
+        return (equal(*candidates, *references) & both_present(candidates, references)).double()
 
 
 class TokenAccuracy(_Match):
     """Number of right labels: the natural reward of label sequences (paper, Appendix D.2.2)."""
 
     parts = "labels"
-    name = "token-accuracy"
+    signature = "token-accuracy"
 
 
 class NegativeHamming(_Match):
     """Minus the number of wrong labels or words (paper, Appendix D.2.4; Norouzi et al. 2016).
 
-    Over outputs of one length it is `TokenAccuracy` less a constant, so its targets are the same. Between sentences of
-    different lengths, each word too many or too few is one wrong word.
+    Over outputs of one length it is `TokenAccuracy` less a constant, so its targets are the same.
+    Between sentences of different lengths, each word too many or too few is one wrong word.
 
     >>> candidates, lengths = Sentences.pack([[[1, 2, 3], [1, 9], [7, 8, 9]]])
     >>> refs, ref_lengths = Sentences.pack([[[1, 2, 3]]])
@@ -91,22 +93,23 @@ class NegativeHamming(_Match):
     """
 
     parts = "labels"
-    name = "negative-hamming"
+    signature = "negative-hamming"
 
     def on_parts(self, reference: Tensor) -> Tensor:
-        return reference - reference.sum(-1, keepdim=True)  # padding has no reference part and stays 0
+        # Padding has no reference part and stays 0.
+        return reference - reference.sum(-1, keepdim=True)
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         longer = torch.maximum(candidates.lengths.unsqueeze(2), references.lengths.unsqueeze(1))
         wrong = longer - equal_positions(*candidates, *references)
-        return 0.0 - as_float(wrong.masked_fill(~both_present(candidates, references), 0))
+        return 0.0 - wrong.masked_fill(~both_present(candidates, references), 0).double()
 
 
 class Attachment(_Match):
-    """Number of right heads, the sum behind UAS: the natural reward of trees (paper, Appendix D.2.3)."""
+    """Number of right heads, the sum behind UAS: the natural reward of trees (paper, D.2.3)."""
 
     parts = "arcs"
-    name = "attachment"
+    signature = "attachment"
 
 
 class _Table(PartReward):
@@ -119,21 +122,31 @@ class _Table(PartReward):
         try:
             table = torch.as_tensor(table).detach()
         except (TypeError, ValueError, RuntimeError) as error:
-            raise DtypeError(f"the reward table must be a tensor [K, K] or a list of K lists of K numbers each, got {table!r}") from error
+            raise DtypeError(
+                "the reward table must be a tensor [K, K] or a list of K lists of K numbers each, "
+                f"got {table!r}"
+            ) from error
         if not table.dtype.is_floating_point:
             if table.dtype == torch.bool or table.dtype.is_complex:
                 raise DtypeError(f"the reward table must hold real numbers, got {table.dtype}")
             table = table.to(torch.get_default_dtype())
         if table.dim() != 2 or table.shape[0] != table.shape[1] or not table.numel():
-            raise ShapeError(f"the reward table must have shape [K, K] (predicted, right), got {list(table.shape)}")
+            raise ShapeError(
+                "the reward table must have shape [K, K] (predicted, right), "
+                f"got {list(table.shape)}"
+            )
         if not bool(torch.isfinite(table).all()):
-            raise RewardError("the reward table must be finite; forbid outputs by -inf scores instead")
+            raise RewardError(
+                "the reward table must be finite; forbid outputs by -inf scores instead"
+            )
         self.table = table
 
     @property
     def signature(self) -> str:
         size = self.table.shape[0]
-        digest = hashlib.sha256(self.table.double().cpu().contiguous().numpy().tobytes()).hexdigest()[:8]
+        digest = hashlib.sha256(
+            self.table.double().cpu().contiguous().numpy().tobytes()
+        ).hexdigest()[:8]
         return f"{self.name}:{size}x{size}:{digest}"
 
     @property
@@ -143,13 +156,18 @@ class _Table(PartReward):
     def on_parts(self, reference: Tensor) -> Tensor:
         if reference.shape[-1] != self.table.shape[0]:
             size = self.table.shape[0]
-            raise ShapeError(f"the reward table is for {size} {self.parts}, the output space has {reference.shape[-1]}")
+            raise ShapeError(
+                f"the reward table is for {size} {self.parts}, "
+                f"the output space has {reference.shape[-1]}"
+            )
         # Padding has no reference part and so no reward: an all-zero row stays zero.
         return matmul(reference, self.table.to(reference).T)
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         width = min(candidates.tokens.shape[2], references.tokens.shape[2])
-        shared = torch.minimum(candidates.lengths.unsqueeze(2), references.lengths.unsqueeze(1)).unsqueeze(3)
+        shared = torch.minimum(
+            candidates.lengths.unsqueeze(2), references.lengths.unsqueeze(1)
+        ).unsqueeze(3)
         real = torch.arange(width, device=shared.device) < shared  # [B, S, R, width]
         predicted = candidates.tokens[..., :width].unsqueeze(2).expand(real.shape)
         right = references.tokens[..., :width].unsqueeze(1).expand(real.shape)
@@ -158,8 +176,9 @@ class _Table(PartReward):
         if bool(bad.any()):
             b, s, r, t = bad.nonzero()[0].tolist()
             raise OutputError(
-                f"the reward table is for {self.parts} 0..{size - 1}, got {int(predicted[b, s, r, t])} predicted and "
-                f"{int(right[b, s, r, t])} right at example {b}, candidate {s}, reference {r}, position {t}"
+                f"the reward table is for {self.parts} 0..{size - 1}, got "
+                f"{int(predicted[b, s, r, t])} predicted and {int(right[b, s, r, t])} right at "
+                f"example {b}, candidate {s}, reference {r}, position {t}"
             )
         cells = (predicted * size + right).masked_fill(~real, 0).long()
         table = self.table.to(device=cells.device, dtype=torch.float64).reshape(-1)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from softq.evaluate import Interval, mean_interval, paired_bootstrap
-from softq.run import CELLS, RunFolder
-from softq.tasks.base import Cell, Task, best_models, cell_recipe
+from softq.lab.run import CELLS, RunFolder
+from softq.metrics import Interval, mean_interval, paired_bootstrap
+from softq.tasks.base import Cell, Task, cell_recipe
 
 RESAMPLES = 1000
 _INTERVALS = ("dev", "test", "gain")  # of a choice
@@ -29,6 +29,12 @@ class SweepCell(NamedTuple):
     grids: tuple[str, ...]
     cell: Cell
     run: Path
+
+    def test_statistics(self) -> Tensor:
+        """Statistics ``[examples, D]`` of the test set, as the run has stored them."""
+        run = RunFolder(self.run)
+        hashes = [row["hash"] for row in run.lines(CELLS)]
+        return run.test_counts().model(hashes.index(self.cell.hash))
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,9 @@ class Choice:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Choice:
-        """The choice that `as_json` wrote; those of old have no settings and no signature."""
+        """The choice that `as_json` wrote."""
         intervals = {name: plain[name] and Interval(*(math.nan if x is None else x for x in plain[name].values())) for name in _INTERVALS}
-        return cls(**{"settings": {}, "signature": "", **plain, **intervals})
+        return cls(**{**plain, **intervals})
 
 
 def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
@@ -74,7 +80,7 @@ def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
                 group = groups.setdefault((grid, member.cell.objective, member.cell.temperature_scaled), {})
                 group.setdefault((member.cell.tau, json.dumps(member.cell.settings)), []).append(member)
     chosen = {name: max(group.values(), key=lambda members: _mean_dev(members)) for name, group in groups.items()}
-    gains = _gains(task, base, chosen)
+    gains = _gains(task, chosen)
     return [
         Choice(
             *name,
@@ -94,7 +100,7 @@ def _mean_dev(members: Sequence[SweepCell]) -> float:
     return sum(member.cell.dev for member in members) / len(members)
 
 
-def _gains(task: Task, base: Any, chosen: Mapping[_Group, Sequence[SweepCell]]) -> dict[_Group, Interval]:
+def _gains(task: Task, chosen: Mapping[_Group, Sequence[SweepCell]]) -> dict[_Group, Interval]:
     """Paired bootstrap of every choice against ML of its grid, or the first there is, on the same resampled test sets.
 
     Choices of the same number of seeds go at a time.
@@ -106,27 +112,20 @@ def _gains(task: Task, base: Any, chosen: Mapping[_Group, Sequence[SweepCell]]) 
     alike: dict[tuple[str, torch.Size], dict[_Group, Tensor]] = {}
     for name, members in chosen.items():
         if name[1] != "ml":
-            ours = _statistics(task, base, members)
+            ours = _statistics(members)
             alike.setdefault((name[0] if name[0] in baselines else first, ours.shape), {})[name] = ours
-    theirs = {grid: _statistics(task, base, baselines[grid]) for grid, _ in alike}
+    theirs = {grid: _statistics(baselines[grid]) for grid, _ in alike}
     gains: dict[_Group, Interval] = {}
     for (grid, shape), others in alike.items():
         if shape[1:] != theirs[grid].shape[1:]:  # another test set
             continue
         generator = torch.Generator().manual_seed(0)  # the same resamples for all
         systems = torch.stack(list(others.values()))
-        intervals = paired_bootstrap(systems, theirs[grid], task.metric_of, resamples=RESAMPLES, generator=generator)
+        intervals = paired_bootstrap(systems, theirs[grid], task.metrics[task.chosen_by], resamples=RESAMPLES, generator=generator)
         gains |= dict(zip(others, intervals, strict=True))
     return gains
 
 
-def _statistics(task: Task, base: Any, members: Sequence[SweepCell]) -> Tensor:
-    """Test statistics ``[seeds, examples, D]`` of cells, run by run."""
-    found = []
-    for member in members:
-        run = RunFolder(member.run)
-        described = run.lines(CELLS)
-        recipes = [cell_recipe(base, row) for row in described]
-        index = [row["hash"] for row in described].index(member.cell.hash)
-        found.append(task.test_statistics(recipes, best_models(run), [index]))
-    return torch.cat(found)
+def _statistics(members: Sequence[SweepCell]) -> Tensor:
+    """Test statistics ``[seeds, examples, D]`` of cells."""
+    return torch.stack([member.test_statistics() for member in members])

@@ -12,12 +12,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from softq.errors import RecipeError, RunError, SoftqError
-from softq.recipe import recipe_hash
-from softq.run import CELLS, RECIPE, RunFolder, as_json, read_json, telling_how_to_go_on
+from softq.lab.recipe import recipe_hash
+from softq.lab.run import CELLS, RECIPE, RunFolder, as_json, read_json
 from softq.sweep.choices import Choice, SweepCell, choose
+from softq.sweep.engine import Run, dask_cluster, local_processes, train_runs
 from softq.sweep.grids import Grid, expand, read_recipe, sweep_toml, varied
-from softq.sweep.processes import Run, train_in_processes
-from softq.tasks.base import Cell, Task, cell_recipe, read_cells, settings_of, show_settings, train_cells
+from softq.tasks.base import (
+    Cell,
+    Task,
+    cell_recipe,
+    read_cells,
+    settings_of,
+    show_settings,
+    train_cells,
+)
 from softq.train import StoppedError, Watcher, find_workers
 
 SWEEP, SUMMARY, RUNS = "sweep.toml", "summary.json", "runs"
@@ -43,6 +51,7 @@ def run_sweep(
     *,
     resume: bool = False,
     jobs: int = 1,
+    cluster: str = "",
     watch: Callable[..., Watcher] | None = None,
 ) -> Sweep:
     """Train every cell that is not finished yet, choose temperatures and settings, compare with ML, and write it all down.
@@ -54,7 +63,8 @@ def run_sweep(
         out: the sweep folder.
         resume: go on with a folder that exists already.
         jobs: runs that are trained at a time, in processes of their own that share the cores; a task that trains its cells together
-            is its own crowd, and stays in this process.
+            needs no others, and stays in this process.
+        cluster: where else to train them, see `softq.sweep.engine.dask_cluster`; "": on this machine.
         watch: makes a watcher for a run, by its name; with several jobs, one for all of them that counts models.
 
     """
@@ -70,17 +80,17 @@ def run_sweep(
         if not resume:
             raise RunError(f"{out} already holds a sweep: add --resume to go on with it, or choose another --out")
         _check_same_recipe(task, base, out)
-    with telling_how_to_go_on(out):
-        out.mkdir(parents=True, exist_ok=True)
     with folder.locked(), _leaving_no_false_start(out, new):
         runs = _left_to_train(task, base, varied(task, grids), out / RUNS, wanted)
         if runs:
             folder.write(SWEEP, sweep_toml(task, base, grids))
             (out / SUMMARY).unlink(missing_ok=True)  # it does not fit what follows
-        if jobs > 1 and len(runs) > 1 and not task.together:
+        if runs and not task.together and (cluster or (jobs > 1 and len(runs) > 1)):
             jobs = min(jobs, len(runs))
-            watcher = watch(f"{len(runs)} models, {jobs} at a time", unit="models") if watch else None
-            train_in_processes(task, runs, jobs, out, workers=workers, watcher=watcher)
+            where = f"on {cluster}" if cluster else f"{jobs} at a time"
+            watcher = watch(f"{len(runs)} models, {where}", unit="models") if watch else None
+            with dask_cluster(cluster, jobs) if cluster else local_processes(jobs) as executor:
+                train_runs(task, runs, executor, out, workers=workers, watcher=watcher)
         else:
             for number, run in enumerate(runs):
                 label = run.name + (f" ({number + 1} of {len(runs)})" if len(runs) > 1 else "")
@@ -155,12 +165,8 @@ def read_sweep(task: Task, out: Path) -> Sweep:
     for row in folder.lines(CELLS):
         names, path = tuple(row.pop("grids")), out / row.pop("run")
         cells.append(SweepCell(names, Cell(**row), path))
-    choices, signature = [Choice.from_json(row) for row in summary["choices"]], summary["signature"]
-    if not all(choice.signature for choice in choices):  # of old there was one for all, the recipe's without what the grids vary
-        base, _ = read_recipe(task, out / SWEEP)
-        choices = [dataclasses.replace(choice, signature=task.signature(choice.recipe(base))) for choice in choices]
-        signature = _signature(choices)
-    return Sweep(summary["task"], summary["metric"], signature, cells, choices, len(cells))
+    choices = [Choice.from_json(row) for row in summary["choices"]]
+    return Sweep(summary["task"], summary["metric"], summary["signature"], cells, choices, len(cells))
 
 
 def _runs(runs: Path) -> list[Path]:
@@ -173,7 +179,7 @@ def _left_to_train(task: Task, base: Any, flags: Sequence[str], runs: Path, want
     for path in _runs(runs):
         rows = RunFolder(path).lines(CELLS)
         if RunFolder(path).result() is None and any(row["hash"] in left for row in rows):
-            found.append(Run(path, [cell_recipe(base, row) for row in rows], rows[0].get("settings", {}), True))
+            found.append(Run(path, [cell_recipe(base, row) for row in rows], rows[0]["settings"], True))
         for row in rows:
             left.pop(row["hash"], None)
     groups: dict[str, list[str]] = {}  # cells of one run differ in objective and seed
@@ -190,7 +196,7 @@ def _left_to_train(task: Task, base: Any, flags: Sequence[str], runs: Path, want
 def _slug(recipe: Any, settings: Mapping[str, Any], name: str) -> str:
     """A folder name that people can read.
 
-    >>> from softq.recipe import Objective
+    >>> from softq.lab.recipe import Objective
     >>> _slug(type("R", (), {"objective": Objective("raml", 2.4), "training": type("T", (), {"seed": 1})}), {"c2": 0.3}, "abc")
     'raml-tau2.4-c2=0.3-seed1-abc'
     """

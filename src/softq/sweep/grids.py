@@ -17,8 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from softq.errors import RecipeError, SoftqError
-from softq.ranges import parse_seeds, parse_taus
-from softq.recipe import Objective, build, flag_names, key, parse_flags, read_toml, recipe_hash, to_toml, toml_value
+from softq.lab.ranges import parse_seeds, parse_taus
+from softq.lab.recipe import (
+    Objective,
+    build,
+    flag_names,
+    key,
+    parse_flags,
+    read_toml,
+    recipe_hash,
+    to_toml,
+    toml_value,
+)
 from softq.targets import ObjectiveName
 from softq.tasks.base import Task, cell_recipe, show_settings
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from softq.errors import RunError
-from softq.recipe import Objective, Training, flag_names, recipe_hash, to_toml
-from softq.run import BEST, CELLS, RunFolder
-from softq.train import Learner, Outcome, Watcher, Workers, find_workers, train
+from softq.lab.recipe import Objective, Training, flag_names, recipe_hash, to_toml
+from softq.lab.run import BEST, CELLS, RunFolder
+from softq.metrics import Metric
+from softq.train import Judgement, Learner, Outcome, Watcher, Workers, find_workers, train
 
 
 class Recipe(Protocol):
@@ -39,7 +42,9 @@ class Task(Protocol):
 
     name: ClassVar[str]
     recipe_type: ClassVar[type[Any]]
-    metric: ClassVar[str]  # of development and test sets; higher is better
+    metric: ClassVar[str]  # how people call the metric that models are chosen by; higher is better
+    metrics: ClassVar[Mapping[str, Metric]]  # by name, functions of sums of the statistics of examples
+    chosen_by: ClassVar[str]  # the name of `metric` among them
     together: ClassVar[bool]  # whether cells that differ in objective and seed are trained as one
 
     def learner(self, cells: Sequence[Any], workers: Workers) -> Learner:
@@ -48,14 +53,6 @@ class Task(Protocol):
 
     def signature(self, recipe: Any) -> str:
         """The reward that the numbers are measured in."""
-        ...
-
-    def test_statistics(self, cells: Sequence[Any], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
-        """Statistics of each test example, ``[chosen, examples, D]``, for some of a run's cells; see `softq.evaluate`."""
-        ...
-
-    def metric_of(self, sums: Tensor) -> Tensor:
-        """The metric as a function of sums of those statistics."""
         ...
 
 
@@ -71,14 +68,14 @@ class Cell:
     epoch: int
     dev: float
     test: float
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)  # keys that its sweep varies, by their flags; JSON values
-    measures: dict[str, float] = dataclasses.field(default_factory=dict)  # what else was measured on the test set
+    settings: dict[str, Any]  # keys that its sweep varies, by their flags; JSON values
+    measures: dict[str, float]  # what else was measured on the test set
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Cell:
-        """The cell of a row of ``result.json``, which holds measures beside the rest; rows of old have no settings.
+        """The cell of a row of ``result.json``, which holds measures beside the rest.
 
-        >>> row = {"hash": "abc", "objective": "ml", "tau": None, "temperature_scaled": False, "seed": 0}
+        >>> row = {"hash": "abc", "objective": "ml", "tau": None, "temperature_scaled": False, "settings": {}, "seed": 0}
         >>> Cell.from_row(row | {"epoch": 3, "dev": 0.5, "test": 0.25, "recall": 0.75}).measures
         {'recall': 0.75}
         """
@@ -166,25 +163,14 @@ def train_cells(
     if fresh:
         run.refuse_existing()
         learner = task.learner(cells, workers)  # what is wrong with the data is told before anything is written
-    if workers.is_main:
-        if fresh:
-            device = f"{workers.size} × {workers.device.type}" if workers.size > 1 else workers.device.type
-            run = RunFolder.create(out, to_toml(cells[0], task=task.name), described, device)
-        _check_same_cells(run, described)
-    workers.any(False)  # wait for the folder
-    described = run.lines(CELLS)
-
-    def finish(outcome: Outcome) -> dict[str, Any]:
-        rows = [
-            row | {"epoch": epoch, "dev": dev} | tests
-            for row, epoch, dev, tests in zip(described, outcome.epochs, outcome.dev, outcome.test, strict=True)
-        ]
-        return {"task": task.name, "metric": task.metric, "signature": task.signature(cells[0]), "cells": rows}
-
-    if not workers.is_main:
-        return _train(task, cells, learner, run, workers, finish, watcher)
-    with run.locked():
-        return _train(task, cells, learner, run, workers, finish, watcher)
+    with run.locked() if workers.is_main else nullcontext():
+        if workers.is_main:
+            if fresh:
+                device = f"{workers.size} × {workers.device.type}" if workers.size > 1 else workers.device.type
+                run.begin(to_toml(cells[0], task=task.name), described, device)
+            _check_same_cells(run, described)
+        workers.any(False)  # wait for the folder
+        return _train(task, cells, learner, run, workers, watcher)
 
 
 def _train(
@@ -193,14 +179,41 @@ def _train(
     learner: Learner | None,
     run: RunFolder,
     workers: Workers,
-    finish: Any,
     watcher: Watcher | None,
 ) -> dict[str, Any]:
     if (result := run.result()) is not None:
         return result
+    described = run.lines(CELLS)
+
+    def finish(outcome: Outcome) -> dict[str, Any]:
+        measured = measures(task, outcome.judgement)
+        rows = [
+            row | {"epoch": epoch, "dev": dev} | final
+            for row, epoch, dev, final in zip(described, outcome.epochs, outcome.dev, measured, strict=True)
+        ]
+        return {"task": task.name, "metric": task.metric, "signature": task.signature(cells[0]), "cells": rows}
+
     learner = learner or task.learner(cells, workers)
     names = [f"{cell.objective} seed={cell.training.seed}" for cell in cells]
     return train(learner, run, cells[0].training, workers=workers, cell_names=names, finish=finish, watcher=watcher)
+
+
+def measures(task: Task, judgement: Judgement) -> list[dict[str, float]]:
+    """All that is known of each model of a run: ``test``, every metric of both splits, what the learner measured beside them.
+
+    A metric that has no value, such as a score over content words where there are none, is left out.
+    """
+    sums = {split: counts.sums() for split, counts in judgement.counts.items()}
+    if "test" not in sums:
+        sums["test"] = sums["dev"]
+    found = []
+    for number, others in enumerate(judgement.measures):
+        values = {
+            f"{split}_{name}": float(metric(of[number])) for split, of in sorted(sums.items()) for name, metric in task.metrics.items()
+        }
+        known = {name: value for name, value in values.items() if not math.isnan(value)}
+        found.append({"test": values[f"test_{task.chosen_by}"], **known, **others})
+    return found
 
 
 def _check_same_cells(run: RunFolder, described: Sequence[Mapping[str, Any]]) -> None:

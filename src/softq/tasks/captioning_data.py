@@ -10,15 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from softq.data.captions import Captions, Split, is_json, read_captions, read_features
-from softq.data.scene_grammar import Scene
-from softq.data.scene_pictures import render, scene_features
-from softq.data.scene_world import SceneWorld
-from softq.data.vocabulary import Vocabulary
 from softq.errors import DataError, RunError
-from softq.generation.captioner import Captioner, CaptionerSettings
-from softq.generation.examples import Examples, Vectors
-from softq.generation.near import NearReferences, nearest
+from softq.formats.captions import Captions, Split, is_json, read_captions, read_features
+from softq.formats.vocabulary import Vocabulary
+from softq.lab.worlds import Scene, SceneWorld
+from softq.lab.worlds.scene_pictures import render, scene_features
+from softq.neural.captioner import Captioner, CaptionerSettings
+from softq.neural.examples import Examples, Vectors
+from softq.neural.near import NearReferences, nearest
 from softq.tasks.captioning_recipe import CaptionData, CaptionVocabulary
 from softq.tasks.files import halves, once
 from softq.tasks.words import Parts, check_architecture, start_file
@@ -73,7 +72,7 @@ def _draw(data: CaptionData) -> Parts[Captioned]:
     world = SceneWorld()
     parts = []
     for part, size in enumerate((data.scenes, data.dev_scenes, data.dev_scenes)):
-        drawn = world.draw(size, seed=4 * data.seed + part, captions=data.captions)
+        drawn = world.sample(size, seed=4 * data.seed + part, captions=data.captions)
         captions = Captions([scene.name for scene in drawn.scenes], drawn.captions)
         parts.append(Captioned(captions, scene_features(np.stack([render(scene) for scene in drawn.scenes]))))
     return Parts(*parts)
@@ -142,11 +141,6 @@ class _Wanted(NamedTuple):
     @property
     def files(self) -> tuple[str, ...]:
         return *self.data.files, self.start
-
-
-def number_test(data: CaptionData, vocabulary: Vocabulary) -> Part:
-    """The test part, or what stands for it, in the numbers of these words."""
-    return _number(read_parts(data).tested, vocabulary)
 
 
 def prepare(data: CaptionData, vocabulary: CaptionVocabulary, model: CaptionerSettings, start: str = "") -> Prepared:

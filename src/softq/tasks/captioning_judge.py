@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from softq.data.scene_world import SceneWorld
-from softq.evaluate import CAPTION_METRICS, average_reward, caption_statistics, reference_agreement, translation_statistics
-from softq.generation.captioner import Captioner
-from softq.generation.perplexity import perplexity
-from softq.generation.search import Said
-from softq.models.captioner import ImageCaptioner
-from softq.models.sequence import SequenceModel
+from softq.lab.worlds import SceneWorld
+from softq.metrics import (
+    average_reward,
+    caption_statistics,
+    reference_agreement,
+    reference_rewards,
+    translation_statistics,
+)
+from softq.metrics.counts import ExampleCounts
+from softq.neural.captioner import Captioner
+from softq.neural.modules.captioner import ImageCaptioner
+from softq.neural.modules.sequence import SequenceModel
+from softq.neural.perplexity import perplexity
+from softq.neural.search import Said
 from softq.rewards import SentenceBLEU
 from softq.tasks.captioning_data import SCENES_ENCODER, Part, Prepared, prepare, scenes_of
 from softq.tasks.captioning_recipe import CaptioningRecipe
+from softq.train import Judgement
 
 
 @dataclass(frozen=True)
 class CaptioningJudge:
-    """A recipe with its data, by which models are judged; what `softq.generation.SequenceLearner` asks."""
+    """A recipe with its data, by which models are judged; what `softq.neural.SequenceLearner` asks."""
 
     recipe: CaptioningRecipe
     prepared: Prepared
@@ -49,20 +58,24 @@ class CaptioningJudge:
         rows = translation_statistics([said.words for said in found], self.prepared.dev.references)
         return float(average_reward(rows.sum(0)))
 
-    def measures(self, model: SequenceModel) -> dict[str, float]:
-        """Every metric of both parts, and of the built-in world the exact expected reward, with the highest that there is."""
-        parts = {"dev": self.prepared.dev, "test": self.prepared.test}
-        found = {name: self.caption(model, part) for name, part in parts.items() if name == "dev" or part is not self.prepared.dev}
-        found.setdefault("test", found["dev"])
-        sums = {name: statistics(part, found[name]).sum(0) for name, part in parts.items()}
-        measures = {f"{part}_{name}": float(metric(sums[part])) for part in parts for name, metric in CAPTION_METRICS.items()}
+    def judge(self, model: SequenceModel) -> Judgement:
+        """Captions of both splits, and of the built-in world the exact expected reward, with the highest that there is."""
+        splits = {"dev": self.prepared.dev}
+        if self.prepared.test is not self.prepared.dev:
+            splits["test"] = self.prepared.test
+        found = {name: self.caption(model, part) for name, part in splits.items()}
+        counts = {name: ExampleCounts.of(statistics(part, found[name])[None]) for name, part in splits.items()}
+        tested = found.get("test", found["dev"])
+        return Judgement(counts, [self._measures(model, tested)], outputs(self.prepared.test, tested))
+
+    def _measures(self, model: SequenceModel, tested: list[Said]) -> dict[str, float]:
+        measures = {}
         agreement = reference_agreement(self.prepared.test.references)
         if not math.isnan(agreement):  # as it is where every image has one caption
             measures["test_agreement"] = agreement
         if not self.recipe.data.train:
-            measures |= _exact(self.prepared.test, found["test"])
+            measures |= _exact(self.prepared.test, tested)
         return {
-            "test": measures["test_average_reward"],
             **measures,
             "test_perplexity": perplexity(model, self.prepared.test.examples),
             "examples": float(len(self.prepared.train)),
@@ -75,8 +88,14 @@ class CaptioningJudge:
         return self.captioner(model).notes()
 
 
+def outputs(part: Part, found: list[Said]) -> list[dict[str, Any]]:
+    """What a run stores of its outputs: the text, and what it earns against each reference."""
+    rewards = reference_rewards([said.words for said in found], part.references)
+    return [{"text": said.text, "rewards": earned} for said, earned in zip(found, rewards, strict=True)]
+
+
 def statistics(part: Part, found: list[Said]) -> Tensor:
-    """Statistics of captions, `softq.evaluate.caption_statistics`, a row for each image."""
+    """Statistics of captions, `softq.metrics.caption_statistics`, a row for each image."""
     return caption_statistics([said.words for said in found], part.references)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from softq.data.captions import features_beside
 from softq.errors import RecipeError
-from softq.generation.captioner import CaptionDecoding, CaptionerSettings
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining, check_objective
-from softq.recipe import Objective, at_least, check_seed, key
+from softq.formats.captions import features_beside
+from softq.lab.recipe import Objective, at_least, check_seed, key
+from softq.neural.captioner import CaptionDecoding, CaptionerSettings
+from softq.neural.recipe import Candidates, Optimizer, SequenceTraining, check_objective
 from softq.tasks.files import check_parts
 from softq.tasks.words import MOST_OF_TRAIN, VocabularySettings
 

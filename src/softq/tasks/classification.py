@@ -16,17 +16,18 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from softq.distributions import Categorical
 from softq.errors import RecipeError
-from softq.evaluate import mean_of_first
-from softq.kernels import perceptrons
-from softq.models import Perceptron, PerceptronGrid
+from softq.lab.recipe import Objective, Training, at_least, check_seed, key
+from softq.metrics import ExampleCounts, Metric, mean_of_first
+from softq.metrics.counts import smallest_type
+from softq.neural import perceptrons
+from softq.neural.modules import Perceptron, PerceptronGrid
 from softq.objectives import cross_entropy
-from softq.recipe import Objective, Training, at_least, check_seed, key
 from softq.rewards import Matrix
+from softq.spaces import Categorical
 from softq.targets import Target, target_of
 from softq.theory import bayes_rule, four_classes_at
-from softq.train import Learner, NonFiniteLossError, TorchLearner, Workers, generator_for
+from softq.train import Judgement, Learner, NonFiniteLossError, TorchLearner, Workers, generator_for
 
 CLASSES = 4
 
@@ -163,6 +164,18 @@ def target_rows(objective: Objective, counts: Tensor, rewards: Tensor) -> Tensor
     return target_for(objective, space, counts, rewards).expected_parts(space)[0]
 
 
+def earned_counts(networks: Tensor, sizes: Sequence[int], inputs: Tensor, earned: Tensor) -> ExampleCounts:
+    """(reward, 1) of each input under the decision of each network; ``earned [N, K]`` is what each decision earns.
+
+    What inputs can earn are few numbers, so that a byte holds what one of them earned.
+    """
+    rewards, which = torch.unique(earned.double().cpu(), return_inverse=True)
+    which = which.to(smallest_type(len(rewards)))
+    decided = perceptrons.decisions(networks, sizes=sizes, inputs=inputs).cpu()
+    index = torch.stack([which.gather(1, row.long().unsqueeze(1)).squeeze(1) for row in decided])
+    return ExampleCounts(torch.stack([rewards, torch.ones_like(rewards)], 1), index)
+
+
 class GridLearner:
     """Trains all cells at once: one batch of inputs, every network."""
 
@@ -241,9 +254,10 @@ class GridLearner:
         better = torch.tensor(improved, device=self._device)
         self._best[better] = self._present()[better]
 
-    def test(self) -> list[dict[str, float]]:
-        """Mean reward on the test set."""
-        return [{"test": reward} for reward in self._mean_earned(self._best, *self._test).tolist()]
+    def judge(self) -> Judgement:
+        """The best networks on the test set; the development set would take as much room again, and is not looked at twice."""
+        counts = earned_counts(self._best, self._grid.sizes, *self._test)
+        return Judgement({"test": counts}, [{}] * self.cells)
 
     def _mean_earned(self, networks: Tensor, inputs: Tensor, earned: Tensor) -> Tensor:
         return perceptrons.mean_earned(networks, sizes=self._grid.sizes, inputs=inputs, earned=earned).cpu()
@@ -274,6 +288,8 @@ class Classification:
     name: ClassVar[str] = "classification"
     recipe_type: ClassVar[type[ClassificationRecipe]] = ClassificationRecipe
     metric: ClassVar[str] = "reward"
+    metrics: ClassVar[Mapping[str, Metric]] = {"reward": mean_of_first}
+    chosen_by: ClassVar[str] = "reward"
     together: ClassVar[bool] = True
 
     def learner(self, cells: Sequence[ClassificationRecipe], workers: Workers) -> Learner:
@@ -288,17 +304,6 @@ class Classification:
         """The table of rewards, by its hash."""
         return Matrix(four_classes_at(torch.zeros(1, 2)).rewards).signature
 
-    def test_statistics(self, cells: Sequence[ClassificationRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
-        """(reward, 1) of each test pair."""
-        splits, sizes = make_data(cells[0].data), cells[0].model.sizes
-        decided = perceptrons.decisions(best["networks"][list(chosen)], sizes=sizes, inputs=splits.test.inputs).long()
-        reward = splits.test.earned(splits.rewards).expand(len(chosen), -1, -1).gather(2, decided.unsqueeze(2))
-        return torch.cat([reward, torch.ones_like(reward)], -1)
-
-    def metric_of(self, sums: Tensor) -> Tensor:
-        """Mean reward."""
-        return mean_of_first(sums)
-
 
 def torch_learner(recipe: ClassificationRecipe, workers: Workers) -> TorchLearner:
     """The same model, data and steps in plain torch: for several processes, and to compare the grid with."""
@@ -306,10 +311,15 @@ def torch_learner(recipe: ClassificationRecipe, workers: Workers) -> TorchLearne
     model = _PerceptronLoss(recipe, splits).to(workers.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=recipe.optimizer.learning_rate, momentum=recipe.optimizer.momentum)
 
+    def networks() -> Tensor:
+        return nn.utils.parameters_to_vector(model.parameters()).unsqueeze(0)
+
+    def on_device(split: Labelled) -> tuple[Tensor, Tensor]:
+        return split.inputs.to(workers.device), split.earned(splits.rewards).to(workers.device)
+
     def reward(split: Labelled) -> float:
-        row = nn.utils.parameters_to_vector(model.parameters()).unsqueeze(0)
-        inputs, earned = split.inputs.to(workers.device), split.earned(splits.rewards).to(workers.device)
-        return float(perceptrons.mean_earned(row, sizes=sizes, inputs=inputs, earned=earned))
+        inputs, earned = on_device(split)
+        return float(perceptrons.mean_earned(networks(), sizes=sizes, inputs=inputs, earned=earned))
 
     return TorchLearner(
         model,
@@ -321,7 +331,7 @@ def torch_learner(recipe: ClassificationRecipe, workers: Workers) -> TorchLearne
         average=recipe.optimizer.average,
         loss_unit=(recipe.objective.tau or 1.0) ** 2 if recipe.objective.temperature_scaled else 1.0,
         evaluate=lambda: reward(splits.dev),
-        test=lambda: {"test": reward(splits.test)},
+        judge=lambda: Judgement({"test": earned_counts(networks(), sizes, *on_device(splits.test))}, [{}]),
         workers=workers,
     )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
 from softq.errors import RecipeError
-from softq.train import Workers
+from softq.metrics.counts import ExampleCounts
+from softq.train import Judgement, Workers
 
 
 class Kept(Protocol):
@@ -23,6 +24,13 @@ M = TypeVar("M", bound=Kept)
 M_contra = TypeVar("M_contra", bound=Kept, contravariant=True)
 
 
+class Scored(NamedTuple):
+    """Counts ``[N, D]`` of the sentences of a split, and what was predicted for each of them, as JSON can hold it."""
+
+    counts: Tensor
+    outputs: list[Any]
+
+
 class Judge(Protocol[M_contra]):
     """A recipe with its data, by which models are judged."""
 
@@ -30,12 +38,12 @@ class Judge(Protocol[M_contra]):
         """What a model's file remembers beside the model."""
         ...
 
-    def dev(self, model: M_contra, /) -> Tensor:
-        """Counts for each development sentence ``[N, D]``."""
+    def dev(self, model: M_contra, /) -> Scored:
+        """The model on the development split."""
         ...
 
-    def test(self, model: M_contra, /) -> Tensor:
-        """Counts for each test sentence ``[N, D]``."""
+    def test(self, model: M_contra, /) -> Scored | None:
+        """The model on the test set; None where it is the development split again."""
         ...
 
 
@@ -61,7 +69,7 @@ class Judged(Generic[M]):
 
     def evaluate(self, active: Sequence[bool]) -> list[float]:
         """The metric on the development part."""
-        return [float(self.metrics[self.metric](self._judge.dev(self._model()).sum(0)))]
+        return [float(self.metrics[self.metric](self._judge.dev(self._model()).counts.sum(0)))]
 
     def keep_best(self, improved: Sequence[bool]) -> None:
         """The model as it is now."""
@@ -78,12 +86,18 @@ class Judged(Generic[M]):
     def _kept(self) -> M:
         return self._best or self._model()
 
-    def _final(self) -> dict[str, float]:
-        """Every metric of the best model on both parts."""
-        model = self._kept()
-        parts = {"dev": self._judge.dev(model).sum(0), "test": self._judge.test(model).sum(0)}
-        measures = {f"{part}_{name}": float(of(sums)) for part, sums in parts.items() for name, of in self.metrics.items()}
-        return {"test": measures[f"test_{self.metric}"], **measures}
+    def judge(self) -> Judgement:
+        """The best model on both splits."""
+        return self._judged(self._judge.dev(self._kept()), self._judge.test(self._kept()))
+
+    def _judged(self, dev: Scored, test: Scored | None) -> Judgement:
+        counts = {"dev": dev} if test is None else {"dev": dev, "test": test}
+        outputs = (test or dev).outputs
+        return Judgement({split: ExampleCounts.of(one.counts[None]) for split, one in counts.items()}, [self._measures()], outputs)
+
+    def _measures(self) -> dict[str, float]:
+        """What else is known of the best model."""
+        return {}
 
 
 def refuse_processes(task: str, workers: Workers) -> None:

@@ -12,7 +12,11 @@ from typing import Any
 import torch
 
 from softq.errors import ModelError, RunError
-from softq.integrations.transformers import RewardAugmentedArguments, RewardAugmentedTrainer, RowEncoder
+from softq.integrations.transformers import (
+    RewardAugmentedArguments,
+    RewardAugmentedTrainer,
+    RowEncoder,
+)
 from softq.integrations.transformers.loading import (
     Loaded,
     load_model,
@@ -26,8 +30,8 @@ from softq.integrations.transformers.loading import (
 from softq.integrations.transformers.rewards import as_text_reward
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
 from softq.integrations.transformers.text_model import TextModel, Writing
-from softq.recipe import recipe_hash, to_toml
-from softq.run import CELLS, RECIPE, RESULT, RunFolder, as_json
+from softq.lab.recipe import recipe_hash, to_toml
+from softq.lab.run import CELLS, RECIPE, RESULT, RunFolder, as_json
 from softq.tasks.lm_data import Rows, read_parts
 from softq.tasks.lm_recipe import BEST, TASK, LmRecipe, Training, read_recipe
 from softq.tasks.lm_scores import score
@@ -60,9 +64,9 @@ def train_lm(recipe: LmRecipe, out: Path, *, resume: bool = False, watcher: Watc
     arguments = _arguments(recipe, out / _CHECKPOINTS, math.ceil(len(train) / (recipe.training.batch_size * recipe.training.accumulate)))
     with quiet():
         trainer = _trainer(recipe, loaded, arguments, train, dev)
-        if fresh:  # what is wrong with recipe, data and model was told before anything is written
-            run = RunFolder.create(out, to_toml(recipe, task=TASK), [described], device.type)
         with run.locked(), Interrupts(OneProcess(device)) as interrupts:
+            if fresh:  # what is wrong with recipe, data and model was told before anything is written
+                run.begin(to_toml(recipe, task=TASK), [described], device.type)
             callback = RunCallback(
                 run,
                 best_by=recipe.evaluation.best_by,
@@ -177,7 +181,9 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
 
 
 def _trainer(recipe: LmRecipe, loaded: Loaded, arguments: RewardAugmentedArguments, train: Rows, dev: Rows) -> RewardAugmentedTrainer:
-    from transformers import PrinterCallback  # not above: softq.integrations tells what to install where it is missing
+    from transformers import (
+        PrinterCallback,  # not above: softq.integrations tells what to install where it is missing
+    )
 
     data = recipe.data
     encode = RowEncoder(loaded.tokenizer, causal=loaded.causal, max_source=data.max_source, max_target=data.max_target)

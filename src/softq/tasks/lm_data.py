@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from softq.data.bitext import Bitext, read_bitext
-from softq.data.language_world import LanguageWorld
-from softq.data.text import read_lines
 from softq.errors import DataError
+from softq.formats.bitext import Bitext, read_bitext
+from softq.formats.text import file_type, read_lines
+from softq.lab.worlds import LanguageWorld
 from softq.tasks.lm_recipe import LmRecipe
 from softq.tasks.words import MOST_OF_TRAIN
 
@@ -25,7 +25,7 @@ def read_parts(recipe: LmRecipe) -> tuple[Rows, Rows]:
     if not data.train:
         world = LanguageWorld()
         sizes = (data.sentences, 2 * data.seed), (data.sentences // 10, 2 * data.seed + 1)
-        train, dev = (_rows(world.draw(size, seed=seed, references=data.references)) for size, seed in sizes)
+        train, dev = (_rows(world.sample(size, seed=seed, references=data.references)) for size, seed in sizes)
     else:
         train = read_rows(Path(data.train))
         dev = read_rows(Path(data.dev)) if data.dev else _some(train)
@@ -50,7 +50,7 @@ def read_rows(*paths: Path) -> Rows:
 
 def is_jsonl(path: Path) -> bool:
     """Whether a file holds an object on each line."""
-    return any(path.name.endswith(f".jsonl{packed}") for packed in ("", ".gz", ".xz"))
+    return file_type(path) == ".jsonl"
 
 
 def _rows(text: Bitext) -> Rows:

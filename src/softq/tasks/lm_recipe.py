@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from softq.errors import RecipeError
-from softq.importance import Estimator
-from softq.recipe import Objective, at_least, build, check_positive, check_seed, key, read_toml
-from softq.run import RECIPE
+from softq.lab.recipe import Objective, at_least, build, check_positive, check_seed, key, read_toml
+from softq.lab.run import RECIPE
+from softq.rewards.names import REWARDS
+from softq.spaces.candidates import Estimator
 from softq.tasks.words import MOST_OF_TRAIN
 
 TASK = "lm"
@@ -23,6 +24,7 @@ BEST = "best"
 Preset = Literal["", "t5-tiny", "t5-mini", "t5-small-nl2", "t5-small", "t5-base"]
 Schedule = Literal["linear", "cosine", "constant"]
 Choice = Literal["reward", "bleu", "chrf", "loss"]
+_REWARDS = [*REWARDS]
 
 SAMPLERS = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
 """Where candidates may come from."""
@@ -92,7 +94,7 @@ class Candidates:
         "together anew; model: the model's own samples; dataset: the column candidates of a .jsonl file",
     )
     reward: str = key(
-        "bleu", "bleu, chrf, rouge-l, edit, hamming, accuracy or exact, on tokens; or with words: before it, on the words of the text"
+        "bleu", f"{', '.join(_REWARDS[:-1])} or {_REWARDS[-1]}, on tokens; or with words: before it, on the words of the text"
     )
     size: int = key(8, "candidates of a source, from each sampler")
     k: int = key(0, "of these, how many a step uses; 0: all")

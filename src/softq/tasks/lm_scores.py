@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softq.data.tokens import tokenize, without_marks
 from softq.errors import DependencyError
-from softq.evaluate import TRANSLATION_METRICS, TRANSLATION_STATISTICS, translation_statistics
+from softq.formats.tokens import tokenize, without_marks
 from softq.integrations.transformers.generation import corpus_score, mean_rewards
 from softq.integrations.transformers.text_model import TextModel, Writing
+from softq.metrics import TRANSLATION_METRICS, TRANSLATION_STATISTICS, translation_statistics
 from softq.tasks.lm_data import Rows
 
 _SENTENCES = TRANSLATION_STATISTICS.index("sentences")
@@ -43,7 +43,7 @@ class Scores:
 
     Attributes:
         texts: what was written.
-        rows: statistics of each, ``[N, 16]``, float64: those of `softq.evaluate.translation_statistics`, reward, chrF.
+        rows: statistics of each, ``[N, 16]``, float64: those of `softq.metrics.translation_statistics`, reward, chrF.
         corpus: sacreBLEU's ``bleu`` and ``chrf`` in 0..100; empty where it is not installed.
         seconds: that it took to write all texts.
 

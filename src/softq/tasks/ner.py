@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from softq.evaluate import span_f1
-from softq.tagging import Tagger
+from softq.metrics import SPAN_METRICS, Metric
 from softq.tasks.judged import refuse_processes
 from softq.tasks.ner_learner import BatchLearner, FoldLearner, Problem
 from softq.tasks.ner_recipe import NerRecipe
@@ -22,6 +18,8 @@ class Ner:
     name: ClassVar[str] = "ner"
     recipe_type: ClassVar[type[NerRecipe]] = NerRecipe
     metric: ClassVar[str] = "F1"
+    metrics: ClassVar[Mapping[str, Metric]] = SPAN_METRICS
+    chosen_by: ClassVar[str] = "f1"
     together: ClassVar[bool] = False
 
     def learner(self, cells: Sequence[NerRecipe], workers: Workers) -> Learner:
@@ -36,12 +34,3 @@ class Ner:
         if recipe.objective.name == "ml" or (weight, credit) == (1, 0):  # ML has no use for a reward
             return "token-accuracy"
         return f"token-reward:entity-weight={weight:g}" + (f":type-credit={credit:g}" if credit else "")
-
-    def test_statistics(self, cells: Sequence[NerRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
-        """Counts of spans, tokens and sentences for each test sentence."""
-        tagger, _ = Tagger.from_tensors(best)
-        return torch.stack([Problem.of(cells[number]).test(tagger) for number in chosen])
-
-    def metric_of(self, sums: Tensor) -> Tensor:
-        """F1 of entities."""
-        return span_f1(sums)

@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from softq.data.annotators import Reliability, estimate, reference_weights, vote
-from softq.data.conll import MISSING, Sentence, find_scheme, read_conll
-from softq.data.tags import OUTSIDE, Scheme, convert, spans
-from softq.data.worlds import LABELS, EntityWorld
-from softq.distributions import Chain
+from softq.annotators.reliability import Reliability, estimate, reference_weights, vote
 from softq.errors import DataError, OutputError
-from softq.evaluate import span_statistics
-from softq.features import FINKEL, FeatureMatrix, TemplateIndex
-from softq.kernels import feature_crf as kernels
-from softq.tagging import References
+from softq.formats.conll import MISSING, Sentence, find_scheme, read_conll
+from softq.formats.tags import OUTSIDE, Scheme, convert, spans
+from softq.kernels.features import crf as kernels
+from softq.lab.worlds.entities import LABELS, EntityWorld
+from softq.linear.features import FINKEL, FeatureMatrix, TemplateIndex
+from softq.linear.tagging import References
+from softq.metrics import span_statistics
 from softq.tasks.files import halves, once
 from softq.tasks.ner_recipe import Data, Features, scheme_of
 
@@ -56,8 +54,8 @@ def read_corpora(data: Data) -> Corpora:
     """Read the files, or draw from the built-in world; what does not fit is an error with file and line."""
     if not data.train:
         world = EntityWorld()
-        train = world.annotate(world.draw(data.sentences, seed=4 * data.seed), seed=data.seed)
-        judged = [_part(world.draw(data.dev_sentences, seed=4 * data.seed + part)) for part in (1, 2)]
+        train = world.annotate(world.sample(data.sentences, seed=4 * data.seed), seed=data.seed)
+        judged = [_part(world.sample(data.dev_sentences, seed=4 * data.seed + part)) for part in (1, 2)]
         return Corpora(train, judged[0], judged[1], "bio")
     path = Path(data.train)
     train = read_conll(path, annotators=data.annotator_columns(), scheme=scheme_of(data.scheme)).sentences
@@ -243,21 +241,12 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
     return Labelled(names, References(arrays, shares), reliability)
 
 
-def statistics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme, trained: Scheme) -> Tensor:
-    """Counts for each sentence (`softq.evaluate.span_statistics`), predictions being brought back into the files' scheme."""
-    if trained != scheme:
-        predicted = [convert(labels, trained, scheme) for labels in predicted]
-    return span_statistics(gold, predicted, scheme).rows
-
-
 def bayes_statistics(data: Data) -> Tensor:
     """Counts for each test sentence of the built-in world under its Bayes rule: the most right labels that the words allow."""
     part = read_corpora(data).test
     if data.train or part is None:
         raise DataError("the Bayes rule is known of the built-in world alone")
     world = EntityWorld()
-    predicted = []
-    for sentence in part.sentences:
-        emissions, transitions = (torch.from_numpy(scores) for scores in world.scores(sentence.tokens))
-        predicted.append([LABELS[k] for k in Chain(emissions.unsqueeze(0), transitions).mbr()[0].tolist()])
+    decoded = [world.posterior(sentence.tokens).mbr().tolist() for sentence in part.sentences]
+    predicted = [[LABELS[k] for k in labels] for labels in decoded]
     return span_statistics(part.gold, predicted, "bio").rows

@@ -10,16 +10,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softq.data.tags import Scheme
-from softq.evaluate import SPAN_METRICS, span_f1
-from softq.features import FeatureMatrix
-from softq.tagging import AdaGrad, ConvergenceWarning, CRFObjective, CRFSettings, References, Tagger, entity_reward
-from softq.tasks.judged import Judged
-from softq.tasks.ner_data import Labelled, Prepared, label, prepare, statistics
+from softq.formats.tags import Scheme, convert
+from softq.linear.features import FeatureMatrix
+from softq.linear.lbfgs import LBFGS, shortfall
+from softq.linear.tagging import (
+    AdaGrad,
+    ConvergenceWarning,
+    CRFObjective,
+    CRFSettings,
+    References,
+    Tagger,
+    entity_reward,
+)
+from softq.metrics import SPAN_METRICS, span_f1, span_statistics
+from softq.tasks.judged import Judged, Scored
+from softq.tasks.ner_data import Labelled, Prepared, label, prepare
 from softq.tasks.ner_recipe import NerRecipe, scheme_of
 from softq.tasks.searches import load_search, search_state
-from softq.train import NonFiniteLossError, generator_for
-from softq.train.lbfgs import LBFGS, shortfall
+from softq.train import Judgement, NonFiniteLossError, generator_for
 
 Array = np.ndarray[Any, Any]
 _SENTENCES_AT_ONCE = 10_000  # whose features are made together where they are not kept
@@ -79,10 +87,13 @@ class Problem(NamedTuple):
             "pos": recipe.features.pos,
         }
 
-    def judge(self, tagger: Tagger, matrix: FeatureMatrix, gold: Sequence[Sequence[str]]) -> Tensor:
-        """Counts for each sentence."""
+    def judge(self, tagger: Tagger, matrix: FeatureMatrix, gold: Sequence[Sequence[str]]) -> Scored:
+        """The sentences of a file, in its scheme."""
         predicted = tagger.decode(matrix, self.recipe.model.decoding)
-        return statistics(gold, predicted, self.prepared.corpora.scheme, self.trained_scheme)
+        scheme = self.prepared.corpora.scheme
+        if self.trained_scheme != scheme:
+            predicted = [convert(labels, self.trained_scheme, scheme) for labels in predicted]
+        return Scored(span_statistics(gold, predicted, scheme).rows, [list(labels) for labels in predicted])
 
     def training_gold(self, sentences: Sequence[int] | Array) -> list[Sequence[str]]:
         """The heaviest reference of training sentences: what stands for gold where there is no other."""
@@ -90,25 +101,24 @@ class Problem(NamedTuple):
         names = self.labelled.names
         return [[names[k] for k in labels[i][int(np.argmax(weights[i]))]] for i in sentences]
 
-    def dev(self, tagger: Tagger) -> Tensor:
-        """Counts for each development sentence, or training sentence where there is no development part."""
+    def dev(self, tagger: Tagger) -> Scored:
+        """The development split, or the training sentences where there is none."""
         part = self.prepared.corpora.dev
         if part is not None and self.prepared.dev is not None:
             return self.judge(tagger, self.prepared.dev, part.gold)
         return self.held_out(tagger, np.arange(self.sentences))
 
-    def test(self, tagger: Tagger) -> Tensor:
-        """Counts for each test sentence; the development part's where there is none."""
+    def test(self, tagger: Tagger) -> Scored | None:
+        """The test set; None where there is none."""
         part = self.prepared.corpora.test
-        return self.dev(tagger) if part is None or self.prepared.test is None else self.judge(tagger, self.prepared.test, part.gold)
+        return None if part is None or self.prepared.test is None else self.judge(tagger, self.prepared.test, part.gold)
 
-    def held_out(self, tagger: Tagger, sentences: Array) -> Tensor:
-        """Counts for each of these training sentences."""
-        found = []
+    def held_out(self, tagger: Tagger, sentences: Array) -> Scored:
+        """These training sentences, in the scheme that is trained."""
+        predicted: list[list[str]] = []
         for some in np.array_split(sentences, -(-len(sentences) // _SENTENCES_AT_ONCE)):
-            predicted = tagger.decode(self.prepared.training(some), self.recipe.model.decoding)
-            found.append(statistics(self.training_gold(some), predicted, self.trained_scheme, self.trained_scheme))
-        return torch.cat(found)
+            predicted += tagger.decode(self.prepared.training(some), self.recipe.model.decoding)
+        return Scored(span_statistics(self.training_gold(sentences), predicted, self.trained_scheme).rows, predicted)
 
     @property
     def sentences(self) -> int:
@@ -151,7 +161,7 @@ class FoldLearner(_TaggerLearner):
         self.steps = (self._folds + 1) * self._iterations
         self.examples = self.steps * problem.sentences  # every iteration sees all of them
         self._fit: _Fit | None = None
-        self._fold_counts = torch.zeros(self._folds, 7, dtype=torch.float64)
+        self._fold_counts = torch.zeros(problem.sentences if self._folds else 0, 7, dtype=torch.float64)  # of held-out sentences
         self._converged = torch.zeros(self._folds + 1, dtype=torch.bool)
         self._final_numbers: dict[str, float] = {}
 
@@ -194,7 +204,8 @@ class FoldLearner(_TaggerLearner):
             where = f"fold {fit.number}: " if fit.number < self._folds else ""
             warnings.warn(where + problem, ConvergenceWarning, stacklevel=2)
         if fit.number < self._folds:
-            self._fold_counts[fit.number] = self._problem.held_out(self._model(), self._fold(fit.number)).sum(0)
+            fold = self._fold(fit.number)
+            self._fold_counts[fold] = self._problem.held_out(self._model(), fold).counts.double()
 
     def _model(self) -> Tagger:
         fit = self._fit or self._begin(self._folds)
@@ -222,16 +233,15 @@ class FoldLearner(_TaggerLearner):
             return [float(span_f1(self._fold_counts.sum(0)))]
         return super().evaluate(active)
 
-    def test(self) -> list[dict[str, float]]:
-        """Final measures, and how far the search got."""
-        final = self._final() | self._final_numbers
-        if self._folds:
-            sums = self._fold_counts.sum(0)
-            of_folds = {name: float(of(sums)) for name, of in SPAN_METRICS.items()}
-            final |= {f"dev_{name}": value for name, value in of_folds.items()}
-            if self._problem.prepared.corpora.test is None:  # the model of all data knows them: what it makes of them is no test
-                final |= {"test": of_folds["f1"], **{f"test_{name}": value for name, value in of_folds.items()}}
-        return [final]
+    def judge(self) -> Judgement:
+        """The best tagger on both splits; folds stand for a development split, for the tagger of all data knows their sentences."""
+        if not self._folds:
+            return super().judge()
+        return self._judged(Scored(self._fold_counts, []), self._problem.test(self._kept()))
+
+    def _measures(self) -> dict[str, float]:
+        """How far the search got."""
+        return self._final_numbers
 
     def state(self) -> dict[str, Tensor]:
         """The search; of one that is over, only what it found."""
@@ -286,10 +296,6 @@ class BatchLearner(_TaggerLearner):
         mean = float(self._loss) / self.examples
         self._loss.zero_()
         return {"loss": [mean]}
-
-    def test(self) -> list[dict[str, float]]:
-        """Final measures."""
-        return [self._final()]
 
     def state(self) -> dict[str, Tensor]:
         """Weights and step sizes."""

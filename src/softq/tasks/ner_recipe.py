@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from softq.data.annotators import Ties
-from softq.data.conll import Annotators
-from softq.data.tags import Scheme
+from softq.annotators.reliability import Ties
 from softq.errors import RecipeError
-from softq.features import FINKEL
-from softq.recipe import Objective, Training, at_least, check_positive, check_seed, key
-from softq.tagging import Constraints, Decoding
+from softq.formats.conll import Annotators
+from softq.formats.tags import Scheme
+from softq.lab.recipe import Objective, Training, at_least, check_positive, check_seed, key
+from softq.linear.features import FINKEL
+from softq.linear.tagging import Constraints, Decoding
 from softq.tasks.files import check_parts
 from softq.tasks.searches import check_search
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from softq.evaluate import uas
-from softq.parsing import Parser
+from softq.metrics import ATTACHMENT_METRICS, Metric
 from softq.rewards import Attachment
 from softq.tasks.judged import refuse_processes
 from softq.tasks.parsing_learner import DescentLearner, Problem, SearchLearner
@@ -23,6 +19,8 @@ class Parsing:
     name: ClassVar[str] = "parsing"
     recipe_type: ClassVar[type[ParsingRecipe]] = ParsingRecipe
     metric: ClassVar[str] = "UAS"
+    metrics: ClassVar[Mapping[str, Metric]] = ATTACHMENT_METRICS
+    chosen_by: ClassVar[str] = "uas"
     together: ClassVar[bool] = False
 
     def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
@@ -34,12 +32,3 @@ class Parsing:
     def signature(self, recipe: ParsingRecipe) -> str:
         """The reward that training aims at."""
         return Attachment().signature
-
-    def test_statistics(self, cells: Sequence[ParsingRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
-        """Counts of heads, relations and trees for each test sentence."""
-        parser, _ = Parser.from_tensors(best)
-        return torch.stack([Problem.of(cells[number]).test(parser) for number in chosen])
-
-    def metric_of(self, sums: Tensor) -> Tensor:
-        """UAS."""
-        return uas(sums)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from softq.data.conllu import TreeSentence, read_conllu
-from softq.data.tree_world import TreeWorld
 from softq.errors import DataError
-from softq.evaluate import attachment_statistics
-from softq.features import ArcCodes, ArcIndex
-from softq.features.arcs import lacking_columns
-from softq.parsing import Parse, Treebank, Trees
+from softq.formats.conllu import TreeSentence, read_conllu
+from softq.lab.worlds import TreeWorld
+from softq.linear.features import ArcCodes, ArcIndex
+from softq.linear.features.arcs import lacking_columns
+from softq.linear.parsing import Parse, Treebank, Trees
+from softq.metrics import attachment_statistics
 from softq.tasks.files import halves, once
 from softq.tasks.parsing_recipe import Data, Features
 
@@ -59,7 +59,7 @@ def read_corpora(data: Data) -> Corpora:
 def _draw(data: Data) -> Corpora:
     world = TreeWorld(crossing=data.crossing)
     train, dev, test = (
-        world.draw(size, seed=4 * data.seed + part) for part, size in enumerate((data.sentences, data.dev_sentences, data.dev_sentences))
+        world.sample(size, seed=4 * data.seed + part) for part, size in enumerate((data.sentences, data.dev_sentences, data.dev_sentences))
     )
     if not data.annotators:
         return Corpora(train, Trees.single([s.heads for s in train], [s.relations for s in train]), dev, test)
@@ -177,7 +177,7 @@ def _check_columns(index: ArcIndex, data: Data, dev: Sequence[TreeSentence], tes
 
 
 def statistics(gold: Sequence[TreeSentence], parses: Sequence[Parse]) -> Tensor:
-    """Counts for each sentence (`softq.evaluate.attachment_statistics`)."""
+    """Counts for each sentence (`softq.metrics.attachment_statistics`)."""
     return attachment_statistics(gold, [parse.heads for parse in parses], [parse.relations for parse in parses])
 
 

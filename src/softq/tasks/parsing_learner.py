@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from softq.errors import ConvergenceWarning
-from softq.evaluate import ATTACHMENT_METRICS
-from softq.parsing import Descent, Parser, ParserObjective, ParserSettings
-from softq.tasks.judged import Judged
+from softq.linear.lbfgs import LBFGS, shortfall
+from softq.linear.parsing import Descent, Parser, ParserObjective, ParserSettings
+from softq.metrics import ATTACHMENT_METRICS
+from softq.tasks.judged import Judged, Scored
 from softq.tasks.parsing_data import Part, Prepared, prepare, statistics
 from softq.tasks.parsing_recipe import ParsingRecipe
 from softq.tasks.searches import load_search, search_state
 from softq.train import NonFiniteLossError, generator_for
-from softq.train.lbfgs import LBFGS, shortfall
 
 Array = np.ndarray[Any, Any]
 
@@ -51,17 +51,19 @@ class Problem(NamedTuple):
         """What a parser's file remembers beside the parser."""
         return {"decoding": self.recipe.model.decoding}
 
-    def judge(self, parser: Parser, part: Part) -> Tensor:
-        """Counts for each sentence of a part."""
-        return statistics(part.sentences, parser.parse_codes(part.codes, self.recipe.model.decoding))
+    def judge(self, parser: Parser, part: Part) -> Scored:
+        """The sentences of a split."""
+        trees = parser.parse_codes(part.codes, self.recipe.model.decoding)
+        outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
+        return Scored(statistics(part.sentences, trees), outputs)
 
-    def dev(self, parser: Parser, /) -> Tensor:
-        """Counts for each development sentence, or training sentence where there is no development part."""
+    def dev(self, parser: Parser, /) -> Scored:
+        """The development split, or the training sentences where there is none."""
         return self.judge(parser, self.prepared.dev)
 
-    def test(self, parser: Parser, /) -> Tensor:
-        """Counts for each test sentence; the development part's where there is none."""
-        return self.judge(parser, self.prepared.test)
+    def test(self, parser: Parser, /) -> Scored | None:
+        """The test set; None where there is none."""
+        return None if self.prepared.test is self.prepared.dev else self.judge(parser, self.prepared.test)
 
     def batches(self) -> int:
         """Steps of one pass over the training sentences."""
@@ -113,16 +115,16 @@ class _ParserLearner(Judged[Parser]):
     def _objective(self) -> ParserObjective:
         raise NotImplementedError
 
-    def _final(self) -> dict[str, float]:
-        """Scores of the best parser, how near it comes to the targets of the training sentences, and what was trained on.
+    def _measures(self) -> dict[str, float]:
+        """How near the best parser comes to the targets of the training sentences, and what was trained on.
 
         ``kl`` is the cross-entropy less the target's entropy, KL(target ‖ model). RAML of several trees is a mixture, whose own entropy
         nobody can sum up: the mean of its components' is subtracted, so that ``kl`` is the mean of KL(component ‖ model), one component
-        for each tree. A score that is not known, such as CLAS without content words, is left out.
+        for each tree.
         """
         problem, parser, objective = self._problem, self._kept(), self._objective()
         objective(torch.from_numpy(parser.weights))
-        return {name: score for name, score in super()._final().items() if not math.isnan(score)} | {
+        return {
             "cross_entropy": objective.cross_entropy / problem.sentences,
             "kl": objective.kl / problem.sentences,
             "relation_loss": sum(self._descent.relation_loss(batch, parser) for batch in problem.order(0)) / problem.prepared.words,
@@ -131,10 +133,6 @@ class _ParserLearner(Judged[Parser]):
             "skipped": float(problem.prepared.skipped),
             "parameters": float(parser.weights.size + parser.relation_weights.size),
         }
-
-    def test(self) -> list[dict[str, float]]:
-        """Final measures."""
-        return [self._final()]
 
     def state(self) -> dict[str, Tensor]:
         """Weights, step sizes and sums of weights."""
@@ -244,8 +242,8 @@ class SearchLearner(_ParserLearner):
             "converged": float(search.status == "converged"),
         }
 
-    def _final(self) -> dict[str, float]:
-        return super()._final() | self._reached()
+    def _measures(self) -> dict[str, float]:
+        return super()._measures() | self._reached()
 
     def state(self) -> dict[str, Tensor]:
         """The search as well."""

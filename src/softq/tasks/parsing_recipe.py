@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from softq.errors import RecipeError
-from softq.parsing import FEWEST_BITS, MOST_BITS, Decoding
-from softq.recipe import Objective, Training, at_least, check_positive, check_seed, key
+from softq.lab.recipe import Objective, Training, at_least, check_positive, check_seed, key
+from softq.linear.parsing import FEWEST_BITS, MOST_BITS, Decoding
 from softq.tasks.files import check_parts
 from softq.tasks.searches import check_search
 

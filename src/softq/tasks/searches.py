@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from softq.errors import RecipeError
-from softq.recipe import at_least, check_positive
-from softq.train.lbfgs import LBFGS
+from softq.lab.recipe import at_least, check_positive
+from softq.linear.lbfgs import LBFGS
 
 _FOUND = ("point", "gradient", "numbers", "counts")  # of a search that is over; its memory is of no use any more
 

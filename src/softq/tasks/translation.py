@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from softq.errors import DependencyError
-from softq.evaluate import sacre_bleu, sentence_bleu
-from softq.generation.candidates import target_signature
-from softq.generation.learner import SequenceLearner
-from softq.generation.saved import load_parameters
-from softq.generation.steps import matrix_precision
-from softq.generation.translator import Translator
+from softq.metrics import TRANSLATION_METRICS, Metric, sacre_bleu
+from softq.neural.candidates import target_signature
+from softq.neural.learner import SequenceLearner
+from softq.neural.saved_model import load_parameters
 from softq.rewards import MultiReferenceBLEU
-from softq.tasks.translation_data import number_test
-from softq.tasks.translation_judge import TranslationJudge, statistics
+from softq.tasks.translation_judge import TranslationJudge
 from softq.tasks.translation_recipe import TranslationRecipe
-from softq.train import Learner, Workers, find_device
+from softq.train import Learner, Workers
 
 
 class Translation:
@@ -28,6 +22,8 @@ class Translation:
     name: ClassVar[str] = "translation"
     recipe_type: ClassVar[type[TranslationRecipe]] = TranslationRecipe
     metric: ClassVar[str] = "sentence BLEU"
+    metrics: ClassVar[Mapping[str, Metric]] = TRANSLATION_METRICS
+    chosen_by: ClassVar[str] = "sentence_bleu"
     together: ClassVar[bool] = False
 
     def learner(self, cells: Sequence[TranslationRecipe], workers: Workers) -> Learner:
@@ -60,18 +56,3 @@ class Translation:
         except DependencyError:
             pass
         return f"{scoring}; target {target_signature(recipe.objective, recipe.candidates)}"
-
-    def test_statistics(self, cells: Sequence[TranslationRecipe], best: Mapping[str, Tensor], chosen: Sequence[int]) -> Tensor:
-        """Statistics of each test sentence's translation; the words are the best model's own, wherever its training started."""
-        training = cells[0].training
-        translator = Translator.from_tensors(best).to(find_device(training.device))
-        found = []
-        with matrix_precision(training.precision):
-            for number in chosen:
-                part = number_test(cells[number].data, translator.source, translator.target)
-                found.append(statistics(part, translator.translate_numbers(part.sources)))
-        return torch.stack(found)
-
-    def metric_of(self, sums: Tensor) -> Tensor:
-        """Mean sentence BLEU."""
-        return sentence_bleu(sums)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from softq.data.bitext import Bitext, read_bitext
-from softq.data.language_world import LanguageWorld
-from softq.data.vocabulary import Vocabulary
 from softq.errors import DataError
-from softq.generation.examples import Examples
-from softq.generation.translator import ModelSettings, Translator
+from softq.formats.bitext import Bitext, read_bitext
+from softq.formats.vocabulary import Vocabulary
+from softq.lab.worlds import LanguageWorld
+from softq.neural.examples import Examples
+from softq.neural.translator import ModelSettings, Translator
 from softq.tasks.files import halves, once
 from softq.tasks.translation_recipe import Data
 from softq.tasks.words import Parts, VocabularySettings, check_architecture, start_file
@@ -47,7 +47,7 @@ def world_of(data: Data) -> LanguageWorld:
 def _draw(data: Data) -> Parts[Bitext]:
     world = world_of(data)
     sizes = (data.sentences, data.references), *[(data.dev_sentences, data.dev_references_drawn)] * 2
-    train, dev, test = (world.draw(size, seed=4 * data.seed + part, references=references) for part, (size, references) in enumerate(sizes))
+    train, dev, test = (world.sample(size, seed=4 * data.seed + part, references=references) for part, (size, references) in enumerate(sizes))
     return Parts(train if data.merge else _one_by_one(train), dev, test)
 
 
@@ -101,11 +101,6 @@ class _Wanted(NamedTuple):
     @property
     def files(self) -> tuple[str, ...]:
         return *self.data.files, self.start
-
-
-def number_test(data: Data, source: Vocabulary, target: Vocabulary) -> Part:
-    """The test part, or what stands for it, in the numbers of these words."""
-    return _number(read_corpora(data).tested, source, target)
 
 
 def prepare(data: Data, vocabulary: VocabularySettings, model: ModelSettings, start: str = "") -> Prepared:

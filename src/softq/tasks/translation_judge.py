@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from softq.data.language_world import LanguageWorld
 from softq.errors import DependencyError
-from softq.evaluate import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, sentence_bleu, translation_statistics
-from softq.generation.perplexity import perplexity
-from softq.generation.search import Said
-from softq.generation.translator import Translator
-from softq.models.sequence import SequenceModel
+from softq.lab.worlds import LanguageWorld
+from softq.metrics import (
+    SacreBLEU,
+    reference_rewards,
+    sacre_bleu,
+    sentence_bleu,
+    translation_statistics,
+)
+from softq.metrics.counts import ExampleCounts
+from softq.neural.modules.sequence import SequenceModel
+from softq.neural.perplexity import perplexity
+from softq.neural.search import Said
+from softq.neural.translator import Translator
 from softq.rewards import SentenceBLEU
 from softq.tasks.translation_data import Part, Prepared, prepare, world_of
 from softq.tasks.translation_recipe import TranslationRecipe
+from softq.train import Judgement
 
 
 @dataclass(frozen=True)
 class TranslationJudge:
-    """A recipe with its data, by which models are judged; what `softq.generation.SequenceLearner` asks."""
+    """A recipe with its data, by which models are judged; what `softq.neural.SequenceLearner` asks."""
 
     recipe: TranslationRecipe
     prepared: Prepared
@@ -44,19 +53,23 @@ class TranslationJudge:
         found = self.translate(model, self.prepared.dev, self.recipe.decoding.dev_beam)
         return float(sentence_bleu(statistics(self.prepared.dev, found).sum(0)))
 
-    def measures(self, model: SequenceModel) -> dict[str, float]:
-        """Every metric of both parts; of test sacreBLEU too, where it is installed, and of the built-in world the exact expected reward."""
-        parts = {"dev": self.prepared.dev, "test": self.prepared.test}
-        found = {name: self.translate(model, part) for name, part in parts.items() if name == "dev" or part is not self.prepared.dev}
-        found.setdefault("test", found["dev"])
-        sums = {name: statistics(part, found[name]).sum(0) for name, part in parts.items()}
-        measures = {f"{part}_{name}": float(metric(sums[part])) for part in parts for name, metric in TRANSLATION_METRICS.items()}
-        if (by_sacre := sacre(self.prepared.test, found["test"])) is not None:
+    def judge(self, model: SequenceModel) -> Judgement:
+        """Translations of both splits; sacreBLEU too, where it is installed, and of the built-in world the exact expected reward."""
+        splits = {"dev": self.prepared.dev}
+        if self.prepared.test is not self.prepared.dev:
+            splits["test"] = self.prepared.test
+        found = {name: self.translate(model, part) for name, part in splits.items()}
+        counts = {name: ExampleCounts.of(statistics(part, found[name])[None]) for name, part in splits.items()}
+        tested = found.get("test", found["dev"])
+        return Judgement(counts, [self._measures(model, tested)], outputs(self.prepared.test, tested))
+
+    def _measures(self, model: SequenceModel, tested: list[Said]) -> dict[str, float]:
+        measures = {}
+        if (by_sacre := sacre(self.prepared.test, tested)) is not None:
             measures["test_sacrebleu"] = by_sacre.score
         if not self.recipe.data.train:
-            measures["test_expected_reward"] = expected_reward(world_of(self.recipe.data), self.prepared.test, found["test"])
+            measures["test_expected_reward"] = expected_reward(world_of(self.recipe.data), self.prepared.test, tested)
         return {
-            "test": measures["test_sentence_bleu"],
             **measures,
             "test_perplexity": perplexity(model, self.prepared.test.examples),
             "examples": float(len(self.prepared.train)),
@@ -69,8 +82,14 @@ class TranslationJudge:
         return self.translator(model).notes()
 
 
+def outputs(part: Part, found: list[Said]) -> list[dict[str, Any]]:
+    """What a run stores of its outputs: the text, and what it earns against each reference."""
+    rewards = reference_rewards([said.words for said in found], part.references)
+    return [{"text": said.text, "rewards": earned} for said, earned in zip(found, rewards, strict=True)]
+
+
 def statistics(part: Part, found: list[Said]) -> Tensor:
-    """Statistics of translations, `softq.evaluate.translation_statistics`, a row for each sentence."""
+    """Statistics of translations, `softq.metrics.translation_statistics`, a row for each sentence."""
     return translation_statistics([translation.words for translation in found], part.references)
 
 

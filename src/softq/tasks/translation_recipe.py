@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from softq.errors import RecipeError
-from softq.generation.recipe import Candidates, Optimizer, SequenceTraining, check_objective
-from softq.generation.translator import Decoding, ModelSettings
-from softq.recipe import Objective, at_least, check_seed, key
+from softq.lab.recipe import Objective, at_least, check_seed, key
+from softq.neural.recipe import Candidates, Optimizer, SequenceTraining, check_objective
+from softq.neural.translator import Decoding, ModelSettings
 from softq.tasks.files import check_parts
 from softq.tasks.words import MOST_OF_TRAIN, VocabularySettings
 

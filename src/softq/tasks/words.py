@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, Protocol, Self, TypeVar
 
-from softq.data.vocabulary import SPECIALS, SubwordVocabulary, Vocabulary, WordVocabulary
 from softq.errors import RecipeError, RunError
-from softq.recipe import at_least, key
-from softq.run import BEST
+from softq.formats.vocabulary import SPECIALS, SubwordVocabulary, Vocabulary, WordVocabulary
+from softq.lab.recipe import at_least, key
+from softq.lab.run import BEST
 
 MOST_OF_TRAIN = 1000
 """Training inputs that scores are of, where there is no development part: all would be decoded in every epoch."""

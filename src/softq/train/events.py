@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from softq.run import telling_how_to_go_on
+from softq.lab.run import telling_how_to_go_on
 
 MOST_CURVES = 100  # of cells one by one; a larger sweep gets the mean and the extremes
 

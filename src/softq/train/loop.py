@@ -16,8 +16,19 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from softq.errors import RunError, SoftqError
-from softq.recipe import Training
-from softq.run import BEST, LAST, METRICS, NEXT_BEST, RESULT, TIMINGS, RunFolder, as_json
+from softq.lab.recipe import Training
+from softq.lab.run import (
+    BEST,
+    LAST,
+    METRICS,
+    NEXT_BEST,
+    OUTPUTS,
+    RESULT,
+    TIMINGS,
+    RunFolder,
+    as_json,
+)
+from softq.metrics.counts import ExampleCounts
 from softq.train.events import EventWriter
 from softq.train.interrupts import Interrupts
 from softq.train.workers import Workers
@@ -31,6 +42,21 @@ class NonFiniteLossError(SoftqError):
     def __init__(self, message: str, batch: Mapping[str, Tensor]) -> None:
         super().__init__(message)
         self.batch = batch
+
+
+class Judgement(NamedTuple):
+    """What the best models of a run make of the development and test splits.
+
+    Attributes:
+        counts: statistics of each example by split, ``dev`` and ``test``; there is no ``test`` where the development split is the test set, too.
+        measures: what else was measured, for each model.
+        outputs: predictions for the examples of the test set, as JSON can hold them; none where a run has several models.
+
+    """
+
+    counts: Mapping[str, ExampleCounts]
+    measures: Sequence[Mapping[str, float]]
+    outputs: Sequence[Any] = ()
 
 
 class Learner(Protocol):
@@ -56,8 +82,8 @@ class Learner(Protocol):
         """Make the present models of these cells their best ones."""
         ...
 
-    def test(self) -> list[dict[str, float]]:
-        """Final measures of the best models."""
+    def judge(self) -> Judgement:
+        """What the best models make of the development and test splits."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -115,11 +141,11 @@ class _Progress:
 
 
 class Outcome(NamedTuple):
-    """The end of a run, per cell: the epoch (from 1) of its best development score, that score, and the final measures."""
+    """The end of a run: for each model the epoch (from 1) of its best development score and that score, and how the best models were judged."""
 
     epochs: list[int]
     dev: list[float]
-    test: list[dict[str, float]]
+    judgement: Judgement
 
 
 def train(
@@ -167,10 +193,12 @@ def train(
     if best is None or len(scores) < learner.cells:
         raise RunError(f"a model in {run.path} is never the best, because no development score of it is a number; look at {METRICS} there")
     learner.load_best(best.tensors)
-    outcome = Outcome(progress.best_epochs, scores, learner.test())
+    outcome = Outcome(progress.best_epochs, scores, learner.judge())
     result = dict(finish(outcome))
     if workers.is_main:
-        run.write(RESULT, as_json(result))
+        run.save_counts(outcome.judgement.counts)
+        run.rewrite_lines(OUTPUTS, [{"output": output} for output in outcome.judgement.outputs])
+        run.write(RESULT, as_json(result))  # last: a run that has it is finished
     return result
 
 

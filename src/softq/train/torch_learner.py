@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softq.train.loop import NonFiniteLossError
+from softq.train.loop import Judgement, NonFiniteLossError
 from softq.train.workers import Workers
 
 
@@ -31,7 +31,7 @@ class TorchLearner:
         average: judge and keep the mean of the parameters over the epoch's steps instead of the last ones.
         loss_unit: what logged losses are divided by, such as τ² where the loss is temperature-scaled.
         evaluate: development score; the module is in evaluation mode and nothing is differentiated.
-        test: final measures, likewise.
+        judge: what the best model is worth, likewise.
         workers: the processes.
 
     """
@@ -50,12 +50,12 @@ class TorchLearner:
         average: bool = False,
         loss_unit: float = 1.0,
         evaluate: Callable[[], float],
-        test: Callable[[], dict[str, float]],
+        judge: Callable[[], Judgement],
         workers: Workers,
     ) -> None:
         self._module = model.to(workers.device)
         self._model, self._optimizer = workers.prepare(self._module, optimizer)
-        self._evaluate, self._test, self._workers = evaluate, test, workers
+        self._evaluate, self._judge, self._workers = evaluate, judge, workers
         self._batch_size, self._order, self._seed = batch_size, order, seed
         self._loss_unit = loss_unit
         self._visited: tuple[int, Tensor] = (-1, torch.empty(0))
@@ -129,11 +129,11 @@ class TorchLearner:
                 parameter.copy_(before)
 
     @torch.no_grad()
-    def test(self) -> list[dict[str, float]]:
-        """Final measures of the best model, which is the present one from here on."""
+    def judge(self) -> Judgement:
+        """What the best model is worth, which is the present one from here on."""
         self._module.load_state_dict(self._best)
         self._module.eval()
-        return [self._test()]
+        return self._judge()
 
     def state(self) -> dict[str, Tensor]:
         """Parameters, the optimizer's tensors, and the loss so far."""

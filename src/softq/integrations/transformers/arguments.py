@@ -9,7 +9,7 @@ from transformers import TrainingArguments
 
 from softq.checks import check_tau
 from softq.errors import RecipeError, TemperatureError
-from softq.importance import Estimator
+from softq.spaces.candidates import Estimator
 from softq.targets import ObjectiveName
 
 CandidateKind = Literal["ngram", "hamming", "edit", "recombined", "model", "dataset"]
@@ -37,7 +37,7 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         candidate_size: how many for a row, from each source; of more references than half of these a step draws as many (``ml``: all
             these).
         k: how many of them a step uses; all if not given.
-        estimator: how they are weighed: ``set``, ``paper`` or ``importance`` (`softq.importance`).
+        estimator: how they are weighed: ``set``, ``paper`` or ``importance`` (`softq.Candidates.measure`).
         max_n: longest n-gram that ``ngram`` and ``recombined`` change at once.
         sampling_temperature: of the model's own samples, for ``model`` and for MBR.
         sampling_top_p: likewise; 1: from the whole distribution.

@@ -11,17 +11,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from softq.distributions import Candidates
 from softq.errors import DataError, RecipeError
-from softq.generation.candidates import some_references
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import with_sources
 from softq.integrations.transformers.scoring import Scored
+from softq.neural.candidates import some_references
 from softq.rewards import Reward
-from softq.sampled import SampledTarget
-from softq.samplers import EditStratified, HammingStratified, NgramReplacement, Recombination, Sampler
+from softq.samplers import (
+    EditStratified,
+    HammingStratified,
+    NgramReplacement,
+    Recombination,
+    Sampler,
+)
 from softq.sentences import MISSING, Sentences
-from softq.targets import ml, raml, sqdml
+from softq.spaces import Candidates
+from softq.targets import Target, ml, target_of
 
 Numbers = list[int]
 
@@ -139,7 +144,7 @@ class StepTargets:
         limits += [settings.candidate_size] if {"ngram", "recombined"} & {*settings.candidate_kinds} else []
         return max(1, min(limits) // 2) if limits else None
 
-    def _target(self, rows: Sequence[Row], references: Sentences, generator: torch.Generator, drawn: Sequence[Candidates]) -> SampledTarget:
+    def _target(self, rows: Sequence[Row], references: Sentences, generator: torch.Generator, drawn: Sequence[Candidates]) -> Target:
         settings = self.arguments
         own = self._own(rows) if self.wants("dataset") else None
         made = [self._intact(sampler(references, generator=generator), references) for sampler in self._samplers]
@@ -151,12 +156,12 @@ class StepTargets:
             complete = torch.tensor([len(sets) == 1 and self.wants("dataset") and row.rewards is not None for row in rows])
             added = references._replace(lengths=references.lengths.masked_fill(complete.unsqueeze(1), MISSING))
             cands = cands.with_references(added)
-        objective = raml if settings.objective == "raml" else sqdml
         reward = with_sources(self.reward, [row.source for row in rows])
         reward = Known(reward, known) if known else reward
         # k may be more than a row of the user's own has
         k = None if settings.k is None else min(settings.k, cands.tokens.shape[1])
-        return objective(cands, references, settings.tau or 0.0, reward, estimator=settings.estimator, k=k, generator=generator)
+        cands = cands.measure(settings.estimator, k, generator=generator)
+        return target_of(settings.objective, cands, references, settings.tau, reward)
 
     def _own(self, rows: Sequence[Row]) -> tuple[Candidates, dict[tuple[int, tuple[int, ...]], list[float]]]:
         """The user's candidates, and what is known of their rewards, by example and text."""
@@ -188,7 +193,7 @@ class StepTargets:
     def _only_specials(self, tokens: Numbers) -> tuple[int, ...]:
         return tuple(token for token in tokens if token in self.unwritable)
 
-    def _with_ends(self, target: SampledTarget, ends: Sequence[Ends]) -> StepTarget:
+    def _with_ends(self, target: Target, ends: Sequence[Ends]) -> StepTarget:
         """The target's texts as the model writes them, without those that weigh nothing."""
         kept = target.weights > 0
         order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from softq.decode import mbr
-from softq.distributions import Candidates
 from softq.errors import DependencyError, RewardError
 from softq.integrations.transformers.arguments import CorpusMetric
 from softq.integrations.transformers.candidates import Numbers, strip_specials
 from softq.rewards import Reward
 from softq.sentences import MISSING, Sentences
+from softq.spaces import Candidates
 
 
 @contextmanager

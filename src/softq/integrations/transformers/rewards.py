@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable as Function
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,8 +11,8 @@ import torch
 from torch import Tensor
 
 from softq.errors import RewardError
-from softq.rewards import Callable, Reward, named_reward
-from softq.rewards.names import REWARD_NAMES
+from softq.rewards import FromFunction, Reward, named_reward
+from softq.rewards.names import REWARDS
 from softq.sentences import Sentences
 
 _WORDS = "words:"
@@ -92,20 +91,20 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
         if tokenizer is None:
             raise RewardError("a function of strings needs a tokenizer to make strings: give the trainer processing_class")
         _takes_sources(reward)  # an error at once, if there is one
-        return Callable(reward, decode=decoder(tokenizer), batched=True)
+        return FromFunction(reward, decode=decoder(tokenizer), batched=True)
     raise RewardError(f"reward must be a name, one of softq.rewards or a function of two lists of strings, got {reward!r}")
 
 
 def with_sources(reward: Reward, sources: Sequence[list[int]]) -> Reward:
     """The reward of a batch: a function that has a third parameter ``sources`` is given, for each pair, what the model read."""
-    if not isinstance(reward, Callable) or not _takes_sources(reward.function):
+    if not isinstance(reward, FromFunction) or not _takes_sources(reward.function):
         return reward
     if not all(sources):
         raise RewardError(f"the reward {reward.name!r} takes sources, which must be text: expected rows with input_ids")
     return reward.with_values(sources if reward.decode is None else [reward.decode(source) for source in sources])
 
 
-def _takes_sources(function: Function[..., Any]) -> bool:
+def _takes_sources(function: Callable[..., Any]) -> bool:
     try:
         found = inspect.signature(function).parameters.values()
     except ValueError:  # a function of C, which does not tell
@@ -122,8 +121,8 @@ def _takes_sources(function: Function[..., Any]) -> bool:
 
 def _named(name: str, tokenizer: Any) -> Reward:
     plain = name.removeprefix(_WORDS)
-    if plain not in REWARD_NAMES:
-        raise RewardError(f"reward must be one of {', '.join(REWARD_NAMES)}, or with {_WORDS} before it, got {name!r}")
+    if plain not in REWARDS:
+        raise RewardError(f"reward must be one of {', '.join(REWARDS)}, or with {_WORDS} before it, got {name!r}")
     reward = named_reward(plain)
     if plain == "chrf":
         return _on_text(reward, tokenizer, "characters", name)
@@ -136,7 +135,7 @@ def _on_text(reward: Reward, tokenizer: Any, unit: str, name: str) -> Reward:
     return OnText(reward, tokenizer, unit)
 
 
-def decoder(tokenizer: Any) -> Function[[list[int]], str]:
+def decoder(tokenizer: Any) -> Callable[[list[int]], str]:
     """A function from token numbers to text without special tokens."""
     return partial(_decode, tokenizer)  # unlike a lambda it can be sent to the workers of a data loader
 

@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from softq.errors import DataError, ModelError
-from softq.integrations.transformers.candidates import Numbers, PendingTarget, Row, StepTarget, StepTargets, batch_seed
+from softq.integrations.transformers.candidates import (
+    Numbers,
+    PendingTarget,
+    Row,
+    StepTarget,
+    StepTargets,
+    batch_seed,
+)
 from softq.integrations.transformers.scoring import IGNORED, Prompts
 
 COLUMNS = ("labels", "candidates", "candidate_rewards")  # of a row, which are not the model's inputs

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from softq.errors import RunError
-from softq.run import METRICS, TIMINGS, RunFolder
+from softq.lab.run import METRICS, TIMINGS, RunFolder
 from softq.train import StoppedError, Watcher
 from softq.train.interrupts import Interrupts
 

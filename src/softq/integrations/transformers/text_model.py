@@ -13,7 +13,13 @@ from softq.integrations.transformers.candidates import Numbers, strip_specials
 from softq.integrations.transformers.generation import Writer, least_risk
 from softq.integrations.transformers.loading import Loaded
 from softq.integrations.transformers.rewards import as_text_reward, decode_all
-from softq.integrations.transformers.rows import RowEncoder, end_numbers, left_padded, right_padded, special_numbers
+from softq.integrations.transformers.rows import (
+    RowEncoder,
+    end_numbers,
+    left_padded,
+    right_padded,
+    special_numbers,
+)
 from softq.integrations.transformers.trainer import pad_number
 from softq.rewards import Reward
 

@@ -12,11 +12,21 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
 
-from softq.distributions import Candidates
 from softq.errors import DataError, ModelError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
-from softq.integrations.transformers.candidates import Row, StepTarget, StepTargets, add_ends, batch_seed
-from softq.integrations.transformers.generation import Writer, corpus_score, evaluating, write_and_score
+from softq.integrations.transformers.candidates import (
+    Row,
+    StepTarget,
+    StepTargets,
+    add_ends,
+    batch_seed,
+)
+from softq.integrations.transformers.generation import (
+    Writer,
+    corpus_score,
+    evaluating,
+    write_and_score,
+)
 from softq.integrations.transformers.rewards import as_text_reward, decode_all, with_sources
 from softq.integrations.transformers.rows import (
     PROMPTS,
@@ -35,6 +45,7 @@ from softq.integrations.transformers.scoring import (
     fits_one_row,
     one_row_is_less,
 )
+from softq.spaces import Candidates
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""How far annotators agree, and how reliable each of them is."""

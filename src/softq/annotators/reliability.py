@@ -1,0 +1,322 @@
+"""Several imperfect annotators of the same sentences: votes, how reliable each one is, and how much each should weigh.
+
+Everything here is judged token by token. Reliability is estimated without the truth, by EM over what all annotators said of all tokens
+(Dawid and Skene, 1979): who agrees with the others is trusted more, and the truth is what those say who are trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from softq.errors import DataError
+from softq.formats.conll import MISSING, Sentence
+from softq.formats.tags import OUTSIDE
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+Ties = Literal["random", "entity", "outside", "first"]
+"""Which of several labels wins that got the most votes of a token; see `vote`."""
+
+Model = Literal["one-coin", "dawid-skene"]
+"""What an annotator's errors are like; see `estimate`."""
+
+
+LEAST_WEIGHT = 0.05
+"""Of an annotator who does no better than chance: small, so that a sentence which nobody else labelled still has references."""
+
+
+def vote(sentence: Sentence, ties: Ties, *, seed: int = 0) -> tuple[str, ...]:
+    """The label that most annotators gave, token by token; a missing label is no vote.
+
+    The votes of neighbouring tokens may break the tag scheme; `softq.formats.tags.convert` mends them.
+
+    Args:
+        sentence: With the labels of one annotator or more for every token.
+        ties: Who wins where several labels have the most votes. ``"first"``: the label of the annotator who stands first among those
+            who gave one of them. ``"entity"``: a label other than O, of several the one that ``"first"`` takes. ``"outside"``: O if it
+            is among them, else the one that ``"first"`` takes. ``"random"``: each alike.
+        seed: For ``"random"``. Chance depends on it, the tokens and the place of the token alone: not on other sentences, nor on
+            the order of the annotators.
+
+    >>> sentence = Sentence(("Ann", "ran"), (("O", "O"), ("B-PER", "O")), ("w1", "w2"))
+    >>> vote(sentence, "first"), vote(sentence, "entity")
+    (('O', 'O'), ('B-PER', 'O'))
+
+    """
+    if ties not in get_args(Ties):
+        raise DataError(f"unknown rule for ties: expected one of {', '.join(get_args(Ties))}, got {ties!r}")
+    chances = _chances(sentence, seed) if ties == "random" else []
+    winners = []
+    for place, given in enumerate(zip(*sentence.labels, strict=True)):
+        votes = Counter(label for label in given if label != MISSING)  # in the order of the annotators
+        if not votes:
+            raise DataError(
+                f"line {sentence.line + place}: expected a label of one annotator or more, got none for {sentence.tokens[place]!r}"
+            )
+        most = max(votes.values())
+        tied = [label for label, count in votes.items() if count == most]
+        if ties == "random":
+            tied = [sorted(tied)[int(chances[place] * len(tied))]]
+        elif ties == "entity":
+            tied = [label for label in tied if label != OUTSIDE] or tied
+        elif ties == "outside" and OUTSIDE in tied:
+            tied = [OUTSIDE]
+        winners.append(tied[0])
+    return tuple(winners)
+
+
+def _chances(sentence: Sentence, seed: int) -> list[float]:
+    """A number in [0, 1) for each token, from the seed and the tokens."""
+    text = "\0".join([str(seed), *sentence.tokens])
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return list(np.random.default_rng(int.from_bytes(digest, "big")).random(len(sentence.tokens)))
+
+
+class AnnotatorRow(NamedTuple):
+    """How reliable an annotator seems, in expectation over the estimated truth.
+
+    Attributes:
+        name: As it stands in the sentences.
+        tokens: How many labels the annotator gave.
+        accuracy: Share of them that are right. Most tokens are O, so it is high for anyone who marks little.
+        precision: Share of the labels other than O that are right, 0 where there are none.
+        recall: Share of the tokens of entities that got the right label, 0 where there are none.
+        weight: How much the annotator should count, positive: see `estimate`.
+
+    """
+
+    name: str
+    tokens: int
+    accuracy: float
+    precision: float
+    recall: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """What EM found, over K labels and A annotators.
+
+    Attributes:
+        model: What the annotators' errors were taken to be like.
+        labels: The labels, O first if it occurs, the others sorted: the order of all arrays.
+        prior: ``[K]``, the share of each label in the truth.
+        annotators: A row for each, sorted by name.
+        confusions: ``[A, K, K]``, the chance that an annotator gives a label (last) where another is right (second).
+        objective: Log-likelihood of all labels, plus the log-density of the smoothing, before each iteration and after the last; it
+            never falls.
+        posteriors: ``[n, K]`` for each sentence, the chance of each label to be the right one of each token.
+
+    """
+
+    model: Model
+    labels: tuple[str, ...]
+    prior: Floats
+    annotators: tuple[AnnotatorRow, ...]
+    confusions: Floats
+    objective: tuple[float, ...]
+    posteriors: tuple[Floats, ...]
+
+
+def estimate(
+    sentences: Sequence[Sentence], model: Model = "dawid-skene", *, smoothing: float = 0.1, iterations: int = 100, tolerance: float = 1e-6
+) -> Reliability:
+    """How reliable each annotator is, and the truth as far as they tell it, by EM over all tokens.
+
+    Args:
+        sentences: With annotators; missing labels count for nothing.
+        model: ``"one-coin"``: an annotator is right with one probability whatever the truth, and any wrong label is as likely as
+            any other. ``"dawid-skene"``: for each right label, an annotator has a distribution of their own over what they write.
+        smoothing: Labels that each annotator is taken to have given beforehand, in each cell of a confusion; likewise for the prior.
+        iterations: At most so many.
+        tolerance: Ends when the objective rises by less than this in an iteration, per token.
+
+    Where most tokens are O, one coin says little: an O that should not be counts as much against an annotator as an entity that is none, so
+    the estimated truth loses entities much as a vote does. Prefer ``"dawid-skene"`` wherever one label outnumbers the others.
+
+    The weight of an annotator is the log-odds of the balanced accuracy, log(b / (1 - b)) with b = (recall + specificity) / 2: the share of
+    right labels on the tokens of entities, and on the others, with half a label right and half a label wrong added to each;
+    `LEAST_WEIGHT` where it would be less. The target of SQDML multiplies exp(w_i r(y, y_i) / τ) over annotators (eq. 15) as Bayes' theorem
+    multiplies their odds, so a weight is a log-odds; balanced, because plain accuracy is that on O.
+
+    >>> sentence = Sentence(("Ann", "ran", "home"), (("B-PER", "O", "O"), ("B-PER", "O", "O"), ("O", "B-PER", "O")), ("w1", "w2", "w3"))
+    >>> found = estimate([sentence] * 10)
+    >>> [row.name for row in found.annotators if row.weight > LEAST_WEIGHT]
+    ['w1', 'w2']
+
+    """
+    _check(sentences, model, smoothing)
+    data = _encode(sentences)
+    posterior = data.vote_shares()
+    objective: list[float] = []
+    for _ in range(max(iterations, 1)):
+        counts = data.counts(posterior)
+        prior = posterior.T @ data.tokens + smoothing
+        prior /= prior.sum()
+        confusions = _one_coin(counts, smoothing) if model == "one-coin" else _normalised(counts + smoothing)
+        free = confusions[:, :1] if model == "one-coin" else confusions
+        posterior, likelihood = data.posterior(prior, confusions)
+        objective.append(likelihood + smoothing * float(np.log(free).sum() + np.log(prior).sum()))
+        if len(objective) > 1 and objective[-1] - objective[-2] < tolerance * data.tokens.sum():
+            break
+    rows = _rows(data, data.counts(posterior))
+    posteriors = tuple(posterior[numbers] for numbers in data.patterns)
+    return Reliability(model, data.labels, prior, rows, confusions, tuple(objective), posteriors)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Labels as numbers. Tokens of one sentence with the same labels of all annotators are one pattern: most are O for everybody."""
+
+    names: tuple[str, ...]
+    labels: tuple[str, ...]
+    patterns: list[Integers]  # [n] for each sentence: the pattern of each token
+    tokens: Floats  # [P], how many there are of each
+    pattern: Integers  # [M], and in these patterns
+    annotator: Integers  # [M], these annotators
+    label: Integers  # [M], give these labels
+
+    def vote_shares(self) -> Floats:
+        """``[P, K]``: where EM starts."""
+        size = len(self.labels)
+        votes = np.bincount(self.pattern * size + self.label, minlength=len(self.tokens) * size).reshape(-1, size)
+        return _normalised(votes.astype(np.float64) + 1e-3)  # a token without labels starts uniform
+
+    def counts(self, posterior: Floats) -> Floats:
+        """Expected counts ``[A, K, K]``: annotator, right label, given label."""
+        size = len(self.labels)
+        weights = posterior * self.tokens[:, None]
+        cell = self.annotator * size + self.label
+        by_truth = [np.bincount(cell, weights[self.pattern, right], len(self.names) * size) for right in range(size)]
+        return np.stack(by_truth).reshape(size, len(self.names), size).transpose(1, 0, 2).astype(np.float64)
+
+    def posterior(self, prior: Floats, confusions: Floats) -> tuple[Floats, float]:
+        """The right labels ``[P, K]`` given the annotators', and the log-likelihood of the latter."""
+        logs = np.log(confusions)
+        size = len(self.labels)
+        scores = np.stack(
+            [np.bincount(self.pattern, logs[self.annotator, right, self.label], len(self.tokens)) for right in range(size)], 1
+        ) + np.log(prior)
+        highest = scores.max(1, keepdims=True)
+        chances = np.exp(scores - highest)
+        total = chances.sum(1, keepdims=True)
+        return chances / total, float(self.tokens @ (highest + np.log(total))[:, 0])
+
+
+def _encode(sentences: Sequence[Sentence]) -> _Data:
+    names = tuple(sorted({name for sentence in sentences for name in sentence.annotators}))
+    found = {label for sentence in sentences for labels in sentence.labels for label in labels} - {MISSING}
+    labels = tuple(sorted(found, key=lambda label: (label != OUTSIDE, label)))
+    if len(labels) < 2:
+        raise DataError(f"expected two different labels or more among those of the annotators, got {list(labels)}")
+    name_number = {name: number for number, name in enumerate(names)}
+    label_number = {label: number for number, label in enumerate(labels)}
+    patterns: list[Integers] = []
+    tokens: list[int] = []
+    entries: list[tuple[int, int, int]] = []
+    for sentence in sentences:
+        known: dict[tuple[str, ...], int] = {}
+        places = []
+        annotators = [name_number[name] for name in sentence.annotators]
+        for given in zip(*sentence.labels, strict=True):
+            if given not in known:
+                known[given] = len(tokens)
+                tokens.append(0)
+                entries += [
+                    (known[given], who, label_number[label]) for who, label in zip(annotators, given, strict=True) if label != MISSING
+                ]
+            tokens[known[given]] += 1
+            places.append(known[given])
+        patterns.append(np.asarray(places, dtype=np.int64))
+    pattern, annotator, label = np.asarray(entries, dtype=np.int64).T
+    return _Data(names, labels, patterns, np.asarray(tokens, dtype=np.float64), pattern, annotator, label)
+
+
+def _one_coin(counts: Floats, smoothing: float) -> Floats:
+    """Confusions of annotators who are right with one probability each."""
+    size = counts.shape[-1]
+    right = np.trace(counts, axis1=1, axis2=2) + smoothing
+    accuracy = (right / (counts.sum((1, 2)) + size * smoothing))[:, None, None]
+    confusions: Floats = np.where(np.eye(size, dtype=bool), accuracy, (1 - accuracy) / (size - 1))
+    return confusions
+
+
+def _normalised(counts: Floats) -> Floats:
+    shares: Floats = counts / counts.sum(-1, keepdims=True)
+    return shares
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 0.0
+
+
+def _rows(data: _Data, counts: Floats) -> tuple[AnnotatorRow, ...]:
+    inside = np.asarray([label != OUTSIDE for label in data.labels])
+    rows = []
+    for name, table in zip(data.names, counts, strict=True):
+        right = np.diag(table)
+        rows.append(
+            AnnotatorRow(
+                name,
+                tokens=round(table.sum()),
+                accuracy=_ratio(right.sum(), table.sum()),
+                precision=_ratio(right[inside].sum(), table[:, inside].sum()),
+                recall=_ratio(right[inside].sum(), table[inside].sum()),
+                weight=_weight(table, inside),
+            )
+        )
+    return tuple(rows)
+
+
+def _weight(table: Floats, inside: NDArray[np.bool_]) -> float:
+    """Log-odds of the balanced accuracy, from the counts ``[K, K]`` of an annotator (right label, given label)."""
+    right = np.diag(table)
+    # Half a label right and half a label wrong beforehand, so that who never erred does not weigh without bound.
+    recall, specificity = ((right[which].sum() + 0.5) / (table[which].sum() + 1.0) for which in (inside, ~inside))
+    balanced = (recall + specificity) / 2
+    return max(float(np.log(balanced / (1 - balanced))), LEAST_WEIGHT)
+
+
+def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[float, ...]:
+    """How much each sequence of labels of a sentence should count, summing to 1: ``ref_weights`` of `softq.raml` and `softq.sqdml`.
+
+    In proportion to its annotator's weight (see `estimate`); 0 for a sequence with a missing label, which cannot be a reference.
+
+    >>> sentence = Sentence(("Ann", "ran"), (("B-PER", "O"), ("B-PER", "?"), ("B-PER", "O")), ("w1", "w2", "w3"))
+    >>> reference_weights(sentence, estimate([sentence]))
+    (0.5, 0.0, 0.5)
+    """
+    _check_named(sentence)
+    weights = {row.name: row.weight for row in reliability.annotators}
+    unknown = [name for name in sentence.annotators if name not in weights]
+    if unknown:
+        raise DataError(
+            f"line {sentence.line}: expected annotators whose reliability was estimated, got {unknown[0]!r}, who is not among them"
+        )
+    counted = [weights[name] * (MISSING not in labels) for name, labels in zip(sentence.annotators, sentence.labels, strict=True)]
+    total = sum(counted)
+    if not total:
+        raise DataError(f"line {sentence.line}: expected one annotator or more who labelled every token of the sentence, got none")
+    return tuple(weight / total for weight in counted)
+
+
+def _check(sentences: Sequence[Sentence], model: Model, smoothing: float) -> None:
+    if model not in get_args(Model):
+        raise DataError(f"unknown model of annotators: expected one of {', '.join(get_args(Model))}, got {model!r}")
+    if not smoothing > 0:
+        raise DataError(f"smoothing must be a positive number, got {smoothing}")
+    for sentence in sentences:
+        _check_named(sentence)
+
+
+def _check_named(sentence: Sentence) -> None:
+    if not sentence.annotators:
+        raise DataError(f"line {sentence.line}: expected labels of annotators with names, got a sentence without annotators")

@@ -1,1 +1,0 @@
-"""Readers of files, and what stands in them."""

@@ -1,0 +1,428 @@
+"""Column files of labelled sentences (CoNLL).
+
+A token stands on each line, its label in the last column, or one label per annotator. The format, as it is read and written here:
+
+- A blank line ends a sentence, be it empty or of spaces and tabs. So does a line whose first column
+  is ``-DOCSTART-``, which is skipped.
+- Columns are separated by tabs if there is a tab in any line that is neither blank nor a comment,
+  by runs of spaces otherwise. The first is the token; columns between token and labels are kept as
+  they are (parts of speech, chunks). Between tabs a token may be empty, as in corpora that lost
+  characters on the way: it is read, but :func:`check_conll` reports it. Other columns may not.
+- Lines that begin with ``#`` and a space before the first token of a sentence are comments, such as
+  ``# sent_id = 7``, and are kept with it; those before a blank line are skipped. A token may be
+  ``#`` all the same: between tabs a line is a token if it has a tab, among spaces if it has as many
+  columns as the last line of its sentence; but what reads ``# key = …``, ``# newdoc`` or
+  ``# newpar`` is a comment in any case.
+- With several annotators, the last columns are theirs, one each. Their number is fixed by the
+  caller, or varies from sentence to sentence; a comment ``# annotators = w01 w13`` before a sentence
+  names them. ``?`` stands where an annotator gave no label.
+- Plain, .gz or .xz; UTF-8. A byte-order mark at the start is dropped, lines may end in CR LF,
+  spaces at their ends are ignored. Nothing else is repaired: whatever does not fit is a fault, with
+  its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from sys import intern
+from typing import Any, Literal, NamedTuple
+
+from softq.errors import DataError
+from softq.formats.tags import Scheme, faults, guess_scheme
+from softq.formats.text import Fault, name_of, opened, read_parts, refuse, split_sentences
+
+MISSING = "?"
+"""Stands where an annotator gave no label."""
+
+DOCUMENT = "-DOCSTART-"
+NAMES = "# annotators ="
+
+_NAMES = re.compile("# +annotators *=")
+_COMMENT = re.compile(r"# +(\S+ *=|newdoc\b|newpar\b)")  # in any case, however many columns it has
+_SPACES = re.compile(" +")
+_TAG = re.compile(r"[BIES]-.")
+_FORBIDDEN = frozenset("\t\n\r\0")
+
+Annotators = int | Literal["all"]
+"""Whose labels the last columns are: 0 for one label that is nobody's in particular, a number of annotators, or "all" but the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Tokens and their labels; equal if all but the place in the file is equal.
+
+    Attributes:
+        tokens: The words.
+        labels: ``[annotator][token]``; one sequence where a file has no annotators.
+        annotators: A name for each sequence of labels ("1", "2", … where a file does not name them); empty where it has none.
+            One annotator may stand there twice, having labelled the sentence twice.
+        extra: ``[column][token]``, the columns between token and labels.
+        line: Where the first token stands in the file, from 1; token i is i lines below.
+        comments: Lines before the first token, ``# sent_id = 7``, but that which names the annotators.
+
+    """
+
+    tokens: tuple[str, ...]
+    labels: tuple[tuple[str, ...], ...]
+    annotators: tuple[str, ...] = ()
+    extra: tuple[tuple[str, ...], ...] = ()
+    line: int = field(default=0, compare=False)
+    comments: tuple[str, ...] = ()
+
+    @property
+    def references(self) -> list[tuple[str, ...]]:
+        """Label sequences that cover every token."""
+        return [labels for labels in self.labels if not self.annotators or MISSING not in labels]
+
+    def pieces(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+        """Stretches of labels without a missing one: annotator, first token, labels. A missing label ends an entity.
+
+        >>> list(Sentence(("a", "b", "c"), (("O", "?", "B-X"),), ("w1",)).pieces())
+        [('w1', 0, ('O',)), ('w1', 2, ('B-X',))]
+        """
+        if not self.annotators:
+            yield from (("", 0, labels) for labels in self.labels)
+        for annotator, labels in zip(self.annotators, self.labels, strict=False):  # none where there are no annotators
+            ends = [place for place, label in enumerate(labels) if label == MISSING] if MISSING in labels else []
+            for start, end in zip([0, *(place + 1 for place in ends)], [*ends, len(labels)], strict=True):
+                if start < end:
+                    yield annotator, start, labels[start:end]
+
+
+class TaggerInput(NamedTuple):
+    """What `softq.CRFTagger` is fitted to: ``CRFTagger().fit(data.X, data.y)``.
+
+    Attributes:
+        X: The tokens of each sentence: words, or (word, part of speech).
+        y: The labels of each sentence; of a file with annotators, a sequence for each of
+            ``annotators``, None for one who did not label the whole sentence.
+        annotators: Their names in the order of their places in y, by which `CRFTagger.annotators_`
+            calls them; empty where the file has none.
+
+    """
+
+    X: list[list[Any]]
+    y: list[list[Any]]
+    annotators: tuple[str, ...] = ()
+
+
+class Corpus(NamedTuple):
+    """What a file holds; ``name`` is what errors call it."""
+
+    name: str
+    sentences: list[Sentence]
+
+    def X_y(self, pos: int | None = None) -> TaggerInput:  # noqa: N802 -- scikit-learn's names
+        r"""Sentences and labels as `softq.CRFTagger` takes them, and whose the labels are.
+
+        Args:
+            pos: The column of parts of speech, counted from 1 as in the file; without it, tokens are
+                words alone.
+
+        An annotator who labelled a sentence twice has two places in y.
+
+        >>> corpus = read_conll(
+        ...     "# annotators = w2 w1\nAnn\tB-PER\tO\nran\tO\tO\n\n"
+        ...     "# annotators = w3 w1\nHi\tO\tO\n\n"
+        ... )
+        >>> X, y, annotators = corpus.X_y()
+        >>> X, annotators
+        ([['Ann', 'ran'], ['Hi']], ('w1', 'w2', 'w3'))
+        >>> y
+        [[['O', 'O'], ['B-PER', 'O'], None], [['O'], None, ['O']]]
+
+        """
+        words = [list(sentence.tokens) for sentence in self.sentences]
+        tokens: list[list[Any]] = words
+        if pos is not None:
+            there = {len(sentence.extra) for sentence in self.sentences}
+            if not 2 <= pos <= min(there, default=0) + 1:
+                raise DataError(
+                    f"{self.name}: expected pos to be a column between token and labels, of which there are "
+                    f"{min(there, default=0)}, got {pos}"
+                )
+            tokens = [list(zip(s.tokens, s.extra[pos - 2], strict=True)) for s in self.sentences]
+        if not any(sentence.annotators for sentence in self.sentences):
+            return TaggerInput(tokens, [list(sentence.labels[0]) for sentence in self.sentences])
+        for sentence in self.sentences:
+            if not sentence.references:
+                raise DataError(
+                    f"{self.name}, line {sentence.line}: expected an annotator who labelled every token of "
+                    "the sentence, got none"
+                )
+        most: Counter[str] = Counter()  # how often one annotator labelled one sentence
+        for sentence in self.sentences:
+            most |= Counter(sentence.annotators)
+        places = [(name, time) for name in sorted(most) for time in range(most[name])]
+        return TaggerInput(tokens, [_by_place(s, places) for s in self.sentences], tuple(name for name, _ in places))
+
+
+def _by_place(sentence: Sentence, places: Sequence[tuple[str, int]]) -> list[list[str] | None]:
+    """Label sequences by annotator and time, None for those that are missing or lack a label."""
+    seen: Counter[str] = Counter()
+    found: dict[tuple[str, int], list[str]] = {}
+    for name, labels in zip(sentence.annotators, sentence.labels, strict=True):
+        if MISSING not in labels:
+            found[name, seen[name]] = list(labels)
+        seen[name] += 1
+    return [found.get(place) for place in places]
+
+
+def read_conll(source: Path | str, *, annotators: Annotators = 0, scheme: Scheme | None = None) -> Corpus:
+    r"""Sentences of a column file; a fault anywhere is a ``DataError`` that names the first one's line.
+
+    Args:
+        source: A file in the format of this module, or its text, a string with line ends.
+        annotators: How many of the last columns are annotators'; with "all" all but the first, however
+            many a sentence has. Needless where the file names its annotators.
+        scheme: Labels must be tags of this scheme; by default they may be anything.
+
+    >>> read_conll("Ann B-PER\nran O\n").sentences[0].labels
+    (('B-PER', 'O'),)
+
+    """
+    sentences, found = _parse(*_read(source), annotators)
+    if scheme is not None:
+        found = sorted([*found, *_tag_faults(sentences, scheme)])
+    refuse(name_of(source), found)
+    return Corpus(name_of(source), sentences)
+
+
+def check_conll(source: Path | str, *, annotators: Annotators = 0, scheme: Scheme | None = None) -> list[Fault]:
+    """Every fault of a file in order, none if it is sound.
+
+    Faults are what cannot be read, tags that break their scheme, and empty tokens. Without a ``scheme``, tags are judged by the one that :func:`find_scheme` finds.
+    Tags and tokens of a sentence with a broken line are judged only once the line is mended: what
+    stands beside them is not known.
+    """
+    try:
+        lines, found = _read(source)
+    except DataError as error:
+        return [Fault(0, str(error))]
+    sentences, found = _parse(lines, found, annotators)
+    for sentence in sentences:
+        found += [Fault(sentence.line + i, "the token is empty") for i, token in enumerate(sentence.tokens) if not token.strip(" ")]
+    scheme = scheme or find_scheme(sentences)
+    return sorted([*found, *(_tag_faults(sentences, scheme) if scheme else [])])
+
+
+def _read(source: Path | str) -> tuple[list[str], list[Fault]]:
+    """All lines of a file, and what is wrong with their characters."""
+    lines: list[str] = []
+    found: list[Fault] = []
+    with opened(source) as file:
+        for part in read_parts(file, name_of(source)):
+            lines += clean_lines(part.lines)
+            found += part.faults
+    return lines, found
+
+
+def find_scheme(sentences: Iterable[Sentence]) -> Scheme | None:
+    """The scheme the labels follow, or break least often; None where they are no tags of entities, ``B-PER`` and its kin.
+
+    >>> find_scheme([Sentence(("Ann", "Lee", "ran"), (("B-PER", "I-PER", "O"),))])
+    'bio'
+    >>> find_scheme([Sentence(("She", "ran"), (("PRP", "VBD"),))])
+    """
+    distinct = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
+    if not any(_TAG.match(label) for label in set(chain.from_iterable(distinct))):
+        return None
+    found = guess_scheme(list(distinct))
+    if found is not None:
+        return found
+    schemes: tuple[Scheme, ...] = ("bio", "iob1", "bioes")
+    return min(schemes, key=lambda scheme: sum(count * len(faults(labels, scheme)) for labels, count in distinct.items()))
+
+
+def _tag_faults(sentences: Iterable[Sentence], scheme: Scheme) -> Iterator[Fault]:
+    known: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # most sequences of a file, such as O O O, come again and again
+    for sentence in sentences:
+        for annotator, start, labels in sentence.pieces():
+            if labels not in known:
+                known[labels] = faults(labels, scheme)
+            for place, message in known[labels]:
+                whose = f"annotator {annotator}: " if annotator else ""
+                yield Fault(sentence.line + start + place, f"{whose}{message} ({scheme})")
+
+
+def to_conll(sentences: Iterable[Sentence]) -> str:
+    r"""Sentences as the text of a column file with tabs, annotators by name, so that :func:`read_conll` reads the same sentences from it.
+
+    >>> to_conll([Sentence(("Ann", "ran"), (("B-PER", "O"),))])
+    'Ann\tB-PER\nran\tO\n\n'
+    """
+    pieces: list[str] = []
+    shapes = set()
+    for number, sentence in enumerate(sentences):
+        columns = (sentence.tokens, *sentence.extra, *sentence.labels)
+        _check_writable(sentence, columns, number)
+        shapes.add((bool(sentence.annotators), len(sentence.extra), 0 if sentence.annotators else len(sentence.labels)))
+        if len(shapes) > 1:
+            raise DataError(f"sentence {number}: expected the same kinds of columns in all sentences, got others than in those before")
+        pieces.extend(f"{comment}\n" for comment in sentence.comments)
+        if sentence.annotators:
+            pieces.append(f"{NAMES} {' '.join(sentence.annotators)}\n")
+        pieces.extend("\t".join(row) + "\n" for row in zip(*columns, strict=True))
+        pieces.append("\n")
+    return "".join(pieces)
+
+
+def _check_writable(sentence: Sentence, columns: Sequence[Sequence[str]], number: int) -> None:
+    """Refuse what would not be read back as it is."""
+    where = f"sentence {number}"
+    if not sentence.tokens or {len(column) for column in columns} != {len(sentence.tokens)}:
+        raise DataError(
+            f"{where}: expected a label for each of one or more tokens, got columns of {[len(column) for column in columns]} entries"
+        )
+    if len(sentence.labels) != (len(sentence.annotators) or 1):
+        raise DataError(f"{where}: expected labels of {len(sentence.annotators) or 1}, got {len(sentence.labels)} sequences")
+    for text in chain.from_iterable(columns):
+        if not _FORBIDDEN.isdisjoint(text):
+            raise DataError(f"{where}: expected text without tabs, line ends and NUL in every column, got {text!r}")
+    if not all(text.strip(" ") for text in chain.from_iterable(columns[1:])):
+        raise DataError(f"{where}: only tokens may be empty, got an empty label or other column")
+    if any(label.endswith(" ") for label in columns[-1]):
+        raise DataError(f"{where}: the last column must not end in a space, which would be lost")
+    if any(token.startswith("\ufeff") or _starts_document(token) for token in sentence.tokens):
+        raise DataError(f"{where}: a token must not read as {DOCUMENT} or begin with a byte-order mark")
+    if _is_comment(sentence.tokens[0] + "\t", len(columns), tabs=True):
+        raise DataError(f"{where}: the first token must not read as a comment, '# key = …', got {sentence.tokens[0]!r}")
+    for comment in sentence.comments:
+        ends = comment != comment.rstrip(" ") or not {"\n", "\r", "\0"}.isdisjoint(comment)
+        if ends or _NAMES.match(comment) or not _is_comment(comment, len(columns), tabs=True):
+            raise DataError(f"{where}: expected comments on one line each that begin with '# ', name no annotators, got {comment!r}")
+    if any(name.split() != [name] for name in sentence.annotators):
+        raise DataError(f"{where}: names of annotators must be words without spaces, got {list(sentence.annotators)}")
+
+
+class Block(NamedTuple):
+    """A sentence as it stands in a file: the lines between two blank ones.
+
+    Attributes:
+        line: Of the first token, from 1.
+        comments: The lines before it, with that which names the annotators.
+        names: Of annotators, where a comment has them.
+        names_line: The number of that line, 0 where there is none.
+        widths: Columns of each line.
+        columns: ``[column][token]``; none where widths differ.
+
+    """
+
+    line: int
+    comments: tuple[str, ...]
+    names: tuple[str, ...] | None
+    names_line: int
+    widths: list[int]
+    columns: list[tuple[str, ...]]
+
+
+def _parse(lines: list[str], found: list[Fault], annotators: Annotators) -> tuple[list[Sentence], list[Fault]]:
+    """Sentences without a fault, and all faults of the lines in order."""
+    if annotators != "all" and annotators < 0:
+        raise DataError(f"annotators must be 'all' or a number of columns, 0 or more, got {annotators}")
+    tabs = has_tabs(lines)
+    blocks = list(split_blocks(lines, tabs, found))
+    if not blocks and not found:
+        found.append(Fault(0, "no sentences: expected lines of a token and its label"))
+    if any(block.names is not None for block in blocks):
+        nameless = [block for block in blocks if block.names is None]
+        found += [Fault(block.line, f"expected a line '{NAMES} …' before this sentence, as before others") for block in nameless]
+        blocks = [block for block in blocks if block.names is not None]
+    counts = [_count_labels(block, annotators) for block in blocks]
+    others = 1  # columns that are no labels; the first is the token
+    if annotators != "all":
+        usual = Counter(width - count for block, count in zip(blocks, counts, strict=True) for width in block.widths)
+        others = max(1, usual.most_common(1)[0][0]) if usual else 1
+    separator = "tabs" if tabs else "spaces"
+    sentences = []
+    for block, count in zip(blocks, counts, strict=True):
+        expected = others + count
+        found += [
+            Fault(block.line + place, f"expected {expected} columns separated by {separator} ({_describe(others, count)}), got {width}")
+            for place, width in enumerate(block.widths)
+            if width != expected
+        ]
+        if block.names is not None and annotators not in (0, "all", count):
+            found.append(Fault(block.names_line, f"expected names of {annotators} annotators, got {count}"))
+        if len(block.columns) == expected:
+            tokens, *rest = block.columns
+            names = block.names or (tuple(str(k + 1) for k in range(count)) if annotators else ())
+            comments = tuple(comment for comment in block.comments if not _NAMES.match(comment))
+            labels, extra = tuple(rest[others - 1 :]), tuple(rest[: others - 1])
+            sentences.append(Sentence(tokens, labels, names, extra, block.line, comments))
+    if found:
+        wrong = {fault.line for fault in found}
+        sentences = [s for s in sentences if wrong.isdisjoint(range(s.line - len(s.comments) - 1, s.line + len(s.tokens)))]
+    return sentences, sorted(found)
+
+
+def _count_labels(block: Block, annotators: Annotators) -> int:
+    if block.names is not None:
+        return len(block.names)
+    if annotators == "all":
+        return max(1, Counter(block.widths).most_common(1)[0][0] - 1)
+    return max(1, annotators)
+
+
+def _describe(others: int, labels: int) -> str:
+    between = f", {others - 1} more" if others > 1 else ""
+    return f"token{between}, {'label' if labels == 1 else f'{labels} labels'}"
+
+
+def clean_lines(lines: Iterable[str]) -> list[str]:
+    """Lines without the spaces at their ends; blank ones are empty."""
+    return [line.rstrip(" ") if line.strip(" \t") else "" for line in lines]
+
+
+def has_tabs(lines: Sequence[str]) -> bool:
+    """Whether tabs separate the columns; what may be comments decides only where there is nothing else."""
+    with_tabs = [line for line in lines if "\t" in line]
+    if any(not line.startswith("# ") for line in with_tabs):
+        return True
+    return bool(with_tabs) and all(line.startswith("# ") for line in lines if line)
+
+
+def _is_comment(line: str, width: int, *, tabs: bool) -> bool:
+    """Whether a line before the first token is a comment, and no token of a sentence with so many columns."""
+    if not line.startswith("# "):
+        return False
+    return bool(_COMMENT.match(line)) or ("\t" not in line if tabs else len(_SPACES.split(line)) != width)
+
+
+def split_blocks(whole: Iterable[str], tabs: bool, found: list[Fault], first: int = 1) -> Iterator[Block]:
+    """Blocks of lines, the first of which has this number; what is wrong with single lines goes to ``found``."""
+    without_documents = ["" if line[:1] == "-" and _starts_document(line) else line for line in whole]
+    for start, lines in split_sentences(without_documents, first):
+        width = len(_SPACES.split(lines[-1])) if lines[0].startswith("# ") else 0
+        comments = 0
+        names, names_line = None, 0
+        while comments < len(lines) and _is_comment(lines[comments], width, tabs=tabs):
+            match = _NAMES.match(lines[comments])
+            if match and names_line:
+                found.append(Fault(start + comments, f"expected one line '{NAMES} …' before a sentence, got a second one"))
+            elif match:
+                names, names_line = tuple(map(intern, lines[comments][match.end() :].split())), start + comments
+            comments += 1
+        rows = [line.split("\t") if tabs else line.split(" ") if "  " not in line else _SPACES.split(line) for line in lines[comments:]]
+        if names is not None and not (names and rows):
+            got = "no sentence" if names else "no name"
+            found.append(Fault(names_line, f"expected names of annotators and a sentence after them, got {got}"))
+        elif rows:
+            begin = start + comments
+            for place, row in enumerate(rows):
+                if not all(map(str.strip, row)):  # which also takes other white space for nothing
+                    # Between tabs the token may be empty; among spaces an empty one is a line that begins with a space.
+                    empty = [k for k, column in enumerate(row, start=1) if not column.strip(" ") and (k > 1 or not tabs)]
+                    found += [Fault(begin + place, f"column {k} is empty") for k in empty]
+            widths = list(map(len, rows))
+            columns = [tuple(map(intern, column)) for column in zip(*rows, strict=True)] if len(set(widths)) == 1 else []
+            yield Block(begin, tuple(lines[:comments]), names, names_line, widths, columns)
+
+
+def _starts_document(line: str) -> bool:
+    return line.startswith(DOCUMENT) and line[len(DOCUMENT) :][:1] in ("", " ", "\t")

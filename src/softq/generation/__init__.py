@@ -1,1 +1,0 @@
-"""Models of sentences trained on candidates: from references to targets, steps and learners."""

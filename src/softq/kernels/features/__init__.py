@@ -1,0 +1,1 @@
+"""Features of words and arcs, and the linear chain over them."""

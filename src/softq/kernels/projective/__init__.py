@@ -1,0 +1,24 @@
+"""Projective dependency trees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from softq.kernels.operator import Operator
+from softq.kernels.projective import cpu, reference
+from softq.kernels.trees import infer
+
+
+def _cpu(arcs: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    return infer(cpu.losses, 2 * arcs.shape[1] ** 3, arcs, *given)
+
+
+def _gpu(*given: Any) -> tuple[Tensor, ...]:
+    from softq.kernels.projective import gpu  # Triton is only there with a GPU
+
+    return gpu.infer(*given)
+
+
+OPERATOR = Operator("projective", ("arcs",), ("multiroot",), reference.log_partition, _cpu, _gpu)

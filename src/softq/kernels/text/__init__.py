@@ -1,0 +1,1 @@
+"""Token sequences: n-gram matches, edits, hashes, and the samplers that change a reference."""

@@ -1,0 +1,1 @@
+"""The laboratory: recipes, runs, and what an experiment needs."""

@@ -1,0 +1,407 @@
+"""Strict recipes: nested dataclasses read from TOML and command-line flags, written back as TOML.
+
+A recipe is a frozen dataclass whose fields are sections (dataclasses themselves), and a section's
+fields are keys::
+
+    task = "classification"
+
+    [objective]
+    name = "raml"
+    tau = 2.4
+
+A key is set by a flag of its own name (``--tau 2.4``); where sections share one, ``[training]`` has
+it (``--seed 1``) and the others say which section they mean (``--data.seed 1``). ``--objective`` is
+short for ``--objective.name``. An unknown key is an error that names the nearest right one; a value
+is never guessed into another type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from softq.checks import check_tau
+from softq.errors import RecipeError, SoftqError
+from softq.targets import ObjectiveName
+
+R = TypeVar("R")
+
+
+def key(default: Any, explanation: str, *, identity: bool = True) -> Any:
+    """A recipe's key: its default, one line of explanation, and whether another value makes another result."""
+    return dataclasses.field(
+        default=default, metadata={"explanation": explanation, "identity": identity}
+    )
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a model is trained toward: the section ``[objective]`` of every recipe."""
+
+    name: ObjectiveName = key("ml", "ml (eq. 2), raml (eq. 4) or sqdml (eq. 14)")
+    tau: float | None = key(None, "temperature of raml and sqdml")
+    temperature_scaled: bool = key(
+        False, "divide the scores by tau and multiply the loss by tau squared"
+    )
+
+    def __post_init__(self) -> None:
+        """Only RAML and SQDML have a temperature, and they need one."""
+        if self.name == "ml" and (self.tau is not None or self.temperature_scaled):
+            raise RecipeError(
+                "ml has no temperature: leave out tau and temperature_scaled, or choose raml or sqdml"
+            )
+        if self.name != "ml":
+            if self.tau is None:
+                raise RecipeError(
+                    f"{self.name} needs a temperature in units of its reward, such as tau = 0.2 for BLEU; see docs/temperature.md"
+                )
+            check_tau(self.tau)
+
+    def __str__(self) -> str:
+        """What tells objectives apart in a table.
+
+        >>> str(Objective("raml", 2.4))
+        'raml τ=2.4'
+        """
+        return (
+            self.name
+            + ("" if self.tau is None else f" τ={self.tau:g}")
+            + (" scaled" if self.temperature_scaled else "")
+        )
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and where a model is trained: the section ``[training]`` of every recipe."""
+
+    epochs: int = key(100, "passes over the training data, at most")
+    burn_in: int = key(
+        0,
+        "first epochs whose development scores do not count (the last one's does): a half-trained model may be good by luck",
+    )
+    patience: int = key(
+        10, "epochs without a better development score before training stops; 0: never stops early"
+    )
+    batch_size: int = key(1000, "examples of one step, over all processes")
+    seed: int = key(0, "of the first weights and of all that training draws")
+    device: Literal["auto", "cpu", "cuda"] = key(
+        "auto", "where to train; auto: a GPU if there is one", identity=False
+    )
+    checkpoint_every: int = key(
+        0, "steps between checkpoints inside an epoch; 0: one after each epoch", identity=False
+    )
+
+    def __post_init__(self) -> None:
+        """Counts are counts."""
+        at_least("burn_in", self.burn_in, 0)
+        at_least("epochs", self.epochs, 1)
+        at_least("patience", self.patience, 0)
+        at_least("batch_size", self.batch_size, 1)
+        at_least("checkpoint_every", self.checkpoint_every, 0)
+        check_seed("seed", self.seed)
+
+
+def check_seed(name: str, seed: int) -> None:
+    """Refuse a seed that torch's generators do not take."""
+    if not -(2**63) <= seed < 2**63:
+        raise RecipeError(f"{name} must fit into 64 bits, got {seed}")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuse a value below ``least``."""
+    if not value >= least:
+        raise RecipeError(f"{name} must be at least {least}, got {value}")
+
+
+def at_most(name: str, value: float, most: float) -> None:
+    """Refuse a value above ``most``."""
+    if not value <= most:
+        raise RecipeError(f"{name} must be at most {most}, got {value}")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse what is not a positive finite number."""
+    if not 0 < value < math.inf:
+        raise RecipeError(f"{name} must be a positive number, got {value}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; a file that cannot be read or parsed is named with the line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecipeError(f"{path} is not valid TOML: {error}") from None
+
+
+def build(
+    recipe_type: type[R], table: Mapping[str, Any], where: str = "recipe", base: R | None = None
+) -> R:
+    """The recipe that a table of TOML describes; missing keys are as in ``base``, or take their defaults, unknown ones are errors.
+
+    >>> build(Training, {"epochs": 3}).epochs
+    3
+    >>> build(Training, {"epoch": 3})
+    Traceback (most recent call last):
+    softq.errors.RecipeError: recipe: there is no key 'epoch', did you mean 'epochs'?
+    """
+    known = {field.name: field for field in dataclasses.fields(cast(Any, recipe_type))}
+    hints = typing.get_type_hints(recipe_type)
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in known:
+            raise RecipeError(f"{where}: there is no key {name!r}, {_nearest(name, known)}")
+        hint, place = hints[name], f"{where}, {name}"
+        if dataclasses.is_dataclass(hint):
+            if not isinstance(value, Mapping):
+                raise RecipeError(
+                    f"{where}: {name!r} is a section, write [{name}] and its keys below it, got {value!r}"
+                )
+            values[name] = build(
+                cast(type, hint), value, f"{where}, [{name}]", _section(known[name], base)
+            )
+        else:
+            values[name] = _typed(value, hint, place)
+    try:
+        return (
+            recipe_type(**values)
+            if base is None
+            else dataclasses.replace(cast(Any, base), **values)
+        )
+    except SoftqError as error:  # from a section's own checks
+        raise RecipeError(f"{where}: {error}") from None
+
+
+def _section(field: dataclasses.Field[Any], base: Any) -> Any:
+    """A section as it is without a table of its own: a recipe may have other defaults for it than the section's class."""
+    if base is not None:
+        return getattr(base, field.name)
+    return None if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def merge(*tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables laid over each other section by section, the last one on top.
+
+    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    merged: dict[str, Any] = {}
+    for table in tables:
+        for name, value in table.items():
+            under = merged.get(name)
+            merged[name] = (
+                merge(under, value)
+                if isinstance(under, Mapping) and isinstance(value, Mapping)
+                else value
+            )
+    return merged
+
+
+def parse_flags(recipe_type: type[Any], arguments: Sequence[str]) -> dict[str, Any]:
+    """The table that ``--key value`` and ``--key=value`` arguments describe; ``--key`` and ``--no-key`` for yes and no.
+
+    >>> Recipe = dataclasses.make_dataclass("Recipe", [("objective", Objective), ("training", Training)])
+    >>> parse_flags(Recipe, ["--objective", "raml", "--tau=2.4", "--epochs", "3"])
+    {'objective': {'name': 'raml', 'tau': 2.4}, 'training': {'epochs': 3}}
+    """
+    flags = flag_names(recipe_type)
+    table: dict[str, Any] = {}
+    waiting = list(arguments)
+    while waiting:
+        argument = waiting.pop(0)
+        if not argument.startswith("--"):
+            raise RecipeError(
+                f"expected a flag like --epochs 10, got {argument!r}; a task or recipe comes before the flags"
+            )
+        name, equals, text = argument[2:].partition("=")
+        name = name.replace("-", "_")
+        negated = name.startswith("no_") and name not in flags and name[3:] in flags
+        if negated:
+            name = name[3:]
+        if name not in flags:
+            raise RecipeError(
+                f"there is no flag --{name.replace('_', '-')}, {_nearest(name, flags, flag=True)}"
+            )
+        section, field, hint = flags[name]
+        if hint is bool and not equals:
+            value: Any = not negated
+        else:
+            if not equals:
+                if not waiting:
+                    raise RecipeError(f"--{name.replace('_', '-')} needs a value")
+                text = waiting.pop(0)
+            if negated:
+                raise RecipeError(
+                    f"--no-{name.replace('_', '-')} does not fit: it takes no value, and {name} must be a yes-or-no key"
+                )
+            value = _from_text(text, hint, f"--{name.replace('_', '-')}")
+        table = merge(table, {section: {field: value}} if section else {field: value})
+    return table
+
+
+def flag_names(recipe_type: type[Any]) -> dict[str, tuple[str, str, Any]]:
+    """What each flag sets: ``(section, key, type)`` by the flag's name, with ``_`` for ``-``.
+
+    >>> Data = dataclasses.make_dataclass("Data", [("seed", int), ("inputs", int)])
+    >>> flags = flag_names(dataclasses.make_dataclass("Recipe", [("data", Data), ("training", Training)]))
+    >>> flags["seed"][0], flags["data.seed"][0], flags["inputs"][0]
+    ('training', 'data', 'data')
+    """
+    full: dict[str, tuple[str, str, Any]] = {}
+    short: dict[str, list[tuple[str, str, Any]]] = {}
+    for name, hint in typing.get_type_hints(recipe_type).items():
+        if not dataclasses.is_dataclass(hint):
+            full[name] = ("", name, hint)
+            continue
+        for inner, inner_hint in typing.get_type_hints(hint).items():
+            full[f"{name}.{inner}"] = (name, inner, inner_hint)
+            short.setdefault(name if inner == "name" else inner, []).append(
+                (name, inner, inner_hint)
+            )
+    for name, places in short.items():
+        of_training = [place for place in places if place[0] == "training"]
+        if name not in full and (len(places) == 1 or of_training):
+            full[name] = (of_training or places)[0]
+    return full
+
+
+def describe(recipe: Any) -> list[tuple[str, str, Any, str]]:
+    """Every key of a recipe as ``(section, key, value, explanation)``, in order."""
+    rows: list[tuple[str, str, Any, str]] = []
+    for field in dataclasses.fields(recipe):
+        value = getattr(recipe, field.name)
+        if dataclasses.is_dataclass(value):
+            rows += [(field.name, inner, *rest) for _, inner, *rest in describe(value)]
+        else:
+            rows.append(("", field.name, value, str(field.metadata.get("explanation", ""))))
+    return rows
+
+
+def to_toml(recipe: Any, *, task: str, explain: bool = False) -> str:
+    """The recipe as TOML that reads back to the same recipe; keys without a value are left out.
+
+    >>> Recipe = dataclasses.make_dataclass("Recipe", [("objective", Objective)])
+    >>> print(to_toml(Recipe(Objective("raml", 2.4)), task="demo"), end="")
+    task = "demo"
+    <BLANKLINE>
+    [objective]
+    name = "raml"
+    tau = 2.4
+    temperature_scaled = false
+    """
+    lines = [f"task = {json.dumps(task)}"]
+    section = ""
+    for in_section, name, value, explanation in describe(recipe):
+        if in_section != section:
+            section = in_section
+            lines += ["", f"[{section}]"]
+        comment = f"  # {explanation}" if explain and explanation else ""
+        if value is not None:
+            lines.append(f"{name} = {toml_value(value)}{comment}")
+        elif explain:
+            lines.append(f"# {name} = …{comment}")
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """One value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
+    raise TypeError(f"TOML cannot hold {type(value).__name__}")
+
+
+def recipe_hash(recipe: Any, *, task: str) -> str:
+    """Twelve hexadecimal digits that tell recipes apart; keys that cannot change a result do not count."""
+    counted = {"task": task} | _identity(recipe)
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _identity(recipe: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(recipe):
+        value = getattr(recipe, field.name)
+        if dataclasses.is_dataclass(value):
+            found[field.name] = _identity(value)
+        elif field.metadata.get("identity", True):
+            found[field.name] = value
+    return found
+
+
+def _nearest(name: str, known: Iterable[str], flag: bool = False) -> str:
+    known = sorted(known)
+    written = [f"--{k.replace('_', '-')}" if flag else repr(k) for k in known]
+    namesakes = [
+        shown for k, shown in zip(known, written, strict=True) if flag and k.endswith(f".{name}")
+    ]
+    if namesakes:  # keys of several sections, none of which has the short flag
+        return f"did you mean {' or '.join(namesakes)}?"
+    close = difflib.get_close_matches(name, known, 1, 0.5)
+    if close:
+        return f"did you mean {written[known.index(close[0])]}?"
+    return f"there are {', '.join(written)}"
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """The value if it has the type of its key; integers pass as floats, lists as tuples, nothing else is bent."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        if value in options:
+            return value
+        close = difflib.get_close_matches(str(value), [str(option) for option in options], 1, 0.4)
+        raise RecipeError(
+            f"{where} is one of {', '.join(map(repr, options))}, got {value!r}"
+            + (f"; did you mean {close[0]!r}?" if close else "")
+        )
+    if origin in (types.UnionType, typing.Union):
+        inner = next(option for option in options if option is not type(None))
+        return None if value is None else _typed(value, inner, where)
+    if origin is tuple:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise RecipeError(f"{where} is a list, got {value!r}")
+        return tuple(_typed(item, options[0], where) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise RecipeError(f"{where} must be {_NAMES.get(hint, hint.__name__)}, got {value!r}")
+    return value
+
+
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _from_text(text: str, hint: Any, where: str) -> Any:
+    """A flag's text as a value of the key's type."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _from_text(
+            text, next(option for option in options if option is not type(None)), where
+        )
+    if origin is tuple:
+        return [_from_text(item, options[0], where) for item in text.split(",") if item]
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise RecipeError(f"{where} is true or false, got {text!r}")
+        return text.lower() == "true"
+    if hint in (int, float):
+        try:
+            return hint(text.replace("_", ""))
+        except ValueError:
+            raise RecipeError(f"{where} must be {_NAMES[hint]}, got {text!r}") from None
+    return _typed(text, hint, where)

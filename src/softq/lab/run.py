@@ -1,0 +1,305 @@
+"""A run folder: everything one training leaves behind, written so that it can be killed at any moment.
+
+======================  ====================================================================================
+``recipe.toml``         the resolved recipe; it reads back with ``softq train RUN/recipe.toml``
+``cells.jsonl``         a line per model that is trained: objective, temperature, seed
+``environment.json``    versions, device and command: what else a result may depend on
+``metrics.jsonl``       one line per epoch, and nothing in it that differs between two equal runs
+``timings.jsonl``       seconds and examples per second of each epoch
+``events.out…``         the same numbers for TensorBoard, where it is installed
+``last.safetensors``    everything needed to go on: weights, optimizer, counters
+``best.safetensors``    the model of the best development score
+``counts.safetensors``  statistics of every example of dev and test, which metrics are functions of
+``outputs.jsonl``       predictions of the best model for the examples of the test set
+``result.json``         the final numbers; a run that has it is finished
+======================  ====================================================================================
+
+Files are replaced as a whole: written beside their place, flushed to the disk, renamed. Lines are
+appended, and ``last.safetensors`` says how many of them belong to it, so that a run that goes on
+can drop those that came after it. Nothing is pickled: tensors are safetensors, the rest is JSON and
+TOML.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from softq.errors import DataError, RunError
+from softq.formats.file_checks import read_object, read_tensors
+from softq.metrics.counts import ExampleCounts
+
+RECIPE, CELLS, ENVIRONMENT, METRICS, TIMINGS = (
+    "recipe.toml",
+    "cells.jsonl",
+    "environment.json",
+    "metrics.jsonl",
+    "timings.jsonl",
+)
+LAST, BEST, NEXT_BEST, COUNTS, OUTPUTS, RESULT = (
+    "last.safetensors",
+    "best.safetensors",
+    "best.next.safetensors",
+    "counts.safetensors",
+    "outputs.jsonl",
+    "result.json",
+)
+
+
+class Checkpoint(NamedTuple):
+    """Tensors by name, and what goes with them as JSON."""
+
+    tensors: dict[str, Tensor]
+    notes: dict[str, Any]
+
+
+class RunFolder:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(
+        cls, path: Path, recipe: str, cells: Sequence[Mapping[str, Any]], device: str
+    ) -> RunFolder:
+        """A new folder with the beginnings of a run, which nobody keeps locked yet."""
+        folder = cls(path)
+        with folder.locked():
+            folder.begin(recipe, cells, device)
+        return folder
+
+    def begin(self, recipe: str, cells: Sequence[Mapping[str, Any]], device: str) -> None:
+        """Write the resolved recipe, its cells and the environment; a folder that holds a run already is an error.
+
+        Whoever goes on to train holds the lock from before this to the end: of two that begin at
+        once, one would otherwise leave its recipe beside the other's model.
+        """
+        self.refuse_existing()
+        self.write(ENVIRONMENT, as_json(environment() | {"device": device}))
+        self.rewrite_lines(CELLS, cells)
+        self.write(RECIPE, recipe)  # last: a folder with a recipe is a run
+
+    def exists(self) -> bool:
+        """Whether the folder holds a run, finished or not."""
+        return (self.path / RECIPE).is_file()
+
+    def refuse_existing(self) -> None:
+        """An error where the folder holds a run already."""
+        if self.exists():
+            raise RunError(
+                f"{self.path} already holds a run: add --resume to go on with it, or choose another --out"
+            )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder if there is none, and keep a second process out. The lock goes with the process, however it ends."""
+        with telling_how_to_go_on(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(
+                    f"another process is training {self.path}: wait for it to end, or stop it"
+                ) from None
+            for leftover in self.path.glob(".*.tmp"):  # of a process that was killed while it wrote
+                leftover.unlink()
+            yield
+        finally:
+            os.close(handle)
+
+    def write(self, name: str, text: str) -> None:
+        """Put a text file in place, whole or not at all."""
+        with telling_how_to_go_on(self.path):
+            write_atomically(self.path / name, text.encode())
+
+    def save(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+        """Put a checkpoint in place, whole or not at all."""
+        plain = {key: value.detach().to("cpu").contiguous() for key, value in tensors.items()}
+        with telling_how_to_go_on(self.path):
+            write_atomically(
+                self.path / name, to_safetensors(plain, {"softq": as_json(notes, indent=None)})
+            )
+
+    def load(self, name: str) -> Checkpoint | None:
+        """A checkpoint, or None where there is none."""
+        path = self.path / name
+        if not path.is_file():
+            return None
+        try:
+            tensors, metadata = read_tensors(path)
+            return Checkpoint(tensors, read_object(metadata.get("softq", ""), "its notes"))
+        except DataError as error:
+            raise RunError(
+                f"{path} is not a checkpoint of softq ({error}); delete it to start the run again"
+            ) from None
+
+    def save_counts(self, counts: Mapping[str, ExampleCounts]) -> None:
+        """Write the statistics of each example, by split."""
+        self.save(
+            COUNTS,
+            {
+                key: tensor
+                for split, of in counts.items()
+                for key, tensor in of.tensors(split).items()
+            },
+            {},
+        )
+
+    def test_counts(self) -> ExampleCounts:
+        """Statistics of the test examples of a finished run; of the development examples, where there is no test set."""
+        checkpoint = self.load(COUNTS)
+        if checkpoint is None:
+            raise RunError(
+                f"{self.path} has no {COUNTS}: it was trained by an older version of softq, train it again"
+            )
+        try:
+            found = [
+                ExampleCounts.from_tensors(checkpoint.tensors, split) for split in ("test", "dev")
+            ]
+        except DataError as error:
+            raise RunError(
+                f"{self.path / COUNTS} is damaged ({error}); train the run again"
+            ) from None
+        counts = next((one for one in found if one is not None), None)
+        if counts is None:
+            raise RunError(
+                f"{self.path / COUNTS} is damaged (it has counts of neither split); train the run again"
+            )
+        return counts
+
+    def outputs(self) -> list[Any]:
+        """Predictions for the test examples of a finished run."""
+        return [row.get("output") for row in self.lines(OUTPUTS)]
+
+    def promote(self, name: str, to: str) -> None:
+        """Give a file the place of another, if it is there."""
+        if (self.path / name).is_file():
+            with telling_how_to_go_on(self.path):
+                os.replace(self.path / name, self.path / to)
+
+    def discard(self, name: str) -> None:
+        """Remove a file."""
+        with telling_how_to_go_on(self.path):
+            (self.path / name).unlink()
+
+    def rewrite_lines(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put a JSON-lines file in place, whole or not at all."""
+        self.write(name, "".join(as_json(row, indent=None) + "\n" for row in rows))
+
+    def append_line(self, name: str, row: Mapping[str, Any]) -> None:
+        """Add a line; one that a kill has cut short is dropped by `lines`."""
+        with (
+            telling_how_to_go_on(self.path),
+            (self.path / name).open("a", encoding="utf-8") as file,
+        ):
+            file.write(as_json(row, indent=None) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def lines(self, name: str, most: int | None = None) -> list[dict[str, Any]]:
+        """The rows of a JSON-lines file, or the first of them; [] where there is none."""
+        path = self.path / name
+        if not path.is_file():
+            return []
+        lines = path.read_bytes().split(b"\n")[
+            :-1
+        ]  # a kill may leave half a line, the last; else it is empty
+        return [
+            _parse(line, f"line {number} of {path}") for number, line in enumerate(lines[:most], 1)
+        ]
+
+    def result(self) -> dict[str, Any] | None:
+        """The final numbers of a finished run, None of one that is not."""
+        path = self.path / RESULT
+        return read_json(path) if path.is_file() else None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file as a whole, so that a reader or a crash sees the old one or the new one and nothing between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself must reach the disk too
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def telling_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Turn a full disk or an unwritable folder into an error that says what is safe."""
+    try:
+        yield
+    except OSError as error:
+        if (folder / LAST).is_file():
+            kept = "the last checkpoint in it is intact: make room and add --resume"
+        elif (folder / RECIPE).is_file():
+            kept = "it has no checkpoint yet: make room and add --resume to begin again"
+        else:
+            kept = "nothing was begun there"
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}; {kept}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of ours."""
+    return _parse(path.read_bytes(), str(path))
+
+
+def _parse(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        return read_object(text, "it")
+    except DataError as error:
+        raise RunError(f"{where} is damaged ({error}); delete it, or the folder") from None
+
+
+def as_json(value: Mapping[str, Any], indent: int | None = 2) -> str:
+    """JSON with a final newline where it is a file of its own; NaN and inf are errors, since JSON has none."""
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + (
+        "\n" if indent else ""
+    )
+
+
+def environment() -> dict[str, Any]:
+    """What a result may depend on besides its recipe."""
+    try:
+        version = importlib.metadata.version("softq")
+    except importlib.metadata.PackageNotFoundError:
+        version = "0+source"
+    return {
+        "softq": version,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numba": numba.__version__,
+        "numpy": np.__version__,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "arguments": sys.argv[1:],
+    }

@@ -1,0 +1,239 @@
+"""Sentences and trees as users have them: read, checked, and turned into what parsers are made of."""
+
+from __future__ import annotations
+
+import numbers
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError
+from softq.formats.conllu import TreeSentence
+from softq.formats.trees import tree_faults
+from softq.linear.estimator_inputs import as_long, kept_annotators, may_be_annotator, shown
+from softq.linear.features import ArcIndex
+from softq.linear.features.arcs import lacking_columns
+from softq.linear.parsing import Parse, Trees
+
+Array = np.ndarray[Any, Any]
+Kind = Literal["words", "pairs", "triples", "dicts"]
+"""What words are: strings; (form, upos); (form, upos, xpos); dicts."""
+
+_KEYS = ("form", "lemma", "upos", "xpos", "feats")  # of a word that is a dict
+_NAMES: dict[Kind, str] = {
+    "words": "a word (a string)",
+    "pairs": "a (form, upos) tuple of strings",
+    "triples": "a (form, upos, xpos) tuple of strings",
+    "dicts": f"a dict with strings for 'form' and perhaps {', '.join(map(repr, _KEYS[1:]))}",
+}
+_NOT_GIVEN = "_"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def read_sentences(given: Any) -> list[TreeSentence]:
+    """X as sentences with columns."""
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise DataError(f"X must be a sequence of sentences, each a TreeSentence or a sequence of words, got {shown(given)}")
+    sentences = list(given)
+    if any(isinstance(sentence, TreeSentence) for sentence in sentences):
+        for number, sentence in enumerate(sentences):
+            if not isinstance(sentence, TreeSentence):
+                raise DataError(f"sentence {number} of X must be a TreeSentence, as others are, got {shown(sentence)}")
+    else:
+        sentences = _from_words(sentences)
+    _check_texts(sentences)
+    return sentences
+
+
+def _from_words(sentences: list[Any]) -> list[TreeSentence]:
+    first: Kind | None = None
+    made = []
+    for number, sentence in enumerate(sentences):
+        if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
+            raise DataError(f"sentence {number} of X must be a sequence of words, got {shown(sentence)}; split it into words first")
+        rows = []
+        for place, word in enumerate(sentence):
+            kind = _kind(word)
+            if kind is None or kind != (first or kind):
+                expected = (
+                    f"{_NAMES[first]} like the words before" if first else f"{', '.join(list(_NAMES.values())[:-1])}, or {_NAMES['dicts']}"
+                )
+                raise DataError(f"sentence {number}, word {place}: expected {expected}, got {shown(word)}")
+            first = kind
+            rows.append(_columns(word))
+        forms, lemmas, upos, xpos, feats = zip(*rows, strict=True) if rows else ((),) * len(_KEYS)
+        made.append(TreeSentence(forms, lemmas, upos, xpos, feats))
+    return made
+
+
+def _kind(word: Any) -> Kind | None:
+    if isinstance(word, str):
+        return "words"
+    if isinstance(word, tuple) and len(word) in (2, 3) and all(isinstance(part, str) for part in word):
+        return "pairs" if len(word) == 2 else "triples"
+    known = isinstance(word, Mapping) and "form" in word and set(word) <= set(_KEYS)
+    return "dicts" if known and all(isinstance(value, str) for value in word.values()) else None
+
+
+def _columns(word: Any) -> tuple[str, ...]:
+    """Form, lemma, upos, xpos and feats of a word."""
+    if isinstance(word, str):
+        return word, *[_NOT_GIVEN] * 4
+    if isinstance(word, tuple):
+        form, upos, xpos = (*word, _NOT_GIVEN)[:3]
+        return form, _NOT_GIVEN, upos, xpos, _NOT_GIVEN
+    return tuple(word.get(key, _NOT_GIVEN) for key in _KEYS)
+
+
+def _check_texts(sentences: list[TreeSentence]) -> None:
+    """The file of a parser has a string per line, in UTF-8, so none may be empty, hold a line's end or half a character.
+
+    What was read from a file is sound.
+    """
+    for number, sentence in enumerate(sentences):
+        if not sentence.lines:
+            for text in chain(sentence.forms, sentence.lemmas, sentence.upos, sentence.xpos, sentence.feats):
+                if not text or "\n" in text:
+                    raise DataError(f"sentence {number}: expected text without line ends, or '_' for nothing, got {text!r}")
+                if _SURROGATE.search(text):
+                    raise DataError(
+                        f"sentence {number}: expected text that UTF-8 can write, got half a character (a surrogate) in {text!r}"
+                    )
+
+
+def check_given(index: ArcIndex, sentences: Sequence[TreeSentence], *, relations: bool) -> None:
+    """An error where sentences lack a column that the parser has learnt to look at."""
+    missing = [name.lower() for name in lacking_columns(index, sentences, relations=relations)]
+    if missing:
+        raise DataError(f"each word of X must have its {' and '.join(missing)}, as in fit, got X without any")
+
+
+class _Tree(NamedTuple):
+    """One annotation of a sentence; without relations these are empty."""
+
+    heads: tuple[int, ...]
+    relations: tuple[str, ...]
+
+
+def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any = None) -> Trees:
+    """The trees of y, checked against the sentences; those of the sentences themselves if y is None.
+
+    Annotators that are missing, or have the weight 0, are left out.
+    """
+    if given is None:
+        for number, sentence in enumerate(sentences):
+            if sentence.forms and not sentence.heads:
+                raise DataError(f"without y, each sentence of X must be a TreeSentence with its tree, sentence {number} has none")
+    entries = list(sentences) if given is None else as_long("y", given, len(sentences))
+    shares = [None] * len(sentences) if ref_weights is None else as_long("ref_weights", ref_weights, len(sentences))
+    heads, relations, weights = [], [], []
+    labelled: bool | None = None
+    for number, (entry, sentence, share) in enumerate(zip(entries, sentences, shares, strict=True)):
+        found = _annotations(entry, number)
+        kept = kept_annotators(found, share, number, "tree")
+        for annotator, tree in enumerate(found):
+            if tree is not None:
+                who = f"annotator {annotator} of sentence {number}" if len(found) > 1 else f"sentence {number}"
+                _check_tree(tree, len(sentence.forms), who)
+        for one in kept if sentence.forms else ():
+            labelled = bool(one.annotation.relations) if labelled is None else labelled
+            if bool(one.annotation.relations) != labelled:
+                raise DataError(
+                    f"expected relations with all trees or with none, got a tree {'without' if labelled else 'with'} them in sentence "
+                    f"{number} and others {'with' if labelled else 'without'}"
+                )
+        heads.append(np.array([one.annotation.heads for one in kept], np.int64).reshape(len(kept), len(sentence.forms)))
+        relations.append([one.annotation.relations for one in kept])
+        weights.append(np.array([one.weight for one in kept]))
+    return Trees(heads, relations if labelled else [], weights)
+
+
+def _annotations(entry: Any, number: int) -> list[_Tree | None]:
+    """One tree, or those of several annotators: heads are integers and relations strings, so that the two cannot be confused."""
+    wanted = (
+        f"the tree of sentence {number} must be heads (whole numbers), a (heads, relations) tuple or a TreeSentence, or a list of such "
+        "trees (or None), one per annotator"
+    )
+    tree = _as_tree(entry)
+    if tree is not None or entry is None:
+        return [tree]
+    if isinstance(entry, (str, bytes, Mapping)) or not hasattr(entry, "__len__"):
+        raise DataError(f"{wanted}, got {shown(entry)}")
+    found = [_as_tree(one) for one in entry]
+    for one, tree in zip(entry, found, strict=True):
+        if one is not None and tree is None:
+            raise DtypeError(f"{wanted}, got {shown(one)}{' among them' if may_be_annotator(one) else ''}")
+    return found
+
+
+def _as_tree(entry: Any) -> _Tree | None:
+    """A single tree; None if it is none."""
+    if isinstance(entry, (TreeSentence, Parse)):
+        return _Tree(entry.heads, entry.relations)
+    heads = _as_heads(entry)
+    if heads is not None:
+        return _Tree(heads, ())
+    if not (isinstance(entry, (tuple, list)) and len(entry) == 2):
+        return None
+    heads, names = _as_heads(entry[0]), entry[1]
+    if names is None or (not isinstance(names, (str, bytes, Mapping)) and hasattr(names, "__len__") and len(names) == 0):
+        named: tuple[str, ...] | None = () if isinstance(entry, tuple) else None  # in a list they are an annotator who is missing
+    else:
+        named = _as_names(names)
+    return None if heads is None or named is None else _Tree(heads, named)
+
+
+def _as_heads(entry: Any) -> tuple[int, ...] | None:
+    values = _values(entry)
+    whole = values is not None and all(isinstance(value, numbers.Integral) and not isinstance(value, bool) for value in values)
+    return tuple(map(int, values)) if values is not None and whole else None
+
+
+def _as_names(entry: Any) -> tuple[str, ...] | None:
+    values = _values(entry)
+    return tuple(map(str, values)) if values is not None and all(isinstance(value, str) for value in values) else None
+
+
+def _values(entry: Any) -> list[Any] | None:
+    """What a list, tuple, array or tensor of one dimension holds."""
+    if isinstance(entry, (list, tuple)):
+        return list(entry)
+    return entry.tolist() if getattr(entry, "ndim", 0) == 1 and hasattr(entry, "tolist") else None
+
+
+def _check_tree(tree: _Tree, words: int, who: str) -> None:
+    if len(tree.heads) != words:
+        raise ShapeError(f"y must have a head for each word: {who} has {len(tree.heads)} heads for {words} words")
+    if tree.relations and len(tree.relations) != words:
+        raise ShapeError(f"y must have a relation for each word or none: {who} has {len(tree.relations)} relations for {words} words")
+    for name in tree.relations:
+        if _SURROGATE.search(name):
+            raise DataError(f"{who}: expected relations that UTF-8 can write, got half a character (a surrogate) in {name!r}")
+    faults = tree_faults(tree.heads)
+    if faults:
+        word, message = faults[0]
+        raise OutputError(f"{who}{f', word {word} (from 1)' if word else ''}: {message}")
+
+
+def read_held_out(given: Any, trees: Any) -> tuple[list[TreeSentence], Trees] | None:
+    """Sentences to be scored; what is wrong with them is told before training, not after it."""
+    if given is None:
+        if trees is not None:
+            raise DataError("X_dev and y_dev go together: expected both or neither, got y_dev alone")
+        return None
+    try:
+        sentences = read_sentences(given)
+        return sentences, read_trees(sentences, trees)
+    except SoftqError as error:
+        raise type(error)(f"X_dev and y_dev: {error}") from None
+
+
+def attachment_score(parses: Sequence[Parse], trees: Trees) -> float:
+    """Share of words with the right head (UAS); where annotators disagree, a head is as right as they are many."""
+    right = 0.0
+    for parse, heads, weights in zip(parses, trees.heads, trees.weights, strict=True):
+        right += float((heads == np.array(parse.heads, np.int64)).sum(1) @ weights / weights.sum())
+    return right / max(sum(len(parse.heads) for parse in parses), 1)

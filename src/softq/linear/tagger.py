@@ -1,0 +1,392 @@
+"""A tagger with scikit-learn's interface and that of sklearn-crfsuite."""
+
+# ruff: noqa: N803 -- scikit-learn calls the inputs X
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+
+from softq.annotators.reliability import AnnotatorRow
+from softq.annotators.reliability import Model as AnnotatorModel
+from softq.errors import EstimatorError
+from softq.formats.file_checks import one_of, refusing
+from softq.formats.tags import OUTSIDE, Scheme
+from softq.lab.run import BEST
+from softq.linear import options
+from softq.linear.features import FeatureMatrix, TemplateIndex
+from softq.linear.options import choice, not_negative, positive
+from softq.linear.saved_model import FiledEstimator
+from softq.linear.tagger_input import Annotations, Kind, Sentences, check_held_out
+from softq.linear.tagger_options import SchemeOption, as_json, reward_for, scheme_for
+from softq.linear.tagger_training import Schedule, Stopping, Trained, by_batches, by_search
+from softq.linear.tagging import (
+    Constraints,
+    ConvergenceWarning,
+    CRFSettings,
+    Decoding,
+    References,
+    Tagger,
+)
+from softq.targets import ObjectiveName
+
+Algorithm = Literal["lbfgs", "adagrad"]
+
+_DEFAULT_ITERATIONS = 1000
+_CRFSUITE_ONLY = ("l2sgd", "ap", "pa", "arow")
+
+
+class CRFTagger(FiledEstimator):
+    """A linear chain over labels with sparse features, trained by ML, RAML or SQDML; a drop-in for ``sklearn_crfsuite.CRF``.
+
+    Training minimises Σ H(target, model) + c1 ‖w‖₁ + c2 ‖w‖² over the sentences (appendix eq. 5-6). With ``"ml"`` that is CRFsuite's
+    objective, and the weights are CRFsuite's; but features whose values are negative are not dropped.
+
+    A token of X is one of these, the same in all of X:
+
+    - a string: a word, from which ``templates`` make features;
+    - a *tuple* of two strings: a word and its part of speech, likewise;
+    - a dict, or a *list* or set of strings: features of your own, as python-crfsuite takes them (see `softq.linear.features.AttributeIndex`).
+
+    An option that ``sklearn_crfsuite.CRF`` has as well may be None, which is its default there: here, too.
+
+    Args:
+        algorithm: ``"lbfgs"``: all sentences at once, to convergence (with ``c1`` by OWL-QN); ``"adagrad"``: passes in batches.
+        c1: penalty on absolute weights, which makes most of them 0; ``"lbfgs"`` alone has it.
+        c2: penalty on squared weights.
+        min_freq: a feature and a label, or two neighbouring labels, have a weight if they are seen together so often; a feature counts by
+            its value, up to 1 once is enough, and at 0 a feature of the value 0 is seen, too.
+        all_possible_states: weights for every feature with every label, not only for those seen together. ``"adagrad"`` always has all.
+        all_possible_transitions: weights for every two neighbouring labels, not only for those seen. ``"adagrad"`` always has all.
+        max_iterations: of ``"lbfgs"``; None: 1000.
+        num_memories: steps that ``"lbfgs"`` remembers.
+        epsilon: ``"lbfgs"`` has converged when the gradient's norm is at most this part of max(1, ‖w‖);
+        delta: or when ``period`` iterations have lowered the loss by at most this part of it, less the target's entropy, which no weights
+            can lower (0 with ``"ml"`` and one annotator). Take 0 for all that float32 can give.
+        period: of ``delta``.
+        learning_rate: of ``"adagrad"``.
+        batch_size: sentences per step of ``"adagrad"``.
+        max_epochs: passes of ``"adagrad"``.
+        objective: ``"ml"`` (eq. 2), ``"raml"`` (eq. 16) or ``"sqdml"`` (eq. 15); with one annotator the last two are the same.
+        tau: temperature of ``"raml"`` and ``"sqdml"``; ``"ml"`` ignores it.
+        reward: what a predicted label earns: ``[K, K]`` (predicted, right) in the order of ``classes_``, or a
+            `softq.rewards.TokenReward`; or a dict with what a hit on a label earns, 1 for labels it does not name. None: token accuracy.
+        entity_weight: what a hit on any label but ``O`` earns, where a hit on ``O`` earns 1; goes without ``reward``.
+        constraints: where label sequences that break the tag scheme are forbidden: ``"none"``; ``"decode"``, in predictions;
+            ``"target"``, there and in what is trained toward; ``"model"``, there and in the model as well. With them ``O`` is always a
+            label, for without it there may be no sequence at all that is allowed.
+        scheme: of ``constraints``; ``"auto"``: the scheme that the labels of `fit` follow.
+        templates: features of words (see `softq.linear.features.templates`); None: `softq.linear.features.default_templates`.
+        hash_bits: hash features into 2^bits columns; None: keep a table of them.
+        decoding: ``"viterbi"``, the most probable sequence; ``"mbr"``, the most right labels to be expected.
+        random_state: None, a seed, or a generator of numpy: the batches of ``"adagrad"``.
+        verbose: print a line per iteration or epoch.
+
+    Attributes:
+        classes_: K labels, sorted.
+        tagger_: the `softq.linear.tagging.Tagger`.
+        n_iter_: iterations, or epochs.
+        converged_: whether one of the rules was met; None for ``"adagrad"``, which has none.
+        loss_curve_: the minimised loss at the start and after each iteration; for ``"adagrad"`` the cross-entropy of each epoch.
+        annotators_: where ``ref_weights`` were estimated, what was: a row for each annotator (accuracy, precision, recall, weight), in the
+            order of their names, which are their places in ``y``; else empty.
+        dev_score_: the `score` on ``X_dev`` and ``y_dev``; None where `fit` had none.
+        kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence.
+
+    >>> X = [["Ann", "Lee", "met", "Bob", "."], ["He", "met", "Ann", "."]]
+    >>> y = [["B-PER", "I-PER", "O", "B-PER", "O"], ["O", "O", "B-PER", "O"]]
+    >>> tagger = CRFTagger(c2=0.1, constraints="decode").fit(X, y)
+    >>> tagger.predict([["Ann", "met", "Lee", "."]])
+    [['B-PER', 'O', 'B-PER', 'O']]
+    >>> crowd = [[y[0], None, ["O", "B-PER", "O", "B-PER", "O"]], [y[1], y[1]]]  # three annotators, of whom two saw each sentence
+    >>> CRFTagger(c2=0.1, objective="sqdml", tau=0.5).fit(X, crowd).predict_single(["He", "met", "Ann"])
+    ['O', 'O', 'B-PER']
+
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: Algorithm | None = "lbfgs",
+        c1: float | None = 0.0,
+        c2: float | None = 1.0,
+        min_freq: float | None = 0.0,
+        all_possible_states: bool | None = False,
+        all_possible_transitions: bool | None = False,
+        max_iterations: int | None = None,
+        num_memories: int | None = 6,
+        epsilon: float | None = 1e-5,
+        delta: float | None = 1e-5,
+        period: int | None = 10,
+        learning_rate: float = 0.1,
+        batch_size: int = 32,
+        max_epochs: int = 30,
+        objective: ObjectiveName = "ml",
+        tau: float | None = None,
+        reward: Any = None,
+        entity_weight: float = 1.0,
+        constraints: Constraints = "none",
+        scheme: SchemeOption = "auto",
+        templates: Sequence[str] | None = None,
+        hash_bits: int | None = None,
+        decoding: Decoding = "viterbi",
+        random_state: Any = None,
+        verbose: bool | None = False,
+    ) -> None:
+        # scikit-learn's convention: keep what was given, check it in fit.
+        self.algorithm = algorithm
+        self.c1 = c1
+        self.c2 = c2
+        self.min_freq = min_freq
+        self.all_possible_states = all_possible_states
+        self.all_possible_transitions = all_possible_transitions
+        self.max_iterations = max_iterations
+        self.num_memories = num_memories
+        self.epsilon = epsilon
+        self.delta = delta
+        self.period = period
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.objective = objective
+        self.tau = tau
+        self.reward = reward
+        self.entity_weight = entity_weight
+        self.constraints = constraints
+        self.scheme = scheme
+        self.templates = templates
+        self.hash_bits = hash_bits
+        self.decoding = decoding
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, X_dev: Any = None, y_dev: Any = None, *, ref_weights: Any = None) -> Self:
+        """Train on sentences X and their labels y.
+
+        Args:
+            X: sentences, each a sequence of tokens (see the class); one may be empty.
+            y: for each sentence a sequence of labels, strings, as long as the sentence; or one such sequence per annotator, None for one
+                who is missing, and as many annotators as there happen to be.
+            X_dev: sentences that are not learnt from, but scored when training is over (``dev_score_``; ``verbose`` prints it, too).
+            y_dev: their labels, likewise.
+            ref_weights: for each sentence a weight from 0 for each of its sequences in ``y``, missing ones too; None: all alike;
+                ``"dawid-skene"`` or ``"one-coin"``: estimated from how annotators agree (`softq.annotators.reliability.estimate`), who
+                must then have the same place in every sentence, None where they are missing.
+
+        """
+        stopping, schedule = self._stopping(), self._schedule()  # what is wrong with them is told before anything takes long
+        sentences = Sentences.read(X)
+        check_held_out(X_dev, y_dev, sentences.kind)
+        self.annotators_: tuple[AnnotatorRow, ...] = ()
+        if isinstance(ref_weights, str):
+            model = choice("ref_weights", ref_weights, get_args(AnnotatorModel))
+            annotations, self.annotators_ = Annotations.read(y, sentences.lengths).weighed(model)
+        else:
+            annotations = Annotations.read(y, sentences.lengths, ref_weights)
+        index, matrix, kind = sentences.number(self.templates, self.hash_bits)
+        settings = self._settings(annotations)
+        trained = self._train(settings, matrix, annotations.references(settings.labels), stopping, schedule)
+        if trained.problem is not None:
+            warnings.warn(trained.problem, ConvergenceWarning, stacklevel=2)
+        self.classes_ = list(settings.labels)
+        self.tagger_ = Tagger(index, settings.labels, trained.weights, trained.transitions, settings.decoding_scheme)
+        self._kind = kind
+        self.loss_curve_, self.converged_ = trained.losses, trained.converged
+        self.n_iter_ = len(trained.losses) - (trained.converged is not None)  # a search has a loss before its first iteration, too
+        self.kl_ = trained.kl / len(sentences.sentences)
+        self._scheme = settings.scheme or annotations.scheme()
+        self.dev_score_ = None if X_dev is None else self.score(X_dev, y_dev)
+        if self.verbose and X_dev is not None:
+            print(f"share of right labels on X_dev: {self.dev_score_:.4f}", flush=True)  # noqa: T201 -- what verbose asks for
+        return self
+
+    def _train(
+        self, settings: CRFSettings, matrix: FeatureMatrix, references: References, stopping: Stopping | None, schedule: Schedule
+    ) -> Trained:
+        if stopping is None:
+            random = options.generator(self.random_state)
+            return by_batches(settings, matrix, references, schedule=schedule, random=random, verbose=bool(self.verbose))
+        c1 = not_negative("c1", self._option("c1"))
+        memory = options.count("num_memories", self._option("num_memories"))
+        return by_search(settings, matrix, references, c1=c1, memory=memory, stopping=stopping, verbose=bool(self.verbose))
+
+    # --- predictions --------------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> list[list[str]]:
+        """Labels of each sentence."""
+        return self._fitted().decode(self._features(X), choice("decoding", self.decoding, get_args(Decoding)))
+
+    def predict_single(self, xseq: Any) -> list[str]:
+        """Labels of one sentence."""
+        return self.predict([xseq])[0]
+
+    def predict_marginals(self, X: Any) -> list[list[dict[str, float]]]:
+        """Probabilities of all labels at each token of each sentence."""
+        marginals = self._fitted().marginals(self._features(X))
+        return [[dict(zip(self.classes_, row, strict=True)) for row in sentence.tolist()] for sentence in marginals]
+
+    def predict_marginals_single(self, xseq: Any) -> list[dict[str, float]]:
+        """Probabilities of all labels at each token of one sentence."""
+        return self.predict_marginals([xseq])[0]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Share of tokens with the right label; where annotators disagree (``y`` as in `fit`), a label is as right as they are many."""
+        predicted = self.predict(X)
+        return Annotations.read(y, [len(labels) for labels in predicted]).accuracy(predicted)
+
+    def _features(self, X: Any) -> FeatureMatrix:
+        return Sentences.read(X).features(self._fitted().index, self._kind)
+
+    def _fitted(self) -> Tagger:
+        self._check_fitted()
+        return self.tagger_
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "tagger_" in vars(self)
+
+    # --- what was learnt ----------------------------------------------------------------------------------
+
+    def _state_weights(self) -> Any:
+        """Weights ``[F, K]``."""
+        tagger = self._fitted()
+        count = tagger.index.size * len(tagger.labels)
+        return tagger.weights[:count].reshape(-1, len(tagger.labels))
+
+    @property
+    def attributes_(self) -> list[str]:
+        """Names of the features that have a weight other than 0."""
+        names = self._fitted().index.names()
+        return [names[feature] for feature in np.flatnonzero(self._state_weights().any(1))]
+
+    @property
+    def num_attributes_(self) -> int:
+        """Number of features that have a weight other than 0."""
+        return int(self._state_weights().any(1).sum())
+
+    @property
+    def state_features_(self) -> dict[tuple[str, str], float]:
+        """Weights of features with labels that are not 0: ``{(feature, label): weight}``."""
+        weights, names = self._state_weights(), self._fitted().index.names()
+        return {(names[feature], self.classes_[k]): float(weights[feature, k]) for feature, k in np.argwhere(weights).tolist()}
+
+    @property
+    def transition_features_(self) -> dict[tuple[str, str], float]:
+        """Weights of neighbouring labels that are not 0: ``{(label, next label): weight}``."""
+        table = self._fitted().transitions
+        return {(self.classes_[i], self.classes_[j]): float(table[i, j]) for i, j in np.argwhere(table).tolist()}
+
+    @property
+    def size_(self) -> int:
+        """Size of the model in bytes."""
+        return sum(tensor.nbytes for tensor in self._fitted().tensors().values())
+
+    # --- on the disk --------------------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the fitted tagger to one safetensors file; nothing is pickled.
+
+        The file appears whole or not at all, and replaces an older one. Options are kept as they are now; of a ``random_state`` that is
+        neither None nor a seed None is kept.
+        """
+        tagger = self._fitted()
+        notes = self._notes(as_json(self.get_params()), (*_LEARNT, "annotators_", "dev_score_"))
+        schemes = {"file_scheme": self._scheme, "trained_scheme": self._scheme}  # by them `softq evaluate` and `softq predict` convert
+        tagger.save(path, notes | {"kind": self._kind} | schemes)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """The tagger that `save` wrote; it predicts the same. Its arrays stay on the disk until they are used.
+
+        A run folder of ``softq train ner`` is read too, or the ``best.safetensors`` in it: what the run measured stays there.
+        """
+        tagger, notes = Tagger.load(Path(path) / BEST if Path(path).is_dir() else path)
+        if "file_scheme" in notes and "estimator" not in notes:
+            with refusing(f"{path} is damaged: expected the notes of a run, got others"):
+                return cls._of_run(tagger, notes)
+        with cls._reading_notes(path, notes) as (loaded, learnt):
+            loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
+            loaded._kind = choice("kind", notes["kind"], get_args(Kind))
+            for name in _LEARNT:
+                setattr(loaded, name, learnt[name])
+            # not in the files of every version
+            loaded.annotators_ = tuple(AnnotatorRow(*row) for row in learnt.get("annotators_", ()))
+            loaded.dev_score_ = learnt.get("dev_score_")
+            loaded._scheme = one_of("trained_scheme", notes.get("trained_scheme", tagger.scheme), (None, *get_args(Scheme)))
+        return loaded
+
+    @classmethod
+    def _of_run(cls, tagger: Tagger, notes: dict[str, Any]) -> Self:
+        """The tagger of a run; attributes of a fit are None."""
+        templates = list(tagger.index.templates) if isinstance(tagger.index, TemplateIndex) else None
+        loaded = cls(constraints="decode" if tagger.scheme else "none", decoding=notes["decoding"], templates=templates)
+        loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
+        loaded._kind = "pairs" if notes["pos"] else "words"
+        loaded._scheme = one_of("trained_scheme", notes["trained_scheme"], (None, *get_args(Scheme)))
+        loaded.annotators_, loaded.dev_score_ = (), None
+        for name in _LEARNT:
+            setattr(loaded, name, None)
+        return loaded
+
+    # --- options ------------------------------------------------------------------------------------------
+
+    def _option(self, name: str) -> Any:
+        """An option; its default where it is None."""
+        value = getattr(self, name)
+        return inspect.signature(CRFTagger).parameters[name].default if value is None else value
+
+    def _settings(self, annotations: Annotations) -> CRFSettings:
+        objective = choice("objective", self.objective, get_args(ObjectiveName))
+        constraints = choice("constraints", self.constraints, get_args(Constraints))
+        scheme: Scheme | None = None
+        labels = annotations.labels
+        if constraints != "none":
+            scheme = scheme_for(self.scheme, annotations)
+            # Without O, labels such as B-PER and E-PER leave nothing that a sentence of one word can be.
+            labels = tuple(sorted({OUTSIDE, *labels}))
+        by_search = self._option("algorithm") == "lbfgs"
+        return CRFSettings(
+            labels=labels,
+            objective=objective,
+            tau=options.temperature(objective, self.tau),
+            reward=reward_for(self.reward, self.entity_weight, labels),
+            scheme=scheme,
+            constraints=constraints,
+            c2=not_negative("c2", self._option("c2")),
+            all_states=bool(self.all_possible_states) or not by_search,
+            all_transitions=bool(self.all_possible_transitions) or not by_search,
+            min_freq=not_negative("min_freq", self._option("min_freq")),
+        )
+
+    def _stopping(self) -> Stopping | None:
+        """When a search ends; None for AdaGrad."""
+        if self.algorithm in _CRFSUITE_ONLY:
+            raise EstimatorError(
+                f"algorithm must be 'lbfgs' or 'adagrad', got {self.algorithm!r}, which is CRFsuite's alone: take 'adagrad' to learn in "
+                "batches of sentences, 'lbfgs' for the best weights there are"
+            )
+        if choice("algorithm", self._option("algorithm"), get_args(Algorithm)) == "adagrad":
+            if self.c1:
+                raise EstimatorError(f"c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got {self.c1!r}")
+            return None
+        return Stopping(
+            max_iterations=_DEFAULT_ITERATIONS if self.max_iterations is None else options.count("max_iterations", self.max_iterations),
+            epsilon=not_negative("epsilon", self._option("epsilon")),
+            delta=not_negative("delta", self._option("delta")),
+            period=options.count("period", self._option("period")),
+        )
+
+    def _schedule(self) -> Schedule:
+        return Schedule(
+            learning_rate=positive("learning_rate", self.learning_rate),
+            batch_size=options.count("batch_size", self.batch_size),
+            max_epochs=options.count("max_epochs", self.max_epochs),
+        )
+
+
+_LEARNT = ("n_iter_", "converged_", "loss_curve_", "kl_")  # attributes of a fit that are no part of the tagger

@@ -1,0 +1,159 @@
+"""Scores of named entities: precision, recall and F1 of spans as conlleval counts them, token accuracy, whole sentences.
+
+A predicted entity is right if the gold labels hold one of the same type, start and end. Every score is a ratio of sums over sentences, so
+one row of counts per sentence is all that is kept, and `softq.metrics.paired_bootstrap` takes the rows with any of the metrics
+here. A ratio of nothing to nothing is 0, as conlleval has it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from softq.errors import ShapeError
+from softq.formats.tags import Scheme, spans
+
+SPAN_STATISTICS = ("true_positives", "predicted", "gold", "right_tokens", "tokens", "exact", "sentences")
+
+
+class SpanStatistics(NamedTuple):
+    """Counts for each of N sentences.
+
+    Attributes:
+        rows: ``[N, 7]``, float64, columns as in `SPAN_STATISTICS`: entities that are both predicted and gold, that are predicted, that
+            are gold; words with the right label, words; 1 if every label is right; 1.
+        kinds: the T types of entities that occur, gold or predicted, sorted.
+        by_kind: ``[N, T, 3]``, the first three columns for each type; they sum to ``rows[:, :3]``.
+
+    """
+
+    rows: Tensor
+    kinds: tuple[str, ...]
+    by_kind: Tensor
+
+
+def span_statistics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme) -> SpanStatistics:
+    """Counts for each sentence, from its gold and its predicted labels; both are read as by `softq.formats.tags.spans`.
+
+    >>> span_statistics([["B-PER", "I-PER", "O"]], [["B-PER", "O", "B-LOC"]], "bio").rows.tolist()
+    [[0.0, 2.0, 1.0, 1.0, 3.0, 0.0, 1.0]]
+    """
+    _check(gold, predicted)
+    pairs = [(set(spans(right, scheme)), set(spans(guess, scheme))) for right, guess in zip(gold, predicted, strict=True)]
+    kinds = tuple(sorted({span.kind for pair in pairs for side in pair for span in side}))
+    number = {kind: index for index, kind in enumerate(kinds)}
+    by_kind = torch.zeros(len(pairs), len(kinds), 3, dtype=torch.float64)
+    counts = by_kind.numpy()  # the same memory: single numbers of a tensor are slow to write
+    for sentence, (right_spans, guessed_spans) in enumerate(pairs):
+        for column, members in enumerate((right_spans & guessed_spans, guessed_spans, right_spans)):
+            for span in members:
+                counts[sentence, number[span.kind], column] += 1
+    right = [sum(map(operator.eq, *labels)) for labels in zip(gold, predicted, strict=True)]
+    words = [len(labels) for labels in gold]
+    tokens = torch.tensor([right, words], dtype=torch.float64).T  # [N, 2]
+    exact = (tokens[:, :1] == tokens[:, 1:]).double()
+    return SpanStatistics(torch.cat([by_kind.sum(1), tokens, exact, torch.ones_like(exact)], 1), kinds, by_kind)
+
+
+def span_precision(sums: Tensor) -> Tensor:
+    """Share of predicted entities that are gold, from sums of rows ``[..., 7]`` or of counts by type ``[..., 3]``."""
+    return _ratio(sums[..., 0], sums[..., 1])
+
+
+def span_recall(sums: Tensor) -> Tensor:
+    """Share of gold entities that are predicted, from sums of rows ``[..., 7]`` or of counts by type ``[..., 3]``."""
+    return _ratio(sums[..., 0], sums[..., 2])
+
+
+def span_f1(sums: Tensor) -> Tensor:
+    """Harmonic mean of precision and recall, from sums of rows ``[..., 7]`` or of counts by type ``[..., 3]``."""
+    return _ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
+
+
+def token_accuracy(sums: Tensor) -> Tensor:
+    """Share of words with the right label, from sums of rows ``[..., 7]``."""
+    return _ratio(sums[..., 3], sums[..., 4])
+
+
+def exact_match(sums: Tensor) -> Tensor:
+    """Share of sentences with every label right, from sums of rows ``[..., 7]``."""
+    return _ratio(sums[..., 5], sums[..., 6])
+
+
+SPAN_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
+    "precision": span_precision,
+    "recall": span_recall,
+    "f1": span_f1,
+    "token_accuracy": token_accuracy,
+    "exact_match": exact_match,
+}
+"""All of them, by the names that `SpanScores` has for them."""
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    return part / whole.clamp_min(1)  # counts: part is 0 where whole is
+
+
+class KindScores(NamedTuple):
+    """Scores of the entities of one type, and how many were predicted and are gold."""
+
+    precision: float
+    recall: float
+    f1: float
+    predicted: int
+    gold: int
+
+
+@dataclass(frozen=True)
+class SpanScores:
+    """Scores of a corpus in 0..1: of all entities, of words, of whole sentences, and of each type of entity by its name.
+
+    >>> scores = SpanScores.of(span_statistics([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]], "bio"))
+    >>> scores.precision, scores.recall, scores.exact_match
+    (1.0, 0.5, 0.0)
+    >>> scores.kinds["LOC"]
+    KindScores(precision=0.0, recall=0.0, f1=0.0, predicted=0, gold=1)
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    token_accuracy: float
+    exact_match: float
+    kinds: dict[str, KindScores]
+
+    @classmethod
+    def of(cls, statistics: SpanStatistics) -> SpanScores:
+        """Scores of all the sentences together."""
+        sums = statistics.rows.sum(0)
+        return cls(
+            precision=float(span_precision(sums)),
+            recall=float(span_recall(sums)),
+            f1=float(span_f1(sums)),
+            token_accuracy=float(token_accuracy(sums)),
+            exact_match=float(exact_match(sums)),
+            kinds={kind: _of_kind(counts) for kind, counts in zip(statistics.kinds, statistics.by_kind.sum(0), strict=True)},
+        )
+
+
+def _of_kind(counts: Tensor) -> KindScores:
+    return KindScores(
+        precision=float(span_precision(counts)),
+        recall=float(span_recall(counts)),
+        f1=float(span_f1(counts)),
+        predicted=int(counts[1]),
+        gold=int(counts[2]),
+    )
+
+
+def _check(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> None:
+    if len(gold) != len(predicted):
+        raise ShapeError(f"expected one predicted sentence for each gold one, got {len(predicted)} for {len(gold)}")
+    for sentence, (right, guess) in enumerate(zip(gold, predicted, strict=True)):
+        if len(right) != len(guess):
+            raise ShapeError(f"sentence {sentence}: expected one predicted label for each gold one, got {len(guess)} for {len(right)}")

@@ -1,0 +1,78 @@
+"""Distributions whose sums over all outputs are a recursion: chains and trees."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from softq.kernels.operator import Expected, Operator
+from softq.spaces.distribution import Distribution
+
+
+class Recursion(Distribution):
+    """A distribution that a kernel sums over: loss and gradient come out of one sweep.
+
+    A structure names its operator, its decoder and its sampler, and supplies `_arguments`.
+    """
+
+    _operator: ClassVar[Operator]
+    _best: ClassVar[Callable[..., Tensor]]
+    _sampled: ClassVar[Callable[..., Tensor]]
+    _widest_on_gpu: ClassVar[float] = math.inf
+    """Size of the last dimension of the scores up to which there is a GPU kernel."""
+    _flags: tuple[bool, ...] = ()
+    """Options of the operator."""
+
+    @abstractmethod
+    def _arguments(self) -> tuple[Any, ...]:
+        """Lengths ``[B]``, and scores of every kind ``[B, …]``."""
+
+    def _infer(
+        self, target: Expected | None = None, *, gradient: bool = False
+    ) -> tuple[Tensor, ...]:
+        lengths, *scores = self._arguments()
+        return self._operator(lengths, scores, *self._flags, target=target, gradient=gradient)
+
+    @property
+    def log_partition(self) -> Tensor:
+        return self._cached("log_partition", lambda: self._infer()[0].reshape(self.batch_shape))
+
+    @property
+    def marginals(self) -> Tensor:
+        return self._statistics()[0]
+
+    def _statistics(self) -> tuple[Tensor, ...]:
+        """E[parts] for each kind of part, ``[*B, *parts]``."""
+        return self._cached(
+            "statistics",
+            lambda: tuple(
+                part.reshape(*self.batch_shape, *part.shape[1:])
+                for part in self._infer(gradient=True)[1:]
+            ),
+        )
+
+    @property
+    def has_kernel(self) -> bool:  # type: ignore[override]
+        return not self.scores.is_cuda or self.scores.shape[-1] <= self._widest_on_gpu
+
+    def fused_loss(self, expected: Expected) -> Tensor:
+        """Log Z - <E_target[parts], scores>, ``[*B]``."""
+        return self._infer(expected)[0].reshape(self.batch_shape)
+
+    def mode(self) -> Tensor:
+        self._check_feasible("decode")
+        best = self._best(*self._arguments(), *self._flags)
+        return best.reshape(self.batch_shape + self.event_shape)
+
+    @torch.no_grad()
+    def mbr(self) -> Tensor:
+        self._check_feasible("decode")
+        return self.with_scores(self.marginals).mode()
+
+    def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
+        return self._sampled(*self._arguments(), *self._flags, count, generator)
