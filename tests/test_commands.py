@@ -10,7 +10,7 @@ import pytest
 from small_runs import SMALL, recipe, snapshot, softq
 from softq.cli import progress, report_command, shared
 from softq.lab.recipe import read_toml, recipe_hash
-from softq.lab.run import BEST, CELLS, METRICS, RECIPE, RESULT, RunFolder
+from softq.lab.run import BEST, CELLS, COUNTS, METRICS, OUTPUTS, RECIPE, RESULT, RunFolder
 from softq.report import classification_load as load
 from softq.report import page as pages
 from softq.sweep import SWEEP, parse_recipe, read_recipe
@@ -66,7 +66,7 @@ def test_train_says_what_it_found(trained):
 def test_train_leaves_a_folder_that_explains_itself(trained):
     run, _ = trained
     names = {path.name for path in run.iterdir() if not path.name.startswith("events")}
-    assert names == {RECIPE, CELLS, "environment.json", METRICS, "timings.jsonl", "last.safetensors", BEST, RESULT}
+    assert names == {RECIPE, CELLS, "environment.json", METRICS, "timings.jsonl", "last.safetensors", BEST, COUNTS, OUTPUTS, RESULT}
     written, grids = parse_recipe(TASKS["classification"], read_toml(run / RECIPE), "again")
     assert written == recipe("--objective", "raml", "--tau", 2.4, "--seed", 3, "--data.seed", 4)
     assert grids == []

@@ -102,6 +102,7 @@ def train_runs(
             for future in waiting:
                 future.cancel()
             wait(waiting)  # until each has written its checkpoint
+            stop.unlink()
             raise
 
 
