@@ -22,8 +22,9 @@ run: install ## Run the paper's experiments, small enough for two cores, and wri
 # Coverage cannot see compiled code, so the kernels run a second time as plain Python: there numpy warns of what
 # compiled code does in silence and on purpose (log 0 = -inf, 64-bit numbers that wrap around).
 # Tests of sheer size, of threads (which take turns there) and of long training add nothing there but time.
-PLAIN_TESTS := $(addprefix tests/test_,samplers.py recombine.py conformance.py rewards.py features.py kernels.py perceptrons.py tagging.py parsing.py trees.py \
-	arc_features.py attributes.py feature_crf.py tagging_fit.py tagging_model.py)
+PLAIN_TESTS := $(addprefix tests/,spaces/test_conformance.py spaces/test_trees.py rewards/test_rewards.py samplers/test_samplers.py samplers/test_recombine.py \
+	kernels/test_kernels.py kernels/test_feature_crf.py neural/test_perceptrons.py \
+	$(addprefix linear/test_,arc_features.py attributes.py features.py parsing.py tagging.py tagging_fit.py tagging_model.py))
 LARGE := ten_thousand or threads or large_inputs or give_up or wider_tensors or descent_learns or reaches_the_entropy
 
 # Two processes, a file of tests at a time to each, and one thread in each: a second one would only get in the other's way.
@@ -42,7 +43,7 @@ test: install ## Run all tests with branch coverage
 	$(PYTEST) --cov=softq --cov-append --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 oldest: $(VENV)/oldest ## Test the Trainer for Hugging Face models with the oldest Transformers that it supports
-	PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(PYTEST) $(addprefix tests/test_transformers_,scoring.py trainer.py rows.py evaluation.py)
+	PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(PYTEST) $(addprefix tests/integrations/test_transformers_,scoring.py trainer.py rows.py evaluation.py)
 
 # The report is tested in a browser. Where one cannot be installed, that test is skipped and says so.
 browser: ## Install Chromium for the test of the report, where Debian's packages are to be had

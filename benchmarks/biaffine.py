@@ -49,7 +49,11 @@ BAR = 5.0  # projective trees: times faster than SuPar
 def losses_of(parser: Parser, batches: list[Batch], label: str) -> list[TreeLoss]:
     """The loss of one contender on each batch."""
     if label == "SuPar":
-        kind = load_supar().MatrixTree if parser.tree is softq.SpanningTree else load_supar().DependencyCRF
+        kind = (
+            load_supar().MatrixTree
+            if parser.tree is softq.SpanningTree
+            else load_supar().DependencyCRF
+        )
         return [partial(supar_loss, kind, batch) for batch in batches]
     options = argparse.Namespace(objective="raml" if label.endswith("RAML") else "ml", tau=0.3)
     return [partial(softq.cross_entropy, target(parser.tree, batch, options)) for batch in batches]
@@ -58,7 +62,9 @@ def losses_of(parser: Parser, batches: list[Batch], label: str) -> list[TreeLoss
 def supar_loss(kind: Callable[..., Any], batch: Batch, model: softq.Distribution) -> Tensor:
     size = len(batch.steps)  # the longest sentence and the root
     arcs = model.scores[:, :size, :size].transpose(1, 2)  # its scores are [B, dependent, head]
-    return -kind(arcs, batch.lengths).log_prob(torch.nn.functional.pad(batch.heads[:, : size - 1], (1, 0)))
+    return -kind(arcs, batch.lengths).log_prob(
+        torch.nn.functional.pad(batch.heads[:, : size - 1], (1, 0))
+    )
 
 
 def loss_alone(parser: Parser, batches: list[Batch], losses: list[TreeLoss]) -> Callable[[], float]:
@@ -90,7 +96,9 @@ def take_all(steps: list[Callable[[], Tensor]]) -> Callable[[], float]:
     return run
 
 
-def compare(work: str, calls: dict[str, Callable[[], float]], count: int, rounds: int, bar: float | None) -> dict[str, Any]:
+def compare(
+    work: str, calls: dict[str, Callable[[], float]], count: int, rounds: int, bar: float | None
+) -> dict[str, Any]:
     """Milliseconds of one batch for each contender."""
     times = {label: ms / count for label, ms in by_turns(calls, rounds=rounds).items()}
     return {
@@ -102,34 +110,55 @@ def compare(work: str, calls: dict[str, Callable[[], float]], count: int, rounds
     }
 
 
-def tree_case(sentences: list[TreeSentence], options: argparse.Namespace, *, spanning: bool) -> list[dict[str, Any]]:
+def tree_case(
+    sentences: list[TreeSentence], options: argparse.Namespace, *, spanning: bool
+) -> list[dict[str, Any]]:
     """Loss alone and whole steps on one kind of tree."""
     trees = sentences if spanning else projective(sentences, Console(quiet=True))
     vocabularies = make_vocabularies(sentences)
     all_batches = Corpus(trees, vocabularies).batches(options.batch)
     every = max(len(all_batches) // options.steps, 1)
-    batches = [batch.to(options.device) for batch in all_batches[every // 2 :: every]]  # of all lengths
+    batches = [
+        batch.to(options.device) for batch in all_batches[every // 2 :: every]
+    ]  # of all lengths
     torch.manual_seed(0)
     parser = Parser(vocabularies, hidden=options.hidden, spanning=spanning).to(options.device)
     torch.nn.init.normal_(parser.arc.weight, std=0.05)  # scores that tell arcs apart
     optimizer = make_optimizer(parser)  # at rate 0: all see the same weights
-    losses = {label: losses_of(parser, batches, label) for label in ("softq", "softq RAML", "SuPar")}
+    losses = {
+        label: losses_of(parser, batches, label) for label in ("softq", "softq RAML", "SuPar")
+    }
 
     kind = "spanning" if spanning else "projective"
     alone = {label: loss_alone(parser, batches, each) for label, each in losses.items()}
     ours, theirs = alone["softq"](), alone["SuPar"]()
     if abs(ours - theirs) > 1e-3 * abs(ours):
-        raise SystemExit(f"{kind} trees: SuPar computes another loss ({theirs}) than softq ({ours})")
+        raise SystemExit(
+            f"{kind} trees: SuPar computes another loss ({theirs}) than softq ({ours})"
+        )
     eager = {
-        label: take_all([partial(take_step, parser, optimizer, batch, loss) for batch, loss in zip(batches, each, strict=True)])
+        label: take_all(
+            [
+                partial(take_step, parser, optimizer, batch, loss)
+                for batch, loss in zip(batches, each, strict=True)
+            ]
+        )
         for label, each in losses.items()
     }
     cases = [("loss", alone), ("step, kernel by kernel", eager)]
     if options.device == "cuda":
-        graphs = {label: take_all(make_steps(parser, optimizer, batches, losses[label])) for label in ("softq", "softq RAML")}
+        graphs = {
+            label: take_all(make_steps(parser, optimizer, batches, losses[label]))
+            for label in ("softq", "softq RAML")
+        }
         cases.append(("step, as trained", {**graphs, "SuPar": eager["SuPar"]}))
     return [
-        {"trees": kind, **compare(f"{kind}: {work}", calls, len(batches), options.rounds, None if spanning else BAR)}
+        {
+            "trees": kind,
+            **compare(
+                f"{kind}: {work}", calls, len(batches), options.rounds, None if spanning else BAR
+            ),
+        }
         for work, calls in cases
     ]
 
@@ -139,18 +168,38 @@ def main() -> None:
     make.add_argument("--train", type=Path, required=True, help="a CoNLL-U file of trees")
     make.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     make.add_argument("--batch", type=int, default=4000, help="words in a batch")
-    make.add_argument("--steps", type=int, default=10, help="batches, spread over the lengths of sentences")
+    make.add_argument(
+        "--steps", type=int, default=10, help="batches, spread over the lengths of sentences"
+    )
     make.add_argument("--hidden", type=int, default=400, help="width of the LSTM")
     make.add_argument("--rounds", type=int, default=7)
     make.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = make.parse_args()
     torch.set_float32_matmul_precision("high")
     sentences = read_conllu(options.train)
-    rows = [row for spanning in (False, True) for row in tree_case(sentences, options, spanning=spanning)]
-    machine = torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
+    rows = [
+        row
+        for spanning in (False, True)
+        for row in tree_case(sentences, options, spanning=spanning)
+    ]
+    machine = (
+        torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else platform.processor() or platform.machine()
+    )
     if not options.json:
         show(rows, machine)
-    print(json.dumps({"benchmark": "biaffine", "device": options.device, "machine": machine, "torch": torch.__version__, "rows": rows}))
+    print(
+        json.dumps(
+            {
+                "benchmark": "biaffine",
+                "device": options.device,
+                "machine": machine,
+                "torch": torch.__version__,
+                "rows": rows,
+            }
+        )
+    )
 
 
 def show(rows: list[dict[str, Any]], machine: str) -> None:
@@ -159,7 +208,12 @@ def show(rows: list[dict[str, Any]], machine: str) -> None:
         table.add_column(column, justify="left" if column == "work" else "right")
     for row in rows:
         times = [f"{row['ms'][label]:.2f}" for label in ("softq", "softq RAML", "SuPar")]
-        table.add_row(row["work"], *times, f"{row['times_faster']:.1f}×", f"{row['bar']:g}×" if row["bar"] else "")
+        table.add_row(
+            row["work"],
+            *times,
+            f"{row['times_faster']:.1f}×",
+            f"{row['bar']:g}×" if row["bar"] else "",
+        )
     Console(width=120).print(table)
 
 

@@ -42,7 +42,11 @@ class PlainCaptioner(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.first_cell = nn.Embedding(VOCAB, 256), nn.Linear(FEATURES, 512)
-        self.cell, self.output, self.dropout = nn.LSTMCell(256, 512), nn.Linear(512, VOCAB), nn.Dropout(0.3)
+        self.cell, self.output, self.dropout = (
+            nn.LSTMCell(256, 512),
+            nn.Linear(512, VOCAB),
+            nn.Dropout(0.3),
+        )
 
     def forward(self, features: Tensor, read: Tensor, wanted: Tensor) -> Tensor:
         """Log-probabilities of sentences ``[M]``, all of one length."""
@@ -86,17 +90,23 @@ def plain_loop(name: str, steps: int, options: argparse.Namespace) -> dict[str, 
     device, (captions, settings) = torch.device(options.device), SETTINGS[name]
     images, model = 100 // settings.k, PlainCaptioner().to(device)
     adam = torch.optim.Adam(model.parameters())
-    sampler = softq.samplers.NgramReplacement(VOCAB, max_n=settings.max_n, size=settings.size, specials=range(4))
+    sampler = softq.samplers.NgramReplacement(
+        VOCAB, max_n=settings.max_n, size=settings.size, specials=range(4)
+    )
     bleu, objective = softq.rewards.SentenceBLEU(), softq.raml if name == "RAML" else softq.sqdml
     written = sentences(images * captions, LENGTH, VOCAB, 1)
-    references = Sentences.pack([written[begin : begin + captions] for begin in range(0, len(written), captions)])
+    references = Sentences.pack(
+        [written[begin : begin + captions] for begin in range(0, len(written), captions)]
+    )
     seen, generator = torch.from_numpy(features(images)), torch.Generator().manual_seed(0)
 
     def step() -> None:
         made = sampler(references, generator=generator)
         measured = made.measure("paper", settings.k, generator=generator)
         target = objective(measured, references, TAU, bleu)
-        read, wanted, _ = (part.flatten(0, 1).to(device) for part in teacher_forcing(*target.outputs.sentences))
+        read, wanted, _ = (
+            part.flatten(0, 1).to(device) for part in teacher_forcing(*target.outputs.sentences)
+        )
         adam.zero_grad()
         log_probs = model(seen.repeat_interleave(settings.k, 0).to(device), read, wanted)
         loss = -(target.weights.flatten().float().to(device) * log_probs).sum() / images
@@ -106,8 +116,14 @@ def plain_loop(name: str, steps: int, options: argparse.Namespace) -> dict[str, 
 
     for _ in range(3):
         step()
-    speeds = [100 * LENGTH * steps / seconds for seconds in repeated_seconds(step, steps, min(options.rounds, 3))]
-    return {"work": f"plain loop, {name}, {images} × {settings.k}", "words_per_second": round(statistics.median(speeds))}
+    speeds = [
+        100 * LENGTH * steps / seconds
+        for seconds in repeated_seconds(step, steps, min(options.rounds, 3))
+    ]
+    return {
+        "work": f"plain loop, {name}, {images} × {settings.k}",
+        "words_per_second": round(statistics.median(speeds)),
+    }
 
 
 def decoding(count: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -119,7 +135,9 @@ def decoding(count: int, options: argparse.Namespace) -> dict[str, Any]:
     batches = torch.from_numpy(features(count)).to(device).split(512)
 
     def caption() -> int:
-        found = (model.generate((batch,), size=5, max_length=LENGTH).lengths[:, 0] for batch in batches)
+        found = (
+            model.generate((batch,), size=5, max_length=LENGTH).lengths[:, 0] for batch in batches
+        )
         return sum(int((lengths == LENGTH).sum()) for lengths in found)
 
     if caption() != count:
@@ -133,12 +151,21 @@ def main() -> None:
     make.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     make.add_argument("--precision", default="bf16", choices=["float32", "tf32", "bf16"])
     make.add_argument("--rounds", type=int, default=5)
-    make.add_argument("--steps", type=int, default=None, help="in a round; by default 600 and 100 on a GPU, and 2 on a CPU")
+    make.add_argument(
+        "--steps",
+        type=int,
+        default=None,
+        help="in a round; by default 600 and 100 on a GPU, and 2 on a CPU",
+    )
     make.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = make.parse_args()
     on_gpu = options.device == "cuda"
     usual = {100: 600, 1000: 100} if on_gpu else {100: 2, 1000: 2}
-    rows = [train(name, sequences, options.steps or steps, options) for sequences, steps in usual.items() for name in SETTINGS]
+    rows = [
+        train(name, sequences, options.steps or steps, options)
+        for sequences, steps in usual.items()
+        for name in SETTINGS
+    ]
     plain = [plain_loop(name, 50 if on_gpu else 2, options) for name in SETTINGS]
     for ours, theirs in zip(rows, plain, strict=False):  # the first rows are those of 100 sequences
         ours["times_plain"] = round(ours["words_per_second"] / theirs["words_per_second"], 2)
@@ -146,7 +173,12 @@ def main() -> None:
     machine = machine_name(options.device)
     if not options.json:
         show(rows, f"the paper's captioner, {machine}")
-    about = {"device": options.device, "machine": machine, "torch": torch.__version__, "precision": options.precision}
+    about = {
+        "device": options.device,
+        "machine": machine,
+        "torch": torch.__version__,
+        "precision": options.precision,
+    }
     print(json.dumps({"benchmark": "captioning", **about, "rows": rows}))
 
 

@@ -22,7 +22,10 @@ import softq
 from peers import Loss, chain_losses, tree_losses
 from timing import by_turns
 
-CHAINS = {"cpu": [(128, 30, 9, 10.0), (128, 100, 9, 18.0), (32, 100, 50, 15.0)], "cuda": [(256, 100, 9, 5.0)]}
+CHAINS = {
+    "cpu": [(128, 30, 9, 10.0), (128, 100, 9, 18.0), (32, 100, 50, 15.0)],
+    "cuda": [(256, 100, 9, 5.0)],
+}
 PROJECTIVE = {"cpu": [(32, 20, 30.0), (32, 40, 40.0), (32, 80, 30.0)], "cuda": [(128, 40, 5.0)]}
 SPANNING = {"cpu": [(32, 20, 3.0), (32, 40, 3.0)], "cuda": [(128, 40, None)]}
 
@@ -55,13 +58,24 @@ def graphed(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def compare(
-    name: str, ours: dict[str, Loss], peers: dict[str, Loss], leaves: list[Tensor], bar: float | None, rounds: int, raml_bar: float
+    name: str,
+    ours: dict[str, Loss],
+    peers: dict[str, Loss],
+    leaves: list[Tensor],
+    bar: float | None,
+    rounds: int,
+    raml_bar: float,
 ) -> dict[str, object]:
     """Time ML and RAML of softq and every peer; ratios to the peer the bar is set against."""
-    values = {label: step(loss, *leaves)().item() for label, loss in {"softq": ours["ml"], **peers}.items()}
+    values = {
+        label: step(loss, *leaves)().item()
+        for label, loss in {"softq": ours["ml"], **peers}.items()
+    }
     for label, value in values.items():
         if abs(value - values["softq"]) > 1e-3 * abs(values["softq"]):
-            raise SystemExit(f"{name}: {label} computes another loss ({value}) than softq ({values['softq']})")
+            raise SystemExit(
+                f"{name}: {label} computes another loss ({value}) than softq ({values['softq']})"
+            )
     calls = {"softq": step(ours["ml"], *leaves), "softq RAML": step(ours["raml"], *leaves)}
     if leaves[0].is_cuda:
         calls |= {f"{label} graphed": graphed(call) for label, call in list(calls.items())}
@@ -80,7 +94,9 @@ def compare(
     }
 
 
-def chain_case(batch: int, size: int, labels: int, bar: float, device: str, rounds: int) -> dict[str, object]:
+def chain_case(
+    batch: int, size: int, labels: int, bar: float, device: str, rounds: int
+) -> dict[str, object]:
     """Linear chains; the bar is against pytorch-crf on the CPU and the fastest peer on a GPU."""
     emissions = torch.randn(batch, size, labels, device=device, requires_grad=True)
     transitions = torch.randn(labels, labels, device=device, requires_grad=True)
@@ -95,10 +111,25 @@ def chain_case(batch: int, size: int, labels: int, bar: float, device: str, roun
         return softq.cross_entropy(softq.raml(p, gold, tau=0.2), p).mean()
 
     peers = chain_losses(emissions, transitions, gold)
-    return compare(f"Chain {batch}×{size}×{labels}", {"ml": ml, "raml": raml}, peers, [emissions, transitions], bar, rounds, 1.1)
+    return compare(
+        f"Chain {batch}×{size}×{labels}",
+        {"ml": ml, "raml": raml},
+        peers,
+        [emissions, transitions],
+        bar,
+        rounds,
+        1.1,
+    )
 
 
-def tree_case(kind: type[softq.Distribution], batch: int, size: int, bar: float | None, device: str, rounds: int) -> dict[str, object]:
+def tree_case(
+    kind: type[softq.Distribution],
+    batch: int,
+    size: int,
+    bar: float | None,
+    device: str,
+    rounds: int,
+) -> dict[str, object]:
     """Dependency trees with one root."""
     arcs = torch.randn(batch, size + 1, size + 1, device=device, requires_grad=True)
     gold = kind(arcs.detach()).sample(generator=torch.Generator().manual_seed(0))
@@ -112,7 +143,9 @@ def tree_case(kind: type[softq.Distribution], batch: int, size: int, bar: float 
         return softq.cross_entropy(softq.raml(p, gold, tau=0.3), p).mean()
 
     peers = tree_losses(arcs, gold, projective=kind is softq.ProjectiveTree)
-    return compare(f"{kind.__name__} {batch}×{size}", {"ml": ml, "raml": raml}, peers, [arcs], bar, rounds, 2.1)
+    return compare(
+        f"{kind.__name__} {batch}×{size}", {"ml": ml, "raml": raml}, peers, [arcs], bar, rounds, 2.1
+    )
 
 
 def chain_memory(batch: int = 128, size: int = 1000, labels: int = 50) -> dict[str, object]:
@@ -130,7 +163,10 @@ def chain_memory(batch: int = 128, size: int = 1000, labels: int = 50) -> dict[s
         softq.cross_entropy(target(p), p).mean().backward()
 
     found = {}
-    for name, target in {"ml": lambda p: softq.ml(p, gold), "raml": lambda p: softq.raml(p, gold, 0.2)}.items():
+    for name, target in {
+        "ml": lambda p: softq.ml(p, gold),
+        "raml": lambda p: softq.raml(p, gold, 0.2),
+    }.items():
         run(target)
         found[name] = round(peak_bytes(lambda target=target: run(target)) / inputs, 2)
     return {"work": f"memory of Chain {batch}×{size}×{labels}", "times_inputs": found, "bar": 2.5}
@@ -153,7 +189,11 @@ def main() -> None:
     memory = chain_memory() if device == "cpu" else None
     if not options.json:
         show(rows, memory)
-    machine = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    machine = (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else platform.processor() or platform.machine()
+    )
     print(
         json.dumps(
             {
@@ -171,19 +211,38 @@ def main() -> None:
 
 def show(rows: list[dict[str, object]], memory: dict[str, object] | None) -> None:
     names = sorted({label for row in rows for label in row["times_faster"]})
-    table = Table(title=f"loss + gradient, {torch.get_num_threads()} threads; times faster than", box=box.SIMPLE)
+    table = Table(
+        title=f"loss + gradient, {torch.get_num_threads()} threads; times faster than",
+        box=box.SIMPLE,
+    )
     graphs = any("softq graphed" in row["ms"] for row in rows)
-    for column in ("work", "softq ms", *(["graphed ms"] if graphs else []), *names, "bar", "RAML / ML", "bar"):
+    for column in (
+        "work",
+        "softq ms",
+        *(["graphed ms"] if graphs else []),
+        *names,
+        "bar",
+        "RAML / ML",
+        "bar",
+    ):
         table.add_column(column, justify="left" if column == "work" else "right")
     for row in rows:
-        faster = [f"{row['times_faster'][n]:.1f}×" if n in row["times_faster"] else "" for n in names]
+        faster = [
+            f"{row['times_faster'][n]:.1f}×" if n in row["times_faster"] else "" for n in names
+        ]
         bar = f"{row['bar']:g}×" if row["bar"] else ""
-        ms = [f"{row['ms'][label]:.3f}" for label in ("softq", "softq graphed") if label in row["ms"]]
-        table.add_row(row["work"], *ms, *faster, bar, f"{row['raml_over_ml']:.2f}", f"{row['raml_bar']:g}")
+        ms = [
+            f"{row['ms'][label]:.3f}" for label in ("softq", "softq graphed") if label in row["ms"]
+        ]
+        table.add_row(
+            row["work"], *ms, *faster, bar, f"{row['raml_over_ml']:.2f}", f"{row['raml_bar']:g}"
+        )
     console = Console(width=120)
     console.print(table)
     if memory:
-        console.print(f"{memory['work']}: {memory['times_inputs']} times its inputs, bar {memory['bar']:g}")
+        console.print(
+            f"{memory['work']}: {memory['times_inputs']} times its inputs, bar {memory['bar']:g}"
+        )
 
 
 if __name__ == "__main__":

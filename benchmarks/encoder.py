@@ -31,7 +31,11 @@ from softq.neural.images import Encoder, load_encoder, read_picture, stream
 from softq.neural.images.efficientnet import EfficientNetLite0
 from timing import synchronize
 
-SIZES = {"224 × 224": (224, 224), "500 × 375": (500, 375), "2048 × 1536": (2048, 1536)}  # thumbnails, Flickr's and COCO's, a camera's
+SIZES = {
+    "224 × 224": (224, 224),
+    "500 × 375": (500, 375),
+    "2048 × 1536": (2048, 1536),
+}  # thumbnails, Flickr's and COCO's, a camera's
 DISTINCT = 16  # images of a size; longer lists repeat them
 SECONDS = 1.5  # of the slower part in a turn; what begins and ends a run through the images is little beside it
 ENCODED = 8  # batches at most that the encoder takes in a turn of its own
@@ -44,8 +48,12 @@ def make_images(folder: Path, width: int, height: int) -> list[Path]:
     noise = generator.normal(0, 6, (height, width, 3)).astype(np.float32)
     files = []
     for number in range(DISTINCT):
-        patches = Image.fromarray(generator.integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8))
-        smooth = np.asarray(patches.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32)
+        patches = Image.fromarray(
+            generator.integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8)
+        )
+        smooth = np.asarray(
+            patches.resize((width, height), Image.Resampling.BICUBIC), dtype=np.float32
+        )
         files.append(folder / f"{width}-{number}.jpg")
         Image.fromarray((smooth + noise).clip(0, 255).astype(np.uint8)).save(files[-1], quality=85)
     return files
@@ -84,7 +92,9 @@ def run_through(files: Sequence[Path], encoder: Encoder, threads: int) -> int:
 def encode(batches: int, encoder: Encoder) -> int:
     """Nothing but the encoder, on what is on its device already."""
     size = batch_size(encoder)
-    batch = torch.zeros(size, encoder.size, encoder.size, 3, dtype=torch.uint8, device=encoder.device).permute(0, 3, 1, 2)
+    batch = torch.zeros(
+        size, encoder.size, encoder.size, 3, dtype=torch.uint8, device=encoder.device
+    ).permute(0, 3, 1, 2)
     for _ in range(batches):
         encoder(batch)
     synchronize()
@@ -100,15 +110,22 @@ def timed(call: Callable[[], int]) -> tuple[float, float]:
     return count / seconds, (time.process_time() - work) / seconds
 
 
-def by_turns(contenders: dict[str, Callable[[], int]], rounds: int, threads: int) -> dict[str, dict[str, float]]:
+def by_turns(
+    contenders: dict[str, Callable[[], int]], rounds: int, threads: int
+) -> dict[str, dict[str, float]]:
     """Images a second of each contender, medians, and the share of the threads' time in which this process was at work."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, call in contenders.items():
             found[name].append(timed(call))
     return {
-        name: {"images_per_second": round(statistics.median(rates), 1), "busy": round(statistics.median(cores) / threads, 3)}
-        for name, (rates, cores) in ((name, tuple(zip(*turns, strict=True))) for name, turns in found.items())
+        name: {
+            "images_per_second": round(statistics.median(rates), 1),
+            "busy": round(statistics.median(cores) / threads, 3),
+        }
+        for name, (rates, cores) in (
+            (name, tuple(zip(*turns, strict=True))) for name, turns in found.items()
+        )
     }
 
 
@@ -117,15 +134,21 @@ def enough_images(files: Sequence[Path], encoder: Encoder, threads: int) -> int:
     some = list(files) * -(-8 * threads // len(files))  # eight of each thread
     decode(some[:threads], encoder, threads)
     encode(1, encoder)  # what is made ready at a first call takes long
-    rate = min(timed(lambda: decode(some, encoder, threads))[0], timed(lambda: encode(2, encoder))[0])
+    rate = min(
+        timed(lambda: decode(some, encoder, threads))[0], timed(lambda: encode(2, encoder))[0]
+    )
     return max(2, round(rate * SECONDS / batch_size(encoder))) * batch_size(encoder)
 
 
-def measure(size: str, folder: Path, encoder: Encoder, options: argparse.Namespace) -> dict[str, Any]:
+def measure(
+    size: str, folder: Path, encoder: Encoder, options: argparse.Namespace
+) -> dict[str, Any]:
     distinct = make_images(folder, *SIZES[size])
     count = options.images or enough_images(distinct, encoder, options.threads)
     files = (distinct * -(-count // DISTINCT))[:count]
-    run_through(files[: 2 * batch_size(encoder)], encoder, options.threads)  # page-locked memory is made once
+    run_through(
+        files[: 2 * batch_size(encoder)], encoder, options.threads
+    )  # page-locked memory is made once
     row = by_turns(
         {
             "decoding": lambda: decode(files, encoder, options.threads),
@@ -141,7 +164,9 @@ def measure(size: str, folder: Path, encoder: Encoder, options: argparse.Namespa
         "count": count,
         "bytes": round(statistics.mean(file.stat().st_size for file in distinct)),
         **row,
-        "of_decoding": round(row["both"]["images_per_second"] / row["decoding"]["images_per_second"], 3),
+        "of_decoding": round(
+            row["both"]["images_per_second"] / row["decoding"]["images_per_second"], 3
+        ),
         "of_the_slower": round(row["both"]["images_per_second"] / slower, 3),
     }
 
@@ -149,7 +174,9 @@ def measure(size: str, folder: Path, encoder: Encoder, options: argparse.Namespa
 def main() -> None:
     make = argparse.ArgumentParser(description=__doc__)
     make.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    make.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="that decode")
+    make.add_argument(
+        "--threads", type=int, default=len(os.sched_getaffinity(0)), help="that decode"
+    )
     make.add_argument("--images", type=int, default=None, help="of each size")
     make.add_argument("--rounds", type=int, default=3)
     make.add_argument("--json", action="store_true", help="print the JSON object alone")
@@ -161,21 +188,49 @@ def main() -> None:
         for size in SIZES:
             rows.append(measure(size, Path(name), encoder, options))
             if not options.json:
-                print(f"{size}: {rows[-1]['both']['images_per_second']:,.0f} images/s", file=sys.stderr, flush=True)
+                print(
+                    f"{size}: {rows[-1]['both']['images_per_second']:,.0f} images/s",
+                    file=sys.stderr,
+                    flush=True,
+                )
     machine = torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine()
     if not options.json:
         show(rows, machine, options.threads)
-    about = {"device": options.device, "machine": machine, "threads": options.threads, "torch": torch.__version__}
-    print(json.dumps({"benchmark": "encoder", **about, "bar": BAR if on_gpu else None, "rows": rows}))
+    about = {
+        "device": options.device,
+        "machine": machine,
+        "threads": options.threads,
+        "torch": torch.__version__,
+    }
+    print(
+        json.dumps({"benchmark": "encoder", **about, "bar": BAR if on_gpu else None, "rows": rows})
+    )
 
 
 def show(rows: list[dict[str, Any]], machine: str, threads: int) -> None:
-    table = Table(title=f"efficientnet-lite0, images/s, {threads} threads, {machine}", box=box.SIMPLE)
-    for column in ("JPEGs", "bytes", "decoding alone", "encoder alone", "both", "÷ decoding", "÷ the slower", "cores busy"):
+    table = Table(
+        title=f"efficientnet-lite0, images/s, {threads} threads, {machine}", box=box.SIMPLE
+    )
+    for column in (
+        "JPEGs",
+        "bytes",
+        "decoding alone",
+        "encoder alone",
+        "both",
+        "÷ decoding",
+        "÷ the slower",
+        "cores busy",
+    ):
         table.add_column(column, justify="left" if column == "JPEGs" else "right")
     for row in rows:
-        speeds = [f"{row[part]['images_per_second']:,.0f}" for part in ("decoding", "encoder", "both")]
-        shares = [f"{row['of_decoding']:.2f}", f"{row['of_the_slower']:.2f}", f"{row['both']['busy']:.0%}"]
+        speeds = [
+            f"{row[part]['images_per_second']:,.0f}" for part in ("decoding", "encoder", "both")
+        ]
+        shares = [
+            f"{row['of_decoding']:.2f}",
+            f"{row['of_the_slower']:.2f}",
+            f"{row['both']['busy']:.0%}",
+        ]
         table.add_row(row["images"], f"{row['bytes']:,}", *speeds, *shares)
     Console(width=120).print(table)
 

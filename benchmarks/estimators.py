@@ -74,7 +74,9 @@ def exact(log_probs: torch.Tensor, among: torch.Tensor) -> tuple[float, float]:
     """Loss and reference mass of the target on the sentences ``among``, in full."""
     cands = softq.Candidates(SPACE[among].unsqueeze(0), torch.full((1, int(among.sum())), LENGTH))
     target = softq.raml(cands, refs(1), TAU, BLEU)
-    return float(softq.cross_entropy(target, log_probs[among].unsqueeze(0))), float(target.reference_mass())
+    return float(softq.cross_entropy(target, log_probs[among].unsqueeze(0))), float(
+        target.reference_mass()
+    )
 
 
 def plot(rows: list[dict[str, object]], path: Path) -> None:
@@ -96,33 +98,47 @@ def plot(rows: list[dict[str, object]], path: Path) -> None:
             points = [(row["size"], abs(row[value])) for row in mine]
             panel.loglog(*zip(*points, strict=True), marker=marker, markersize=4, label=name)
     panels[0].set_ylabel("nats")
-    for panel, title in zip(panels, ("root mean square error of the loss", "size of the bias"), strict=True):
+    for panel, title in zip(
+        panels, ("root mean square error of the loss", "size of the bias"), strict=True
+    ):
         panel.set_title(title, fontsize=10)
         panel.set_xlabel("candidates")
         panel.grid(alpha=0.25)
     panels[1].legend(frameon=False, fontsize=8)
     figure.tight_layout()
-    figure.savefig(path, transparent=True, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure.savefig(
+        path, transparent=True, metadata={"Date": None} if path.suffix == ".svg" else None
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=2000)
-    parser.add_argument("--plot", type=Path, help="write the picture there (.svg or .png; needs matplotlib)")
+    parser.add_argument(
+        "--plot", type=Path, help="write the picture there (.svg or .png; needs matplotlib)"
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = parser.parse_args()
     generator = torch.Generator().manual_seed(0)
     logits = 1.5 * torch.randn(LENGTH, WORDS, generator=generator, dtype=torch.float64)
-    logits += 1.5 * torch.nn.functional.one_hot(torch.tensor(REFERENCE), WORDS)  # a model that has learnt something
+    logits += 1.5 * torch.nn.functional.one_hot(
+        torch.tensor(REFERENCE), WORDS
+    )  # a model that has learnt something
     log_probs = logits.log_softmax(1).gather(1, SPACE.T).sum(0)
     everything = torch.ones(len(SPACE), dtype=torch.bool)
     different = torch.tensor(REFERENCE) != SPACE
-    span = torch.where(different, torch.arange(LENGTH), -1).amax(1) - torch.where(different, torch.arange(LENGTH), LENGTH).amin(1) + 1
+    span = (
+        torch.where(different, torch.arange(LENGTH), -1).amax(1)
+        - torch.where(different, torch.arange(LENGTH), LENGTH).amin(1)
+        + 1
+    )
     truth, mass = exact(log_probs, everything)
     within, within_mass = exact(log_probs, span <= 4)
     rows = []
     cells = list(itertools.product(ESTIMATORS.items(), SIZES))
-    for (name, draw), size in track(cells, "estimators", console=Console(stderr=True), transient=True, disable=options.json):
+    for (name, draw), size in track(
+        cells, "estimators", console=Console(stderr=True), transient=True, disable=options.json
+    ):
         target = draw(size, options.repeats, generator)
         found = losses(target, log_probs)
         rows.append(
@@ -142,20 +158,46 @@ def main() -> None:
     if options.plot:
         plot(rows, options.plot)
     facts = {"space": len(SPACE), "tau": TAU, "reward": BLEU.signature, "repeats": options.repeats}
-    answers = {"loss": truth, "reference_mass": mass, "loss_one_ngram": within, "reference_mass_one_ngram": within_mass}
+    answers = {
+        "loss": truth,
+        "reference_mass": mass,
+        "loss_one_ngram": within,
+        "reference_mass_one_ngram": within_mass,
+    }
     print(json.dumps({"benchmark": "estimators", **facts, **answers, "rows": rows}))
 
 
-def show(rows: list[dict[str, object]], truth: float, mass: float, within: float, within_mass: float) -> None:
-    table = Table(title=f"RAML, tau = {TAU:g}, {WORDS}^{LENGTH} sentences: loss {truth:.4f}, reference mass {mass:.4f}", box=box.SIMPLE)
-    for column in ("estimator", "size", "bias", "deviation", "rmse", "reference mass", "total weight", "ESS"):
+def show(
+    rows: list[dict[str, object]], truth: float, mass: float, within: float, within_mass: float
+) -> None:
+    table = Table(
+        title=f"RAML, tau = {TAU:g}, {WORDS}^{LENGTH} sentences: loss {truth:.4f}, reference mass {mass:.4f}",
+        box=box.SIMPLE,
+    )
+    for column in (
+        "estimator",
+        "size",
+        "bias",
+        "deviation",
+        "rmse",
+        "reference mass",
+        "total weight",
+        "ESS",
+    ):
         table.add_column(column, justify="left" if column == "estimator" else "right")
     for row in rows:
-        figures = [f"{row[key]:.4f}" for key in ("bias", "deviation", "rmse", "reference_mass", "total_weight")]
-        table.add_row(row["estimator"], str(row["size"]), *figures, f"{row['effective_sample_size']:.1f}")
+        figures = [
+            f"{row[key]:.4f}"
+            for key in ("bias", "deviation", "rmse", "reference_mass", "total_weight")
+        ]
+        table.add_row(
+            row["estimator"], str(row["size"]), *figures, f"{row['effective_sample_size']:.1f}"
+        )
     console = Console(width=120)
     console.print(table)
-    console.print(f"on what one n-gram can reach: loss {within:.4f}, reference mass {within_mass:.4f}")
+    console.print(
+        f"on what one n-gram can reach: loss {within:.4f}, reference mass {within_mass:.4f}"
+    )
 
 
 if __name__ == "__main__":

@@ -54,32 +54,49 @@ from timing import by_turns, synchronize
 
 SOURCES, CANDIDATES, SOURCE, TARGET_LENGTH = 32, 8, 64, 32
 WARMUP = 5  # steps of training
-BLOCK, SKIPPED = 12, 6  # steps of a block, and its first ones, whose batches data loader workers may have made before it began
+BLOCK, SKIPPED = (
+    12,
+    6,
+)  # steps of a block, and its first ones, whose batches data loader workers may have made before it began
 
 
 def t5_small(tiny: bool) -> PreTrainedModel:
-    size = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "d_kv": 16, "vocab_size": 500} if tiny else {}
-    return T5ForConditionalGeneration(T5Config(decoder_start_token_id=0, **size))  # the defaults are T5-small's
+    size = (
+        {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 2, "d_kv": 16, "vocab_size": 500}
+        if tiny
+        else {}
+    )
+    return T5ForConditionalGeneration(
+        T5Config(decoder_start_token_id=0, **size)
+    )  # the defaults are T5-small's
 
 
 def gpt2_six(tiny: bool) -> PreTrainedModel:
     size = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 500} if tiny else {"n_layer": 6}
     last = size.get("vocab_size", 50257) - 1
-    return GPT2LMHeadModel(GPT2Config(bos_token_id=last, eos_token_id=last, pad_token_id=last, **size))
+    return GPT2LMHeadModel(
+        GPT2Config(bos_token_id=last, eos_token_id=last, pad_token_id=last, **size)
+    )
 
 
 def precision_of(name: str) -> contextlib.AbstractContextManager[Any]:
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    return torch.autocast("cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16, enabled=name == "bf16")
+    return torch.autocast(
+        "cuda" if torch.cuda.is_available() else "cpu", torch.bfloat16, enabled=name == "bf16"
+    )
 
 
-def sharing(name: str, model: PreTrainedModel, precision: str, compiled: bool, options: argparse.Namespace) -> dict[str, Any]:
+def sharing(
+    name: str, model: PreTrainedModel, precision: str, compiled: bool, options: argparse.Namespace
+) -> dict[str, Any]:
     """Milliseconds of loss and gradient, shared and repeated."""
     model = model.to(options.device).train()
     vocab = model.get_input_embeddings().num_embeddings
     draw = torch.Generator().manual_seed(0)
     source = torch.randint(5, vocab - 5, (SOURCES, SOURCE), generator=draw).to(options.device)
-    tokens = torch.randint(5, vocab - 5, (SOURCES, CANDIDATES, TARGET_LENGTH), generator=draw).to(options.device)
+    tokens = torch.randint(5, vocab - 5, (SOURCES, CANDIDATES, TARGET_LENGTH), generator=draw).to(
+        options.device
+    )
     scored = Scored(tokens, torch.full((SOURCES, CANDIDATES), TARGET_LENGTH, device=options.device))
     weights = torch.full((SOURCES, CANDIDATES), 1 / CANDIDATES, device=options.device)
     mask = torch.ones_like(source)
@@ -88,9 +105,13 @@ def sharing(name: str, model: PreTrainedModel, precision: str, compiled: bool, o
 
     def loss(shared: bool) -> Tensor:
         if model.config.is_encoder_decoder:
-            log_probs = encoder_decoder_log_probs(called, model, {"input_ids": source, "attention_mask": mask}, scored, shared=shared)
+            log_probs = encoder_decoder_log_probs(
+                called, model, {"input_ids": source, "attention_mask": mask}, scored, shared=shared
+            )
         else:
-            log_probs = causal_log_probs(called, model, Prompts(source, mask), scored, shared=shared)
+            log_probs = causal_log_probs(
+                called, model, Prompts(source, mask), scored, shared=shared
+            )
         return -(weights * log_probs).sum() / (SOURCES * TARGET_LENGTH)
 
     def step(shared: bool) -> None:
@@ -109,7 +130,10 @@ def sharing(name: str, model: PreTrainedModel, precision: str, compiled: bool, o
     }
     if options.device == "cuda":
         at_work = {kind: milliseconds_at_work(call) for kind, call in contenders.items()}
-        row |= {"gpu_milliseconds": round(at_work["shared"], 2), "gpu_times": round(at_work["repeated"] / at_work["shared"], 2)}
+        row |= {
+            "gpu_milliseconds": round(at_work["shared"], 2),
+            "gpu_times": round(at_work["repeated"] / at_work["shared"], 2),
+        }
     return row
 
 
@@ -177,7 +201,9 @@ class Alternating(RewardAugmentedTrainer):
         if step % BLOCK == 0:
             synchronize()
             kept = BLOCK - SKIPPED
-            self.blocks[bool(self.fresh.value)].append(((time.perf_counter() - self.start) / kept * 1e3, self.waited / kept * 1e3))
+            self.blocks[bool(self.fresh.value)].append(
+                ((time.perf_counter() - self.start) / kept * 1e3, self.waited / kept * 1e3)
+            )
             self.fresh.value = not self.fresh.value
 
 
@@ -192,11 +218,19 @@ class StepEnds(TrainerCallback):
         self.trainer.end_of_step(state.global_step)
 
 
-def training(name: str, model: PreTrainedModel, precision: str, workers: int, options: argparse.Namespace) -> dict[str, Any]:
+def training(
+    name: str, model: PreTrainedModel, precision: str, workers: int, options: argparse.Namespace
+) -> dict[str, Any]:
     """Milliseconds of a step, with candidates and without the making of them, and of the plain Trainer."""
-    vocab, draw, end = model.get_input_embeddings().num_embeddings, torch.Generator().manual_seed(0), model.config.eos_token_id
+    vocab, draw, end = (
+        model.get_input_embeddings().num_embeddings,
+        torch.Generator().manual_seed(0),
+        model.config.eos_token_id,
+    )
     steps = 2 * options.blocks * BLOCK
-    rows = torch.randint(5, vocab - 5, (SOURCES * steps, SOURCE + TARGET_LENGTH), generator=draw).tolist()  # one epoch
+    rows = torch.randint(
+        5, vocab - 5, (SOURCES * steps, SOURCE + TARGET_LENGTH), generator=draw
+    ).tolist()  # one epoch
     data = [{"input_ids": row[:SOURCE], "labels": [*row[SOURCE:-1], end]} for row in rows]
     usual: dict[str, Any] = {
         "per_device_train_batch_size": SOURCES,
@@ -211,14 +245,23 @@ def training(name: str, model: PreTrainedModel, precision: str, workers: int, op
         "dataloader_num_workers": workers,
     }
     clock = Clock()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):  # Trainer's summary
-        arguments = RewardAugmentedArguments(folder, objective="raml", tau=0.2, candidate_size=CANDIDATES, max_steps=steps, **usual)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):  # Trainer's summary
+        arguments = RewardAugmentedArguments(
+            folder, objective="raml", tau=0.2, candidate_size=CANDIDATES, max_steps=steps, **usual
+        )
         alternating = Alternating(model, arguments, train_dataset=data)
         alternating.train()
-        plain = TrainingArguments(folder, max_steps=options.blocks * BLOCK + WARMUP, remove_unused_columns=False, **usual)
+        plain = TrainingArguments(
+            folder, max_steps=options.blocks * BLOCK + WARMUP, remove_unused_columns=False, **usual
+        )
         collate = lambda batch: {key: torch.tensor([row[key] for row in batch]) for key in batch[0]}  # noqa: E731
         Trainer(model, plain, train_dataset=data, callbacks=[clock], data_collator=collate).train()
-    found, ready = (alternating.blocks[kind][1:] for kind in (True, False))  # the first block of each warms up
+    found, ready = (
+        alternating.blocks[kind][1:] for kind in (True, False)
+    )  # the first block of each warms up
     milliseconds = statistics.median(clock for clock, _ in found)
     pairs = list(zip(found, ready, strict=True))
     return {
@@ -232,10 +275,26 @@ def training(name: str, model: PreTrainedModel, precision: str, workers: int, op
 
 def show(rows: list[dict[str, Any]], title: str) -> None:
     table = Table(title=title)
-    for column in ("work", "ms", "repeated ms", "× repeated", "GPU ms", "× repeated", "waits", "slower", "plain ML ms"):
+    for column in (
+        "work",
+        "ms",
+        "repeated ms",
+        "× repeated",
+        "GPU ms",
+        "× repeated",
+        "waits",
+        "slower",
+        "plain ML ms",
+    ):
         table.add_column(column, justify="left" if column == "work" else "right")
     for row in rows:
-        cells = (row["work"], *(row.get(name, "") for name in ("milliseconds", "repeated", "times", "gpu_milliseconds", "gpu_times")))
+        cells = (
+            row["work"],
+            *(
+                row.get(name, "")
+                for name in ("milliseconds", "repeated", "times", "gpu_milliseconds", "gpu_times")
+            ),
+        )
         shares = [f"{row[name]:.2%}" if name in row else "" for name in ("waiting", "slower")]
         table.add_row(*map(str, cells), *shares, str(row.get("ml", "")))
     Console(width=130).print(table)
@@ -244,15 +303,28 @@ def show(rows: list[dict[str, Any]], title: str) -> None:
 def main() -> None:
     make = argparse.ArgumentParser(description=__doc__)
     make.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    make.add_argument("--precision", nargs="+", default=["float32", "bf16"], choices=["float32", "tf32", "bf16"])
+    make.add_argument(
+        "--precision", nargs="+", default=["float32", "bf16"], choices=["float32", "tf32", "bf16"]
+    )
     make.add_argument("--rounds", type=int, default=15)
-    make.add_argument("--blocks", type=int, default=10, help=f"of {BLOCK} steps of training, with candidates and without making them")
-    make.add_argument("--part", nargs="+", default=["sharing", "training"], choices=["sharing", "training"])
-    make.add_argument("--tiny", action="store_true", help="tiny models, to try the benchmark out on a CPU")
+    make.add_argument(
+        "--blocks",
+        type=int,
+        default=10,
+        help=f"of {BLOCK} steps of training, with candidates and without making them",
+    )
+    make.add_argument(
+        "--part", nargs="+", default=["sharing", "training"], choices=["sharing", "training"]
+    )
+    make.add_argument(
+        "--tiny", action="store_true", help="tiny models, to try the benchmark out on a CPU"
+    )
     make.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = make.parse_args()
     if options.blocks < 2:
-        make.error(f"--blocks must be 2 or more, since the first one warms up, got {options.blocks}")
+        make.error(
+            f"--blocks must be 2 or more, since the first one warms up, got {options.blocks}"
+        )
     torch.manual_seed(0)
     models = {"T5-small": t5_small, "GPT-2, 6 layers": gpt2_six}
     rows = []
@@ -271,7 +343,12 @@ def main() -> None:
     machine = machine_name(options.device)
     if not options.json:
         show(rows, f"{SOURCES} sources × {CANDIDATES} candidates, {machine}")
-    about = {"device": options.device, "machine": machine, "torch": torch.__version__, "tiny": options.tiny}
+    about = {
+        "device": options.device,
+        "machine": machine,
+        "torch": torch.__version__,
+        "tiny": options.tiny,
+    }
     print(json.dumps({"benchmark": "finetuning", **about, "rows": rows}))
 
 

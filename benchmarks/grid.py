@@ -26,9 +26,9 @@ from torch import Tensor
 import softq
 from memory import peak_bytes
 from softq.lab.recipe import Objective
+from softq.lab.tasks.classification import draw, target_rows
 from softq.neural.modules.perceptron import first_weights
 from softq.neural.perceptrons import mean_earned, train_steps
-from softq.tasks.classification import draw, target_rows
 from timing import by_turns, synchronize
 
 SIZES = (2, 8, 8, 4)
@@ -37,8 +37,12 @@ SHORT = [round(0.1 * i, 1) for i in range(1, 31)]
 LONG = [1.0 + 200.0 * i for i in range(51)]
 # The paper's two figures, and the second with temperature_scaled=True.
 SETTINGS = [Objective("ml")]
-SETTINGS += [Objective(name, tau) for taus in (SHORT, LONG) for name in ("raml", "sqdml") for tau in taus]
-SETTINGS += [Objective(name, tau, temperature_scaled=True) for name in ("raml", "sqdml") for tau in LONG]
+SETTINGS += [
+    Objective(name, tau) for taus in (SHORT, LONG) for name in ("raml", "sqdml") for tau in taus
+]
+SETTINGS += [
+    Objective(name, tau, temperature_scaled=True) for name in ("raml", "sqdml") for tau in LONG
+]
 SEEDS = 5
 # How far apart contenders may end, weights after 20 steps. They differ by a few last digits, about 1e-7, but where rounding puts an input
 # on the other side of a unit's edge, the unit's weights differ by that input's part in a step, of the order of RATE / BATCH = 1e-4 times a
@@ -47,7 +51,9 @@ SEEDS = 5
 WEIGHTS_APART, LOSSES_APART, LAST_DIGIT = 1e-4, 1e-5, torch.finfo(torch.float32).eps
 HIGHEST_REWARD = float(softq.theory.four_class_problem(1).rewards.max())
 BARS = {"one after another": 20.0, "seconds per epoch": 3.0}
-OPERATIONS = 2 * sum(before * after * (3 if layer else 2) for layer, (before, after) in enumerate(pairwise(SIZES)))  # of one input
+OPERATIONS = 2 * sum(
+    before * after * (3 if layer else 2) for layer, (before, after) in enumerate(pairwise(SIZES))
+)  # of one input
 
 
 class Grid(NamedTuple):
@@ -78,7 +84,9 @@ class Grid(NamedTuple):
 
     def first(self, count: int) -> Grid:
         """The same networks on the first inputs."""
-        return self._replace(inputs=self.inputs[:count], patterns=self.patterns[:count], earned=self.earned[:count])
+        return self._replace(
+            inputs=self.inputs[:count], patterns=self.patterns[:count], earned=self.earned[:count]
+        )
 
 
 def make(models: int, count: int, device: str) -> Grid:
@@ -86,10 +94,14 @@ def make(models: int, count: int, device: str) -> Grid:
     data = draw(count, REFERENCES, torch.Generator().manual_seed(0))
     rewards = softq.theory.four_class_problem(1).rewards
     counts, patterns = torch.unique(data.counts, dim=0, return_inverse=True)
-    tables = torch.stack([target_rows(objective, counts, rewards) for objective in SETTINGS[:models]])
+    tables = torch.stack(
+        [target_rows(objective, counts, rewards) for objective in SETTINGS[:models]]
+    )
     chosen = torch.arange(models) % len(SETTINGS)
     networks = torch.stack([first_weights(SIZES, seed=m // len(SETTINGS)) for m in range(models)])
-    scales = torch.tensor([SETTINGS[i].tau if SETTINGS[i].temperature_scaled else 1.0 for i in chosen.tolist()])
+    scales = torch.tensor(
+        [SETTINGS[i].tau if SETTINGS[i].temperature_scaled else 1.0 for i in chosen.tolist()]
+    )
     parts = networks, data.inputs, patterns.int(), tables[chosen], scales, data.earned(rewards)
     return Grid(*(part.to(device) for part in parts))
 
@@ -132,7 +144,9 @@ def together(grid: Grid, backend: softq.kernels.backend.Backend) -> tuple[Tensor
     return networks, losses
 
 
-def check_same(name: str, found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor], scales: Tensor) -> None:
+def check_same(
+    name: str, found: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor], scales: Tensor
+) -> None:
     """Stop unless weights and losses of all networks are those of softq, up to rounding."""
     weights, losses = ((a - b).abs().amax(1) for a, b in zip(found, wanted, strict=True))  # [M]
     longer = max(wanted[1].shape[1] / 20, 1.0)
@@ -171,7 +185,9 @@ def compare(models: int, steps: int, device: str, rounds: int) -> dict[str, obje
         "times_faster": {name: round(ratio, 2) for name, ratio in faster.items()},
         "bar": BARS["one after another"],
         "reached": faster["one after another"] >= BARS["one after another"],
-        "largest_difference": {name: {"weights": pair[0], "losses": pair[1]} for name, pair in apart.items()},
+        "largest_difference": {
+            name: {"weights": pair[0], "losses": pair[1]} for name, pair in apart.items()
+        },
     }
 
 
@@ -179,7 +195,10 @@ def scaling(models: int, count: int, device: str, rounds: int) -> dict[str, obje
     """Milliseconds of an epoch on 1, 2 and 4 times the inputs; every contender is a size."""
     grid = make(models, 4 * count, device)
     networks, velocity = grid.networks.clone(), torch.zeros_like(grid.networks)
-    calls = {str(times): partial(grid.first(times * count).train, networks, velocity) for times in (1, 2, 4)}
+    calls = {
+        str(times): partial(grid.first(times * count).train, networks, velocity)
+        for times in (1, 2, 4)
+    }
     found = by_turns(calls, rounds=rounds, warmup=1)
     return {
         "models": models,
@@ -193,7 +212,11 @@ def peak_of(work: tuple[int, int, int, str]) -> int:
     """Most memory that training for some epochs takes beyond its data; on a GPU, of the GPU."""
     epochs, models, count, device = work
     grid = make(models, count, device)
-    networks, velocity, total = grid.networks.clone(), torch.zeros_like(grid.networks), torch.zeros_like(grid.networks)
+    networks, velocity, total = (
+        grid.networks.clone(),
+        torch.zeros_like(grid.networks),
+        torch.zeros_like(grid.networks),
+    )
 
     def run(grid: Grid) -> None:
         for _ in range(epochs):
@@ -214,7 +237,12 @@ def memory(models: int, count: int, device: str) -> dict[str, object]:
     epochs = [1, 2, 4]
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         peaks = pool.map(peak_of, [(n, models, count, device) for n in epochs], chunksize=1)
-    return {"models": models, "inputs": count, "epochs": epochs, "peak_mib": [round(peak / 2**20, 2) for peak in peaks]}
+    return {
+        "models": models,
+        "inputs": count,
+        "epochs": epochs,
+        "peak_mib": [round(peak / 2**20, 2) for peak in peaks],
+    }
 
 
 def throughput(models: int, count: int, device: str) -> dict[str, object]:
@@ -254,7 +282,9 @@ def float32_peak() -> float | None:
     cores = 64 if (properties.major, properties.minor) in ((7, 0), (7, 5), (8, 0)) else 128
     try:
         asked = ["nvidia-smi", "--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits"]
-        clock = float(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0])  # noqa: S603
+        clock = float(
+            subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0]
+        )
     except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
         return None
     return properties.multi_processor_count * cores * 2 * clock * 1e6
@@ -262,9 +292,15 @@ def float32_peak() -> float | None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--models", type=int, default=61, help="networks that are also trained one after another")
-    parser.add_argument("--steps", type=int, default=20, help="steps of 1,000 inputs in that comparison")
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument(
+        "--models", type=int, default=61, help="networks that are also trained one after another"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=20, help="steps of 1,000 inputs in that comparison"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = parser.parse_args()
@@ -273,7 +309,9 @@ def main() -> None:
     result = {
         "benchmark": "grid",
         "device": device,
-        "machine": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
+        "machine": torch.cuda.get_device_name()
+        if gpu
+        else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "sizes": SIZES,
@@ -290,20 +328,28 @@ def main() -> None:
 
 def show(result: dict[str, object]) -> None:
     versus, console = result["comparison"], Console(width=120)
-    title = (
-        f"{versus['models']} networks {'-'.join(map(str, SIZES))}, {versus['steps']} steps of {BATCH:,} inputs, {result['threads']} threads"
-    )
+    title = f"{versus['models']} networks {'-'.join(map(str, SIZES))}, {versus['steps']} steps of {BATCH:,} inputs, {result['threads']} threads"
     table = Table(title=title, box=box.SIMPLE)
     for column in ("", "ms per step", "softq is faster", "weights apart", "losses apart"):
         table.add_column(column, justify="right" if column else "left")
     for name, ms in versus["ms_per_step"].items():
         apart = versus["largest_difference"].get(name, {})
         ratio = f"{versus['times_faster'][name]:.1f}×" if apart else ""
-        table.add_row(name, f"{ms:.3f}", ratio, *(f"{apart[what]:.1e}" if apart else "" for what in ("weights", "losses")))
+        table.add_row(
+            name,
+            f"{ms:.3f}",
+            ratio,
+            *(f"{apart[what]:.1e}" if apart else "" for what in ("weights", "losses")),
+        )
     console.print(table)
-    console.print(f"bar: {versus['bar']:g}× one after another, {'reached' if versus['reached'] else 'missed'}")
+    console.print(
+        f"bar: {versus['bar']:g}× one after another, {'reached' if versus['reached'] else 'missed'}"
+    )
     for name in ("scaling", "memory", "throughput"):
-        console.print(f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result[name].items()))
+        console.print(
+            f"{name}: "
+            + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in result[name].items())
+        )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ def resident_bytes() -> int:
 def peak_bytes(call: Callable[[], object]) -> int:
     """Most resident memory during ``call`` beyond what was resident before it, sampled by a second thread."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # give back what earlier calls freed, or this one would take it unseen
+    ctypes.CDLL(None).malloc_trim(
+        0
+    )  # give back what earlier calls freed, or this one would take it unseen
     before = resident_bytes()
     peak = before
     done = threading.Event()

@@ -53,9 +53,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     console = Console(stderr=options.json, quiet=options.json, width=120)
-    found: dict[str, Any] = {"benchmark": "ner", "threads": torch.get_num_threads(), "platform": platform.machine()}
+    found: dict[str, Any] = {
+        "benchmark": "ner",
+        "threads": torch.get_num_threads(),
+        "platform": platform.machine(),
+    }
     found["iteration"] = bench_iteration(options.rounds)
-    _show(console, "One pass over 5,000 sentences, 60 features a token, 9 labels", found["iteration"])
+    _show(
+        console, "One pass over 5,000 sentences, 60 features a token, 9 labels", found["iteration"]
+    )
     if options.data is not None:
         for corpus in CORPORA:
             found[corpus] = bench_corpus(options.data / corpus)
@@ -83,10 +89,16 @@ def bench_iteration(rounds: int) -> dict[str, Any]:
     words, labels = draw_corpus(np.random.default_rng(0))
     _, matrix = AttributeIndex.fit(words)
     names = tuple(f"L{k}" for k in range(LABELS))
-    references = References([np.array([sequence]) for sequence in labels], [np.ones(1)] * len(labels))
+    references = References(
+        [np.array([sequence]) for sequence in labels], [np.ones(1)] * len(labels)
+    )
     objective = CRFSettings(labels=names, c2=C2, all_transitions=False).whole(matrix, references)
-    theirs = crfsuite_iterations(words, [[names[k] for k in sequence] for sequence in labels], rounds + 3)
-    search = LBFGS(torch.zeros(objective.layout.size), objective, tolerance=1e-12, memory=6)  # CRFsuite remembers 6 steps
+    theirs = crfsuite_iterations(
+        words, [[names[k] for k in sequence] for sequence in labels], rounds + 3
+    )
+    search = LBFGS(
+        torch.zeros(objective.layout.size), objective, tolerance=1e-12, memory=6
+    )  # CRFsuite remembers 6 steps
     gradient = torch.empty_like(search.point)
     evaluations, iterations = [], []
     for _ in range(rounds + 3):
@@ -107,7 +119,9 @@ def bench_iteration(rounds: int) -> dict[str, Any]:
         found["crfsuite_iteration_ms"] = 1e3 * median(theirs[3:])
         found["times_crfsuite"] = found["crfsuite_iteration_ms"] / found["loss_and_gradient_ms"]
         found["times_crfsuite_with_update"] = found["crfsuite_iteration_ms"] / found["iteration_ms"]
-        found["bar"] = _verdict(found["times_crfsuite_with_update"] >= BARS["iteration"], f"{BARS['iteration']:g} times")
+        found["bar"] = _verdict(
+            found["times_crfsuite_with_update"] >= BARS["iteration"], f"{BARS['iteration']:g} times"
+        )
     return found
 
 
@@ -115,7 +129,9 @@ def draw_corpus(rng: np.random.Generator) -> tuple[list[list[list[str]]], list[l
     """Sentences of tokens of feature names, and label numbers."""
     lengths = 1 + rng.poisson(MEAN_LENGTH - 1, SENTENCES)
     names = np.array([f"f{i}" for i in range(VOCABULARY)], dtype=object)
-    ranks = (np.exp(rng.random((int(lengths.sum()), FEATURES)) * np.log(VOCABULARY))).astype(np.int64) - 1
+    ranks = (np.exp(rng.random((int(lengths.sum()), FEATURES)) * np.log(VOCABULARY))).astype(
+        np.int64
+    ) - 1
     tokens = [row.tolist() for row in names[ranks]]
     weights = rng.normal(0, 1, (VOCABULARY, LABELS)).astype(np.float32)
     best = np.array([weights[row].sum(0) for row in ranks]) + rng.gumbel(size=(len(ranks), LABELS))
@@ -134,7 +150,9 @@ def crfsuite_iterations(words: Any, labels: Any, count: int) -> list[float]:
     return [iteration["time"] for iteration in trainer.logparser.iterations]
 
 
-def _crfsuite(pycrfsuite: Any, words: Any, labels: Any, parameters: dict[str, Any], model: str = os.devnull) -> Any:
+def _crfsuite(
+    pycrfsuite: Any, words: Any, labels: Any, parameters: dict[str, Any], model: str = os.devnull
+) -> Any:
     trainer = pycrfsuite.Trainer(verbose=False, params={"c1": 0.0, "c2": C2, **parameters})
     for sentence, sequence in zip(words, labels, strict=True):
         trainer.append(pycrfsuite.ItemSequence(sentence), sequence)
@@ -158,7 +176,10 @@ def bench_corpus(folder: Path) -> dict[str, Any]:
         seconds.append(time.perf_counter() - began)
     found["features_per_token"] = len(matrix.indices) / matrix.tokens
     found["extraction_tokens_per_second"] = matrix.tokens / median(seconds)
-    found["extraction_bar"] = _verdict(found["extraction_tokens_per_second"] >= BARS["extraction"], f"{BARS['extraction']:,.0f} tokens/s")
+    found["extraction_bar"] = _verdict(
+        found["extraction_tokens_per_second"] >= BARS["extraction"],
+        f"{BARS['extraction']:,.0f} tokens/s",
+    )
     tagger, objective = fit_ml(index, matrix, train)
     seconds = []
     for _ in range(5):
@@ -166,7 +187,9 @@ def bench_corpus(folder: Path) -> dict[str, Any]:
         tagger.decode(index.transform(words))
         seconds.append(time.perf_counter() - began)
     found["tagging_tokens_per_second"] = matrix.tokens / median(seconds)
-    found["tagging_bar"] = _verdict(found["tagging_tokens_per_second"] >= BARS["tagging"], f"{BARS['tagging']:,.0f} tokens/s")
+    found["tagging_bar"] = _verdict(
+        found["tagging_tokens_per_second"] >= BARS["tagging"], f"{BARS['tagging']:,.0f} tokens/s"
+    )
     return found | compare_optima(index, matrix, train, dev, tagger, objective)
 
 
@@ -184,9 +207,20 @@ def bench_training(folder: Path) -> dict[str, Any]:
     """Seconds and bytes of ``softq train ner``, from the file to the saved model, in a process of its own, start-up included."""
     with tempfile.TemporaryDirectory() as out:
         files = ["--train", str(folder / "train.conll"), "--dev", str(folder / "dev.conll")]
-        command = [sys.executable, "-c", _TRAIN_AND_TELL, "train", "ner", *files, "--c2", str(C2), "--out", f"{out}/run"]
+        command = [
+            sys.executable,
+            "-c",
+            _TRAIN_AND_TELL,
+            "train",
+            "ner",
+            *files,
+            "--c2",
+            str(C2),
+            "--out",
+            f"{out}/run",
+        ]
         began = time.perf_counter()
-        done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
         seconds = time.perf_counter() - began
     peak = int(done.stderr.splitlines()[-1]) * 1024
     most_seconds, most_bytes = BARS[folder.name]
@@ -198,12 +232,19 @@ def bench_training(folder: Path) -> dict[str, Any]:
     }
 
 
-def fit_ml(index: TemplateIndex, matrix: FeatureMatrix, train: list[Sentence]) -> tuple[Tagger, float]:
+def fit_ml(
+    index: TemplateIndex, matrix: FeatureMatrix, train: list[Sentence]
+) -> tuple[Tagger, float]:
     """A tagger trained by ML with CRFsuite's parameters, and its objective."""
     names = tuple(sorted({label for sentence in train for label in sentence.labels[0]}))
     number = {name: k for k, name in enumerate(names)}
-    references = References([np.array([[number[label] for label in sentence.labels[0]]]) for sentence in train], [np.ones(1)] * len(train))
-    objective: CRFObjective = CRFSettings(labels=names, c2=C2, all_transitions=False).whole(matrix, references)
+    references = References(
+        [np.array([[number[label] for label in sentence.labels[0]]]) for sentence in train],
+        [np.ones(1)] * len(train),
+    )
+    objective: CRFObjective = CRFSettings(labels=names, c2=C2, all_transitions=False).whole(
+        matrix, references
+    )
     search = LBFGS(torch.zeros(objective.layout.size), objective, tolerance=2e-5)
     while search.status == "going":
         search.iterate()
@@ -211,7 +252,12 @@ def fit_ml(index: TemplateIndex, matrix: FeatureMatrix, train: list[Sentence]) -
 
 
 def compare_optima(
-    index: TemplateIndex, matrix: FeatureMatrix, train: list[Sentence], dev: list[Sentence], tagger: Tagger, objective: float
+    index: TemplateIndex,
+    matrix: FeatureMatrix,
+    train: list[Sentence],
+    dev: list[Sentence],
+    tagger: Tagger,
+    objective: float,
 ) -> dict[str, Any]:
     """The same problem by python-crfsuite, to convergence: objective, and F1 on the development part."""
     gold = [sentence.labels[0] for sentence in dev]
@@ -230,7 +276,13 @@ def compare_optima(
         trainer = _crfsuite(pycrfsuite, list(_named(matrix, names)), labels, settings, model)
         crf = pycrfsuite.Tagger()
         crf.open(model)
-        theirs = SpanScores.of(span_statistics(gold, [crf.tag(pycrfsuite.ItemSequence(x)) for x in _named(matrix_dev, names)], "bio")).f1
+        theirs = SpanScores.of(
+            span_statistics(
+                gold,
+                [crf.tag(pycrfsuite.ItemSequence(x)) for x in _named(matrix_dev, names)],
+                "bio",
+            )
+        ).f1
         crf.close()
     last = trainer.logparser.iterations[-1]
     apart = abs(objective - last["loss"]) / last["loss"]
@@ -239,7 +291,10 @@ def compare_optima(
         "crfsuite_dev_f1": theirs,
         "objective_apart": apart,
         "f1_apart": abs(ours - theirs),
-        "optimum_bar": _verdict(apart <= BARS["objective"] and abs(ours - theirs) <= BARS["f1"], "0.1 % of the objective, 0.3 of F1"),
+        "optimum_bar": _verdict(
+            apart <= BARS["objective"] and abs(ours - theirs) <= BARS["f1"],
+            "0.1 % of the objective, 0.3 of F1",
+        ),
         "crfsuite_iterations": len(trainer.logparser.iterations),
     }
 
@@ -248,7 +303,10 @@ def _named(matrix: FeatureMatrix, names: list[str]) -> Any:
     """Sentences of tokens of feature names."""
     starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
     for first, last in pairwise(starts):
-        yield [[names[i] for i in matrix.indices[matrix.offsets[t] : matrix.offsets[t + 1]]] for t in range(first, last)]
+        yield [
+            [names[i] for i in matrix.indices[matrix.offsets[t] : matrix.offsets[t + 1]]]
+            for t in range(first, last)
+        ]
 
 
 def _verdict(reached: bool, bar: str) -> str:

@@ -43,23 +43,40 @@ BATCH, RATE, RELATION_RATE = 32, 0.1, 0.2
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--passes", type=int, default=4, help="of each objective; the figure is the median")
+    parser.add_argument(
+        "--passes", type=int, default=4, help="of each objective; the figure is the median"
+    )
     parser.add_argument("--tau", type=float, nargs="+", default=[0.2, 0.9])
     parser.add_argument("--sentences", type=int, default=5000, help="of the built-in world")
     parser.add_argument("--data", type=Path, default=None)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     console = Console(stderr=options.json, quiet=options.json, width=120)
-    found: dict[str, Any] = {"benchmark": "parsing", "threads": torch.get_num_threads(), "platform": platform.machine()}
+    found: dict[str, Any] = {
+        "benchmark": "parsing",
+        "threads": torch.get_num_threads(),
+        "platform": platform.machine(),
+    }
     with tempfile.TemporaryDirectory() as folder:
         files = find_files(options.data, options.sentences, Path(folder))
         train, dev = map(read_conllu, files)
-        found |= {"corpus": "ud_english_ewt" if options.data else "built-in world", "words": sum(len(s.forms) for s in train)}
+        found |= {
+            "corpus": "ud_english_ewt" if options.data else "built-in world",
+            "words": sum(len(s.forms) for s in train),
+        }
         found |= bench_passes(train, options.passes, options.tau)
         found |= bench_training(files, Path(folder) / "run")
         found |= bench_parsing(Path(folder) / "run", dev)
-    found |= {f"{name}_bar": _verdict(found[name], name) for name in BARS if options.data and name in found}
-    table = Table(title=f"{found['corpus']}, {found['words']:,} words to train on", box=box.SIMPLE_HEAD, title_justify="left")
+    found |= {
+        f"{name}_bar": _verdict(found[name], name)
+        for name in BARS
+        if options.data and name in found
+    }
+    table = Table(
+        title=f"{found['corpus']}, {found['words']:,} words to train on",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+    )
     table.add_column("what")
     table.add_column("value", justify="right")
     for name, value in found.items():
@@ -74,11 +91,20 @@ def main() -> None:
 def find_files(data: Path | None, sentences: int, folder: Path) -> tuple[Path, Path]:
     """Training and development files; those of the built-in world are made."""
     if data is not None:
-        return data / "ud_english_ewt/en_ewt-ud-train.conllu.gz", data / "ud_english_ewt/en_ewt-ud-dev.conllu.gz"
+        return (
+            data / "ud_english_ewt/en_ewt-ud-train.conllu.gz",
+            data / "ud_english_ewt/en_ewt-ud-dev.conllu.gz",
+        )
     world, made = TreeWorld(), []
     for seed, count in enumerate((sentences, sentences // 5)):
         made.append(folder / f"{seed}.conllu.gz")
-        made[-1].write_bytes(gzip.compress("".join(s.text(s.heads, s.relations) for s in world.sample(count, seed=seed)).encode()))
+        made[-1].write_bytes(
+            gzip.compress(
+                "".join(
+                    s.text(s.heads, s.relations) for s in world.sample(count, seed=seed)
+                ).encode()
+            )
+        )
     return made[0], made[1]
 
 
@@ -87,8 +113,13 @@ def bench_passes(train: list[TreeSentence], passes: int, taus: list[float]) -> d
     index = ArcIndex.fit(train)
     trees = Trees.single([s.heads for s in train], [s.relations for s in train])
     bank = Treebank(index, index.encode(train), trees, trees.projectivised())
-    objectives = {"ml": ParserSettings(), **{f"raml {tau:g}": ParserSettings("raml", tau) for tau in taus}}
-    descents = {name: Descent(bank, settings, RATE, RELATION_RATE) for name, settings in objectives.items()}
+    objectives = {
+        "ml": ParserSettings(),
+        **{f"raml {tau:g}": ParserSettings("raml", tau) for tau in taus},
+    }
+    descents = {
+        name: Descent(bank, settings, RATE, RELATION_RATE) for name, settings in objectives.items()
+    }
     seconds: dict[str, list[float]] = {name: [] for name in objectives}
     rng = np.random.default_rng(0)
     for _ in range(passes + 1):
@@ -100,7 +131,11 @@ def bench_passes(train: list[TreeSentence], passes: int, taus: list[float]) -> d
             seconds[name].append(time.perf_counter() - began)
     found = {name: median(each[1:]) for name, each in seconds.items()}
     slowest = max(found[name] for name in found if name != "ml")
-    ratios = {f"{name.replace(' ', '_')}_pass_seconds": value for name, value in found.items() if name != "ml"}
+    ratios = {
+        f"{name.replace(' ', '_')}_pass_seconds": value
+        for name, value in found.items()
+        if name != "ml"
+    }
     return {"pass_seconds": found["ml"], **ratios, "raml_times_ml": slowest / found["ml"]}
 
 
@@ -116,9 +151,23 @@ finally:
 
 def bench_training(files: tuple[Path, Path], out: Path) -> dict[str, Any]:
     """Seconds and memory of ``softq train parsing``, from the file to the saved model, in a process of its own, start-up included."""
-    command = ["train", "parsing", "--train", str(files[0]), "--dev", str(files[1]), "--out", str(out)]
+    command = [
+        "train",
+        "parsing",
+        "--train",
+        str(files[0]),
+        "--dev",
+        str(files[1]),
+        "--out",
+        str(out),
+    ]
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", _TRAIN_AND_TELL, *command], check=True, capture_output=True, text=True)  # noqa: S603
+    done = subprocess.run(
+        [sys.executable, "-c", _TRAIN_AND_TELL, *command],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     seconds = time.perf_counter() - began
     return {"training_seconds": seconds, "training_gib": int(done.stderr.splitlines()[-1]) / 2**20}
 
@@ -135,7 +184,9 @@ def bench_parsing(run: Path, dev: list[TreeSentence]) -> dict[str, Any]:
             began = time.perf_counter()
             parses = parser.parse(dev, decoding)
             seconds.append(time.perf_counter() - began)
-        sums = attachment_statistics(dev, [p.heads for p in parses], [p.relations for p in parses]).sum(0)
+        sums = attachment_statistics(
+            dev, [p.heads for p in parses], [p.relations for p in parses]
+        ).sum(0)
         suffix = "" if decoding == "mode" else "_mbr"
         found |= {
             f"sentences_per_second{suffix}": len(dev) / median(seconds),

@@ -55,12 +55,18 @@ def chain_losses(emissions: Tensor, transitions: Tensor, labels: Tensor) -> dict
     try:
         import torch_struct
 
-        parts = torch_struct.LinearChainCRF.struct.to_parts(labels, count, lengths=lengths).to(emissions)
+        parts = torch_struct.LinearChainCRF.struct.to_parts(labels, count, lengths=lengths).to(
+            emissions
+        )
 
         def struct() -> Tensor:
             # its potentials are [B, n-1, to, from]; the first position's scores join the first step
-            scores = transitions.T.expand(batch, size - 1, count, count) + emissions[:, 1:].unsqueeze(-1)
-            scores = torch.cat([scores[:, :1] + emissions[:, 0].reshape(batch, 1, 1, count), scores[:, 1:]], 1)
+            scores = transitions.T.expand(batch, size - 1, count, count) + emissions[
+                :, 1:
+            ].unsqueeze(-1)
+            scores = torch.cat(
+                [scores[:, :1] + emissions[:, 0].reshape(batch, 1, 1, count), scores[:, 1:]], 1
+            )
             dist = torch_struct.LinearChainCRF(scores, lengths=lengths)
             return -dist.log_prob(parts).mean()
 
@@ -72,7 +78,9 @@ def chain_losses(emissions: Tensor, transitions: Tensor, labels: Tensor) -> dict
 
         def supar() -> Tensor:
             # it keeps one more label for the borders
-            dist = structs.LinearChainCRF(emissions, torch.nn.functional.pad(transitions, (0, 1, 0, 1)), lengths)
+            dist = structs.LinearChainCRF(
+                emissions, torch.nn.functional.pad(transitions, (0, 1, 0, 1)), lengths
+            )
             return -dist.log_prob(labels).mean()
 
         losses["SuPar"] = supar
@@ -106,8 +114,14 @@ def tree_losses(arcs: Tensor, heads: Tensor, *, projective: bool) -> dict[str, L
 
         def struct() -> Tensor:
             # root scores stand on the diagonal
-            scores = arcs[:, 1:, 1:] * (1 - torch.eye(size, device=arcs.device)) + torch.diag_embed(arcs[:, 0, 1:])
-            return -torch_struct.DependencyCRF(scores, lengths=lengths, multiroot=False).log_prob(parts).mean()
+            scores = arcs[:, 1:, 1:] * (1 - torch.eye(size, device=arcs.device)) + torch.diag_embed(
+                arcs[:, 0, 1:]
+            )
+            return (
+                -torch_struct.DependencyCRF(scores, lengths=lengths, multiroot=False)
+                .log_prob(parts)
+                .mean()
+            )
 
         if projective:  # its non-projective class has no log_prob
             losses["torch-struct"] = struct

@@ -35,7 +35,10 @@ from timing import by_turns
 
 THREADS = 2
 VOCAB = 20_000
-EVERY_PAIR, EVERY_REFERENCE = 51, 8  # sacreBLEU gets every 51st pair, fast-bleu the candidates of every 8th reference
+EVERY_PAIR, EVERY_REFERENCE = (
+    51,
+    8,
+)  # sacreBLEU gets every 51st pair, fast-bleu the candidates of every 8th reference
 PEERS = {"sacreBLEU": "sacrebleu", "fast-bleu": "fast_bleu", "rapidfuzz": "rapidfuzz"}
 Row = dict[str, object]
 
@@ -45,21 +48,48 @@ def installed(peer: str) -> bool:
 
 
 def sentences(
-    batch: int, shortest: int, longest: int, *, count: int = 1, vocab: int = VOCAB, dtype: torch.dtype = torch.int64
+    batch: int,
+    shortest: int,
+    longest: int,
+    *,
+    count: int = 1,
+    vocab: int = VOCAB,
+    dtype: torch.dtype = torch.int64,
 ) -> Sentences:
     """Random sentences ``[batch, count, longest]``, lengths uniform between the two."""
-    words = torch.multinomial(1.0 / torch.arange(1.0, vocab + 1), batch * count * longest, replacement=True)
-    return Sentences(words.reshape(batch, count, longest).to(dtype), torch.randint(shortest, longest + 1, (batch, count)))
+    words = torch.multinomial(
+        1.0 / torch.arange(1.0, vocab + 1), batch * count * longest, replacement=True
+    )
+    return Sentences(
+        words.reshape(batch, count, longest).to(dtype),
+        torch.randint(shortest, longest + 1, (batch, count)),
+    )
 
 
-def figure(what: str, value: float, *, least: float | None = None, most: float | None = None) -> Row:
+def figure(
+    what: str, value: float, *, least: float | None = None, most: float | None = None
+) -> Row:
     """One measured number and its bar, if it has one."""
-    reached = None if least is None and most is None else (least is None or value >= least) and (most is None or value <= most)
-    return {"what": what, "value": float(f"{value:.4g}"), "at_least": least, "at_most": most, "reached": reached}
+    reached = (
+        None
+        if least is None and most is None
+        else (least is None or value >= least) and (most is None or value <= most)
+    )
+    return {
+        "what": what,
+        "value": float(f"{value:.4g}"),
+        "at_least": least,
+        "at_most": most,
+        "reached": reached,
+    }
 
 
 def row(work: str, times: dict[str, float], *figures: Row) -> Row:
-    return {"work": work, "ms": {name: round(ms, 4) for name, ms in times.items()}, "figures": list(figures)}
+    return {
+        "work": work,
+        "ms": {name: round(ms, 4) for name, ms in times.items()},
+        "figures": list(figures),
+    }
 
 
 def rate(count: int, ms: float) -> float:
@@ -80,7 +110,9 @@ def bleu(rounds: int) -> list[Row]:
     pairs = cands.lengths.numel()
     given = (*cands.sentences, *refs)
     rewards = {"softq": SentenceBLEU(), "ROUGE-L": RougeL(), "chrF": ChrF(random_words())}
-    calls: dict[str, Callable[[], object]] = {name: partial(reward, *given) for name, reward in rewards.items()}
+    calls: dict[str, Callable[[], object]] = {
+        name: partial(reward, *given) for name, reward in rewards.items()
+    }
     scale: dict[str, float] = {}
     both = zip(refs.unpack(), cands.sentences.unpack(), strict=True)
     groups = [(spelled(ref), [spelled(cand) for cand in group]) for (ref,), group in both]
@@ -88,28 +120,61 @@ def bleu(rounds: int) -> list[Row]:
         from sacrebleu.metrics import BLEU
 
         metric = BLEU(effective_order=True, tokenize="none")
-        texts = [(" ".join(cand), [" ".join(ref)]) for ref, group in groups for cand in group][::EVERY_PAIR]
-        calls["sacreBLEU"] = lambda: [metric.sentence_score(cand, ref).score / 100 for cand, ref in texts]
+        texts = [(" ".join(cand), [" ".join(ref)]) for ref, group in groups for cand in group][
+            ::EVERY_PAIR
+        ]
+        calls["sacreBLEU"] = lambda: [
+            metric.sentence_score(cand, ref).score / 100 for cand, ref in texts
+        ]
         scale["sacreBLEU"] = pairs / len(texts)
-        for reward in (SentenceBLEU(smoothing="sacrebleu", effective_order=True), rewards["softq"]):  # the same on sentences this long
+        for reward in (
+            SentenceBLEU(smoothing="sacrebleu", effective_order=True),
+            rewards["softq"],
+        ):  # the same on sentences this long
             agree("sacreBLEU", reward(*given).reshape(-1)[::EVERY_PAIR], calls["sacreBLEU"](), 1e-9)
     if installed("fast-bleu"):
         from fast_bleu import BLEU as FastBLEU  # noqa: N811
 
         some, weights = groups[::EVERY_REFERENCE], {4: (0.25,) * 4}
-        calls["fast-bleu"] = lambda: [FastBLEU([ref], weights).get_score(group)[4] for ref, group in some]
+        calls["fast-bleu"] = lambda: [
+            FastBLEU([ref], weights).get_score(group)[4] for ref, group in some
+        ]
         if sys.platform == "linux":
             calls["fast-bleu, one thread"] = partial(on_one_thread, calls["fast-bleu"])
         scale |= {name: len(groups) / len(some) for name in calls if name.startswith("fast-bleu")}
         plain = SentenceBLEU(smoothing="none")(*given)[::EVERY_REFERENCE, :, 0]
-        agree("fast-bleu", plain[plain > 0], torch.tensor(calls["fast-bleu"](), dtype=torch.float64)[plain > 0], 1e-6)
+        agree(
+            "fast-bleu",
+            plain[plain > 0],
+            torch.tensor(calls["fast-bleu"](), dtype=torch.float64)[plain > 0],
+            1e-6,
+        )
     times = by_turns(calls, rounds=rounds, repeats={"softq": 3, "ROUGE-L": 3})
     times |= {peer: times[peer] * factor for peer, factor in scale.items()}
-    speeds = {name: figure("million pairs/s", rate(pairs, times[name]), least=5.0 if name == "softq" else None) for name in rewards}
+    speeds = {
+        name: figure(
+            "million pairs/s", rate(pairs, times[name]), least=5.0 if name == "softq" else None
+        )
+        for name in rewards
+    }
     bars = {"sacreBLEU": 500.0, "fast-bleu": 100.0, "fast-bleu, one thread": 100.0}
-    versus = [figure(f"times faster than {peer}", times[peer] / times["softq"], least=bars[peer]) for peer in scale]
-    first = row("sentence BLEU 256×64", {name: times[name] for name in ("softq", *scale)}, speeds["softq"], *versus)
-    return [first, *(row(f"{name} 256×64", {"softq": times[name]}, speeds[name]) for name in ("ROUGE-L", "chrF"))]
+    versus = [
+        figure(f"times faster than {peer}", times[peer] / times["softq"], least=bars[peer])
+        for peer in scale
+    ]
+    first = row(
+        "sentence BLEU 256×64",
+        {name: times[name] for name in ("softq", *scale)},
+        speeds["softq"],
+        *versus,
+    )
+    return [
+        first,
+        *(
+            row(f"{name} 256×64", {"softq": times[name]}, speeds[name])
+            for name in ("ROUGE-L", "chrF")
+        ),
+    ]
 
 
 def on_one_thread(call: Callable[[], object]) -> object:
@@ -129,14 +194,18 @@ def spelled(words: list[int]) -> list[str]:
 
 def random_words() -> list[str]:
     made = random.Random(0)  # noqa: S311
-    return ["".join(made.choices(string.ascii_lowercase, k=made.randint(2, 9))) for _ in range(VOCAB)]
+    return [
+        "".join(made.choices(string.ascii_lowercase, k=made.randint(2, 9))) for _ in range(VOCAB)
+    ]
 
 
 def levenshtein(rounds: int) -> list[Row]:
     """Each of 256 references with its own 64 candidates; and 64 candidates with all 256 references, as cdist pairs them."""
     refs = sentences(256, 20, 20)
     own = NgramReplacement(VOCAB, size=64)(refs).sentences
-    few = Sentences(own.tokens[None, ::4, 1], own.lengths[None, ::4, 1])  # one candidate of every fourth reference
+    few = Sentences(
+        own.tokens[None, ::4, 1], own.lengths[None, ::4, 1]
+    )  # one candidate of every fourth reference
     every = Sentences(refs.tokens.reshape(1, 256, -1), refs.lengths.reshape(1, 256))
     reward, pairs = NegativeEditDistance(), 256 * 64
     left = [group[0] for group in refs.unpack()]
@@ -156,15 +225,39 @@ def levenshtein(rounds: int) -> list[Row]:
                 found = calls["rapidfuzz cdist"]().T
             else:
                 both = [(a, b) for a, group in zip(left, own.unpack(), strict=True) for b in group]
-                calls["rapidfuzz cpdist"] = partial(process.cpdist, *map(list, zip(*both, strict=True)), **options)
+                calls["rapidfuzz cpdist"] = partial(
+                    process.cpdist, *map(list, zip(*both, strict=True)), **options
+                )
                 found = calls["rapidfuzz cpdist"]()
-            calls["rapidfuzz in a loop"] = partial(lambda both: [Levenshtein.distance(a, b) for a, b in both], both)
+            calls["rapidfuzz in a loop"] = partial(
+                lambda both: [Levenshtein.distance(a, b) for a, b in both], both
+            )
             bars = {"rapidfuzz in a loop": 2.0, "rapidfuzz cdist": 1.0, "rapidfuzz cpdist": None}
             for values in (calls["rapidfuzz in a loop"](), found):
-                agree("rapidfuzz", -reward(*given).reshape(-1), torch.as_tensor(values).reshape(-1), 0.0)
-        times = by_turns(calls, rounds=rounds, repeats={name: 3 for name in calls if name != "rapidfuzz in a loop"})
-        versus = [figure(f"times faster than {peer}", times[peer] / times["softq"], least=bars[peer]) for peer in calls if peer != "softq"]
-        rows.append(row(f"Levenshtein 256×64, {pairing}", times, figure("million pairs/s", rate(pairs, times["softq"])), *versus))
+                agree(
+                    "rapidfuzz",
+                    -reward(*given).reshape(-1),
+                    torch.as_tensor(values).reshape(-1),
+                    0.0,
+                )
+        times = by_turns(
+            calls,
+            rounds=rounds,
+            repeats={name: 3 for name in calls if name != "rapidfuzz in a loop"},
+        )
+        versus = [
+            figure(f"times faster than {peer}", times[peer] / times["softq"], least=bars[peer])
+            for peer in calls
+            if peer != "softq"
+        ]
+        rows.append(
+            row(
+                f"Levenshtein 256×64, {pairing}",
+                times,
+                figure("million pairs/s", rate(pairs, times["softq"])),
+                *versus,
+            )
+        )
     return rows
 
 
@@ -172,30 +265,55 @@ def replacement(batch: int, dtype: torch.dtype, rounds: int) -> Row:
     """n-gram replacement against a copy of what it makes; both allocate their result."""
     refs, sampler = sentences(batch, 15, 25, dtype=dtype), NgramReplacement(VOCAB, size=100)
     made = sampler(refs)
-    parts = [part for part in (made.tokens, made.lengths, made.log_proposal, made.fixed, made.draws) if part is not None]
+    parts = [
+        part
+        for part in (made.tokens, made.lengths, made.log_proposal, made.fixed, made.draws)
+        if part is not None
+    ]
     calls = {"softq": lambda: sampler(refs), "copy": lambda: [part.clone() for part in parts]}
-    times = by_turns(calls, rounds=rounds, repeats=dict.fromkeys(calls, 3) if batch < 1000 else None)
+    times = by_turns(
+        calls, rounds=rounds, repeats=dict.fromkeys(calls, 3) if batch < 1000 else None
+    )
     speed = figure("million candidates/s", rate(made.lengths.numel(), times["softq"]))
     work = f"n-gram replacement {batch:,}×100, {str(dtype).removeprefix('torch.')}"
-    return row(work, times, figure("times the time of a copy", times["softq"] / times["copy"], most=4.0), speed)
+    return row(
+        work,
+        times,
+        figure("times the time of a copy", times["softq"] / times["copy"], most=4.0),
+        speed,
+    )
 
 
 def generate_and_score(rounds: int) -> Row:
     """100 candidates for each of 100,000 references, in memory; the peak is the most resident memory beyond the references."""
-    refs, sampler, reward = sentences(100_000, 10, 30, dtype=torch.int32), NgramReplacement(VOCAB, max_n=4, size=100), SentenceBLEU()
+    refs, sampler, reward = (
+        sentences(100_000, 10, 30, dtype=torch.int32),
+        NgramReplacement(VOCAB, max_n=4, size=100),
+        SentenceBLEU(),
+    )
 
     def run() -> tuple[softq.Candidates, Tensor]:
         cands = sampler(refs)
         return cands, reward(*cands.sentences, *refs)
 
-    times = by_turns({"softq": run, "generating alone": lambda: sampler(refs)}, rounds=rounds, warmup=0)
+    times = by_turns(
+        {"softq": run, "generating alone": lambda: sampler(refs)}, rounds=rounds, warmup=0
+    )
     cands, rewards = run()
     size = sum(part.nbytes for part in (cands.tokens, cands.lengths, cands.log_proposal, rewards))
     del cands, rewards
     peak = peak_bytes(run)
     seconds = figure("seconds", times["softq"] / 1e3, most=3.0)
-    memory = figure(f"peak memory, times the result of {size / 2**30:.2f} GiB", peak / size, most=2.0)
-    return row("generate and score 100,000×100", times, seconds, memory, figure("seconds to generate", times["generating alone"] / 1e3))
+    memory = figure(
+        f"peak memory, times the result of {size / 2**30:.2f} GiB", peak / size, most=2.0
+    )
+    return row(
+        "generate and score 100,000×100",
+        times,
+        seconds,
+        memory,
+        figure("seconds to generate", times["generating alone"] / 1e3),
+    )
 
 
 def captions(rounds: int) -> list[Row]:
@@ -203,23 +321,43 @@ def captions(rounds: int) -> list[Row]:
     refs = sentences(1000, 8, 16, count=5, vocab=10_000)
     cands = NgramReplacement(10_000, max_n=3, size=500)(refs)
     reward = SentenceBLEU()
-    calls = {"rewards": partial(reward, *cands.sentences, *refs), "sqdml": partial(softq.sqdml, cands, refs, 0.1, reward)}
+    calls = {
+        "rewards": partial(reward, *cands.sentences, *refs),
+        "sqdml": partial(softq.sqdml, cands, refs, 0.1, reward),
+    }
     times = by_turns(calls, rounds=rounds, warmup=1)
     speed = figure("million pairs/s", rate(cands.lengths.numel() * 5, times["rewards"]))
     seconds = {name: ms / 1e3 for name, ms in times.items()}
     return [
-        row("SQDML rewards 1,000×500×5", {"softq": times["rewards"]}, figure("seconds", seconds["rewards"], most=1.0), speed),
-        row("softq.sqdml, rewards included", {"softq": times["sqdml"]}, figure("seconds", seconds["sqdml"])),
+        row(
+            "SQDML rewards 1,000×500×5",
+            {"softq": times["rewards"]},
+            figure("seconds", seconds["rewards"], most=1.0),
+            speed,
+        ),
+        row(
+            "softq.sqdml, rewards included",
+            {"softq": times["sqdml"]},
+            figure("seconds", seconds["sqdml"]),
+        ),
     ]
 
 
 def others(rounds: int) -> list[Row]:
     """Samplers and estimators without a bar, 256 references with 100 candidates each."""
     refs = sentences(256, 15, 25)
-    samplers = [HammingStratified(VOCAB, 0.85, rescale=True), EditStratified(VOCAB, 0.8, rescale=True)]
-    calls: dict[str, Callable[[], object]] = {type(sampler).__name__: partial(sampler, refs) for sampler in samplers}
+    samplers = [
+        HammingStratified(VOCAB, 0.85, rescale=True),
+        EditStratified(VOCAB, 0.8, rescale=True),
+    ]
+    calls: dict[str, Callable[[], object]] = {
+        type(sampler).__name__: partial(sampler, refs) for sampler in samplers
+    }
     times = by_turns(calls, rounds=rounds)
-    rows = [row(f"{name} 256×100", {"softq": ms}, figure("million samples/s", rate(25_600, ms))) for name, ms in times.items()]
+    rows = [
+        row(f"{name} 256×100", {"softq": ms}, figure("million samples/s", rate(25_600, ms)))
+        for name, ms in times.items()
+    ]
     cands, reward = NgramReplacement(VOCAB, size=100)(refs), SentenceBLEU()
 
     def raml(*measure: object) -> softq.Target:
@@ -229,7 +367,14 @@ def others(rounds: int) -> list[Row]:
     calls |= {"importance": partial(raml, "importance")}
     calls |= {"rewards alone": partial(reward, *cands.sentences, *refs)}
     times = by_turns(calls, rounds=rounds, repeats=dict.fromkeys(calls, 3))
-    return [*rows, row("softq.raml 256×100", {"softq": times["set"]}, *(figure(f"ms, {name}", ms) for name, ms in times.items()))]
+    return [
+        *rows,
+        row(
+            "softq.raml 256×100",
+            {"softq": times["set"]},
+            *(figure(f"ms, {name}", ms) for name, ms in times.items()),
+        ),
+    ]
 
 
 def main() -> None:
@@ -242,14 +387,33 @@ def main() -> None:
     rounds = options.rounds
     rows = bleu(rounds)
     rows.append(generate_and_score(rounds))
-    rows += [replacement(batch, dtype, rounds) for batch in (256, 20_000) for dtype in (torch.int64, torch.int32)]
+    rows += [
+        replacement(batch, dtype, rounds)
+        for batch in (256, 20_000)
+        for dtype in (torch.int64, torch.int32)
+    ]
     rows += levenshtein(rounds) + captions(rounds) + others(rounds)
     missing = [peer for peer in PEERS if not installed(peer)]
     if not options.json:
         show(rows, missing)
     versions = {peer: importlib.metadata.version(peer) for peer in PEERS if peer not in missing}
-    machine = {"machine": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
-    print(json.dumps({"benchmark": "rewards", **machine, "torch": torch.__version__, "peers": versions, "missing": missing, "rows": rows}))
+    machine = {
+        "machine": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+    print(
+        json.dumps(
+            {
+                "benchmark": "rewards",
+                **machine,
+                "torch": torch.__version__,
+                "peers": versions,
+                "missing": missing,
+                "rows": rows,
+            }
+        )
+    )
 
 
 def show(rows: list[Row], missing: list[str]) -> None:
@@ -259,13 +423,27 @@ def show(rows: list[Row], missing: list[str]) -> None:
     for line in rows:
         head = [line["work"], f"{line['ms']['softq']:,.3f}"]
         for item in line["figures"]:
-            bar = f"≥ {item['at_least']:g}" if item["at_least"] else f"≤ {item['at_most']:g}" if item["at_most"] else ""
+            bar = (
+                f"≥ {item['at_least']:g}"
+                if item["at_least"]
+                else f"≤ {item['at_most']:g}"
+                if item["at_most"]
+                else ""
+            )
             value = f"{item['value']:,.0f}" if item["value"] >= 100 else f"{item['value']:.3g}"
-            table.add_row(*head, value, item["what"], bar, {True: "yes", False: "no", None: ""}[item["reached"]])
+            table.add_row(
+                *head,
+                value,
+                item["what"],
+                bar,
+                {True: "yes", False: "no", None: ""}[item["reached"]],
+            )
             head = ["", ""]
     console = Console(width=140)
     console.print(table)
-    console.print("sacreBLEU and fast-bleu: scaled from a part of the pairs. Peak memory: resident memory beyond that before, sampled.")
+    console.print(
+        "sacreBLEU and fast-bleu: scaled from a part of the pairs. Peak memory: resident memory beyond that before, sampled."
+    )
     if missing:
         console.print(f"not installed and left out: {', '.join(missing)}")
 

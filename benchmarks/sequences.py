@@ -16,16 +16,18 @@ from rich.table import Table
 from torch import Tensor
 
 from softq.lab.recipe import Objective
+from softq.lab.training import Judgement, OneProcess
 from softq.neural.examples import Examples
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.sequence import SequenceModel
 from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
-from softq.train import Judgement, OneProcess
 from timing import synchronize
 
 
 def sentences(count: int, length: int, vocab: int, seed: int) -> list[list[int]]:
-    found: list[list[int]] = torch.randint(4, vocab, (count, length), generator=torch.Generator().manual_seed(seed)).tolist()
+    found: list[list[int]] = torch.randint(
+        4, vocab, (count, length), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
     return found
 
 
@@ -65,7 +67,9 @@ class Marked:
 
     def idle(self) -> float:
         """Share of the time between steps."""
-        gaps = [before[1].elapsed_time(after[0]) for before, after in itertools.pairwise(self.events)]
+        gaps = [
+            before[1].elapsed_time(after[0]) for before, after in itertools.pairwise(self.events)
+        ]
         return sum(gaps) / self.events[0][0].elapsed_time(self.events[-1][1])
 
 
@@ -129,7 +133,11 @@ def repeated_seconds(call: Callable[[], object], times: int, rounds: int) -> Ite
 
 
 def machine_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    return (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else platform.processor() or platform.machine()
+    )
 
 
 def show(rows: list[dict[str, Any]], title: str) -> None:

@@ -12,7 +12,11 @@ SLOW_MS = 300.0  # a contender this slow takes part in the first rounds only: it
 
 
 def by_turns(
-    contenders: dict[str, Callable[[], object]], *, rounds: int, warmup: int = 2, repeats: dict[str, int] | None = None
+    contenders: dict[str, Callable[[], object]],
+    *,
+    rounds: int,
+    warmup: int = 2,
+    repeats: dict[str, int] | None = None,
 ) -> dict[str, float]:
     """Median milliseconds of one call of each contender; ``repeats`` runs a short one several times per turn."""
     times: dict[str, list[float]] = {name: [] for name in contenders}

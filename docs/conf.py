@@ -35,7 +35,10 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(?!softq\b).*"),
     (r"py:.*", r"softq\.kernels\..*"),
     (r"py:.*", r"softq\.samplers\.stream\.(Batch|Made)"),  # type variables
-    (r"py:.*", r"softq\.lab\.worlds\.grammar\.(Input|Symbol|Texts)"),  # a type variable, and aliases
+    (
+        r"py:.*",
+        r"softq\.lab\.worlds\.grammar\.(Input|Symbol|Texts)",
+    ),  # a type variable, and aliases
 ]
 
 # --- the reference ----------------------------------------------------------------------------------------

@@ -8,7 +8,12 @@ import pytest
 
 collect_ignore = ["conftest.py"]  # it has no examples, and the tests have a module of the same name
 PAGE = "migration.md"
-PEERS = {"sklearn_crfsuite": "sklearn-crfsuite", "supar": "supar", "torch_struct": "torch-struct", "torchcrf": "pytorch-crf"}
+PEERS = {
+    "sklearn_crfsuite": "sklearn-crfsuite",
+    "supar": "supar",
+    "torch_struct": "torch-struct",
+    "torchcrf": "pytorch-crf",
+}
 PEER_WARNINGS = (  # each is about code of a peer that newer versions of torch put up with for now
     "ignore:.*does not define `arg_constraints`:UserWarning:torch_struct",
     "ignore:Using a non-tuple sequence for multidimensional indexing:UserWarning:supar",
@@ -17,12 +22,18 @@ PEER_WARNINGS = (  # each is about code of a peer that newer versions of torch p
 
 def pytest_collection_modifyitems(items):
     """Skip the page where a peer is missing, and let the peers warn."""
-    missing = [package for module, package in PEERS.items() if importlib.util.find_spec(module) is None]
+    missing = [
+        package for module, package in PEERS.items() if importlib.util.find_spec(module) is None
+    ]
     for item in items:
         if item.path.name != PAGE:
             continue
         if missing:
-            item.add_marker(pytest.mark.skip(reason=f"compares with {', '.join(missing)}: pip install --no-deps {' '.join(missing)}"))
+            item.add_marker(
+                pytest.mark.skip(
+                    reason=f"compares with {', '.join(missing)}: pip install --no-deps {' '.join(missing)}"
+                )
+            )
         for rule in PEER_WARNINGS:
             item.add_marker(pytest.mark.filterwarnings(rule))
 

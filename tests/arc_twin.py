@@ -9,7 +9,12 @@ BEFORE, BEHIND, ROOT, UNKNOWN = range(4)
 
 
 def shape(form):
-    return "".join(k for k, _ in groupby("X" if c.isupper() else "d" if c.isdigit() else "x" if c.isalpha() else c for c in form))
+    return "".join(
+        k
+        for k, _ in groupby(
+            "X" if c.isupper() else "d" if c.isdigit() else "x" if c.isalpha() else c for c in form
+        )
+    )
 
 
 def values(sentence, column):

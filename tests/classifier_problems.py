@@ -12,7 +12,9 @@ REWARDS = theory.four_class_problem(1).rewards.numpy()
 def random_problem(seed, size=4, rows=6):
     """Rows P(·|x) and a reward table."""
     rng = np.random.default_rng(seed)
-    return rng.dirichlet(np.ones(size), rows), rng.normal(size=(size, size)) * rng.choice([0.5, 5.0])
+    return rng.dirichlet(np.ones(size), rows), rng.normal(size=(size, size)) * rng.choice(
+        [0.5, 5.0]
+    )
 
 
 def draw_four_classes(rows, labels, seed):
@@ -21,7 +23,11 @@ def draw_four_classes(rows, labels, seed):
     inputs = torch.rand(rows, 2, generator=generator, dtype=torch.float64) * 2 - 1
     corners = torch.tensor([[1, 1], [1, -1], [-1, -1], [-1, 1]], dtype=torch.float64)
     p = torch.softmax(-torch.cdist(inputs, corners), -1)
-    return inputs.numpy(), torch.multinomial(p, labels, replacement=True, generator=generator).numpy(), p.numpy()
+    return (
+        inputs.numpy(),
+        torch.multinomial(p, labels, replacement=True, generator=generator).numpy(),
+        p.numpy(),
+    )
 
 
 def blobs(rows=120, classes=3, seed=0):

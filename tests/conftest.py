@@ -10,12 +10,16 @@ import torch
 from numba.core.dispatcher import Dispatcher
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by whichever file of tests comes first
+    os.environ["TRITON_INTERPRET"] = (
+        "1"  # read when Triton is imported, by whichever file of tests comes first
+    )
 
 from small_runs import single_thread
-from softq.train import events
+from softq.lab.training import events
 
-collect_ignore = ["conftest.py"]  # it has no examples, and the documentation has a module of the same name
+collect_ignore = [
+    "conftest.py"
+]  # it has no examples, and the documentation has a module of the same name
 
 
 def untraced(function):

@@ -19,7 +19,7 @@ import small_runs
 import translation_runs
 from softq import cli
 from softq.cli import guides, shared
-from softq.sweep.grids import sweep_toml
+from softq.lab.sweep.grids import sweep_toml
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,13 +32,22 @@ _TASKS = {  # flags that make a task small
     "translation": [*translation_runs.SMALL, "--epochs", 1],
 }
 SMALL_TASKS = {name: shlex.join(map(str, flags)) for name, flags in _TASKS.items()}
-REPLACED = {r"--model google-t5/\S+": "--from-scratch t5-tiny", r"--cluster \S+": ""}  # what would have to be downloaded, or started
+REPLACED = {
+    r"--model google-t5/\S+": "--from-scratch t5-tiny",
+    r"--cluster \S+": "",
+}  # what would have to be downloaded, or started
 SMALL = [  # flags that are added to the commands that fit
     *((rf"softq (train|sweep) {name}\b", flags) for name, flags in SMALL_TASKS.items()),
     (r"softq train mine\.toml .*--train train\.conll", SMALL_TASKS["ner"]),
     (r"softq train mine\.toml --epochs", SMALL_TASKS["classification"]),
-    (r"softq train lm\b", "--max-new-tokens 4 --beams 2 --evaluation.batch-size 8 --batch-size 8 --epochs 1 --device cpu"),
-    (r"softq train lm .*--(from-scratch|model google)", "--from-scratch t5-tiny --vocabulary-size 120"),
+    (
+        r"softq train lm\b",
+        "--max-new-tokens 4 --beams 2 --evaluation.batch-size 8 --batch-size 8 --epochs 1 --device cpu",
+    ),
+    (
+        r"softq train lm .*--(from-scratch|model google)",
+        "--from-scratch t5-tiny --vocabulary-size 120",
+    ),
     (r"softq sweep (ner|parsing|translation|captioning)\b", "--tau 0.2"),
     (r"softq sweep", "--seed 0 --jobs 1"),
     (r"softq reproduce", "--jobs 1"),
@@ -75,7 +84,12 @@ def read_blocks(text):
 
 def shell_lines(text):
     """The commands of a page: the lines of its ```sh blocks, and list items that are a command in backticks; without comments."""
-    lines = [line for block in read_blocks(text) if block.language == "sh" for line in block.text.replace("\\\n", " ").splitlines()]
+    lines = [
+        line
+        for block in read_blocks(text)
+        if block.language == "sh"
+        for line in block.text.replace("\\\n", " ").splitlines()
+    ]
     lines += re.findall(r"^ *- `((?:softq|accelerate|python|echo) [^`]*)`", text, re.MULTILINE)
     return [shown for line in lines if (shown := _without_comment(line))]
 
@@ -96,7 +110,10 @@ def help_texts():
     for name in cli.COMMANDS:
         command = cli.load_command(name)
         texts[f"softq {name}"] = command.help
-        texts |= {f"softq {name} {inner}": below.help for inner, below in getattr(command, "commands", {}).items()}
+        texts |= {
+            f"softq {name} {inner}": below.help
+            for inner, below in getattr(command, "commands", {}).items()
+        }
         if cli.COMMANDS[name].of_recipe:
             texts |= {f"softq {name} {task}": guides.guide(name, task) for task in guides.GUIDES}
     return texts | {"softq train lm": guides.guide("train", "lm")}
@@ -104,7 +121,9 @@ def help_texts():
 
 def pages():
     """Every page that shows commands, by its name, with them."""
-    found = {str(path.relative_to(ROOT)): shell_lines(path.read_text("utf-8")) for path in DOCUMENTS}
+    found = {
+        str(path.relative_to(ROOT)): shell_lines(path.read_text("utf-8")) for path in DOCUMENTS
+    }
     found |= {f"{name} --help": shell_lines(text) for name, text in help_texts().items()}
     return {name: lines for name, lines in found.items() if lines}
 
@@ -124,10 +143,15 @@ def small_recipes(folder):
         enough = (
             "--candidates.size 100" if task.name in ("captioning", "translation") else ""
         )  # for the paper's estimator, which takes some
-        _, recipe, grids = shared.find_recipe(str(path), shlex.split(f"{SMALL_TASKS[task.name]} {enough}"))
+        _, recipe, grids = shared.find_recipe(
+            str(path), shlex.split(f"{SMALL_TASKS[task.name]} {enough}")
+        )
         few = [
             dataclasses.replace(
-                grid, tau=re.split("[:,]", grid.tau)[0], seed="0", over=tuple(re.split("[,;]", entry)[0] for entry in grid.over)
+                grid,
+                tau=re.split("[:,]", grid.tau)[0],
+                seed="0",
+                over=tuple(re.split("[,;]", entry)[0] for entry in grid.over),
             )
             for grid in grids[:2]
         ]
@@ -167,7 +191,10 @@ class Shell:
                 for command in _split(part, "|"):
                     text = run_program(command, text, folder)
             after = _stamps(folder)
-            self._done[small] = (folder, [path for path in after if before.get(path) != after[path]])
+            self._done[small] = (
+                folder,
+                [path for path in after if before.get(path) != after[path]],
+            )
         for output in outputs:
             assert (folder / output).exists(), f"{line}: there is no {output}"
 
@@ -186,7 +213,11 @@ class Shell:
 
 def _outputs(words):
     """What a command says it writes."""
-    return [after for word, after in pairwise(words) if word in ("--out", "--plot", ">") and "--resume" not in words]
+    return [
+        after
+        for word, after in pairwise(words)
+        if word in ("--out", "--plot", ">") and "--resume" not in words
+    ]
 
 
 def _split(words, sign):
@@ -201,7 +232,11 @@ def _split(words, sign):
 
 
 def _stamps(folder):
-    return {path.relative_to(folder): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder): path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def run_program(words, stdin, folder):
@@ -226,6 +261,10 @@ def run_program(words, stdin, folder):
 
 def run_softq(arguments, stdin=None):
     """A command of softq that must go well."""
-    result = CliRunner().invoke(cli.app, arguments, input=stdin, env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
-    assert result.exit_code == 0, f"softq {shlex.join(arguments)}\n{result.output}{result.exception or ''}"
+    result = CliRunner().invoke(
+        cli.app, arguments, input=stdin, env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+    )
+    assert result.exit_code == 0, (
+        f"softq {shlex.join(arguments)}\n{result.output}{result.exception or ''}"
+    )
     return result

@@ -46,11 +46,17 @@ def make_store(folder):
         text = translation_runs.WORLD.sample(size, seed=seed, references=2)
         translation_runs.write(folder / f"{part}.tsv", text.sources, text.references)
         (folder / f"{part}.de").write_text("".join(f"{line}\n" for line in text.sources), "utf-8")
-        (folder / f"{part}.en").write_text("".join(f"{several[0]}\n" for several in text.references), "utf-8")
+        (folder / f"{part}.en").write_text(
+            "".join(f"{several[0]}\n" for several in text.references), "utf-8"
+        )
         _write_captions(folder, part)
-    ner_runs.write(folder / "crowd.conll", world.annotate(world.sample(SIZES["train"], seed=0), seed=0))
+    ner_runs.write(
+        folder / "crowd.conll", world.annotate(world.sample(SIZES["train"], seed=0), seed=0)
+    )
     rows = (line.split("\t") for line in (folder / "dev.conll").read_text("utf-8").splitlines())
-    (folder / "labelled.conll").write_text("".join("\t".join([*row, *row[1:]]) + "\n" for row in rows), "utf-8")
+    (folder / "labelled.conll").write_text(
+        "".join("\t".join([*row, *row[1:]]) + "\n" for row in rows), "utf-8"
+    )
     tested = {f"{number}.jpg": captioning_runs.captions_of(number)[:1] for number in IMAGES["test"]}
     captioning_runs.write(folder / "mine.txt", tested)
     shutil.copyfile(folder / "dev.tsv", folder / "refs.txt")
@@ -74,10 +80,14 @@ def _write_captions(folder, part):
     """Captions, features, and the images themselves in plain colours."""
     numbers = IMAGES[part]
     captions = {f"{number}.jpg": captioning_runs.captions_of(number) for number in numbers}
-    captioning_runs.write(folder / f"{part}.captions.tsv", captions, captioning_runs.features_of(numbers, FEATURES))
+    captioning_runs.write(
+        folder / f"{part}.captions.tsv", captions, captioning_runs.features_of(numbers, FEATURES)
+    )
     (folder / "IMAGES").mkdir(exist_ok=True)
     for number in numbers:
-        Image.new("RGB", (32, 24), (9 * number, 255 - 9 * number, 100)).save(folder / "IMAGES" / f"{number}.jpg")
+        Image.new("RGB", (32, 24), (9 * number, 255 - 9 * number, 100)).save(
+            folder / "IMAGES" / f"{number}.jpg"
+        )
 
 
 def provide(store, folder, name):
@@ -85,7 +95,10 @@ def provide(store, folder, name):
     wanted = folder / name
     if wanted.exists():
         return
-    fits, kind = next(((fits, kind) for pattern, kind in KINDS if (fits := re.fullmatch(pattern, name))), (None, ""))
+    fits, kind = next(
+        ((fits, kind) for pattern, kind in KINDS if (fits := re.fullmatch(pattern, name))),
+        (None, ""),
+    )
     if fits is None:
         return
     groups = [re.sub(r".*[-/]", "", group or "train") for group in fits.groups()]
@@ -100,7 +113,9 @@ def provide(store, folder, name):
     if ".captions.tsv" in name:
         features = wanted.parent / (name.rsplit("/")[-1].split(".captions")[0] + ".features.npy")
         if not features.exists():
-            shutil.copyfile(source.parent / source.name.replace(".captions.tsv", ".features.npy"), features)
+            shutil.copyfile(
+                source.parent / source.name.replace(".captions.tsv", ".features.npy"), features
+            )
     if name.endswith(".features.npy"):
         names = [f"{number}.jpg" for number in IMAGES[groups[0]]]
         assert len(names) == len(np.load(wanted))

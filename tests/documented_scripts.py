@@ -45,28 +45,49 @@ BENCHMARKS = {  # without the packages they compare with, which are no part of t
     ),
     "rewards": Small(
         "--rounds 1",
-        {"installed": lambda _: False, "generate_and_score": _no_row, "replacement": _no_row, "captions": lambda _: []},
+        {
+            "installed": lambda _: False,
+            "generate_and_score": _no_row,
+            "replacement": _no_row,
+            "captions": lambda _: [],
+        },
     ),
     "estimators": Small("--repeats 2"),
     "grid": Small("--rounds 1 --models 2 --steps 1 --device cpu", {"memory": lambda *_: {}}),
     "ner": Small("--rounds 1", {"SENTENCES": 20, "FEATURES": 5, "VOCABULARY": 300}),
     "parsing": Small("--passes 1 --sentences 20 --tau 0.2"),
-    "translation": Small("--rounds 1 --steps 1 --size 8 --device cpu", {"SOURCE_VOCAB": 60, "TARGET_VOCAB": 60}),
+    "translation": Small(
+        "--rounds 1 --steps 1 --size 8 --device cpu", {"SOURCE_VOCAB": 60, "TARGET_VOCAB": 60}
+    ),
     "captioning": Small(
         "--rounds 1 --steps 1 --device cpu",
         {
             "VOCAB": 60,
             "FEATURES": 8,
-            "SETTINGS": {kind: (count, Candidates(size=10, k=10, estimator="paper")) for kind, count in (("RAML", 1), ("SQDML", 5))},
+            "SETTINGS": {
+                kind: (count, Candidates(size=10, k=10, estimator="paper"))
+                for kind, count in (("RAML", 1), ("SQDML", 5))
+            },
             "ImageCaptioner": partial(ImageCaptioner, embedding=8, hidden=8),
             "plain_loop": lambda *_: {"work": "plain loop", "words_per_second": 1},
         },
     ),
     "finetuning": Small(
         "--rounds 1 --blocks 2 --tiny --precision float32 --device cpu",
-        {"SOURCES": 2, "SOURCE": 4, "TARGET_LENGTH": 4, "CANDIDATES": 2, "WARMUP": 1, "BLOCK": 2, "SKIPPED": 1},
+        {
+            "SOURCES": 2,
+            "SOURCE": 4,
+            "TARGET_LENGTH": 4,
+            "CANDIDATES": 2,
+            "WARMUP": 1,
+            "BLOCK": 2,
+            "SKIPPED": 1,
+        },
     ),
-    "encoder": Small("--rounds 1 --images 2 --threads 1 --device cpu", {"SIZES": {"small": (40, 30)}, "DISTINCT": 2}),
+    "encoder": Small(
+        "--rounds 1 --images 2 --threads 1 --device cpu",
+        {"SIZES": {"small": (40, 30)}, "DISTINCT": 2},
+    ),
 }
 
 
@@ -88,7 +109,9 @@ def run_benchmark(name, options, run_softq, *, read_only=False):
     try:
         with replaced(subprocess, run=run):
             path = ROOT / "benchmarks" / f"{name}.py"
-            return run_script(path, [*options, *small.flags.split()], read_only=read_only, **dict(small.names))
+            return run_script(
+                path, [*options, *small.flags.split()], read_only=read_only, **dict(small.names)
+            )
     finally:
         torch.set_num_threads(threads)
 
@@ -106,7 +129,9 @@ def run_script(path, options, *, read_only=False, **names):
     printed = io.StringIO()
     with contextlib.ExitStack() as stack:  # left early where options alone are read
         stack.enter_context(contextlib.redirect_stdout(printed))
-        stack.enter_context(replaced(sys, argv=[str(path), *options], path=[str(path.parent), *sys.path]))
+        stack.enter_context(
+            replaced(sys, argv=[str(path), *options], path=[str(path.parent), *sys.path])
+        )
         if read_only:
             stack.enter_context(replaced(argparse.ArgumentParser, parse_args=parse_and_stop))
             stack.enter_context(contextlib.suppress(_ReadError))

@@ -25,9 +25,13 @@ class Family:
     make: Callable[..., softq.Distribution]
     outputs: Callable[[int], list[Any]]
     score: Callable[[list[Any], int, Any], float]
-    parts: Callable[[Any], list[tuple[int, ...]]]  # indices into the first score tensor of one example
+    parts: Callable[
+        [Any], list[tuple[int, ...]]
+    ]  # indices into the first score tensor of one example
 
-    def random_scores(self, batch=(), size=None, *, dtype=torch.float64, scale=1.0, forbid=0.0, seed=0) -> list[Tensor]:
+    def random_scores(
+        self, batch=(), size=None, *, dtype=torch.float64, scale=1.0, forbid=0.0, seed=0
+    ) -> list[Tensor]:
         generator = torch.Generator().manual_seed(seed)
         made = []
         for shape in self.score_shapes(batch, self.size if size is None else size):
@@ -109,7 +113,9 @@ FAMILIES = [
         softq.Chain,
         4,
         lambda batch, n: [(*batch, n, 3), (3, 3)],
-        lambda emissions, transitions, lengths=None, **k: softq.Chain(emissions, transitions, lengths, **k),
+        lambda emissions, transitions, lengths=None, **k: softq.Chain(
+            emissions, transitions, lengths, **k
+        ),
         lambda length: oracle.label_sequences(length, 3),
         _chain_score,
         lambda y: list(enumerate(y)),
@@ -119,7 +125,9 @@ FAMILIES = [
         softq.Chain,
         4,
         lambda batch, n: [(*batch, n, 3), (*batch, n - 1, 3, 3)],
-        lambda emissions, transitions, lengths=None, **k: softq.Chain(emissions, transitions, lengths, **k),
+        lambda emissions, transitions, lengths=None, **k: softq.Chain(
+            emissions, transitions, lengths, **k
+        ),
         lambda length: oracle.label_sequences(length, 3),
         _chain_score,
         lambda y: list(enumerate(y)),

@@ -21,8 +21,15 @@ class ForkServer:
 
     def __enter__(self):
         command = [sys.executable, __file__]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1"}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)  # noqa: S603
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "NUMBA_NUM_THREADS": "1",
+            "COLUMNS": "200",
+            "NO_COLOR": "1",
+        }
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         return self
 
     def __exit__(self, *_):
@@ -37,7 +44,14 @@ class ForkServer:
             output = str(folder / f"child{number}")
             own = variables[number] if variables else {}
             limit = largest_file[number] if isinstance(largest_file, list) else largest_file
-            children.append({"arguments": list(map(str, command)), "variables": own, "largest_file": limit, "output": output})
+            children.append(
+                {
+                    "arguments": list(map(str, command)),
+                    "variables": own,
+                    "largest_file": limit,
+                    "output": output,
+                }
+            )
         self._outputs = [child["output"] for child in children]
         self._process.stdin.write(json.dumps({"children": children, "folder": str(folder)}) + "\n")
         self._process.stdin.flush()
@@ -48,7 +62,10 @@ class ForkServer:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         codes = json.loads(self._process.stdout.readline())
-        texts = [[Path(f"{output}.{kind}").read_text() for kind in ("stdout", "stderr")] for output in self._outputs]
+        texts = [
+            [Path(f"{output}.{kind}").read_text() for kind in ("stdout", "stderr")]
+            for output in self._outputs
+        ]
         return [(code, *text) for code, text in zip(codes, texts, strict=True)]
 
     def run(self, *arguments, **options):
@@ -62,11 +79,15 @@ def _become(child, folder):
     code = 70
     try:
         for number, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(f"{child['output']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+            os.dup2(
+                os.open(f"{child['output']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number
+            )
         os.chdir(folder)
         os.environ.update(child["variables"])
         if child["largest_file"] is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (child["largest_file"], child["largest_file"]))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (child["largest_file"], child["largest_file"])
+            )
         sys.argv = ["softq", *child["arguments"]]
         try:
             app(prog_name="softq")
@@ -89,9 +110,12 @@ def _serve():
             if pid == 0:
                 _become(child, request["folder"])
             pids.append(pid)
-        print(json.dumps(pids), flush=True)  # noqa: T201
+        print(json.dumps(pids), flush=True)
         sys.stdin.readline()  # until then no process id is given up, so that it is safe to kill
-        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)  # noqa: T201
+        print(
+            json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,26 @@ from strange_files import change_notes, use
 
 KINDS = ("tagger", "attributes", "parser", "classifier", "translator")
 SECONDS = 10
-ODD = (None, True, 0, -1, 1, 7, 10**6, 10**30, 1e300, float("nan"), float("inf"), "", "x", [], [[]], ["x"], {}, {"a": 1})
+ODD = (
+    None,
+    True,
+    0,
+    -1,
+    1,
+    7,
+    10**6,
+    10**30,
+    1e300,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    [],
+    [[]],
+    ["x"],
+    {},
+    {"a": 1},
+)
 
 
 def flip(path, draw):
@@ -29,7 +48,13 @@ def flip(path, draw):
 
 def places_of(value, before=()):
     """All places in notes, in lists too."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, one in inside:
         yield (*before, key)
         yield from places_of(one, (*before, key))
@@ -60,17 +85,19 @@ def mutate(path, draw):
 
 def main(folder, seed, count):
     """Print what is done before it is done."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process, in the midst of a kernel too
+    signal.signal(
+        signal.SIGALRM, signal.SIG_DFL
+    )  # which ends the process, in the midst of a kernel too
     whole = {kind: (folder / kind).read_bytes() for kind in KINDS}
     for kind in KINDS:
         use(kind, folder / kind)  # what has to be compiled is
     for number in range(count):
-        draw = random.Random(f"{seed} {number}")  # noqa: S311 -- no secret
+        draw = random.Random(f"{seed} {number}")
         kind = draw.choice(KINDS)
         path = folder / kind
         path.write_bytes(whole[kind])
         done = draw.choice((flip, flip, mutate))(path, draw)
-        print(f"{number}: {kind}, {done}", flush=True)  # noqa: T201
+        print(f"{number}: {kind}, {done}", flush=True)
         signal.alarm(SECONDS)
         try:
             use(kind, path)

@@ -41,7 +41,13 @@ def refused(result, *texts):
 
 def with_pos(sentences):
     """Columns of token, part of speech (made up from the word) and label."""
-    rows = ([(token, POS[len(token) % 3], label) for token, label in zip(s.tokens, s.labels[0], strict=True)] for s in sentences)
+    rows = (
+        [
+            (token, POS[len(token) % 3], label)
+            for token, label in zip(s.tokens, s.labels[0], strict=True)
+        ]
+        for s in sentences
+    )
     return "".join("".join("\t".join(row) + "\n" for row in sentence) + "\n" for sentence in rows)
 
 
@@ -60,7 +66,18 @@ def make_runs(corpus, folder):
     printed = {}
     flags = {
         "bio": ["--train", corpus / "train.conll", "--dev", corpus / "dev.conll", "--c2", "0.5"],
-        "bioes": ["--train", corpus / "train.conll", "--train-scheme", "bioes", "--folds", "2", "--c2", "2", "--decoding", "mbr"],
+        "bioes": [
+            "--train",
+            corpus / "train.conll",
+            "--train-scheme",
+            "bioes",
+            "--folds",
+            "2",
+            "--c2",
+            "2",
+            "--decoding",
+            "mbr",
+        ],
         "pos": ["--train", corpus / "train.pos", "--templates", "word[0],pos[0]", "--pos", "2"],
     }
     with single_thread():

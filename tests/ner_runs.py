@@ -4,11 +4,11 @@ from small_runs import CPU
 from softq.formats.conll import read_conll, to_conll
 from softq.lab.recipe import build, parse_flags
 from softq.lab.run import RunFolder
+from softq.lab.tasks import TASKS, train_cells
+from softq.lab.tasks.base import best_models
+from softq.lab.tasks.ner_recipe import NerRecipe
 from softq.lab.worlds import EntityWorld
 from softq.linear.tagging import Tagger
-from softq.tasks import TASKS, train_cells
-from softq.tasks.base import best_models
-from softq.tasks.ner_recipe import NerRecipe
 
 TASK = TASKS["ner"]
 WORLD = EntityWorld(common=20, names=4, shared=3, double=3)
@@ -20,13 +20,18 @@ def recipe(*flags):
 
 
 def write(path, sentences):
-    path.write_text(sentences if isinstance(sentences, str) else to_conll(sentences), encoding="utf-8")
+    path.write_text(
+        sentences if isinstance(sentences, str) else to_conll(sentences), encoding="utf-8"
+    )
     return path
 
 
 def make_files(folder):
     """Training, development and test file in bio, and the training file as annotators have it."""
-    drawn = {name: WORLD.sample(size, seed=seed) for seed, (name, size) in enumerate({"train": 150, "dev": 41, "test": 30}.items())}
+    drawn = {
+        name: WORLD.sample(size, seed=seed)
+        for seed, (name, size) in enumerate({"train": 150, "dev": 41, "test": 30}.items())
+    }
     paths = {name: write(folder / f"{name}.conll", sentences) for name, sentences in drawn.items()}
     return paths | {"crowd": write(folder / "crowd.conll", WORLD.annotate(drawn["train"], seed=0))}
 
@@ -50,4 +55,6 @@ def labels_of(path):
 
 def predictions(out, path):
     tagger, _ = tagger_of(out)
-    return tagger.decode(tagger.index.transform([sentence.tokens for sentence in read_conll(path).sentences]))
+    return tagger.decode(
+        tagger.index.transform([sentence.tokens for sentence in read_conll(path).sentences])
+    )

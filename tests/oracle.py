@@ -15,7 +15,11 @@ def label_sequences(length, labels):
 def trees(length, *, multiroot, projective):
     """All head tuples over words 1..length under the root 0."""
     every = itertools.product(range(length + 1), repeat=length)
-    return [heads for heads in every if is_tree(heads, multiroot=multiroot) and (not projective or is_projective(heads))]
+    return [
+        heads
+        for heads in every
+        if is_tree(heads, multiroot=multiroot) and (not projective or is_projective(heads))
+    ]
 
 
 def is_tree(heads, *, multiroot):
@@ -73,7 +77,10 @@ def cross_entropy(target, model):
 def raml(rewards, weights, tau):
     """rewards[i][y]: reward of output y against reference i -> target probabilities (eq. 5, 17)."""
     payoffs = [probabilities([r / tau for r in row]) for row in rewards]
-    return [math.fsum(w * q[y] for w, q in zip(weights, payoffs, strict=True)) for y in range(len(rewards[0]))]
+    return [
+        math.fsum(w * q[y] for w, q in zip(weights, payoffs, strict=True))
+        for y in range(len(rewards[0]))
+    ]
 
 
 def sqdml(rewards, weights, tau):
@@ -143,9 +150,14 @@ def edit_ways(ref, words, edits):
     made = []
     for edited in range(min(len(ref), edits) + 1):
         for places in itertools.combinations(range(len(ref)), edited):
-            options = [[(w,) for w in words if w != ref[t]] + ([()] if ref[t] in words else []) for t in places]
+            options = [
+                [(w,) for w in words if w != ref[t]] + ([()] if ref[t] in words else [])
+                for t in places
+            ]
             kept, inserted = len(ref) - edited, edits - edited
-            for marks in itertools.combinations(range(kept + inserted), inserted):  # which of the kept and new words are new
+            for marks in itertools.combinations(
+                range(kept + inserted), inserted
+            ):  # which of the kept and new words are new
                 before = [0] * (kept + 1)  # new words before each kept one, and at the end
                 seen = 0
                 for slot in range(kept + inserted):
@@ -155,7 +167,10 @@ def edit_ways(ref, words, edits):
                         seen += 1
                 for change in itertools.product(*options):
                     changes = dict(zip(places, change, strict=True))
-                    made += [_apply(ref, changes, before, list(new)) for new in itertools.product(words, repeat=inserted)]
+                    made += [
+                        _apply(ref, changes, before, list(new))
+                        for new in itertools.product(words, repeat=inserted)
+                    ]
     return made
 
 

@@ -11,7 +11,7 @@ import torch
 from small_runs import Scripted, ToyTask
 from softq.errors import RecipeError, RunError
 from softq.lab.recipe import Objective, Training, key
-from softq.tasks import Classification
+from softq.lab.tasks import Classification
 
 EXAMPLES = 30
 
@@ -87,7 +87,11 @@ def dev_score(cell):
 
 def earned(cell):
     noise = torch.randn(EXAMPLES, generator=torch.Generator().manual_seed(cell.training.seed))
-    level = {"ml": 0, "raml": 1, "sqdml": 2}[cell.objective.name] + cell.penalty.c2 + 10 * (cell.penalty.ties == "entity")
+    level = (
+        {"ml": 0, "raml": 1, "sqdml": 2}[cell.objective.name]
+        + cell.penalty.c2
+        + 10 * (cell.penalty.ties == "entity")
+    )
     return (noise + level).tolist()
 
 

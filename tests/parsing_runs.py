@@ -2,9 +2,9 @@
 
 from small_runs import CPU
 from softq.lab.recipe import build, parse_flags
+from softq.lab.tasks import TASKS, train_cells
+from softq.lab.tasks.parsing_recipe import ParsingRecipe
 from softq.lab.worlds import TreeWorld
-from softq.tasks import TASKS, train_cells
-from softq.tasks.parsing_recipe import ParsingRecipe
 
 TASK = TASKS["parsing"]
 WORLD = TreeWorld(crossing=0.3, lemmas=6)
@@ -20,17 +20,26 @@ def recipe(*flags):
 
 def write(path, sentences, trees=None):
     trees = trees or [(sentence.heads, sentence.relations) for sentence in sentences]
-    text = "".join(sentence.text(heads, relations) for sentence, (heads, relations) in zip(sentences, trees, strict=True))
+    text = "".join(
+        sentence.text(heads, relations)
+        for sentence, (heads, relations) in zip(sentences, trees, strict=True)
+    )
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def make_files(folder):
     """Training, development and test file, and the trees of another annotator for the training file."""
-    drawn = {name: WORLD.sample(size, seed=seed) for seed, (name, size) in enumerate({"train": 60, "dev": 21, "test": 15}.items())}
+    drawn = {
+        name: WORLD.sample(size, seed=seed)
+        for seed, (name, size) in enumerate({"train": 60, "dev": 21, "test": 15}.items())
+    }
     paths = {name: write(folder / f"{name}.conllu", sentences) for name, sentences in drawn.items()}
     others = [
-        (trees[0], s.relations) for s, trees in zip(drawn["train"], WORLD.annotate(drawn["train"], annotators=1, seed=0), strict=True)
+        (trees[0], s.relations)
+        for s, trees in zip(
+            drawn["train"], WORLD.annotate(drawn["train"], annotators=1, seed=0), strict=True
+        )
     ]
     return paths | {"other": write(folder / "other.conllu", drawn["train"], others)}
 
@@ -51,5 +60,9 @@ def crosses(heads):
 
 
 def right_heads(sentences, parses):
-    pairs = [(a, b) for sentence, parse in zip(sentences, parses, strict=True) for a, b in zip(sentence.heads, parse.heads, strict=True)]
+    pairs = [
+        (a, b)
+        for sentence, parse in zip(sentences, parses, strict=True)
+        for a, b in zip(sentence.heads, parse.heads, strict=True)
+    ]
     return sum(a == b for a, b in pairs) / len(pairs)

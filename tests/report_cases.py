@@ -11,10 +11,11 @@ import statistics
 import numpy as np
 
 from small_runs import single_thread
-from softq import report, theory
-from softq.report import figures
-from softq.report.page import to_csv
-from softq.report.paper import ClassificationSetup
+from softq import theory
+from softq.lab import report
+from softq.lab.report import figures
+from softq.lab.report.page import to_csv
+from softq.lab.report.paper import ClassificationSetup
 
 ORIGIN = {
     "recipe_hash": "3f9a1c62b7d0",
@@ -33,7 +34,7 @@ ONE_CLASS = math.exp(2.0) / 4  # what always deciding for class 0 earns, about
 
 def make_cells(table, sweeps=("short", "wide", "wide-scaled")):
     """Cells as training would give them: the exact reward of each target, a fall at large τ with plain logits, noise by seed."""
-    rng = random.Random(0)  # noqa: S311
+    rng = random.Random(0)
     rows = {row.tau: row for row in table.rows}
     shift = {"dev": 0.0031, "test": -0.0042}  # of a drawn set against the population
 
@@ -42,7 +43,9 @@ def make_cells(table, sweeps=("short", "wide", "wide-scaled")):
             exact = ONE_CLASS + (exact - ONE_CLASS) / (1 + (tau / 5000) ** 6)
         noise = 0.012 if sweep == "wide" and tau > 2000 else 0.0012
         dev, test = (exact + shift[split] + rng.gauss(0, noise) for split in ("dev", "test"))
-        return report.Cell(sweep, objective, tau, seed, sweep.endswith("scaled"), dev, test, rng.randrange(20, 100))
+        return report.Cell(
+            sweep, objective, tau, seed, sweep.endswith("scaled"), dev, test, rng.randrange(20, 100)
+        )
 
     cells = []
     for seed in SEEDS:
@@ -73,7 +76,8 @@ def make_regions(size=120):
         "Bayes rule": theory.bayes_rule(problem.p, problem.rewards).reshape(size, size).numpy(),
         "ML": decide(problem.p),
         **{
-            f"RAML τ = {name}": decide(theory.q_prime(problem.p, problem.rewards, tau)) for name, tau in (("0.5", 0.5), ("2.4 (best)", 2.4))
+            f"RAML τ = {name}": decide(theory.q_prime(problem.p, problem.rewards, tau))
+            for name, tau in (("0.5", 0.5), ("2.4 (best)", 2.4))
         },
         "RAML τ = 10,001": np.zeros((size, size), dtype=np.int64),
         **{
@@ -87,7 +91,11 @@ def oracle_best_tau(cells, objective):
     """By hand: the τ of the short sweep whose mean validation reward is highest."""
     means = {}
     for tau in SHORT:
-        values = [cell.dev for cell in cells if (cell.sweep, cell.objective, cell.tau) == ("short", objective, tau)]
+        values = [
+            cell.dev
+            for cell in cells
+            if (cell.sweep, cell.objective, cell.tau) == ("short", objective, tau)
+        ]
         if values:
             means[tau] = statistics.fmean(values)
     return max(means, key=means.get) if means else 1.0
@@ -127,11 +135,40 @@ def make_runs():
     """Two runs of a task with 20 epochs each."""
 
     def curve(top, speed):
-        return [(epoch, 1.9 * math.exp(-speed * epoch) + 0.2, top - 0.4 * math.exp(-speed * epoch)) for epoch in range(1, 21)]
+        return [
+            (epoch, 1.9 * math.exp(-speed * epoch) + 0.2, top - 0.4 * math.exp(-speed * epoch))
+            for epoch in range(1, 21)
+        ]
 
     return [
-        report.RunSummary("ner-ml", "ner", "ml", None, 0, "F1", 0.8491, 17, 0.8312, curve(0.85, 0.3), "77aa01bc", "token-accuracy"),
-        report.RunSummary("ner-raml-0.2", "ner", "raml", 0.2, 0, "F1", 0.8604, 19, None, curve(0.861, 0.25), "12cd88ef", "token-accuracy"),
+        report.RunSummary(
+            "ner-ml",
+            "ner",
+            "ml",
+            None,
+            0,
+            "F1",
+            0.8491,
+            17,
+            0.8312,
+            curve(0.85, 0.3),
+            "77aa01bc",
+            "token-accuracy",
+        ),
+        report.RunSummary(
+            "ner-raml-0.2",
+            "ner",
+            "raml",
+            0.2,
+            0,
+            "F1",
+            0.8604,
+            19,
+            None,
+            curve(0.861, 0.25),
+            "12cd88ef",
+            "token-accuracy",
+        ),
     ]
 
 

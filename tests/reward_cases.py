@@ -59,7 +59,11 @@ def random_batch(seed, batch=4, size=5, count=3, longest=9, ref_longest=8, vocab
     sides = []
     for number, width in ((size, longest), (count, ref_longest)):
         kept = torch.rand(batch, number, width, generator=generator) < 0.8
-        tokens = torch.where(kept, base[..., :width], torch.randint(vocab, (batch, number, width), generator=generator))
+        tokens = torch.where(
+            kept,
+            base[..., :width],
+            torch.randint(vocab, (batch, number, width), generator=generator),
+        )
         lengths = torch.randint(-1, width + 1, (batch, number), generator=generator)
         lengths[0, 0] = width
         if batch > 2 and len(sides) > 0:

@@ -13,22 +13,41 @@ from typer.testing import CliRunner
 from softq import cli
 from softq.lab.recipe import Objective, Training, build, parse_flags
 from softq.lab.run import BEST, LAST, METRICS, RESULT, RunFolder
+from softq.lab.tasks.classification import ClassificationRecipe
+from softq.lab.training import Judgement, OneProcess, TorchLearner, generator_for, train
 from softq.metrics import ExampleCounts, mean_of_first
-from softq.tasks.classification import ClassificationRecipe
-from softq.train import Judgement, OneProcess, TorchLearner, generator_for, train
 
-SMALL = ["--inputs", "300", "--dev", "200", "--test", "200", "--epochs", "3", "--burn-in", "0", "--batch-size", "100"]
+SMALL = [
+    "--inputs",
+    "300",
+    "--dev",
+    "200",
+    "--test",
+    "200",
+    "--epochs",
+    "3",
+    "--burn-in",
+    "0",
+    "--batch-size",
+    "100",
+]
 CPU = OneProcess(torch.device("cpu"))
 
 
 def recipe(*flags):
     """A classification recipe that trains in an instant."""
-    return build(ClassificationRecipe, parse_flags(ClassificationRecipe, [*SMALL, *map(str, flags)]))
+    return build(
+        ClassificationRecipe, parse_flags(ClassificationRecipe, [*SMALL, *map(str, flags)])
+    )
 
 
 def softq(*arguments, terminal="dumb"):
     """A command in this process, on a wide plain terminal, so that nothing wraps or is coloured."""
-    return CliRunner().invoke(cli.app, list(map(str, arguments)), env={"COLUMNS": "300", "NO_COLOR": "1", "TERM": terminal})
+    return CliRunner().invoke(
+        cli.app,
+        list(map(str, arguments)),
+        env={"COLUMNS": "300", "NO_COLOR": "1", "TERM": terminal},
+    )
 
 
 def contents(folder):
@@ -57,7 +76,9 @@ def wait_for(what, seconds=120.0):
 
 def snapshot(folder):
     """Every file below a folder with the time it was last written."""
-    return {str(path): os.stat(path).st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path): os.stat(path).st_mtime_ns for path in sorted(folder.rglob("*")) if path.is_file()
+    }
 
 
 def go(learner, folder, watcher=None, workers=CPU, **training):
@@ -69,10 +90,22 @@ def go(learner, folder, watcher=None, workers=CPU, **training):
     options = {"epochs": 6, "patience": 0} | training
 
     def finish(outcome):
-        return {"epochs": outcome.epochs, "dev": outcome.dev, "measures": list(outcome.judgement.measures)}
+        return {
+            "epochs": outcome.epochs,
+            "dev": outcome.dev,
+            "measures": list(outcome.judgement.measures),
+        }
 
     with run.locked():
-        outcome = train(learner, run, Training(**options), workers=workers, cell_names=names, finish=finish, watcher=watcher)
+        outcome = train(
+            learner,
+            run,
+            Training(**options),
+            workers=workers,
+            cell_names=names,
+            finish=finish,
+            watcher=watcher,
+        )
     return outcome, run.lines(METRICS)
 
 
@@ -85,7 +118,10 @@ class Scripted:
         self.dev, self.cells = dev, len(dev)
         scores = torch.tensor(test, dtype=torch.float64).expand(self.cells, -1)
         self.counts = ExampleCounts.of(torch.stack([scores, torch.ones_like(scores)], -1))
-        self.weights, self.kept = torch.zeros(self.cells, dtype=torch.float64), torch.zeros(self.cells, dtype=torch.float64)
+        self.weights, self.kept = (
+            torch.zeros(self.cells, dtype=torch.float64),
+            torch.zeros(self.cells, dtype=torch.float64),
+        )
         self.place = 0  # steps so far, of all epochs: none may be left out or taken twice
 
     def train(self, epoch, first, last, active):
@@ -98,7 +134,10 @@ class Scripted:
 
     def evaluate(self, active):
         epoch = self.place // self.steps - 1
-        return [scores[epoch] if going else math.nan for scores, going in zip(self.dev, active, strict=True)]
+        return [
+            scores[epoch] if going else math.nan
+            for scores, going in zip(self.dev, active, strict=True)
+        ]
 
     def keep_best(self, improved):
         self.kept = torch.where(torch.tensor(improved), self.weights, self.kept)
@@ -124,7 +163,9 @@ class ToyRecipe:
     """Only what every recipe has."""
 
     objective: Objective = field(default_factory=Objective)
-    training: Training = field(default_factory=lambda: Training(epochs=2, patience=0, batch_size=10))
+    training: Training = field(
+        default_factory=lambda: Training(epochs=2, patience=0, batch_size=10)
+    )
 
 
 class ToyTask:
@@ -153,7 +194,9 @@ def noisy_regression(*, average, optimizer=torch.optim.Adam, workers=CPU, scale=
     class Loss(nn.Module):
         def __init__(self):
             super().__init__()
-            self.net = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.ReLU(), nn.Linear(6, 1))
+            self.net = nn.Sequential(
+                nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.ReLU(), nn.Linear(6, 1)
+            )
             with torch.no_grad():
                 for parameter in self.net.parameters():
                     parameter.copy_(torch.randn(parameter.shape, generator=generator))

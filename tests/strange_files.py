@@ -16,7 +16,15 @@ from softq.neural.translator import Decoding, ModelSettings, Translator
 WORDS = [["Ann", "met", "Bob"], ["He", "lives", "in", "Paris"]]
 LABELS = [["B-PER", "O", "B-PER"], ["O", "O", "O", "B-LOC"]]
 TREES = [
-    TreeSentence(("dogs", "bark"), ("dog", "bark"), ("NOUN", "VERB"), ("_", "_"), ("_", "_"), heads=(2, 0), relations=("nsubj", "root")),
+    TreeSentence(
+        ("dogs", "bark"),
+        ("dog", "bark"),
+        ("NOUN", "VERB"),
+        ("_", "_"),
+        ("_", "_"),
+        heads=(2, 0),
+        relations=("nsubj", "root"),
+    ),
     TreeSentence(("cats",), ("cat",), ("NOUN",), ("_",), ("_",), heads=(0,), relations=("root",)),
 ]
 ROWS = np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5], [1.0, 1.0]])
@@ -31,15 +39,31 @@ def make_translator():
     """A translator of few words that has learnt nothing."""
     words = WordVocabulary.fit(["a b c"])
     settings = ModelSettings(embedding=4, hidden=4)
-    return Translator(settings.build(len(words), len(words)), settings, words, words, Decoding(beam=2, max_ratio=1.0))
+    return Translator(
+        settings.build(len(words), len(words)),
+        settings,
+        words,
+        words,
+        Decoding(beam=2, max_ratio=1.0),
+    )
 
 
 def write_models(folder):
     """Write a file of each kind; returns how each is read and used, by name."""
-    CRFTagger(templates=["bias", "word[0]", "word[-1]|word[0]"], c2=0.1, constraints="decode").fit(WORDS, LABELS).save(folder / "tagger")
+    CRFTagger(templates=["bias", "word[0]", "word[-1]|word[0]"], c2=0.1, constraints="decode").fit(
+        WORDS, LABELS
+    ).save(folder / "tagger")
     CRFTagger(c2=0.1).fit(as_features(WORDS), LABELS).save(folder / "attributes")
-    DependencyParser(bits=8, relation_bits=6, epochs=1, random_state=0, templates=("head.upos|dep.upos", "dep.word")).fit(TREES).save(folder / "parser")
-    RewardClassifier(hidden=(3,), max_epochs=2, random_state=0).fit(ROWS, ["a", "b", "a", "b"]).save(folder / "classifier")
+    DependencyParser(
+        bits=8,
+        relation_bits=6,
+        epochs=1,
+        random_state=0,
+        templates=("head.upos|dep.upos", "dep.word"),
+    ).fit(TREES).save(folder / "parser")
+    RewardClassifier(hidden=(3,), max_epochs=2, random_state=0).fit(
+        ROWS, ["a", "b", "a", "b"]
+    ).save(folder / "classifier")
     make_translator().save(folder / "translator")
 
 
@@ -69,8 +93,13 @@ def change_notes(path, change, tensor="about"):
     """Write the notes of a model anew: ``change`` is given them and returns others, an object or the text itself."""
     if path.name == "classifier":
         with safe_open(path, "numpy") as file:
-            metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dict
-        save_arrays(tensors, path, metadata | {"softq": as_text(change(json.loads(metadata["softq"])))})
+            metadata, tensors = (
+                file.metadata(),
+                {name: file.get_tensor(name) for name in file.keys()},
+            )
+        save_arrays(
+            tensors, path, metadata | {"softq": as_text(change(json.loads(metadata["softq"])))}
+        )
         return
     tensors = load_file(path)
     text = as_text(change(json.loads(tensors[tensor].numpy().tobytes())))

@@ -2,9 +2,9 @@
 
 from small_runs import CPU
 from softq.lab.recipe import build, parse_flags
+from softq.lab.tasks import TASKS, train_cells
+from softq.lab.tasks.translation_recipe import TranslationRecipe
 from softq.lab.worlds import LanguageWorld
-from softq.tasks import TASKS, train_cells
-from softq.tasks.translation_recipe import TranslationRecipe
 
 TASK = TASKS["translation"]
 WORLD = LanguageWorld()
@@ -15,7 +15,9 @@ SMALL = [  # a recipe that trains in an instant
 
 
 def recipe(*flags):
-    return build(TranslationRecipe, parse_flags(TranslationRecipe, list(map(str, [*SMALL, *flags]))))
+    return build(
+        TranslationRecipe, parse_flags(TranslationRecipe, list(map(str, [*SMALL, *flags])))
+    )
 
 
 def run(out, *flags, **options):
@@ -25,14 +27,23 @@ def run(out, *flags, **options):
 
 def write(path, sources, references):
     """A file of tab-separated columns."""
-    path.write_text("".join("\t".join([source, *several]) + "\n" for source, several in zip(sources, references, strict=True)), "utf-8")
+    path.write_text(
+        "".join(
+            "\t".join([source, *several]) + "\n"
+            for source, several in zip(sources, references, strict=True)
+        ),
+        "utf-8",
+    )
     return path
 
 
 def write_side_by_side(folder, name, text):
     """A file of sources and one for each reference; their paths."""
     count = len(text.references[0])
-    columns = [text.sources, *([several[number] for several in text.references] for number in range(count))]
+    columns = [
+        text.sources,
+        *([several[number] for several in text.references] for number in range(count)),
+    ]
     paths = [folder / f"{name}.{number}" for number in range(count + 1)]
     for path, lines in zip(paths, columns, strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -42,9 +53,13 @@ def write_side_by_side(folder, name, text):
 def make_files(folder):
     """Training, development and test file of the built-in world's sentences, with two references each."""
     drawn = {
-        name: WORLD.sample(size, seed=seed, references=2) for seed, (name, size) in enumerate({"train": 50, "dev": 13, "test": 10}.items())
+        name: WORLD.sample(size, seed=seed, references=2)
+        for seed, (name, size) in enumerate({"train": 50, "dev": 13, "test": 10}.items())
     }
-    return {name: write(folder / f"{name}.tsv", text.sources, text.references) for name, text in drawn.items()}
+    return {
+        name: write(folder / f"{name}.tsv", text.sources, text.references)
+        for name, text in drawn.items()
+    }
 
 
 def parts(files, *names):

@@ -20,7 +20,10 @@ def mark_for(kernel):
     if HAS_GPU:
         return pytest.mark.gpu
     interpreted = isinstance(kernel, interpreter.InterpretedFunction)
-    return pytest.mark.skipif(not interpreted, reason="no GPU, and Triton was imported before it could be told to interpret")
+    return pytest.mark.skipif(
+        not interpreted,
+        reason="no GPU, and Triton was imported before it could be told to interpret",
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -103,7 +103,11 @@ def _text(lines: list[str]) -> list[str]:
         if found["special"]:
             return "\\" + found[0]
         before, after = text[: found.start()][-1:], text[found.end() :][:1]
-        return ("\\ " if before.isalnum() else "") + f"``{found[0].partition('`')[2].strip('`')}``" + ("\\ " if after.isalnum() else "")
+        return (
+            ("\\ " if before.isalnum() else "")
+            + f"``{found[0].partition('`')[2].strip('`')}``"
+            + ("\\ " if after.isalnum() else "")
+        )
 
     return _MARKUP.sub(replace, text).split("\n")
 
@@ -139,11 +143,20 @@ def inherited(cls: type) -> list[str]:
     'Inherited from `Distribution`:'
     """
     paragraphs = []
-    seen = {name for base in _own_classes(cls) for name, member in vars(base).items() if _documentation(member)}
+    seen = {
+        name
+        for base in _own_classes(cls)
+        for name, member in vars(base).items()
+        if _documentation(member)
+    }
     for base in cls.__mro__[1:]:
         if not base.__module__.startswith("softq.") or not is_public(base):
             continue
-        names = [name for name, member in vars(base).items() if _is_shown(name) and name not in seen and _documentation(member)]
+        names = [
+            name
+            for name, member in vars(base).items()
+            if _is_shown(name) and name not in seen and _documentation(member)
+        ]
         seen.update(names)
         if names:
             members = ", ".join(f"`{name}`" for name in names)
@@ -170,7 +183,11 @@ def _process(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines:
     if what in ("class", "exception"):
         lines += ["", *inherited(thing)]
     lines[:] = to_rst(lines)
-    if what not in ("attribute", "data", "property"):  # of those napoleon takes what stands before a colon for the type
+    if what not in (
+        "attribute",
+        "data",
+        "property",
+    ):  # of those napoleon takes what stands before a colon for the type
         lines[:] = GoogleDocstring(lines, _GOOGLE, app, what, name, thing, options).lines()
 
 
@@ -194,8 +211,18 @@ def _skip(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: An
 def _classes_of_fields(modules_so_far: int) -> dict[int, type]:
     """The named tuple of each of its fields, which do not know it."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("softq.")]
-    classes = {thing for module in modules for thing in vars(module).values() if isinstance(thing, type) and issubclass(thing, tuple)}
-    return {id(vars(cls)[field]): cls for cls in classes for field in getattr(cls, "_fields", ()) if field in vars(cls)}
+    classes = {
+        thing
+        for module in modules
+        for thing in vars(module).values()
+        if isinstance(thing, type) and issubclass(thing, tuple)
+    }
+    return {
+        id(vars(cls)[field]): cls
+        for cls in classes
+        for field in getattr(cls, "_fields", ())
+        if field in vars(cls)
+    }
 
 
 def _tidy(app: Sphinx, doctree: nodes.document) -> None:

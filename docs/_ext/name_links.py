@@ -41,7 +41,11 @@ class NameLinks(SphinxPostTransform):
             if entry is None or (signature is not None and entry.node_id in signature["ids"]):
                 continue
             builder = self.app.builder
-            literal.replace_self(make_refnode(builder, docname, entry.docname, entry.node_id, literal.deepcopy(), name))
+            literal.replace_self(
+                make_refnode(
+                    builder, docname, entry.docname, entry.node_id, literal.deepcopy(), name
+                )
+            )
 
     def _documented(self, literal: nodes.literal) -> str | None:
         text = _CALL.sub("", literal.astext())
@@ -60,7 +64,9 @@ class NameLinks(SphinxPostTransform):
         found = [
             name
             for name, entry in objects.items()
-            if name.endswith("." + head) and entry.objtype in ("class", "exception") and not entry.aliased
+            if name.endswith("." + head)
+            and entry.objtype in ("class", "exception")
+            and not entry.aliased
         ]
         return found[0] + dot + rest if len(found) == 1 else None
 
@@ -72,13 +78,19 @@ class NameLinks(SphinxPostTransform):
         head, *rest = text.split(".")
         missing = object()
         for space in [*namespaces, sys.modules]:
-            thing = space.get(head, missing) if isinstance(space, dict) else getattr(space, head, missing)
+            thing = (
+                space.get(head, missing)
+                if isinstance(space, dict)
+                else getattr(space, head, missing)
+            )
             for name in rest:
                 thing = getattr(thing, name, missing)
             owner = space if not rest else None
             for path in _paths(thing, owner, text.rpartition(".")[2]):
                 parent, _, name = path.rpartition(".")
-                known = objects.get(parent)  # the reference has classes also by the modules they stand in, but not their members
+                known = objects.get(
+                    parent
+                )  # the reference has classes also by the modules they stand in, but not their members
                 for found in (path, f"{known.node_id}.{name}" if known else path):
                     if found in objects:
                         return found
@@ -126,7 +138,11 @@ def _signature(node: nodes.Node) -> addnodes.desc_signature | None:
         node = node.parent
         if isinstance(node, addnodes.desc) and node.get("domain") == "py":
             first = node[0]
-            return first if isinstance(first, addnodes.desc_signature) and first.get("module") else None
+            return (
+                first
+                if isinstance(first, addnodes.desc_signature) and first.get("module")
+                else None
+            )
     return None
 
 
@@ -134,12 +150,22 @@ def _add_anchors(app: Sphinx, doctree: nodes.document) -> None:
     """Every path by which an object can be imported is an anchor: pages of source code link to one that they guess."""
     for signature in doctree.findall(addnodes.desc_signature):
         module, name = signature.get("module"), signature.get("fullname")
-        home = getattr(getattr(importlib.import_module(module), name.partition(".")[0], None), "__module__", None) if module else None
+        home = (
+            getattr(
+                getattr(importlib.import_module(module), name.partition(".")[0], None),
+                "__module__",
+                None,
+            )
+            if module
+            else None
+        )
         if not isinstance(home, str) or not home.startswith("softq"):
             continue
         parts = home.split(".")
         paths = [".".join((*parts[:end], name)) for end in range(1, len(parts) + 1)]
-        signature["ids"] += [path for path in paths if path not in signature["ids"] and signature["ids"]]
+        signature["ids"] += [
+            path for path in paths if path not in signature["ids"] and signature["ids"]
+        ]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -16,8 +16,19 @@ from sphinx.transforms import SphinxTransform
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DOCS = _ROOT / "docs"
-_PAGES = {"README.md": "project/readme", "CHANGELOG.md": "project/changelog", "CONTRIBUTING.md": "project/contributing"}
-_LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown", ".cff": "yaml", ".txt": "text", "": "text"}
+_PAGES = {
+    "README.md": "project/readme",
+    "CHANGELOG.md": "project/changelog",
+    "CONTRIBUTING.md": "project/contributing",
+}
+_LANGUAGES = {
+    ".py": "python",
+    ".toml": "toml",
+    ".md": "markdown",
+    ".cff": "yaml",
+    ".txt": "text",
+    "": "text",
+}
 _KIND = "repository"
 
 
@@ -30,7 +41,9 @@ class RepositoryLinks(SphinxTransform):
         """Tell links to other pages from links to files."""
         docname = self.env.current_document.docname
         base = _ROOT if docname in _PAGES.values() else (_DOCS / docname).parent
-        for node in list(self.document.findall(addnodes.pending_xref)) + list(self.document.findall(addnodes.download_reference)):
+        for node in list(self.document.findall(addnodes.pending_xref)) + list(
+            self.document.findall(addnodes.download_reference)
+        ):
             if node.get("reftype") != "myst":
                 continue
             target, _, anchor = node["reftarget"].partition("#")
@@ -48,10 +61,22 @@ class RepositoryLinks(SphinxTransform):
                 page = path.relative_to(_DOCS).with_suffix("").as_posix()
             if page is not None:
                 new = addnodes.pending_xref(
-                    refdomain="doc", reftarget=page, reftargetid=anchor or None, reftype="myst", refdoc=docname, refexplicit=True
+                    refdomain="doc",
+                    reftarget=page,
+                    reftargetid=anchor or None,
+                    reftype="myst",
+                    refdoc=docname,
+                    refexplicit=True,
                 )
             elif not path.is_relative_to(_DOCS):
-                new = addnodes.pending_xref(reftype=_KIND, refdomain="", reftarget=place, anchor=anchor, refdoc=docname, refexplicit=True)
+                new = addnodes.pending_xref(
+                    reftype=_KIND,
+                    refdomain="",
+                    reftarget=place,
+                    anchor=anchor,
+                    refdoc=docname,
+                    refexplicit=True,
+                )
                 self.env.metadata[docname].setdefault(_KIND, []).append((place, anchor))
             else:
                 continue
@@ -60,11 +85,21 @@ class RepositoryLinks(SphinxTransform):
             node.replace_self(new)
 
 
-def _resolve(app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.Element) -> nodes.reference | None:
+def _resolve(
+    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, content: nodes.Element
+) -> nodes.reference | None:
     if node["reftype"] != _KIND:
         return None
-    uri = app.builder.get_relative_uri(node["refdoc"], _page_of(env, node["reftarget"], node["anchor"]))
-    return nodes.reference("", "", content, refuri=uri + ("#" + node["anchor"] if node["anchor"] else ""), internal=True)
+    uri = app.builder.get_relative_uri(
+        node["refdoc"], _page_of(env, node["reftarget"], node["anchor"])
+    )
+    return nodes.reference(
+        "",
+        "",
+        content,
+        refuri=uri + ("#" + node["anchor"] if node["anchor"] else ""),
+        internal=True,
+    )
 
 
 def _page_of(env: BuildEnvironment, place: str, anchor: str = "") -> str:
@@ -81,7 +116,9 @@ def _page_of(env: BuildEnvironment, place: str, anchor: str = "") -> str:
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     """A page for each file and folder that is linked to, and for what stands in the folders."""
     done: set[str] = set()
-    waiting = sorted({link for metadata in app.env.metadata.values() for link in metadata.get(_KIND, ())})
+    waiting = sorted(
+        {link for metadata in app.env.metadata.values() for link in metadata.get(_KIND, ())}
+    )
     while waiting:
         place, anchor = waiting.pop()
         page = _page_of(app.env, place, anchor)
@@ -90,16 +127,24 @@ def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         done.add(page)
         path = _ROOT / place
         if path.is_dir():
-            inside = sorted(part.relative_to(_ROOT).as_posix() for part in path.iterdir() if _is_source(part))
+            inside = sorted(
+                part.relative_to(_ROOT).as_posix() for part in path.iterdir() if _is_source(part)
+            )
             waiting += [(part, "") for part in inside]
             body = _folder(app, page, inside)
         else:
             body = _file(app, path)
-        yield page, {"title": place, "body": f"<h1><code>{html.escape(place)}</code></h1>\n{body}"}, "page.html"
+        yield (
+            page,
+            {"title": place, "body": f"<h1><code>{html.escape(place)}</code></h1>\n{body}"},
+            "page.html",
+        )
 
 
 def _is_source(path: Path) -> bool:
-    return not path.name.startswith((".", "__pycache__")) and (path.is_dir() or path.suffix in _LANGUAGES)
+    return not path.name.startswith((".", "__pycache__")) and (
+        path.is_dir() or path.suffix in _LANGUAGES
+    )
 
 
 def _folder(app: Sphinx, page: str, inside: list[str]) -> str:
@@ -116,7 +161,9 @@ def _file(app: Sphinx, path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     shown: str = app.builder.highlighter.highlight_block(text, _LANGUAGES.get(path.suffix, "text"))  # type: ignore[attr-defined]
     before, _, code = shown.partition("<pre>")
-    lines = [f'<span id="L{number}"></span>{line}' for number, line in enumerate(code.split("\n"), 1)]
+    lines = [
+        f'<span id="L{number}"></span>{line}' for number, line in enumerate(code.split("\n"), 1)
+    ]
     return before + "<pre>" + "\n".join(lines)
 
 
@@ -126,7 +173,14 @@ class _Navigation:
     def __init__(self) -> None:
         self.found: dict[tuple[int, str], str] = {}
 
-    def __call__(self, app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    def __call__(
+        self,
+        app: Sphinx,
+        page: str,
+        template: str,
+        context: dict[str, Any],
+        doctree: nodes.document | None,
+    ) -> None:
         if not page.startswith(("source/", "_modules/")):
             return
         make = context["toctree"]

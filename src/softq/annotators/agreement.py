@@ -61,7 +61,9 @@ def agreement(sentences: Iterable[Sentence]) -> Agreement:
     return Agreement(
         tokens,
         sum(pair.agreement * pair.tokens for pair in pairs) / compared if compared else None,
-        sum(kappa * weight for kappa, weight in weighted) / sum(weight for _, weight in weighted) if weighted else None,
+        sum(kappa * weight for kappa, weight in weighted) / sum(weight for _, weight in weighted)
+        if weighted
+        else None,
         fleiss,
         pairs,
     )
@@ -81,7 +83,11 @@ def _compare(first: str, second: str, table: Counter[tuple[str, str]]) -> Pair |
     if not total:
         return None
     by_chance = sum(left[label] * right[label] for label in left)  # times total²
-    kappa = (same * total - by_chance) / (total * total - by_chance) if by_chance < total * total else None
+    kappa = (
+        (same * total - by_chance) / (total * total - by_chance)
+        if by_chance < total * total
+        else None
+    )
     return Pair(first, second, total, same / total, kappa)
 
 

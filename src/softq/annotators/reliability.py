@@ -52,11 +52,15 @@ def vote(sentence: Sentence, ties: Ties, *, seed: int = 0) -> tuple[str, ...]:
 
     """
     if ties not in get_args(Ties):
-        raise DataError(f"unknown rule for ties: expected one of {', '.join(get_args(Ties))}, got {ties!r}")
+        raise DataError(
+            f"unknown rule for ties: expected one of {', '.join(get_args(Ties))}, got {ties!r}"
+        )
     chances = _chances(sentence, seed) if ties == "random" else []
     winners = []
     for place, given in enumerate(zip(*sentence.labels, strict=True)):
-        votes = Counter(label for label in given if label != MISSING)  # in the order of the annotators
+        votes = Counter(
+            label for label in given if label != MISSING
+        )  # in the order of the annotators
         if not votes:
             raise DataError(
                 f"line {sentence.line + place}: expected a label of one annotator or more, got none for {sentence.tokens[place]!r}"
@@ -127,7 +131,12 @@ class Reliability:
 
 
 def estimate(
-    sentences: Sequence[Sentence], model: Model = "dawid-skene", *, smoothing: float = 0.1, iterations: int = 100, tolerance: float = 1e-6
+    sentences: Sequence[Sentence],
+    model: Model = "dawid-skene",
+    *,
+    smoothing: float = 0.1,
+    iterations: int = 100,
+    tolerance: float = 1e-6,
 ) -> Reliability:
     """How reliable each annotator is, and the truth as far as they tell it, by EM over all tokens.
 
@@ -161,7 +170,9 @@ def estimate(
         counts = data.counts(posterior)
         prior = posterior.T @ data.tokens + smoothing
         prior /= prior.sum()
-        confusions = _one_coin(counts, smoothing) if model == "one-coin" else _normalised(counts + smoothing)
+        confusions = (
+            _one_coin(counts, smoothing) if model == "one-coin" else _normalised(counts + smoothing)
+        )
         free = confusions[:, :1] if model == "one-coin" else confusions
         posterior, likelihood = data.posterior(prior, confusions)
         objective.append(likelihood + smoothing * float(np.log(free).sum() + np.log(prior).sum()))
@@ -187,7 +198,9 @@ class _Data:
     def vote_shares(self) -> Floats:
         """``[P, K]``: where EM starts."""
         size = len(self.labels)
-        votes = np.bincount(self.pattern * size + self.label, minlength=len(self.tokens) * size).reshape(-1, size)
+        votes = np.bincount(
+            self.pattern * size + self.label, minlength=len(self.tokens) * size
+        ).reshape(-1, size)
         return _normalised(votes.astype(np.float64) + 1e-3)  # a token without labels starts uniform
 
     def counts(self, posterior: Floats) -> Floats:
@@ -195,15 +208,27 @@ class _Data:
         size = len(self.labels)
         weights = posterior * self.tokens[:, None]
         cell = self.annotator * size + self.label
-        by_truth = [np.bincount(cell, weights[self.pattern, right], len(self.names) * size) for right in range(size)]
-        return np.stack(by_truth).reshape(size, len(self.names), size).transpose(1, 0, 2).astype(np.float64)
+        by_truth = [
+            np.bincount(cell, weights[self.pattern, right], len(self.names) * size)
+            for right in range(size)
+        ]
+        return (
+            np.stack(by_truth)
+            .reshape(size, len(self.names), size)
+            .transpose(1, 0, 2)
+            .astype(np.float64)
+        )
 
     def posterior(self, prior: Floats, confusions: Floats) -> tuple[Floats, float]:
         """The right labels ``[P, K]`` given the annotators', and the log-likelihood of the latter."""
         logs = np.log(confusions)
         size = len(self.labels)
         scores = np.stack(
-            [np.bincount(self.pattern, logs[self.annotator, right, self.label], len(self.tokens)) for right in range(size)], 1
+            [
+                np.bincount(self.pattern, logs[self.annotator, right, self.label], len(self.tokens))
+                for right in range(size)
+            ],
+            1,
         ) + np.log(prior)
         highest = scores.max(1, keepdims=True)
         chances = np.exp(scores - highest)
@@ -213,10 +238,14 @@ class _Data:
 
 def _encode(sentences: Sequence[Sentence]) -> _Data:
     names = tuple(sorted({name for sentence in sentences for name in sentence.annotators}))
-    found = {label for sentence in sentences for labels in sentence.labels for label in labels} - {MISSING}
+    found = {label for sentence in sentences for labels in sentence.labels for label in labels} - {
+        MISSING
+    }
     labels = tuple(sorted(found, key=lambda label: (label != OUTSIDE, label)))
     if len(labels) < 2:
-        raise DataError(f"expected two different labels or more among those of the annotators, got {list(labels)}")
+        raise DataError(
+            f"expected two different labels or more among those of the annotators, got {list(labels)}"
+        )
     name_number = {name: number for number, name in enumerate(names)}
     label_number = {label: number for number, label in enumerate(labels)}
     patterns: list[Integers] = []
@@ -231,13 +260,17 @@ def _encode(sentences: Sequence[Sentence]) -> _Data:
                 known[given] = len(tokens)
                 tokens.append(0)
                 entries += [
-                    (known[given], who, label_number[label]) for who, label in zip(annotators, given, strict=True) if label != MISSING
+                    (known[given], who, label_number[label])
+                    for who, label in zip(annotators, given, strict=True)
+                    if label != MISSING
                 ]
             tokens[known[given]] += 1
             places.append(known[given])
         patterns.append(np.asarray(places, dtype=np.int64))
     pattern, annotator, label = np.asarray(entries, dtype=np.int64).T
-    return _Data(names, labels, patterns, np.asarray(tokens, dtype=np.float64), pattern, annotator, label)
+    return _Data(
+        names, labels, patterns, np.asarray(tokens, dtype=np.float64), pattern, annotator, label
+    )
 
 
 def _one_coin(counts: Floats, smoothing: float) -> Floats:
@@ -280,7 +313,9 @@ def _weight(table: Floats, inside: NDArray[np.bool_]) -> float:
     """Log-odds of the balanced accuracy, from the counts ``[K, K]`` of an annotator (right label, given label)."""
     right = np.diag(table)
     # Half a label right and half a label wrong beforehand, so that who never erred does not weigh without bound.
-    recall, specificity = ((right[which].sum() + 0.5) / (table[which].sum() + 1.0) for which in (inside, ~inside))
+    recall, specificity = (
+        (right[which].sum() + 0.5) / (table[which].sum() + 1.0) for which in (inside, ~inside)
+    )
     balanced = (recall + specificity) / 2
     return max(float(np.log(balanced / (1 - balanced))), LEAST_WEIGHT)
 
@@ -301,16 +336,23 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
         raise DataError(
             f"line {sentence.line}: expected annotators whose reliability was estimated, got {unknown[0]!r}, who is not among them"
         )
-    counted = [weights[name] * (MISSING not in labels) for name, labels in zip(sentence.annotators, sentence.labels, strict=True)]
+    counted = [
+        weights[name] * (MISSING not in labels)
+        for name, labels in zip(sentence.annotators, sentence.labels, strict=True)
+    ]
     total = sum(counted)
     if not total:
-        raise DataError(f"line {sentence.line}: expected one annotator or more who labelled every token of the sentence, got none")
+        raise DataError(
+            f"line {sentence.line}: expected one annotator or more who labelled every token of the sentence, got none"
+        )
     return tuple(weight / total for weight in counted)
 
 
 def _check(sentences: Sequence[Sentence], model: Model, smoothing: float) -> None:
     if model not in get_args(Model):
-        raise DataError(f"unknown model of annotators: expected one of {', '.join(get_args(Model))}, got {model!r}")
+        raise DataError(
+            f"unknown model of annotators: expected one of {', '.join(get_args(Model))}, got {model!r}"
+        )
     if not smoothing > 0:
         raise DataError(f"smoothing must be a positive number, got {smoothing}")
     for sentence in sentences:
@@ -319,4 +361,6 @@ def _check(sentences: Sequence[Sentence], model: Model, smoothing: float) -> Non
 
 def _check_named(sentence: Sentence) -> None:
     if not sentence.annotators:
-        raise DataError(f"line {sentence.line}: expected labels of annotators with names, got a sentence without annotators")
+        raise DataError(
+            f"line {sentence.line}: expected labels of annotators with names, got a sentence without annotators"
+        )

@@ -29,15 +29,39 @@ class Listed(NamedTuple):
 
 COMMANDS = {
     "train": Listed("train_command", "Train one model by ML, RAML or SQDML.", of_recipe=True),
-    "sweep": Listed("sweep_command", "Train many models, choose the temperature on development data, and compare with ML.", of_recipe=True),
-    "reproduce": Listed("report_command", "Run the paper's experiments and write one page of their results.", of_recipe=True),
+    "sweep": Listed(
+        "sweep_command",
+        "Train many models, choose the temperature on development data, and compare with ML.",
+        of_recipe=True,
+    ),
+    "reproduce": Listed(
+        "report_command",
+        "Run the paper's experiments and write one page of their results.",
+        of_recipe=True,
+    ),
     "report": Listed("report_command", "Write one HTML page of runs and sweeps."),
-    "predict": Listed("predict_command", "Use a model: label words, parse or translate sentences, caption images."),
-    "evaluate": Listed("evaluate_command", "Score a model, or anybody's predictions, on a file that says what is right."),
-    "theory": Listed("theory_command", "See what a temperature does: the paper's theory in numbers, or your own references."),
-    "explore": Listed("explore_command", "Explore what a temperature does to RAML and SQDML, on a page in your browser."),
-    "data": Listed("data_command", "Look at files before training: what they hold, what is wrong with them, images as vectors."),
-    "bench": Listed("bench_command", "Measure how fast softq is on this machine, beside other packages."),
+    "predict": Listed(
+        "predict_command", "Use a model: label words, parse or translate sentences, caption images."
+    ),
+    "evaluate": Listed(
+        "evaluate_command",
+        "Score a model, or anybody's predictions, on a file that says what is right.",
+    ),
+    "theory": Listed(
+        "theory_command",
+        "See what a temperature does: the paper's theory in numbers, or your own references.",
+    ),
+    "explore": Listed(
+        "explore_command",
+        "Explore what a temperature does to RAML and SQDML, on a page in your browser.",
+    ),
+    "data": Listed(
+        "data_command",
+        "Look at files before training: what they hold, what is wrong with them, images as vectors.",
+    ),
+    "bench": Listed(
+        "bench_command", "Measure how fast softq is on this machine, beside other packages."
+    ),
 }
 """Imported when they are called: that way help is there at once, and no command waits for what only others need."""
 
@@ -47,7 +71,9 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {name: TyperCommand(name, help=listed.summary) for name, listed in COMMANDS.items()} | dict(self.commands)
+        self.commands = {
+            name: TyperCommand(name, help=listed.summary) for name, listed in COMMANDS.items()
+        } | dict(self.commands)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that arguments name, itself and not its summary."""
@@ -89,7 +115,12 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def main(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
 ) -> None:
     """Train structured predictors toward the metric they are judged by.
 

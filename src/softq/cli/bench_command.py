@@ -44,9 +44,15 @@ def _bench() -> None:
 
 @bench.command()
 def core(
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 15,
-    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")
+    ] = 15,
+    device: Annotated[
+        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time loss and gradient of chains and trees against pytorch-crf, torch-struct and SuPar.
 
@@ -60,13 +66,19 @@ def core(
     softq bench core --json > core.json       # for a program
     ```
     """
-    _run_benchmark("core", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
+    _run_benchmark(
+        "core", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else [])
+    )
 
 
 @bench.command()
 def rewards(
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 15,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")
+    ] = 15,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time rewards and samplers against sacreBLEU, fast-bleu, rapidfuzz and a copy of memory, on two CPU threads.
 
@@ -86,9 +98,18 @@ def rewards(
 
 @bench.command()
 def estimators(
-    repeats: Annotated[int, typer.Option(min=2, help="Candidate sets per line of the table.")] = 2000,
-    plot: Annotated[Path | None, typer.Option(help="Draw bias and error there (.svg or .png; needs matplotlib).", dir_okay=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    repeats: Annotated[
+        int, typer.Option(min=2, help="Candidate sets per line of the table.")
+    ] = 2000,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw bias and error there (.svg or .png; needs matplotlib).", dir_okay=False
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Measure bias and error of the estimators of a target on candidates, on a space small enough to sum over.
 
@@ -101,14 +122,22 @@ def estimators(
     softq bench estimators --plot estimators.svg  # with a picture
     ```
     """
-    _run_benchmark("estimators", as_json, "--repeats", str(repeats), *(["--plot", str(plot)] if plot else []))
+    _run_benchmark(
+        "estimators", as_json, "--repeats", str(repeats), *(["--plot", str(plot)] if plot else [])
+    )
 
 
 @bench.command()
 def grid(
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 7,
-    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")
+    ] = 7,
+    device: Annotated[
+        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time the training of many small networks as one grid against training them one after another in plain torch.
 
@@ -122,17 +151,27 @@ def grid(
     softq bench grid --device cuda  # the sizes of the paper on a GPU
     ```
     """
-    _run_benchmark("grid", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
+    _run_benchmark(
+        "grid", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else [])
+    )
 
 
 @bench.command()
 def ner(
-    rounds: Annotated[int, typer.Option(min=1, help="Iterations that are timed; the figure is the median.")] = 7,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Iterations that are timed; the figure is the median.")
+    ] = 7,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with broad_twitter/ and wnut17/, for the figures on real corpora.", file_okay=False, exists=True),
+        typer.Option(
+            help="Folder with broad_twitter/ and wnut17/, for the figures on real corpora.",
+            file_okay=False,
+            exists=True,
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time the training of a feature CRF against python-crfsuite, and with `--data` all else that a tagger does.
 
@@ -146,17 +185,30 @@ def ner(
     softq bench ner --data DIR --json > ner.json  # everything, in some minutes
     ```
     """
-    _run_benchmark("ner", as_json, "--rounds", str(rounds), *(["--data", str(data)] if data else []))
+    _run_benchmark(
+        "ner", as_json, "--rounds", str(rounds), *(["--data", str(data)] if data else [])
+    )
 
 
 @bench.command()
 def parsing(
-    passes: Annotated[int, typer.Option(min=1, help="Passes of each objective that are timed; the figure is the median.")] = 4,
+    passes: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Passes of each objective that are timed; the figure is the median."
+        ),
+    ] = 4,
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder with ud_english_ewt/, for the figures on a real treebank.", file_okay=False, exists=True),
+        typer.Option(
+            help="Folder with ud_english_ewt/, for the figures on a real treebank.",
+            file_okay=False,
+            exists=True,
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time a log-linear parser: a pass over the data by ML and by RAML, a whole training, and parsing.
 
@@ -169,14 +221,23 @@ def parsing(
     softq bench parsing --data DIR --json > parsing.json  # the treebank, in some minutes
     ```
     """
-    _run_benchmark("parsing", as_json, "--passes", str(passes), *(["--data", str(data)] if data else []))
+    _run_benchmark(
+        "parsing", as_json, "--passes", str(passes), *(["--data", str(data)] if data else [])
+    )
 
 
 @bench.command()
 def biaffine(
-    train: Annotated[Path, typer.Option(help="Treebank to take batches from (CoNLL-U).", dir_okay=False, exists=True)],
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    train: Annotated[
+        Path,
+        typer.Option(help="Treebank to take batches from (CoNLL-U).", dir_okay=False, exists=True),
+    ],
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")
+    ] = 5,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time the training of `examples/biaffine.py` with softq's trees against SuPar's in the same loop.
 
@@ -193,10 +254,18 @@ def biaffine(
 
 @bench.command()
 def translation(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of steps that are timed; the figure is the median.")] = 5,
-    precision: Annotated[str, typer.Option(help="Of matrix products on a GPU: float32, tf32 or bf16.")] = "bf16",
-    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of steps that are timed; the figure is the median.")
+    ] = 5,
+    precision: Annotated[
+        str, typer.Option(help="Of matrix products on a GPU: float32, tf32 or bf16.")
+    ] = "bf16",
+    device: Annotated[
+        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time the training and the decoding of the paper's translator at the paper's size, beside a plain loop.
 
@@ -211,16 +280,30 @@ def translation(
     ```
     """
     _run_benchmark(
-        "translation", as_json, "--rounds", str(rounds), "--precision", precision, *(["--device", device.value] if device else [])
+        "translation",
+        as_json,
+        "--rounds",
+        str(rounds),
+        "--precision",
+        precision,
+        *(["--device", device.value] if device else []),
     )
 
 
 @bench.command()
 def captioning(
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of steps that are timed; the figure is the median.")] = 5,
-    precision: Annotated[str, typer.Option(help="Of matrix products on a GPU: float32, tf32 or bf16.")] = "bf16",
-    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of steps that are timed; the figure is the median.")
+    ] = 5,
+    precision: Annotated[
+        str, typer.Option(help="Of matrix products on a GPU: float32, tf32 or bf16.")
+    ] = "bf16",
+    device: Annotated[
+        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time the training and the decoding of the paper's captioner at the paper's size, beside a plain loop.
 
@@ -235,15 +318,27 @@ def captioning(
     ```
     """
     _run_benchmark(
-        "captioning", as_json, "--rounds", str(rounds), "--precision", precision, *(["--device", device.value] if device else [])
+        "captioning",
+        as_json,
+        "--rounds",
+        str(rounds),
+        "--precision",
+        precision,
+        *(["--device", device.value] if device else []),
     )
 
 
 @bench.command()
 def encoder(
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each contender gets; the figure is the median.")] = 3,
-    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Turns that each contender gets; the figure is the median.")
+    ] = 3,
+    device: Annotated[
+        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time `softq data features`: decoding JPEGs alone, the encoder alone, and both together.
 
@@ -255,15 +350,25 @@ def encoder(
     softq bench encoder  # the table, in a minute
     ```
     """
-    _run_benchmark("encoder", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else []))
+    _run_benchmark(
+        "encoder", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else [])
+    )
 
 
 @bench.command()
 def finetuning(
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each contender gets; the figure is the median.")] = 15,
-    device: Annotated[Device | None, typer.Option(help="Where to run; the GPU if there is one.")] = None,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Tiny models, to try it out on a CPU.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Turns that each contender gets; the figure is the median.")
+    ] = 15,
+    device: Annotated[
+        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
+    ] = None,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="Tiny models, to try it out on a CPU.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Time the fine-tuning of Hugging Face models on candidates, beside the same with every source repeated.
 
@@ -278,7 +383,9 @@ def finetuning(
     ```
     """
     where = ["--device", device.value] if device else []
-    _run_benchmark("finetuning", as_json, "--rounds", str(rounds), *where, *(["--tiny"] if tiny else []))
+    _run_benchmark(
+        "finetuning", as_json, "--rounds", str(rounds), *where, *(["--tiny"] if tiny else [])
+    )
 
 
 def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
@@ -286,9 +393,12 @@ def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
     script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"
     if not script.is_file():
         typer.echo(
-            f"softq: the benchmarks come with the source tree, expected {script}; install with `pip install -e .` from a checkout", err=True
+            f"softq: the benchmarks come with the source tree, expected {script}; install with `pip install -e .` from a checkout",
+            err=True,
         )
         raise typer.Exit(2)
     command = [sys.executable, str(script), *options, *(["--json"] if as_json else [])]
     # The script's own folder leads its import path, which is where its neighbours are.
-    raise typer.Exit(subprocess.run(command, check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"}).returncode)  # noqa: S603
+    raise typer.Exit(
+        subprocess.run(command, check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"}).returncode  # noqa: S603
+    )

@@ -23,7 +23,9 @@ Compared = dict[str, tuple[float, PairedTest]]
 """For each metric the second model's score, and the first one's advantage."""
 
 
-def compare(ours: Tensor, others: Tensor, metrics: Mapping[str, Callable[[Tensor], Tensor]]) -> Compared:
+def compare(
+    ours: Tensor, others: Tensor, metrics: Mapping[str, Callable[[Tensor], Tensor]]
+) -> Compared:
     """By statistics of the same sentences ``[N, D]``; metrics that one of the models has no value of are left out."""
     compared = {}
     for name, metric in metrics.items():
@@ -39,12 +41,18 @@ def compare(ours: Tensor, others: Tensor, metrics: Mapping[str, Callable[[Tensor
 def as_json(compared: Compared, against: str) -> dict[str, Any]:
     """The second model, its scores, and the differences."""
     return {"model": against} | {
-        name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}} for name, (score, test) in compared.items()
+        name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}}
+        for name, (score, test) in compared.items()
     }
 
 
 def show_difference(
-    scores: Mapping[str, float], compared: Compared, titles: Mapping[str, str], model: str, against: str, console: Console
+    scores: Mapping[str, float],
+    compared: Compared,
+    titles: Mapping[str, str],
+    model: str,
+    against: str,
+    console: Console,
 ) -> None:
     """The same as a table; ``titles`` are those of metrics not called by their name."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
@@ -55,16 +63,32 @@ def show_difference(
     table.add_column("p", justify="right")
     for name, (other, (gap, p_value)) in compared.items():
         interval = f"\\[{gap.low:+.4f}, {gap.high:+.4f}]"
-        table.add_row(titles.get(name, name), f"{scores[name]:.4f}", f"{other:.4f}", f"{gap.value:+.4f}", interval, f"{p_value:.3f}")
+        table.add_row(
+            titles.get(name, name),
+            f"{scores[name]:.4f}",
+            f"{other:.4f}",
+            f"{gap.value:+.4f}",
+            interval,
+            f"{p_value:.3f}",
+        )
     console.print(table)
-    console.print("Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the file.", highlight=False)
+    console.print(
+        "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the file.",
+        highlight=False,
+    )
 
 
 def check_same_words(
-    models: Sequence[Path], plains: Sequence[Callable[[str], list[str]]], gold: Bitext | Captions, references: list[list[str]], hint: str
+    models: Sequence[Path],
+    plains: Sequence[Callable[[str], list[str]]],
+    gold: Bitext | Captions,
+    references: list[list[str]],
+    hint: str,
 ) -> None:
     """An error if models count the words of references differently (``plains``), which makes their scores incomparable."""
     for number, several in enumerate(references):
         for text in several:
             if any(plain(text) != plains[0](text) for plain in plains[1:]):
-                raise DataError(f"{gold.place(number)}: {models[0]} and {models[1]} count words differently (tokenizer, lowercase): {hint}")
+                raise DataError(
+                    f"{gold.place(number)}: {models[0]} and {models[1]} count words differently (tokenizer, lowercase): {hint}"
+                )

@@ -59,11 +59,35 @@ def show(
     if plot is not None:
         draw(points, f"{objective.value}, {scorer.signature}", plot)
     if as_json:
-        rows = [{name: value if math.isfinite(value) else None for name, value in point._asdict().items()} for point in points]
-        facts = {"command": "theory", "softq": softq.__version__, "references": path.name, "examples": len(numbers), "words": len(words)}
-        found = [{"mass": mass, "tau": tau if isinstance(tau, float) else None} for mass, tau in suggestions]
+        rows = [
+            {
+                name: value if math.isfinite(value) else None
+                for name, value in point._asdict().items()
+            }
+            for point in points
+        ]
+        facts = {
+            "command": "theory",
+            "softq": softq.__version__,
+            "references": path.name,
+            "examples": len(numbers),
+            "words": len(words),
+        }
+        found = [
+            {"mass": mass, "tau": tau if isinstance(tau, float) else None}
+            for mass, tau in suggestions
+        ]
         typer.echo(
-            json.dumps({**facts, "reward": scorer.signature, "objective": objective.value, **about, "rows": rows, "suggestions": found})
+            json.dumps(
+                {
+                    **facts,
+                    "reward": scorer.signature,
+                    "objective": objective.value,
+                    **about,
+                    "rows": rows,
+                    "suggestions": found,
+                }
+            )
         )
         return
     source = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in about.items())
@@ -74,14 +98,24 @@ def show(
 
 
 def _curve(
-    refs: Sentences, reward: Reward, objective: Objective, vocab: int, size: int, max_n: int, seed: int
+    refs: Sentences,
+    reward: Reward,
+    objective: Objective,
+    vocab: int,
+    size: int,
+    max_n: int,
+    seed: int,
 ) -> tuple[TemperatureCurve, dict[str, object]]:
     """The curve, and what to say about where it comes from."""
     if isinstance(reward, NegativeHamming):
         if vocab < 2:
-            raise DataError(f"the Hamming distance needs references of at least two different words, got {vocab}")
+            raise DataError(
+                f"the Hamming distance needs references of at least two different words, got {vocab}"
+            )
         if objective == Objective.sqdml and refs.tokens.shape[1] > 1:
-            raise DataError("the exact Hamming curve is RAML's; for SQDML with several references choose another reward")
+            raise DataError(
+                "the exact Hamming curve is RAML's; for SQDML with several references choose another reward"
+            )
         return HammingCurve(vocab, refs.lengths[refs.present], rescale=True), {
             "estimator": "exact",
             "temperature": "tau / (1 + log(words - 1))",
@@ -102,14 +136,20 @@ def _suggest(curve: TemperatureCurve, mass: float) -> float | str:
         return str(error)
 
 
-def _print(points: list[TemperaturePoint], suggestions: list[tuple[float, float | str]], title: str) -> None:
+def _print(
+    points: list[TemperaturePoint], suggestions: list[tuple[float, float | str]], title: str
+) -> None:
     console = results_console()
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left")
     for column in ("tau", "E\\[r]", "entropy", "E\\[edits]", "ESS", "q(references)"):
         table.add_column(column, justify="right", overflow="fold")
     table.add_column("")
     for point in points:
-        worth = f"{point.effective_sample_size:.1f}" if math.isfinite(point.effective_sample_size) else "exact"
+        worth = (
+            f"{point.effective_sample_size:.1f}"
+            if math.isfinite(point.effective_sample_size)
+            else "exact"
+        )
         figures = (
             f"{point.expected_reward:.4f}",
             f"{point.entropy:.2f}",
@@ -120,7 +160,11 @@ def _print(points: list[TemperaturePoint], suggestions: list[tuple[float, float 
         table.add_row(f"{point.tau:g}", *figures, "█" * round(_BAR * point.reference_mass))
     console.print(table)
     for mass, tau in suggestions:
-        text = f"tau = {tau:.4g} leaves {mass:g} of the mass on the references" if isinstance(tau, float) else tau
+        text = (
+            f"tau = {tau:.4g} leaves {mass:g} of the mass on the references"
+            if isinstance(tau, float)
+            else tau
+        )
         console.print(text, highlight=False, soft_wrap=True)
 
 
@@ -132,13 +176,22 @@ def draw(points: list[TemperaturePoint], title: str, path: Path) -> None:
     except ImportError as error:
         raise DataError("--plot needs matplotlib: pip install softq[plot]") from error
     colours = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    settings: dict[Any, Any] = {"font.size": 9, "svg.hashsalt": "softq", **dict.fromkeys(colours, "#808080")}
+    settings: dict[Any, Any] = {
+        "font.size": 9,
+        "svg.hashsalt": "softq",
+        **dict.fromkeys(colours, "#808080"),
+    }
     with mpl.rc_context(settings):
         figure = Figure(figsize=(9, 5.5), layout="constrained")
         panels = figure.subplots(2, 2, sharex=True).flat
         taus = [point.tau for point in points]
         fields = ("expected_reward", "reference_mass", "entropy", "expected_edits")
-        names = ("expected reward", "mass on the references", "entropy (nats)", "edits to the nearest reference")
+        names = (
+            "expected reward",
+            "mass on the references",
+            "entropy (nats)",
+            "edits to the nearest reference",
+        )
         for panel, field, name in zip(panels, fields, names, strict=True):
             panel.plot(taus, [getattr(point, field) for point in points], marker="o", markersize=3)
             panel.set_xscale("log")

@@ -33,7 +33,11 @@ def is_bitext(path: Path) -> bool:
         return False
     sources: list[str] = []
     with suppress(DataError):  # whoever reads it will say so
-        sources.extend(line.partition("\t")[0].strip() for line in islice(read_lines(path), _ENOUGH) if "\t" in line)
+        sources.extend(
+            line.partition("\t")[0].strip()
+            for line in islice(read_lines(path), _ENOUGH)
+            if "\t" in line
+        )
     several = sum(" " in source for source in sources)
     return several > 0 and several * _ONE_IN >= sum(map(bool, sources))
 
@@ -54,7 +58,11 @@ def count_bitext(paths: tuple[Path, ...]) -> dict[str, Any]:
     text = read_bitext(*paths)
     sides = {
         "source": [without_marks(tokenize(sentence)) for sentence in text.sources],
-        "target": [without_marks(tokenize(sentence)) for references in text.references for sentence in references],
+        "target": [
+            without_marks(tokenize(sentence))
+            for references in text.references
+            for sentence in references
+        ],
     }
     facts: dict[str, Any] = {
         "path": ", ".join(map(str, paths)),
@@ -62,7 +70,9 @@ def count_bitext(paths: tuple[Path, ...]) -> dict[str, Any]:
         "sentences": len(text),
         "references": len(sides["target"]),
         "distinct_references": sum(len(set(references)) for references in text.references),
-        "references_per_source": {str(count): times for count, times in sorted(Counter(map(len, text.references)).items())},
+        "references_per_source": {
+            str(count): times for count, times in sorted(Counter(map(len, text.references)).items())
+        },
     }
     for side, sentences in sides.items():
         words = Counter(word for sentence in sentences for word in sentence)
@@ -84,14 +94,28 @@ def show_bitext(file: dict[str, Any], console: Console) -> None:
         table.add_column(side, justify="right")
     table.add_row("sentences", f"{file['sentences']:,}", f"{file['references']:,}")
     for name in ("words", "distinct_words", "words_that_occur_once"):
-        table.add_row(name.replace("_", " "), *(f"{file[side][name]:,}" for side in ("source", "target")))
-    table.add_row("words per sentence, mean", *(f"{file[side]['mean_length']:.2f}" for side in ("source", "target")))
-    table.add_row("words of the longest sentence", *(f"{file[side]['longest']:,}" for side in ("source", "target")))
+        table.add_row(
+            name.replace("_", " "), *(f"{file[side][name]:,}" for side in ("source", "target"))
+        )
+    table.add_row(
+        "words per sentence, mean",
+        *(f"{file[side]['mean_length']:.2f}" for side in ("source", "target")),
+    )
+    table.add_row(
+        "words of the longest sentence",
+        *(f"{file[side]['longest']:,}" for side in ("source", "target")),
+    )
     table.add_section()
     for count, times in file["references_per_source"].items():
-        table.add_row(f"sources with {count} reference{'s' if count != '1' else ''}", f"{times:,}", "")
+        table.add_row(
+            f"sources with {count} reference{'s' if count != '1' else ''}", f"{times:,}", ""
+        )
     if file["distinct_references"] < file["references"]:
-        table.add_row("references that repeat another", "", f"{file['references'] - file['distinct_references']:,}")
+        table.add_row(
+            "references that repeat another",
+            "",
+            f"{file['references'] - file['distinct_references']:,}",
+        )
     console.print(escape(file["path"]), highlight=False, soft_wrap=True)
     console.print(table)
 
@@ -116,8 +140,13 @@ def check_bitext(paths: tuple[Path, ...]) -> dict[Path, list[Fault]]:
         counts = {path: len(of_path) for path, of_path in lines.items()}
         for path, count in counts.items():
             if count != counts[paths[0]]:
-                found[path].append(Fault(0, f"expected {counts[paths[0]]} lines, as in {paths[0]}, got {count}"))
-    return {path: sorted(faults, key=lambda fault: fault.line or math.inf) for path, faults in found.items()}
+                found[path].append(
+                    Fault(0, f"expected {counts[paths[0]]} lines, as in {paths[0]}, got {count}")
+                )
+    return {
+        path: sorted(faults, key=lambda fault: fault.line or math.inf)
+        for path, faults in found.items()
+    }
 
 
 def _column_faults(lines: Sequence[str]) -> Iterator[Fault]:
@@ -130,8 +159,15 @@ def _column_faults(lines: Sequence[str]) -> Iterator[Fault]:
         else:
             for column, text in enumerate(row, start=1):
                 if not text:
-                    yield Fault(number, f"the {'source' if column == 1 else 'reference'} in column {column} is empty")
+                    yield Fault(
+                        number,
+                        f"the {'source' if column == 1 else 'reference'} in column {column} is empty",
+                    )
 
 
 def _line_faults(lines: Sequence[str]) -> Iterator[Fault]:
-    return (Fault(number, "the line is empty") for number, line in enumerate(lines, start=1) if not line.strip())
+    return (
+        Fault(number, "the line is empty")
+        for number, line in enumerate(lines, start=1)
+        if not line.strip()
+    )

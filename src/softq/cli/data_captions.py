@@ -33,7 +33,11 @@ def is_captions(path: Path) -> bool:
         return True
     images: list[str] = []
     with suppress(DataError):  # whoever reads it will say so
-        images.extend(line.partition("\t")[0].strip() for line in islice(read_lines(path), _ENOUGH) if "\t" in line)
+        images.extend(
+            line.partition("\t")[0].strip()
+            for line in islice(read_lines(path), _ENOUGH)
+            if "\t" in line
+        )
     called_so = sum(_IMAGE.search(image) is not None for image in images)
     return called_so > 0 and called_so * _ONE_IN >= len(images)
 
@@ -41,7 +45,10 @@ def is_captions(path: Path) -> bool:
 def count_captions(path: Path, split: Split | None) -> dict[str, Any]:
     """All numbers of a file, as they go to JSON; words are counted in lower case, as captioners are trained on them."""
     found = read_captions(path, split)
-    references = [[without_marks(tokenize(caption.lower())) for caption in captions] for captions in found.captions]
+    references = [
+        [without_marks(tokenize(caption.lower())) for caption in captions]
+        for captions in found.captions
+    ]
     lengths = Counter(len(words) for captions in references for words in captions)
     words = Counter(word for captions in references for sentence in captions for word in sentence)
     agreement = reference_agreement(references)
@@ -52,7 +59,9 @@ def count_captions(path: Path, split: Split | None) -> dict[str, Any]:
         "images": len(found),
         "captions": lengths.total(),
         "distinct_captions": sum(len(set(captions)) for captions in found.captions),
-        "captions_per_image": {str(count): images for count, images in sorted(Counter(map(len, references)).items())},
+        "captions_per_image": {
+            str(count): images for count, images in sorted(Counter(map(len, references)).items())
+        },
         "words": words.total(),
         "distinct_words": len(words),
         "words_that_occur_once": sum(count == 1 for count in words.values()),
@@ -74,23 +83,34 @@ def show_captions(file: dict[str, Any], console: Console) -> None:
     for count, images in file["captions_per_image"].items():
         table.add_row(f"images with {count} caption{'s' if count != '1' else ''}", f"{images:,}")
     if file["distinct_captions"] < file["captions"]:
-        table.add_row("captions that repeat another of the image", f"{file['captions'] - file['distinct_captions']:,}")
+        table.add_row(
+            "captions that repeat another of the image",
+            f"{file['captions'] - file['distinct_captions']:,}",
+        )
     table.add_section()
     table.add_row("words", f"{file['words']:,}")
     table.add_row("distinct words, in lower case", f"{file['distinct_words']:,}")
     table.add_row("words that occur once", f"{file['words_that_occur_once']:,}")
-    table.add_row(f"words that occur {_OFTEN} times or more", f"{file['words_that_occur_5_times']:,}")
+    table.add_row(
+        f"words that occur {_OFTEN} times or more", f"{file['words_that_occur_5_times']:,}"
+    )
     table.add_row("words per caption, mean", f"{file['mean_length']:.2f}")
     table.add_row("words of the shortest caption", f"{file['shortest']:,}")
     table.add_row("words of the longest caption", f"{file['longest']:,}")
     table.add_section()
     agreement = "undefined" if file["agreement"] is None else f"{100 * file['agreement']:.2f}"
     table.add_row("sentence BLEU between captions of an image", agreement)
-    console.print(escape(file["path"]) + (f", split {file['split']}" if file["split"] else ""), highlight=False, soft_wrap=True)
+    console.print(
+        escape(file["path"]) + (f", split {file['split']}" if file["split"] else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(table)
 
 
-def check_captions_and_features(path: Path, split: Split | None, features: Path | None) -> dict[Path, list[Fault]]:
+def check_captions_and_features(
+    path: Path, split: Split | None, features: Path | None
+) -> dict[Path, list[Fault]]:
     """Every fault of a file of captions, and of the features of its images if a file of them is given."""
     found = {path: check_captions(path, split)}
     if features is None:

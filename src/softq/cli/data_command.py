@@ -90,8 +90,15 @@ AnnotatorsOption = Annotated[
         "Needless where lines `# annotators = …` name them.",
     ),
 ]
-SchemeOption = Annotated[SchemeName | None, typer.Option(help="How entities are written; found by looking if not given.")]
-SplitOption = Annotated[SplitName | None, typer.Option(help="Only this part of the captions in Karpathy's JSON; restval belongs to train.")]
+SchemeOption = Annotated[
+    SchemeName | None, typer.Option(help="How entities are written; found by looking if not given.")
+]
+SplitOption = Annotated[
+    SplitName | None,
+    typer.Option(
+        help="Only this part of the captions in Karpathy's JSON; restval belongs to train."
+    ),
+]
 FeaturesOption = Annotated[
     Path | None,
     typer.Option(
@@ -175,11 +182,18 @@ def stats(
         whose = _parse_annotators(annotators)
         captions, pairs, others = _by_kind(files, layout, whose, scheme)
         part = _as_split(split, captions)
-        counted = [count_trees(path) if _holds_trees(path, layout, whose, scheme) else _count(path, whose, scheme) for path in others]
+        counted = [
+            count_trees(path)
+            if _holds_trees(path, layout, whose, scheme)
+            else _count(path, whose, scheme)
+            for path in others
+        ]
         counted += map(count_bitext, group_bitext(pairs))
         counted += [count_captions(path, part) for path in captions]
     if as_json:
-        typer.echo(json.dumps({"command": "data stats", "softq": softq.__version__, "files": counted}))
+        typer.echo(
+            json.dumps({"command": "data stats", "softq": softq.__version__, "files": counted})
+        )
         return
     console = results_console()
     for file in counted:
@@ -246,7 +260,9 @@ def check(
         captions, pairs, others = _by_kind(files, layout, whose, scheme)
         part = _as_split(split, captions)
         if features is not None and len(captions) != 1:
-            raise DataError(f"--features are those of one file of captions, got {len(captions)} such files")
+            raise DataError(
+                f"--features are those of one file of captions, got {len(captions)} such files"
+            )
         found = [
             (
                 path,
@@ -257,10 +273,19 @@ def check(
             for path in others
         ]
         found += [item for group in group_bitext(pairs) for item in check_bitext(group).items()]
-        found += [item for path in captions for item in check_captions_and_features(path, part, features).items()]
+        found += [
+            item
+            for path in captions
+            for item in check_captions_and_features(path, part, features).items()
+        ]
     if as_json:
-        listed = [{"path": str(path), "faults": [fault._asdict() for fault in faults]} for path, faults in found]
-        typer.echo(json.dumps({"command": "data check", "softq": softq.__version__, "files": listed}))
+        listed = [
+            {"path": str(path), "faults": [fault._asdict() for fault in faults]}
+            for path, faults in found
+        ]
+        typer.echo(
+            json.dumps({"command": "data check", "softq": softq.__version__, "files": listed})
+        )
     else:
         for path, faults in found:
             for line, message in faults:
@@ -287,12 +312,16 @@ class _ByKind(NamedTuple):
     others: list[Path]
 
 
-def _by_kind(files: list[Path], layout: FormatName, annotators: Annotators, scheme: SchemeName | None) -> _ByKind:
+def _by_kind(
+    files: list[Path], layout: FormatName, annotators: Annotators, scheme: SchemeName | None
+) -> _ByKind:
     """Files of captions, of sentences with translations, and all others; options for labels are refused for what was said to have none."""
     labels = annotators != 0 or scheme is not None
     if layout in (FormatName.captions, FormatName.bitext):
         if labels:
-            raise DataError(f"--annotators and --scheme are for labels, and --format {layout} has none: leave them out")
+            raise DataError(
+                f"--annotators and --scheme are for labels, and --format {layout} has none: leave them out"
+            )
         return _ByKind(files, [], []) if layout is FormatName.captions else _ByKind([], files, [])
     if labels or layout is not FormatName.auto:
         return _ByKind([], [], files)
@@ -303,15 +332,21 @@ def _by_kind(files: list[Path], layout: FormatName, annotators: Annotators, sche
 
 def _as_split(name: SplitName | None, captions: list[Path]) -> Split | None:
     if name is not None and not captions:
-        raise DataError("--split is for captions in Karpathy's JSON, got no file of captions: leave it out")
+        raise DataError(
+            "--split is for captions in Karpathy's JSON, got no file of captions: leave it out"
+        )
     return None if name is None else name.value
 
 
-def _holds_trees(path: Path, layout: FormatName, annotators: Annotators, scheme: SchemeName | None) -> bool:
+def _holds_trees(
+    path: Path, layout: FormatName, annotators: Annotators, scheme: SchemeName | None
+) -> bool:
     """Whether to read a file as trees; options for labels are refused if so."""
     trees = layout is FormatName.conllu or (layout is FormatName.auto and is_conllu(path))
     if trees and (annotators != 0 or scheme is not None):
-        raise DataError(f"--annotators and --scheme are for labels, but {path} holds trees; if it does not, add --format columns")
+        raise DataError(
+            f"--annotators and --scheme are for labels, but {path} holds trees; if it does not, add --format columns"
+        )
     return trees
 
 
@@ -341,7 +376,11 @@ def _count(path: Path, annotators: Annotators, name: SchemeName | None) -> dict[
         "labels": dict(sorted(labels.items())),
         "entities": dict(sorted(entities.items())),
         "annotators": len(names),
-        "annotations": sum(any(label != MISSING for label in labels) for sentence in sentences for labels in sentence.labels)
+        "annotations": sum(
+            any(label != MISSING for label in labels)
+            for sentence in sentences
+            for labels in sentence.labels
+        )
         if names
         else 0,
         "agreement": _as_json(agreement(sentences)) if names else None,
@@ -364,7 +403,11 @@ def _show(file: dict[str, Any], console: Console) -> None:
     table.add_column()
     table.add_column(justify="right")
     table.add_column(justify="right")
-    for name, key in (("sentences", "sentences"), ("tokens", "tokens"), ("distinct words", "words")):
+    for name, key in (
+        ("sentences", "sentences"),
+        ("tokens", "tokens"),
+        ("distinct words", "words"),
+    ):
         table.add_row(name, f"{file[key]:,}")
     add_counts(table, "labels", file["labels"])
     if file["scheme"]:
@@ -375,7 +418,11 @@ def _show(file: dict[str, Any], console: Console) -> None:
         table.add_row("annotators", f"{file['annotators']:,}")
         table.add_row("annotations per sentence", f"{file['annotations'] / file['sentences']:.2f}")
         table.add_row("tokens with two labels or more", f"{found['tokens']:,}")
-        for name, key in (("agreement of pairs", "agreement"), ("Cohen's kappa, mean", "cohen"), ("Fleiss' kappa", "fleiss")):
+        for name, key in (
+            ("agreement of pairs", "agreement"),
+            ("Cohen's kappa, mean", "cohen"),
+            ("Fleiss' kappa", "fleiss"),
+        ):
             table.add_row(name, "undefined" if found[key] is None else f"{found[key]:.4f}")
     console.print(escape(file["path"]), highlight=False, soft_wrap=True)
     console.print(table)

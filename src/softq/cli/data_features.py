@@ -17,7 +17,7 @@ from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors, tell
 from softq.errors import DataError
 from softq.formats.captions import names_file, read_captions
-from softq.train import Watcher
+from softq.lab.training import Watcher
 
 if TYPE_CHECKING:
     from softq.neural.images import Encoder, Extracted
@@ -39,8 +39,19 @@ class PrecisionName(StrEnum):
 
 
 def features(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGES…", help="Folders of images, searched to the bottom, and files.")],
-    out: Annotated[Path, typer.Option(help="File of features to write (.npy), with the images' names beside it.", dir_okay=False)],
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IMAGES…", help="Folders of images, searched to the bottom, and files."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="File of features to write (.npy), with the images' names beside it.",
+            dir_okay=False,
+        ),
+    ],
     encoder: Annotated[
         str,
         typer.Option(
@@ -52,19 +63,39 @@ def features(
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="The encoder's weights from a file (.safetensors, or .pth with nothing but tensors).", dir_okay=False, exists=True
+            help="The encoder's weights from a file (.safetensors, or .pth with nothing but tensors).",
+            dir_okay=False,
+            exists=True,
         ),
     ] = None,
     captions: Annotated[
-        Path | None, typer.Option(help="Only the images that this file of captions names, in its order.", dir_okay=False, exists=True)
+        Path | None,
+        typer.Option(
+            help="Only the images that this file of captions names, in its order.",
+            dir_okay=False,
+            exists=True,
+        ),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images encoded together.  [default: 256 on a GPU, 32 on a CPU]", show_default=False)
+        int | None,
+        typer.Option(
+            min=1,
+            help="Images encoded together.  [default: 256 on a GPU, 32 on a CPU]",
+            show_default=False,
+        ),
     ] = None,
-    device: Annotated[DeviceName, typer.Option(help="Where the encoder runs; `auto` is a GPU if there is one.")] = DeviceName.auto,
-    precision: Annotated[PrecisionName, typer.Option(help="Of the numbers in the file.")] = PrecisionName.float16,
-    skip_corrupt: Annotated[bool, typer.Option("--skip-corrupt", help="Leave out images that cannot be read.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    device: Annotated[
+        DeviceName, typer.Option(help="Where the encoder runs; `auto` is a GPU if there is one.")
+    ] = DeviceName.auto,
+    precision: Annotated[
+        PrecisionName, typer.Option(help="Of the numbers in the file.")
+    ] = PrecisionName.float16,
+    skip_corrupt: Annotated[
+        bool, typer.Option("--skip-corrupt", help="Leave out images that cannot be read.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Encode images as vectors of features, one row per image, for `softq train captioning`.
 
@@ -122,8 +153,12 @@ def features(
 
 def _find_device(name: DeviceName) -> torch.device:
     if name is DeviceName.cuda and not torch.cuda.is_available():
-        raise DataError("--device cuda asks for a GPU, and torch finds none: use --device auto or cpu")
-    return torch.device("cuda" if name is not DeviceName.cpu and torch.cuda.is_available() else "cpu")
+        raise DataError(
+            "--device cuda asks for a GPU, and torch finds none: use --device auto or cpu"
+        )
+    return torch.device(
+        "cuda" if name is not DeviceName.cpu and torch.cuda.is_available() else "cpu"
+    )
 
 
 def progress_of_images(watcher: Watcher, images: int) -> Callable[[int], None]:
@@ -140,7 +175,9 @@ def progress_of_images(watcher: Watcher, images: int) -> Callable[[int], None]:
     return hear
 
 
-def _show(made: Extracted, encoder: Encoder, out: Path, precision: str, seconds: float, as_json: bool) -> None:
+def _show(
+    made: Extracted, encoder: Encoder, out: Path, precision: str, seconds: float, as_json: bool
+) -> None:
     facts = {
         "command": "data features",
         "softq": softq.__version__,
@@ -161,5 +198,7 @@ def _show(made: Extracted, encoder: Encoder, out: Path, precision: str, seconds:
     for name, why in made.skipped.items():
         tell(f"skipped {name}: {why}")
     before = f" ({made.before:,} of them before)" if made.before else ""
-    typer.echo(f"{out}: {len(made.names):,} images{before}, {made.features:,} features of {encoder.name} each, {seconds:.1f} s")
+    typer.echo(
+        f"{out}: {len(made.names):,} images{before}, {made.features:,} features of {encoder.name} each, {seconds:.1f} s"
+    )
     typer.echo(f"{names_file(out)}: their names")

@@ -37,12 +37,16 @@ def count_trees(path: Path) -> dict[str, Any]:
         "trees": len(trees),
         "nonprojective_sentences": sum(count > 0 for count in crossing) if trees else None,
         "nonprojective_arcs": sum(crossing) if trees else None,
-        "nonprojective_sentence_share": sum(count > 0 for count in crossing) / len(trees) if trees else None,
+        "nonprojective_sentence_share": sum(count > 0 for count in crossing) / len(trees)
+        if trees
+        else None,
         "nonprojective_arc_share": sum(crossing) / words if trees else None,
         "mean_arc_length": sum(arcs) / len(arcs) if arcs else None,
         "mean_depth": sum(depths) / len(depths) if trees else None,
         "deepest": max(depths) if trees else None,
-        "relations": _sorted(Counter(relation for sentence in sentences for relation in sentence.relations)),
+        "relations": _sorted(
+            Counter(relation for sentence in sentences for relation in sentence.relations)
+        ),
         "upos": _sorted(Counter(tag for sentence in sentences for tag in sentence.upos)),
     }
 
@@ -65,8 +69,15 @@ def show_trees(file: dict[str, Any], console: Console) -> None:
     table.add_row("trees", f"{file['trees']:,}")
     if file["trees"]:
         for name, key in (("sentences", "sentence"), ("arcs", "arc")):
-            table.add_row(f"non-projective {name}", f"{file[f'nonprojective_{key}s']:,}", f"{file[f'nonprojective_{key}_share']:.2%}")
-        table.add_row("arc length, mean", "undefined" if file["mean_arc_length"] is None else f"{file['mean_arc_length']:.2f}")
+            table.add_row(
+                f"non-projective {name}",
+                f"{file[f'nonprojective_{key}s']:,}",
+                f"{file[f'nonprojective_{key}_share']:.2%}",
+            )
+        table.add_row(
+            "arc length, mean",
+            "undefined" if file["mean_arc_length"] is None else f"{file['mean_arc_length']:.2f}",
+        )
         table.add_row("depth, mean", f"{file['mean_depth']:.2f}")
         table.add_row("depth of the deepest tree", f"{file['deepest']:,}")
     for name in ("relations", "upos"):

@@ -60,7 +60,10 @@ FeaturesOption = Annotated[
 ]
 SplitOption = Annotated[
     SplitName | None,
-    typer.Option(help="Captions: the part of Karpathy's JSON; restval belongs to train.  [default: all]", show_default=False),
+    typer.Option(
+        help="Captions: the part of Karpathy's JSON; restval belongs to train.  [default: all]",
+        show_default=False,
+    ),
 ]
 
 
@@ -83,7 +86,11 @@ class CaptionScores:
 
     @classmethod
     def of(
-        cls, words: Sequence[Sequence[str]], references: Sequence[Sequence[str]], plain: PlainWords, perplexity: float | None = None
+        cls,
+        words: Sequence[Sequence[str]],
+        references: Sequence[Sequence[str]],
+        plain: PlainWords,
+        perplexity: float | None = None,
     ) -> CaptionScores:
         """Judge captions as words by references as text, of which ``plain`` makes words."""
         truths = [[plain(text) for text in several] for several in references]
@@ -94,7 +101,14 @@ class CaptionScores:
 
 
 def evaluate_captioner(
-    model: Path, file: Path, features: Path | None, split: SplitName | None, against: Path | None, searching: Searching, *, as_json: bool
+    model: Path,
+    file: Path,
+    features: Path | None,
+    split: SplitName | None,
+    against: Path | None,
+    searching: Searching,
+    *,
+    as_json: bool,
 ) -> None:
     """Score a captioner on images with captions, and a second one beside it."""
     models = [FileCaptioner.load(path, searching) for path in (model, against) if path is not None]
@@ -116,7 +130,13 @@ def evaluate_captioner(
         "caption with softq predict, and score with softq evaluate --predictions A CAPTIONS --against B",
     )
     found, *others = (_score_model(one, gold, vectors) for one in models)
-    facts = {"model": str(model), "file": str(file), "features": str(where), "split": split, "decoding": models[0].decoding}
+    facts = {
+        "model": str(model),
+        "file": str(file),
+        "features": str(where),
+        "split": split,
+        "decoding": models[0].decoding,
+    }
     _tell(found, others[0] if others else None, gold, facts, (model, against), as_json=as_json)
 
 
@@ -131,15 +151,24 @@ def evaluate_captions(
 ) -> None:
     """Score lines of captions, with the names of their images or in their order, and other lines beside them; in lower case."""
     gold = read_captions(file, None if split is None else split.value)
-    cut: Callable[[str], list[str]] = str.split if tokenizer is TokenizerName.space else lambda text: without_marks(tokenize(text))
+    cut: Callable[[str], list[str]] = (
+        str.split
+        if tokenizer is TokenizerName.space
+        else lambda text: without_marks(tokenize(text))
+    )
 
     def plain(text: str) -> list[str]:
         return cut(text.lower())
 
     said = [_read_predictions(path, gold) for path in (predictions, against) if path is not None]
-    found, *others = (CaptionScores.of([guessed_words(text, plain) for text in texts], gold.captions, plain) for texts in said)
+    found, *others = (
+        CaptionScores.of([guessed_words(text, plain) for text in texts], gold.captions, plain)
+        for texts in said
+    )
     facts = {"model": None, "file": str(file), "split": split, "predictions": str(predictions)}
-    _tell(found, others[0] if others else None, gold, facts, (predictions, against), as_json=as_json)
+    _tell(
+        found, others[0] if others else None, gold, facts, (predictions, against), as_json=as_json
+    )
 
 
 # --- predictions ----------------------------------------------------------------------------------------
@@ -156,8 +185,12 @@ def _read_predictions(path: Path, gold: Captions) -> list[str]:
         return [text.strip() for (text,) in lines]
     for number, columns in enumerate(lines, start=1):
         if len(columns) != 2:
-            raise DataError(f"{path}, line {number}: expected an image, a tab and a caption, got {len(columns)} columns")
-    return _by_name(path, [name.strip() for name, _ in lines], [text.strip() for _, text in lines], gold)
+            raise DataError(
+                f"{path}, line {number}: expected an image, a tab and a caption, got {len(columns)} columns"
+            )
+    return _by_name(
+        path, [name.strip() for name, _ in lines], [text.strip() for _, text in lines], gold
+    )
 
 
 def _by_name(path: Path, names: list[str], texts: list[str], gold: Captions) -> list[str]:
@@ -165,12 +198,16 @@ def _by_name(path: Path, names: list[str], texts: list[str], gold: Captions) -> 
     line_of: dict[str, int] = {}
     for line, name in enumerate(names):
         if line_of.setdefault(name, line) != line:
-            raise DataError(f"{path}, line {line + 1}: expected each image once, got {name!r} again, which is on line {line_of[name] + 1}")
+            raise DataError(
+                f"{path}, line {line + 1}: expected each image once, got {name!r} again, which is on line {line_of[name] + 1}"
+            )
     found, unclear = match_names(gold.images, line_of)
     for number, image in enumerate(gold.images):
         if image not in found:
             got = unclear.get(image, "none")
-            raise DataError(f"{path}: expected a caption for the image {image!r} ({gold.place(number)}), got {got}")
+            raise DataError(
+                f"{path}: expected a caption for the image {image!r} ({gold.place(number)}), got {got}"
+            )
     return [texts[line_of[found[image]]] for image in gold.images]
 
 
@@ -179,10 +216,20 @@ def _by_name(path: Path, names: list[str], texts: list[str], gold: Captions) -> 
 
 def _score_model(model: FileCaptioner, gold: Captions, features: Features) -> CaptionScores:
     with progress_bars() as watch:
-        said = [one for some in model.caption(features, watch(gold.name, unit="images")) for one in some]
+        said = [
+            one for some in model.caption(features, watch(gold.name, unit="images")) for one in some
+        ]
     vocabulary = model.model.vocabulary
-    examples = Examples(Vectors(features), [[vocabulary.encode(text) for text in several] for several in gold.captions])
-    return CaptionScores.of([one.words for one in said], gold.captions, vocabulary.plain, perplexity(model.model.model, examples))
+    examples = Examples(
+        Vectors(features),
+        [[vocabulary.encode(text) for text in several] for several in gold.captions],
+    )
+    return CaptionScores.of(
+        [one.words for one in said],
+        gold.captions,
+        vocabulary.plain,
+        perplexity(model.model.model, examples),
+    )
 
 
 # --- results --------------------------------------------------------------------------------------------
@@ -197,10 +244,18 @@ def _tell(
     *,
     as_json: bool,
 ) -> None:
-    compared = comparison.compare(found.rows, other.rows, CAPTION_METRICS) if other is not None else None
+    compared = (
+        comparison.compare(found.rows, other.rows, CAPTION_METRICS) if other is not None else None
+    )
     counts = {"images": len(gold), "references": sum(map(len, gold.captions))}
     if as_json:
-        told: dict[str, Any] = {"command": "evaluate", "softq": softq.__version__, **facts, **counts, **found.overall}
+        told: dict[str, Any] = {
+            "command": "evaluate",
+            "softq": softq.__version__,
+            **facts,
+            **counts,
+            **found.overall,
+        }
         told |= {"agreement": found.agreement, "perplexity": found.perplexity}
         if compared is not None:
             told["against"] = comparison.as_json(compared, str(names[1]))
@@ -212,7 +267,9 @@ def _tell(
     console.print(heading, markup=False, highlight=False, soft_wrap=True)
     _show(found, console)
     if compared is not None:
-        comparison.show_difference(found.overall, compared, _TITLES, str(names[0]), str(names[1]), console)
+        comparison.show_difference(
+            found.overall, compared, _TITLES, str(names[0]), str(names[1]), console
+        )
 
 
 def _show(found: CaptionScores, console: Console) -> None:

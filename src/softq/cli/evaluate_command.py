@@ -43,11 +43,15 @@ from softq.errors import DataError, OutputError
 from softq.formats.conll import Sentence, find_scheme, read_conll
 from softq.formats.conllu import is_conllu
 from softq.formats.tags import Scheme, spans
+from softq.lab.tasks.ner_data import check_tags, transform
 from softq.metrics import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
-from softq.tasks.ner_data import check_tags, transform
 
 _AT_A_TIME = 2000  # sentences
-_TITLES = {"f1": "F1", "token_accuracy": "token accuracy", "exact_match": "exact match"}  # those not called by their name
+_TITLES = {
+    "f1": "F1",
+    "token_accuracy": "token accuracy",
+    "exact_match": "exact match",
+}  # those not called by their name
 
 
 class Gold(NamedTuple):
@@ -91,10 +95,14 @@ def evaluate(
     against: Annotated[
         Path | None,
         typer.Option(
-            metavar="MODEL", help="A second model on the same file, or a second file of text: the difference, with an interval and its p."
+            metavar="MODEL",
+            help="A second model on the same file, or a second file of text: the difference, with an interval and its p.",
         ),
     ] = None,
-    scheme: Annotated[SchemeName | None, typer.Option(help="Tag scheme of the file; found by looking if not given.")] = None,
+    scheme: Annotated[
+        SchemeName | None,
+        typer.Option(help="Tag scheme of the file; found by looking if not given."),
+    ] = None,
     decoding: DecodingOption = None,
     method: MethodOption = None,
     beam: BeamOption = None,
@@ -106,7 +114,9 @@ def evaluate(
     tokenizer: TokenizerOption = None,
     features: FeaturesOption = None,
     split: SplitOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Score a model, or anybody's predictions, on a file that says what is right.
 
@@ -166,67 +176,100 @@ def evaluate(
         searching = Searching(method, beam, samples, reward, seed)
         of_labels = scheme is not None or decoding is not None
         if tokenizer is not None and (predictions is None or model is None):
-            raise DataError("--tokenizer is of lines of text, as in softq evaluate --predictions HYPOTHESES REFERENCES: leave it out")
+            raise DataError(
+                "--tokenizer is of lines of text, as in softq evaluate --predictions HYPOTHESES REFERENCES: leave it out"
+            )
         if predictions is not None:
             searching.refuse_for(predictions)
             if features is not None:
-                raise DataError("--features is for captioners, and --predictions asks no model: leave it out")
+                raise DataError(
+                    "--features is for captioners, and --predictions asks no model: leave it out"
+                )
             if model is None or not is_captions(model):
                 _refuse_split(split, model or predictions)
         if predictions is not None and is_conllu(predictions):
-            if model is None or any(given is not None for given in (file, against, scheme, decoding)):
+            if model is None or any(
+                given is not None for given in (file, against, scheme, decoding)
+            ):
                 raise DataError(
                     f"{predictions} holds trees: expected the file of the true ones and nothing else, as in softq evaluate --predictions "
                     "SYSTEM.conllu GOLD.conllu"
                 )
             evaluate_trees(predictions, model, as_json=as_json)
             return
-        if predictions is not None and model is not None and not of_labels and not (model.is_dir() or model.suffix == ".safetensors"):
+        if (
+            predictions is not None
+            and model is not None
+            and not of_labels
+            and not (model.is_dir() or model.suffix == ".safetensors")
+        ):
             if is_captions(model):
                 if files:
-                    raise DataError(f"{model} holds captions: expected one such file, got {len(files) + 1}")
+                    raise DataError(
+                        f"{model} holds captions: expected one such file, got {len(files) + 1}"
+                    )
                 evaluate_captions(predictions, model, split, against, tokenizer, as_json=as_json)
                 return
             evaluate_text(predictions, [model, *files], against, tokenizer, as_json=as_json)
             return
         if predictions is not None:
             if model is not None or against is not None or decoding is not None:
-                raise DataError("--predictions FILE stands alone: no model is asked, so leave out MODEL, --against and --decoding")
+                raise DataError(
+                    "--predictions FILE stands alone: no model is asked, so leave out MODEL, --against and --decoding"
+                )
             gold, found = _score_columns(predictions, named)
         else:
             if model is None or file is None:
-                raise DataError("expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE")
+                raise DataError(
+                    "expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE"
+                )
             if is_lm(model):
                 if of_labels or features is not None or split is not None:
-                    raise DataError(f"{model} is a model of Transformers: leave out --scheme, --decoding, --features and --split")
-                evaluate_lm(model, files, against, searching, batch_size, against_method, as_json=as_json)
+                    raise DataError(
+                        f"{model} is a model of Transformers: leave out --scheme, --decoding, --features and --split"
+                    )
+                evaluate_lm(
+                    model, files, against, searching, batch_size, against_method, as_json=as_json
+                )
                 return
             if batch_size is not None or against_method is not None:
-                raise DataError(f"--batch-size and --against-method are for models of Transformers, and {model} is none: leave them out")
+                raise DataError(
+                    f"--batch-size and --against-method are for models of Transformers, and {model} is none: leave them out"
+                )
             if is_captioner(model):
                 if of_labels:
-                    raise DataError(f"--scheme and --decoding are of labels and trees, and {model} is a captioner: leave them out")
+                    raise DataError(
+                        f"--scheme and --decoding are of labels and trees, and {model} is a captioner: leave them out"
+                    )
                 if len(files) > 1:
                     raise DataError(f"{model} is scored on one file of captions, got {len(files)}")
-                evaluate_captioner(model, file, features, split, against, searching, as_json=as_json)
+                evaluate_captioner(
+                    model, file, features, split, against, searching, as_json=as_json
+                )
                 return
             if features is not None:
                 raise DataError(f"--features is for captioners, and {model} is none: leave it out")
             _refuse_split(split, model)
             if is_translator(model):
                 if of_labels:
-                    raise DataError(f"--scheme and --decoding are of labels and trees, and {model} is a translator: leave them out")
+                    raise DataError(
+                        f"--scheme and --decoding are of labels and trees, and {model} is a translator: leave them out"
+                    )
                 evaluate_translator(model, files, against, searching, as_json=as_json)
                 return
             searching.refuse_for(model)
             if len(files) > 1:
-                raise DataError(f"{model} is scored on one file, got {len(files)}; several files belong together for translators alone")
+                raise DataError(
+                    f"{model} is scored on one file, got {len(files)}; several files belong together for translators alone"
+                )
             if is_parser(model):
                 if scheme is not None:
                     raise DataError(f"--scheme is of labels, and {model} is a parser: leave it out")
                 evaluate_parser(model, file, against, decoding, as_json=as_json)
                 return
-            taggers = [FileTagger.load(path, decoding) for path in (model, against) if path is not None]
+            taggers = [
+                FileTagger.load(path, decoding) for path in (model, against) if path is not None
+            ]
             gold = _read_gold(file, named, taggers[0].file_scheme)
             found, *others = (_score_model(tagger, gold) for tagger in taggers)
     scores = SpanScores.of(found)
@@ -237,12 +280,16 @@ def evaluate(
     console = results_console()
     _show(gold, scores, console)
     if compared is not None:
-        comparison.show_difference(vars(scores), compared, _TITLES, f"{model}", f"{against}", console)
+        comparison.show_difference(
+            vars(scores), compared, _TITLES, f"{model}", f"{against}", console
+        )
 
 
 def _refuse_split(split: SplitName | None, path: Path) -> None:
     if split is not None:
-        raise DataError(f"--split is for captions in Karpathy's JSON, and {path} has nothing to do with them: leave it out")
+        raise DataError(
+            f"--split is for captions in Karpathy's JSON, and {path} has nothing to do with them: leave it out"
+        )
 
 
 def _score_columns(path: Path, named: Scheme | None) -> tuple[Gold, SpanStatistics]:
@@ -250,9 +297,14 @@ def _score_columns(path: Path, named: Scheme | None) -> tuple[Gold, SpanStatisti
     sentences = _read(path)
     for sentence in sentences:
         if not sentence.extra:
-            raise DataError(f"{path}, line {sentence.line}: expected a token, its true label and the predicted one, got 2 columns")
+            raise DataError(
+                f"{path}, line {sentence.line}: expected a token, its true label and the predicted one, got 2 columns"
+            )
     predicted = [sentence.labels[0] for sentence in sentences]
-    true = [dataclasses.replace(sentence, labels=sentence.extra[-1:], extra=sentence.extra[:-1]) for sentence in sentences]
+    true = [
+        dataclasses.replace(sentence, labels=sentence.extra[-1:], extra=sentence.extra[:-1])
+        for sentence in sentences
+    ]
     scheme = named or find_scheme(true) or find_scheme(sentences) or "bio"
     for labelled in (sentences, true):
         check_tags(path, labelled, scheme)
@@ -272,7 +324,9 @@ def _read_gold(path: Path, named: Scheme | None, usual: Scheme | None) -> Gold:
 def _read(path: Path, named: Scheme | None = None) -> list[Sentence]:
     sentences = read_conll(path, scheme=named).sentences
     if sentences[0].annotators:
-        raise DataError(f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of annotators")
+        raise DataError(
+            f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of annotators"
+        )
     return sentences
 
 
@@ -281,24 +335,42 @@ def _score_model(tagger: FileTagger, gold: Gold) -> SpanStatistics:
         spans(tagger.tagger.labels, tagger.trained_scheme or gold.scheme)
     except OutputError:
         labels = ", ".join(tagger.tagger.labels[:5])
-        raise DataError(f"expected a model of entities, whose labels are such as B-PER and O ({gold.scheme}), got {labels}") from None
+        raise DataError(
+            f"expected a model of entities, whose labels are such as B-PER and O ({gold.scheme}), got {labels}"
+        ) from None
     predicted: list[Sequence[str]] = []
     with progress_bars() as watch:
         watcher = watch(str(gold.path), unit="sentences")
         watcher.begin(len(gold.sentences), 0)
         for first in range(0, len(gold.sentences), _AT_A_TIME):
             some = gold.sentences[first : first + _AT_A_TIME]
-            own = tagger.tagger.decode(transform(tagger.index, some, tagger.pos, str(gold.path)), tagger.decoding)
+            own = tagger.tagger.decode(
+                transform(tagger.index, some, tagger.pos, str(gold.path)), tagger.decoding
+            )
             predicted += tagger.labels(own, gold.scheme)
             watcher.advance(len(some), "")
     return span_statistics(gold.labels, predicted, gold.scheme)
 
 
 def _as_json(
-    gold: Gold, scores: SpanScores, compared: comparison.Compared | None, model: Path | None, against: Path | None
+    gold: Gold,
+    scores: SpanScores,
+    compared: comparison.Compared | None,
+    model: Path | None,
+    against: Path | None,
 ) -> dict[str, Any]:
-    facts: dict[str, Any] = {"command": "evaluate", "softq": softq.__version__, "model": model and str(model), "file": str(gold.path)}
-    facts |= {"scheme": gold.scheme, "sentences": len(gold.labels), "tokens": sum(map(len, gold.labels)), **dataclasses.asdict(scores)}
+    facts: dict[str, Any] = {
+        "command": "evaluate",
+        "softq": softq.__version__,
+        "model": model and str(model),
+        "file": str(gold.path),
+    }
+    facts |= {
+        "scheme": gold.scheme,
+        "sentences": len(gold.labels),
+        "tokens": sum(map(len, gold.labels)),
+        **dataclasses.asdict(scores),
+    }
     facts["kinds"] = {kind: row._asdict() for kind, row in scores.kinds.items()}
     if compared is not None:
         facts["against"] = comparison.as_json(compared, str(against))
@@ -311,12 +383,29 @@ def _show(gold: Gold, scores: SpanScores, console: Console) -> None:
     for title in ("precision", "recall", "F1", "predicted", "true"):
         table.add_column(title, justify="right")
     for kind, row in scores.kinds.items():
-        table.add_row(escape(kind), *(f"{value:.4f}" for value in row[:3]), *(f"{count:,}" for count in row[3:]))
+        table.add_row(
+            escape(kind),
+            *(f"{value:.4f}" for value in row[:3]),
+            *(f"{count:,}" for count in row[3:]),
+        )
     table.add_section()
-    totals = (sum(row.predicted for row in scores.kinds.values()), sum(row.gold for row in scores.kinds.values()))
+    totals = (
+        sum(row.predicted for row in scores.kinds.values()),
+        sum(row.gold for row in scores.kinds.values()),
+    )
     overall = (scores.precision, scores.recall, scores.f1)
-    table.add_row("all", *(f"{value:.4f}" for value in overall), *(f"{count:,}" for count in totals))
+    table.add_row(
+        "all", *(f"{value:.4f}" for value in overall), *(f"{count:,}" for count in totals)
+    )
     tokens = sum(map(len, gold.labels))
-    console.print(f"{gold.path}: {len(gold.labels):,} sentences, {tokens:,} tokens", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{gold.path}: {len(gold.labels):,} sentences, {tokens:,} tokens",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(table)
-    console.print(f"token accuracy {scores.token_accuracy:.4f}, exact match {scores.exact_match:.4f}", highlight=False)
+    console.print(
+        f"token accuracy {scores.token_accuracy:.4f}, exact match {scores.exact_match:.4f}",
+        highlight=False,
+    )

@@ -24,10 +24,10 @@ from softq.errors import DataError, DependencyError
 from softq.formats.bitext import Bitext, read_bitext
 from softq.formats.text import read_lines
 from softq.formats.tokens import tokenize, without_marks
+from softq.lab.tasks.lm_data import is_jsonl, read_rows
 from softq.metrics import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, translation_statistics
 from softq.neural.examples import Examples
 from softq.neural.perplexity import perplexity
-from softq.tasks.lm_data import is_jsonl, read_rows
 
 _AT_A_TIME = 1000  # sentences
 _TITLES = {
@@ -85,7 +85,9 @@ class TextScores:
         perplexity: float | None = None,
     ) -> TextScores:
         """Judge translations, as words and as text, by references as text, of which ``plain`` makes words."""
-        rows = translation_statistics(words, [[plain(text) for text in several] for several in references])
+        rows = translation_statistics(
+            words, [[plain(text) for text in several] for several in references]
+        )
         overall = {name: float(metric(rows.sum(0))) for name, metric in TRANSLATION_METRICS.items()}
         try:
             sacre = sacre_bleu(texts, references)
@@ -94,7 +96,9 @@ class TextScores:
         return cls(rows, overall, sacre, perplexity)
 
 
-def evaluate_translator(model: Path, files: Sequence[Path], against: Path | None, searching: Searching, *, as_json: bool) -> None:
+def evaluate_translator(
+    model: Path, files: Sequence[Path], against: Path | None, searching: Searching, *, as_json: bool
+) -> None:
     """Score a translator on sentences with references, and a second one beside it."""
     models = [FileTranslator.load(path, searching) for path in (model, against) if path is not None]
     gold = read_bitext(*files)
@@ -107,23 +111,50 @@ def evaluate_translator(model: Path, files: Sequence[Path], against: Path | None
     )
     found, *others = (_score_model(one, gold) for one in models)
     facts = {"model": str(model), "files": list(map(str, files)), "decoding": models[0].decoding}
-    _tell(found, others[0] if others else None, gold.references, facts, (model, against), as_json=as_json)
+    _tell(
+        found,
+        others[0] if others else None,
+        gold.references,
+        facts,
+        (model, against),
+        as_json=as_json,
+    )
 
 
 def evaluate_text(
-    predictions: Path, files: Sequence[Path], against: Path | None, tokenizer: TokenizerName | None, *, as_json: bool
+    predictions: Path,
+    files: Sequence[Path],
+    against: Path | None,
+    tokenizer: TokenizerName | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Score lines of text by lines of one or several files of references, and other lines beside them."""
     references = _read_references(files, predictions)
-    plain: PlainWords = str.split if tokenizer is TokenizerName.space else lambda text: without_marks(tokenize(text))
+    plain: PlainWords = (
+        str.split
+        if tokenizer is TokenizerName.space
+        else lambda text: without_marks(tokenize(text))
+    )
     scored = []
     for path in (predictions, against):
         if path is not None:
             texts = _read_predictions(path, files[0], len(references))
-            scored.append(TextScores.of([guessed_words(text, plain) for text in texts], texts, references, plain))
+            scored.append(
+                TextScores.of(
+                    [guessed_words(text, plain) for text in texts], texts, references, plain
+                )
+            )
     found, *others = scored
     facts = {"model": None, "files": list(map(str, files)), "predictions": str(predictions)}
-    _tell(found, others[0] if others else None, references, facts, (predictions, against), as_json=as_json)
+    _tell(
+        found,
+        others[0] if others else None,
+        references,
+        facts,
+        (predictions, against),
+        as_json=as_json,
+    )
 
 
 def guessed_words(text: str, plain: PlainWords) -> list[str]:
@@ -140,9 +171,13 @@ def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]
             columns.append([row["references"] for row in read_rows(path)])
             continue
         lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
-        empty = next((number for number, several in enumerate(lines, start=1) if not all(several)), None)
+        empty = next(
+            (number for number, several in enumerate(lines, start=1) if not all(several)), None
+        )
         if empty is not None:
-            raise DataError(f"{path}, line {empty}: expected a reference for a line of {predictions}, got an empty one")
+            raise DataError(
+                f"{path}, line {empty}: expected a reference for a line of {predictions}, got an empty one"
+            )
         columns.append(lines)
     if not columns[0]:
         raise DataError(f"{files[0]} is empty: expected a reference per line")
@@ -157,7 +192,9 @@ def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]
 def _read_predictions(path: Path, first: Path, count: int) -> list[str]:
     texts = [line.strip() for line in read_lines(path)]
     if len(texts) != count:
-        raise DataError(f"expected files whose lines belong together, got {path} with {len(texts)} lines and {first} with {count}")
+        raise DataError(
+            f"expected files whose lines belong together, got {path} with {len(texts)} lines and {first} with {count}"
+        )
     return texts
 
 
@@ -173,8 +210,17 @@ def _score_model(model: FileTranslator, gold: Bitext) -> TextScores:
     words, texts = [one.words for one in found], [one.text for one in found]
     translator = model.model
     sources = [translator.source.encode(text) for text in gold.sources]
-    examples = Examples(sources, [[translator.target.encode(text) for text in several] for several in gold.references])
-    return TextScores.of(words, texts, gold.references, translator.target.plain, perplexity(translator.model, examples))
+    examples = Examples(
+        sources,
+        [[translator.target.encode(text) for text in several] for several in gold.references],
+    )
+    return TextScores.of(
+        words,
+        texts,
+        gold.references,
+        translator.target.plain,
+        perplexity(translator.model, examples),
+    )
 
 
 def _tell(
@@ -186,13 +232,25 @@ def _tell(
     *,
     as_json: bool,
 ) -> None:
-    compared = comparison.compare(found.rows, other.rows, TRANSLATION_METRICS) if other is not None else None
+    compared = (
+        comparison.compare(found.rows, other.rows, TRANSLATION_METRICS)
+        if other is not None
+        else None
+    )
     counts = {"sentences": len(references), "references": sum(map(len, references))}
     if as_json:
-        told: dict[str, Any] = {"command": "evaluate", "softq": softq.__version__, **facts, **counts, **found.overall}
+        told: dict[str, Any] = {
+            "command": "evaluate",
+            "softq": softq.__version__,
+            **facts,
+            **counts,
+            **found.overall,
+        }
         told |= {"perplexity": found.perplexity, "sacrebleu": _as_json(found.sacre)}
         if compared is not None and other is not None:
-            told["against"] = comparison.as_json(compared, str(names[1])) | {"sacrebleu": _as_json(other.sacre)}
+            told["against"] = comparison.as_json(compared, str(names[1])) | {
+                "sacrebleu": _as_json(other.sacre)
+            }
         typer.echo(json.dumps(told))
         return
     console = results_console()
@@ -200,9 +258,16 @@ def _tell(
     console.print(heading, markup=False, highlight=False, soft_wrap=True)
     _show(found, console)
     if compared is not None:
-        comparison.show_difference(found.overall, compared, _TITLES, str(names[0]), str(names[1]), console)
+        comparison.show_difference(
+            found.overall, compared, _TITLES, str(names[0]), str(names[1]), console
+        )
         if other is not None and other.sacre is not None:
-            console.print(f"sacreBLEU of {names[1]}: {other.sacre.score:.2f}", markup=False, highlight=False, soft_wrap=True)
+            console.print(
+                f"sacreBLEU of {names[1]}: {other.sacre.score:.2f}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def _as_json(sacre: SacreBLEU | None) -> dict[str, Any] | None:
@@ -220,5 +285,9 @@ def _show(found: TextScores, console: Console) -> None:
     if found.sacre is not None:
         table.add_row("sacreBLEU (0 to 100)", f"{found.sacre.score:.2f}")
     console.print(table)
-    told = "sacreBLEU is not installed: pip install 'softq[translation]'" if found.sacre is None else f"sacreBLEU {found.sacre.signature}"
+    told = (
+        "sacreBLEU is not installed: pip install 'softq[translation]'"
+        if found.sacre is None
+        else f"sacreBLEU {found.sacre.signature}"
+    )
     console.print(told, markup=False, highlight=False, soft_wrap=True)

@@ -69,7 +69,12 @@ class TreeScores:
     sentence_lengths: dict[str, dict[str, float]]
 
     @classmethod
-    def of(cls, gold: Sequence[TreeSentence], heads: Sequence[Sequence[int]], relations: Sequence[Sequence[str]] | None) -> TreeScores:
+    def of(
+        cls,
+        gold: Sequence[TreeSentence],
+        heads: Sequence[Sequence[int]],
+        relations: Sequence[Sequence[str]] | None,
+    ) -> TreeScores:
         """Judge heads and relations of the same words; None where one side has no relations."""
         rows = attachment_statistics(gold, heads, relations)
         true_heads = [head for sentence in gold for head in sentence.heads]
@@ -80,10 +85,21 @@ class TreeScores:
             true = [universal(name) for sentence in gold for name in sentence.relations]
             guessed = [universal(name) for names in relations for name in names]
             both = zip(true, guessed, true_heads, guessed_heads, strict=True)
-            attached = [name for name, guess, head, guessed_head in both if name == guess and head == guessed_head]
+            attached = [
+                name
+                for name, guess, head, guessed_head in both
+                if name == guess and head == guessed_head
+            ]
             by_relation = _by_class(true, guessed, attached, sorted({*true, *guessed}))
-        arcs = [[_arc_class(head, place) for head, place in zip(side, places, strict=True)] for side in (true_heads, guessed_heads)]
-        right = [kind for kind, head, guess in zip(arcs[0], true_heads, guessed_heads, strict=True) if head == guess]
+        arcs = [
+            [_arc_class(head, place) for head, place in zip(side, places, strict=True)]
+            for side in (true_heads, guessed_heads)
+        ]
+        right = [
+            kind
+            for kind, head, guess in zip(arcs[0], true_heads, guessed_heads, strict=True)
+            if head == guess
+        ]
         overall = {name: float(metric(rows.sum(0))) for name, metric in ATTACHMENT_METRICS.items()}
         by_arc = _by_class(arcs[0], arcs[1], right, (_ROOT, *_classes(_ARC_LENGTHS)))
         return cls(rows, overall, by_relation, by_arc, _by_length(gold, rows))
@@ -97,7 +113,13 @@ def _classes(ends: tuple[int, ...]) -> tuple[str, ...]:
     ('1', '2', '3-5', '6+')
     """
     starts = (1, *(end + 1 for end in ends))
-    return (*(f"{start}" if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=False)), f"{starts[-1]}+")
+    return (
+        *(
+            f"{start}" if start == end else f"{start}-{end}"
+            for start, end in zip(starts, ends, strict=False)
+        ),
+        f"{starts[-1]}+",
+    )
 
 
 def _class_of(number: int, ends: tuple[int, ...]) -> str:
@@ -109,7 +131,10 @@ def _arc_class(head: int, dependent: int) -> str:
 
 
 def _by_class(
-    true: Iterable[Hashable], guessed: Iterable[Hashable], right: Iterable[Hashable], names: Sequence[str]
+    true: Iterable[Hashable],
+    guessed: Iterable[Hashable],
+    right: Iterable[Hashable],
+    names: Sequence[str],
 ) -> dict[str, KindScores]:
     """Scores of each class that occurs, from the classes of gold arcs, of predicted ones, and of those that are both."""
     gold, predicted, both = Counter(true), Counter(guessed), Counter(right)
@@ -129,17 +154,24 @@ def _by_length(gold: Sequence[TreeSentence], rows: Tensor) -> dict[str, dict[str
         members = [number for number, kind in enumerate(kinds) if kind == name]
         if members:
             sums = rows[members].sum(0)
-            scores = {metric: float(ATTACHMENT_METRICS[metric](sums)) for metric in ("uas", "las", "exact_match")}
+            scores = {
+                metric: float(ATTACHMENT_METRICS[metric](sums))
+                for metric in ("uas", "las", "exact_match")
+            }
             found[name] = {"sentences": len(members), "words": int(sums[0]), **scores}
     return found
 
 
-def evaluate_parser(model: Path, file: Path, against: Path | None, decoding: DecodingName | None, *, as_json: bool) -> None:
+def evaluate_parser(
+    model: Path, file: Path, against: Path | None, decoding: DecodingName | None, *, as_json: bool
+) -> None:
     """Score a parser on a file of trees, and a second one beside it."""
     parsers = [FileParser.load(path, decoding) for path in (model, against) if path is not None]
     gold = _read_gold(file)
     found, *others = (_score_model(parser, gold, str(file)) for parser in parsers)
-    compared = comparison.compare(found.rows, others[0].rows, ATTACHMENT_METRICS) if others else None
+    compared = (
+        comparison.compare(found.rows, others[0].rows, ATTACHMENT_METRICS) if others else None
+    )
     if as_json:
         facts = _facts(gold, found, {"model": str(model), "file": str(file)})
         if compared is not None:
@@ -149,7 +181,9 @@ def evaluate_parser(model: Path, file: Path, against: Path | None, decoding: Dec
     console = results_console()
     _show(file, gold, found, console)
     if compared is not None:
-        comparison.show_difference(found.overall, compared, _TITLES, f"{model}", f"{against}", console)
+        comparison.show_difference(
+            found.overall, compared, _TITLES, f"{model}", f"{against}", console
+        )
 
 
 def evaluate_trees(predictions: Path, file: Path, *, as_json: bool) -> None:
@@ -180,7 +214,9 @@ def _read_gold(path: Path) -> list[TreeSentence]:
     sentences = read_conllu(path, trees=None)
     for sentence in sentences:
         if not sentence.heads:
-            raise DataError(f"{_place(path, sentence)}: expected a sentence with its tree, got _ as the HEAD of every word")
+            raise DataError(
+                f"{_place(path, sentence)}: expected a sentence with its tree, got _ as the HEAD of every word"
+            )
     bare = next((sentence for sentence in sentences if not sentence.relations), None)
     if bare is not None and _labelled(sentences):
         raise DataError(
@@ -209,7 +245,11 @@ def _score_model(model: FileParser, gold: list[TreeSentence], where: str) -> Tre
             found += model.parse(some)
             watcher.advance(len(some), "")
     labelled = _labelled(gold) and bool(model.parser.relations)
-    return TreeScores.of(gold, [parse.heads for parse in found], [parse.relations for parse in found] if labelled else None)
+    return TreeScores.of(
+        gold,
+        [parse.heads for parse in found],
+        [parse.relations for parse in found] if labelled else None,
+    )
 
 
 def _number(value: float) -> float | None:
@@ -217,22 +257,33 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _facts(gold: Sequence[TreeSentence], found: TreeScores, paths: dict[str, str | None]) -> dict[str, Any]:
+def _facts(
+    gold: Sequence[TreeSentence], found: TreeScores, paths: dict[str, str | None]
+) -> dict[str, Any]:
     facts: dict[str, Any] = {"command": "evaluate", "softq": softq.__version__, **paths}
     facts |= {"sentences": len(gold), "words": sum(len(sentence.forms) for sentence in gold)}
     facts |= {name: _number(score) for name, score in found.overall.items()}
     for name, table in (("relations", found.relations), ("arc_lengths", found.arc_lengths)):
         facts[name] = {kind: row._asdict() for kind, row in table.items()}
-    facts["sentence_lengths"] = {kind: {name: _number(x) for name, x in row.items()} for kind, row in found.sentence_lengths.items()}
+    facts["sentence_lengths"] = {
+        kind: {name: _number(x) for name, x in row.items()}
+        for kind, row in found.sentence_lengths.items()
+    }
     return facts
 
 
 def _aligned_facts(
-    gold: Sequence[TreeSentence], system: Sequence[TreeSentence], aligned: AlignedScores, paths: dict[str, str | None]
+    gold: Sequence[TreeSentence],
+    system: Sequence[TreeSentence],
+    aligned: AlignedScores,
+    paths: dict[str, str | None],
 ) -> dict[str, Any]:
     facts: dict[str, Any] = {"command": "evaluate", "softq": softq.__version__, **paths}
     facts |= {"sentences": len(gold), "words": sum(len(sentence.forms) for sentence in gold)}
-    facts |= {"predicted_sentences": len(system), "predicted_words": sum(len(sentence.forms) for sentence in system)}
+    facts |= {
+        "predicted_sentences": len(system),
+        "predicted_words": sum(len(sentence.forms) for sentence in system),
+    }
     scores = {name: getattr(aligned, name) for name in ("words", "uas", "las", "clas")}
     facts |= {name: scores[name] and scores[name].f1 for name in ("uas", "las", "clas")}
     facts["aligned"] = {name: row and row._asdict() for name, row in scores.items()}
@@ -253,17 +304,27 @@ def _table(*titles: str) -> Table:
 
 def _show(path: Path, gold: Sequence[TreeSentence], found: TreeScores, console: Console) -> None:
     words = sum(len(sentence.forms) for sentence in gold)
-    console.print(f"{path}: {len(gold):,} sentences, {words:,} words", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{path}: {len(gold):,} sentences, {words:,} words",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     table = _table("", "score")
     for name, score in found.overall.items():
         if not math.isnan(score):
             table.add_row(_TITLES[name], _shown(score))
     console.print(table)
-    for title, rows in (("head and relation, by relation", found.relations), ("head, by length of the arc", found.arc_lengths)):
+    for title, rows in (
+        ("head and relation, by relation", found.relations),
+        ("head, by length of the arc", found.arc_lengths),
+    ):
         if rows:
             table = _table(title, "precision", "recall", "F1", "predicted", "true")
             for kind, row in rows.items():
-                table.add_row(escape(kind), *map(_shown, row[:3]), *(f"{count:,}" for count in row[3:]))
+                table.add_row(
+                    escape(kind), *map(_shown, row[:3]), *(f"{count:,}" for count in row[3:])
+                )
             console.print(table)
     table = _table("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
     for kind, lengths in found.sentence_lengths.items():
@@ -273,11 +334,20 @@ def _show(path: Path, gold: Sequence[TreeSentence], found: TreeScores, console: 
 
 
 def _show_aligned(
-    gold: Sequence[TreeSentence], system: Sequence[TreeSentence], aligned: AlignedScores, paths: tuple[Path, Path], console: Console
+    gold: Sequence[TreeSentence],
+    system: Sequence[TreeSentence],
+    aligned: AlignedScores,
+    paths: tuple[Path, Path],
+    console: Console,
 ) -> None:
     for path, sentences in zip(paths, (gold, system), strict=True):
         words = sum(len(sentence.forms) for sentence in sentences)
-        console.print(f"{path}: {len(sentences):,} sentences, {words:,} words", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"{path}: {len(sentences):,} sentences, {words:,} words",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     table = _table("words differ: those that align", "precision", "recall", "F1")
     for name in ("words", "uas", "las", "clas"):
         row = getattr(aligned, name)

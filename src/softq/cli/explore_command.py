@@ -20,9 +20,16 @@ def explore(
             dir_okay=False,
         ),
     ] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on.  [default: any that is free]")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port to listen on.  [default: any that is free]"),
+    ] = None,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page in your browser, or only print its address.")
+        bool,
+        typer.Option(
+            "--browser/--no-browser",
+            help="Open the page in your browser, or only print its address.",
+        ),
     ] = True,
 ) -> None:
     """Explore what a temperature does to RAML and SQDML, on a page in your browser.
@@ -47,4 +54,9 @@ def explore(
     `softq theory --references FILE` prints the same curves as a table.
     """
     with one_line_errors(), contextlib.suppress(KeyboardInterrupt):
-        serve(references, port, lambda address: typer.echo(f"{address} (Ctrl-C ends it)"), open_browser=browser)
+        serve(
+            references,
+            port,
+            lambda address: typer.echo(f"{address} (Ctrl-C ends it)"),
+            open_browser=browser,
+        )

@@ -191,6 +191,8 @@ def guide(command: str, task: str) -> str:
             about.data,
             f"**Examples**\n\n```sh\n{getattr(about, command)}\n```",
             f"**Next.** {about.after} {about.page} tells all of it.",
-            _FLAGS_OF_EXPERIMENTS if command == "reproduce" else _FLAGS.format(task=task, command=command),
+            _FLAGS_OF_EXPERIMENTS
+            if command == "reproduce"
+            else _FLAGS.format(task=task, command=command),
         ]
     )

@@ -11,7 +11,7 @@ import typer
 from softq.errors import DataError
 from softq.formats.file_checks import in_one_line, notes_in, one_of, read_tensors, refusing
 from softq.lab.run import BEST
-from softq.sweep import RUNS, SWEEP
+from softq.lab.sweep import RUNS, SWEEP
 
 Known = TypeVar("Known", bound=str)
 
@@ -39,9 +39,13 @@ DecodingOption = Annotated[
 def find_model(path: Path) -> Path:
     """The file of a model: the best one of a run folder, or the file itself."""
     if (path / SWEEP).is_file():
-        raise DataError(f"{path} is a sweep of many models: name one of the run folders in {path / RUNS}")
+        raise DataError(
+            f"{path} is a sweep of many models: name one of the run folders in {path / RUNS}"
+        )
     if path.is_dir() and not (path / BEST).is_file():
-        raise DataError(f"{path} holds no model: expected {BEST} in it, which a run of softq train has after its first epoch")
+        raise DataError(
+            f"{path} holds no model: expected {BEST} in it, which a run of softq train has after its first epoch"
+        )
     return path / BEST if path.is_dir() else path
 
 
@@ -54,7 +58,9 @@ def model_format(path: Path) -> str:
         found = notes_in(read_tensors(file).tensors, "about", "model").get("format")
     except DataError as error:
         raise _no_model(path, str(error)) from None
-    if not isinstance(found, str) or not found.startswith((_TAGGER, _PARSER, _TRANSLATOR, _CAPTIONER)):
+    if not isinstance(found, str) or not found.startswith(
+        (_TAGGER, _PARSER, _TRANSLATOR, _CAPTIONER)
+    ):
         raise _no_model(path, f"its format is {in_one_line(repr(found))}")
     return found
 
@@ -83,11 +89,15 @@ def is_captioner(path: Path) -> bool:
     return model_format(path).startswith(_CAPTIONER)
 
 
-def choose_decoding(path: Path, asked: DecodingName | None, usual: Known, known: tuple[Known, ...], what: str) -> Known:
+def choose_decoding(
+    path: Path, asked: DecodingName | None, usual: Known, known: tuple[Known, ...], what: str
+) -> Known:
     """The decoding that is asked for, if this kind of model knows it, else the model's own."""
     if asked is None:
         with refusing(f"{path} is damaged"):
             return one_of("decoding", usual, known)  # type: ignore[no-any-return]
     if asked.value not in known:
-        raise DataError(f"{path} is a {what}, whose --decoding is {' or '.join(known)}, got {asked.value}")
+        raise DataError(
+            f"{path} is a {what}, whose --decoding is {' or '.join(known)}, got {asked.value}"
+        )
     return known[known.index(asked.value)]

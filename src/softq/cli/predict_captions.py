@@ -13,9 +13,9 @@ from softq.cli.predict_sentences import FileWriter, Searching
 from softq.errors import DataError
 from softq.formats.captions import Captions, Features, names_file, read_features
 from softq.formats.text import read_lines
+from softq.lab.training import Watcher, find_device
 from softq.neural.captioner import Captioner
 from softq.neural.search import Said
-from softq.train import Watcher, find_device
 
 _AT_A_TIME = 1000  # images
 _FEATURES = ".npy"
@@ -55,7 +55,9 @@ class _Pictured(NamedTuple):
     where: str
 
 
-def _read_all(model: FileCaptioner, files: Sequence[Path], watch: Callable[..., Watcher]) -> list[_Pictured]:
+def _read_all(
+    model: FileCaptioner, files: Sequence[Path], watch: Callable[..., Watcher]
+) -> list[_Pictured]:
     """Features of files (.npy), or of images and folders of images, all of them and checked before anything is said of one."""
     of_features = [path.suffix == _FEATURES for path in files]
     if all(of_features):
@@ -63,12 +65,16 @@ def _read_all(model: FileCaptioner, files: Sequence[Path], watch: Callable[..., 
         named = {one.names is not None for one in found}
         if len(named) > 1:
             lacking = next(one.where for one in found if one.names is None)
-            raise DataError(f"expected names of images beside all files of features or none, got no {names_file(Path(lacking))}")
+            raise DataError(
+                f"expected names of images beside all files of features or none, got no {names_file(Path(lacking))}"
+            )
         for one in found:
             model.check(one.features.shape[1], one.where)
         return found
     if any(of_features):
-        raise DataError(f"expected files of features ({_FEATURES}) or images, got both: caption them one after the other")
+        raise DataError(
+            f"expected files of features ({_FEATURES}) or images, got both: caption them one after the other"
+        )
     if files == [Path("-")]:
         raise DataError(
             f"{model.path} is a captioner, which reads no text: name a file of features ({_FEATURES}), images, or a folder of them"
@@ -77,8 +83,16 @@ def _read_all(model: FileCaptioner, files: Sequence[Path], watch: Callable[..., 
 
 
 def _read_table(path: Path) -> _Pictured:
-    names = [line.strip() for line in read_lines(names_file(path))] if names_file(path).exists() else None
-    called = names if names is not None else [f"row {number}" for number in range(1, _count_rows(path) + 1)]
+    names = (
+        [line.strip() for line in read_lines(names_file(path))]
+        if names_file(path).exists()
+        else None
+    )
+    called = (
+        names
+        if names is not None
+        else [f"row {number}" for number in range(1, _count_rows(path) + 1)]
+    )
     return _Pictured(read_features(path, Captions(called, [[] for _ in called])), names, str(path))
 
 
@@ -90,7 +104,9 @@ def _count_rows(path: Path) -> int:
         return 0
 
 
-def _encode(model: FileCaptioner, files: Sequence[Path], watch: Callable[..., Watcher]) -> _Pictured:
+def _encode(
+    model: FileCaptioner, files: Sequence[Path], watch: Callable[..., Watcher]
+) -> _Pictured:
     """Features by the encoder that the captioner learnt from."""
     name = model.model.encoder
     if not name:
@@ -105,7 +121,9 @@ def _encode(model: FileCaptioner, files: Sequence[Path], watch: Callable[..., Wa
     model.check(encoder.features, name)
     progress = progress_of_images(watch("encoding", unit="images"), len(images))
     progress(0)
-    return _Pictured(encode(list(images.values()), encoder, progress=progress), list(images), "images")
+    return _Pictured(
+        encode(list(images.values()), encoder, progress=progress), list(images), "images"
+    )
 
 
 def write_captions(

@@ -53,9 +53,9 @@ from softq.formats.chunks import Chunk, read_chunks, read_plain_chunks
 from softq.formats.file_checks import one_of, refusing
 from softq.formats.tags import Scheme, convert
 from softq.formats.text import unpacked
+from softq.lab.training import Silence, Watcher
 from softq.linear.features import FeatureMatrix, TemplateIndex
 from softq.linear.tagging import Decoding, Tagger
-from softq.train import Silence, Watcher
 
 STDIN = Path("-")
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
@@ -63,7 +63,8 @@ _LABEL = re.compile(r"O|[BIES]-.+")
 
 
 ModelArgument = typer.Argument(
-    metavar="MODEL", help="A run folder of `softq train` (ner, parsing, translation, captioning, lm), or a model's file."
+    metavar="MODEL",
+    help="A run folder of `softq train` (ner, parsing, translation, captioning, lm), or a model's file.",
 )
 
 
@@ -93,22 +94,35 @@ class FileTagger:
         """The best model of a run folder, or that of a file."""
         tagger, notes = Tagger.load(find_model(path))
         if not isinstance(tagger.index, TemplateIndex):
-            raise DataError(f"{path} was trained on features that a program made: expected a tagger that finds its own features in words")
+            raise DataError(
+                f"{path} was trained on features that a program made: expected a tagger that finds its own features in words"
+            )
         schemes = (None, *get_args(Scheme))
         with refusing(f"{path} is damaged"):
             scheme = one_of("file_scheme", notes.get("file_scheme", tagger.scheme), schemes)
             trained = one_of("trained_scheme", notes.get("trained_scheme", scheme), schemes)
             # a file of CRFTagger.save notes other things: its options, and whether tokens are pairs, of which the second is a part of speech
-            usual: Decoding = notes.get("decoding") or notes.get("parameters", {}).get("decoding", "viterbi")
-            pos = check_count("pos", notes.get("pos", 2 if notes.get("kind") == "pairs" else 0), DataError, least=0)
+            usual: Decoding = notes.get("decoding") or notes.get("parameters", {}).get(
+                "decoding", "viterbi"
+            )
+            pos = check_count(
+                "pos",
+                notes.get("pos", 2 if notes.get("kind") == "pairs" else 0),
+                DataError,
+                least=0,
+            )
         chosen = choose_decoding(path, decoding, usual, get_args(Decoding), "tagger")
         return cls(tagger, tagger.index, scheme, trained, chosen, pos)
 
-    def features(self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None) -> FeatureMatrix:
+    def features(
+        self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None
+    ) -> FeatureMatrix:
         """Features of sentences."""
         return self.index.transform(tokens, None if pos is None else {"pos": pos})
 
-    def labels(self, own: Sequence[Sequence[str]], scheme: Scheme | None) -> Sequence[Sequence[str]]:
+    def labels(
+        self, own: Sequence[Sequence[str]], scheme: Scheme | None
+    ) -> Sequence[Sequence[str]]:
         """The tagger's own labels, written in another scheme."""
         if self.trained_scheme is None or scheme is None or self.trained_scheme == scheme:
             return own
@@ -126,7 +140,12 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="The files are running text: a sentence per line, words by spaces.")] = False,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain", help="The files are running text: a sentence per line, words by spaces."
+        ),
+    ] = False,
     decoding: DecodingOption = None,
     probabilities: Annotated[
         bool,
@@ -146,9 +165,15 @@ def predict(
     length_penalty: LengthPenaltyOption = None,
     batch_size: BatchSizeOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="File for the result, packed if it ends in .gz or .xz.  [default: standard output]", dir_okay=False)
+        Path | None,
+        typer.Option(
+            help="File for the result, packed if it ends in .gz or .xz.  [default: standard output]",
+            dir_okay=False,
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
 ) -> None:
     """Use a model: label words, parse or translate sentences, caption images.
 
@@ -191,12 +216,16 @@ def predict(
     """
     with one_line_errors():
         files = files or [STDIN]
-        searching = Searching(method, beam, samples, reward, seed, temperature, top_p, length_penalty)
+        searching = Searching(
+            method, beam, samples, reward, seed, temperature, top_p, length_penalty
+        )
         predictor: FileTagger | FileParser | FileTranslator | FileCaptioner | FileLm
         write: Callable[..., dict[str, int]]
         of_transformers = is_lm(model)
         if batch_size is not None and not of_transformers:
-            raise DataError(f"--batch-size is for models of Transformers, and {model} is none: leave it out")
+            raise DataError(
+                f"--batch-size is for models of Transformers, and {model} is none: leave it out"
+            )
         if of_transformers:
             if plain or decoding is not None or probabilities:
                 raise DataError(
@@ -206,7 +235,9 @@ def predict(
             write = partial(_work_through, files, written(predictor))
         elif is_captioner(model):
             if plain or decoding is not None:
-                raise DataError(f"{model} is a captioner, which has --method and reads no text: leave out --plain and --decoding")
+                raise DataError(
+                    f"{model} is a captioner, which has --method and reads no text: leave out --plain and --decoding"
+                )
             predictor = FileCaptioner.load(model, searching)
             write = partial(write_captions, predictor, files, probabilities=probabilities)
         elif is_translator(model):
@@ -215,30 +246,68 @@ def predict(
                     f"{model} is a translator, which has --method and takes running text as it is: leave out --plain and --decoding"
                 )
             predictor = FileTranslator.load(model, searching)
-            write = partial(_work_through, files, translated(predictor, probabilities=probabilities))
+            write = partial(
+                _work_through, files, translated(predictor, probabilities=probabilities)
+            )
         else:
             searching.refuse_for(model)
             if is_parser(model):
                 predictor = FileParser.load(model, decoding)
-                write = partial(_work_through, files, parsed(predictor, files, plain=plain, probabilities=probabilities))
+                write = partial(
+                    _work_through,
+                    files,
+                    parsed(predictor, files, plain=plain, probabilities=probabilities),
+                )
             else:
                 predictor = FileTagger.load(model, decoding)
-                write = partial(_work_through, files, _tagged(predictor, model, plain=plain, probabilities=probabilities))
+                write = partial(
+                    _work_through,
+                    files,
+                    _tagged(predictor, model, plain=plain, probabilities=probabilities),
+                )
         began = time.perf_counter()
         # a bar would mix with labels on the same screen
-        bars = nullcontext(lambda *_, **__: Silence()) if out is None and sys.stdout.isatty() else progress_bars()
+        bars = (
+            nullcontext(lambda *_, **__: Silence())
+            if out is None and sys.stdout.isatty()
+            else progress_bars()
+        )
         with bars as watch, _opened_for_writing(out) as target:
             counts = write(target, watch, at_once=out is None)
         seconds = time.perf_counter() - began
         rate = counts["tokens"] / seconds
         if as_json:
-            facts = {"command": "predict", "softq": softq.__version__, "model": str(model), "decoding": predictor.decoding}
-            typer.echo(json.dumps({**facts, **counts, "seconds": seconds, "tokens_per_second": rate, "out": out and str(out)}))
+            facts = {
+                "command": "predict",
+                "softq": softq.__version__,
+                "model": str(model),
+                "decoding": predictor.decoding,
+            }
+            typer.echo(
+                json.dumps(
+                    {
+                        **facts,
+                        **counts,
+                        "seconds": seconds,
+                        "tokens_per_second": rate,
+                        "out": out and str(out),
+                    }
+                )
+            )
         elif out is not None:
-            typer.echo(f"{out}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, {rate:,.0f} tokens/s")
+            typer.echo(
+                f"{out}: {counts['sentences']:,} sentences, {counts['tokens']:,} tokens, {rate:,.0f} tokens/s"
+            )
 
 
-def _work_through(files: Sequence[Path], make: Parts, target: IO[bytes], watch: Callable[..., Watcher], *, at_once: bool) -> dict[str, int]:
+def _work_through(
+    files: Sequence[Path],
+    make: Parts,
+    target: IO[bytes],
+    watch: Callable[..., Watcher],
+    *,
+    at_once: bool,
+) -> dict[str, int]:
     """Write what is made of files, each part at once where somebody may be waiting for it; how much it was."""
     counts = {"files": len(files), "sentences": 0, "tokens": 0}
     for path in files:
@@ -262,14 +331,22 @@ def _work_through(files: Sequence[Path], make: Parts, target: IO[bytes], watch: 
 def _tagged(tagger: FileTagger, model: Path, *, plain: bool, probabilities: bool) -> Parts:
     """Files with their labels; ``plain`` ones are running text."""
     if plain and tagger.pos:
-        raise DataError(f"{model} needs parts of speech (column {tagger.pos}), and running text has none: give column files")
+        raise DataError(
+            f"{model} needs parts of speech (column {tagger.pos}), and running text has none: give column files"
+        )
     separators: dict[str, str] = {}  # the first file that has each
 
     def parts(file: IO[bytes], where: str) -> Iterator[Part]:
         for chunk in (read_plain_chunks if plain else read_chunks)(file, where):
-            if chunk.blocks and separators.setdefault(chunk.separator, where) == where and len(separators) > 1:
+            if (
+                chunk.blocks
+                and separators.setdefault(chunk.separator, where) == where
+                and len(separators) > 1
+            ):
                 other = next(iter(separators.values()))
-                raise DataError(f"{where} and {other} separate columns differently, tabs and spaces: label them one by one")
+                raise DataError(
+                    f"{where} and {other} separate columns differently, tabs and spaces: label them one by one"
+                )
             text = _label_chunk(tagger, chunk, where, probabilities=probabilities)
             yield Part(text, len(chunk.blocks), sum(len(block.widths) for block in chunk.blocks))
 
@@ -280,7 +357,9 @@ def _label_chunk(tagger: FileTagger, chunk: Chunk, where: str, *, probabilities:
     """The lines with their labels."""
     lines = chunk.lines
     if chunk.blocks:
-        matrix = tagger.features([block.columns[0] for block in chunk.blocks], _parts_of_speech(tagger.pos, chunk, where))
+        matrix = tagger.features(
+            [block.columns[0] for block in chunk.blocks], _parts_of_speech(tagger.pos, chunk, where)
+        )
         own = tagger.tagger.decode(matrix, tagger.decoding)
         added = tagger.labels(own, tagger.file_scheme)
         if probabilities:
@@ -288,10 +367,14 @@ def _label_chunk(tagger: FileTagger, chunk: Chunk, where: str, *, probabilities:
         for block, labels in zip(chunk.blocks, added, strict=True):
             start = block.line - chunk.first
             rows = zip(lines[start : start + len(labels)], labels, strict=True)
-            lines[start : start + len(labels)] = [f"{line}{chunk.separator}{label}" for line, label in rows]
+            lines[start : start + len(labels)] = [
+                f"{line}{chunk.separator}{label}" for line, label in rows
+            ]
             if block.names is not None:
                 if probabilities:
-                    raise DataError(f"{where}, line {block.names_line}: annotators have names here, and a probability is no label of theirs")
+                    raise DataError(
+                        f"{where}, line {block.names_line}: annotators have names here, and a probability is no label of theirs"
+                    )
                 lines[block.names_line - chunk.first] += f" {_ANNOTATOR}"
     if lines and lines[-1]:
         lines.append("")  # of several files, each ends its last sentence
@@ -299,12 +382,19 @@ def _label_chunk(tagger: FileTagger, chunk: Chunk, where: str, *, probabilities:
 
 
 def _with_probabilities(
-    tagger: Tagger, matrix: FeatureMatrix, own: Sequence[Sequence[str]], written: Sequence[Sequence[str]], separator: str
+    tagger: Tagger,
+    matrix: FeatureMatrix,
+    own: Sequence[Sequence[str]],
+    written: Sequence[Sequence[str]],
+    separator: str,
 ) -> Iterator[list[str]]:
     number = {label: k for k, label in enumerate(tagger.labels)}
     for table, labels, shown in zip(tagger.marginals(matrix), own, written, strict=True):
         chosen = table[np.arange(len(labels)), [number[label] for label in labels]]
-        yield [f"{label}{separator}{probability:.4f}" for label, probability in zip(shown, chosen.tolist(), strict=True)]
+        yield [
+            f"{label}{separator}{probability:.4f}"
+            for label, probability in zip(shown, chosen.tolist(), strict=True)
+        ]
 
 
 def _parts_of_speech(pos: int, chunk: Chunk, where: str) -> list[tuple[str, ...]] | None:
@@ -366,7 +456,9 @@ def _opened_for_writing(path: Path | None) -> Iterator[IO[bytes]]:
 
 def _packed(file: IO[bytes], path: Path) -> Any:
     if path.suffix == ".gz":
-        return gzip.GzipFile("", "wb", fileobj=cast(Any, file), mtime=0)  # without name and time: the same labels, the same bytes
+        return gzip.GzipFile(
+            "", "wb", fileobj=cast(Any, file), mtime=0
+        )  # without name and time: the same labels, the same bytes
     if path.suffix == ".xz":
         return lzma.open(file, "wb")
     return nullcontext(file)

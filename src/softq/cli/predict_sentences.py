@@ -19,12 +19,12 @@ from softq.cli.model_files import find_model
 from softq.cli.predict_trees import Part, Parts
 from softq.errors import DataError
 from softq.formats.text import decode, readable, refuse
+from softq.lab.training import find_device
 from softq.neural.captioner import Captioner
 from softq.neural.search import Said
 from softq.neural.translator import Translator
 from softq.rewards import named_reward
 from softq.rewards.names import SHORT_NAMES
-from softq.train import find_device
 
 _BLOCK = 1 << 16  # bytes that are read at a time, if so many are there
 
@@ -38,7 +38,11 @@ class MethodName(StrEnum):
     mbr = "mbr"
 
 
-_REWARDS = ("bleu", "rouge", "edit")  # names of `softq.rewards.names`, or short for one; chrF needs words
+_REWARDS = (
+    "bleu",
+    "rouge",
+    "edit",
+)  # names of `softq.rewards.names`, or short for one; chrF needs words
 
 Saved = TypeVar("Saved", Translator, Captioner)
 
@@ -50,9 +54,17 @@ MethodOption = Annotated[
         show_default=False,
     ),
 ]
-BeamOption = Annotated[int | None, typer.Option(min=1, help="Of sentences: size of the beam.  [default: the model's]", show_default=False)]
+BeamOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Of sentences: size of the beam.  [default: the model's]", show_default=False
+    ),
+]
 SamplesOption = Annotated[
-    int | None, typer.Option(min=1, help="Of sentences: draws that mbr chooses from.  [default: 32]", show_default=False)
+    int | None,
+    typer.Option(
+        min=1, help="Of sentences: draws that mbr chooses from.  [default: 32]", show_default=False
+    ),
 ]
 RewardOption = Annotated[
     str | None,
@@ -122,13 +134,20 @@ class Searching:
         """An error if anything was said, and the model writes no sentences."""
         for name, value in vars(self).items():
             if value is not None:
-                raise DataError(f"{_flag(name)} is for translators and captioners, and {path} is neither: leave it out")
+                raise DataError(
+                    f"{_flag(name)} is for translators and captioners, and {path} is neither: leave it out"
+                )
 
     def for_two(self, other: MethodName) -> tuple[Searching, Searching]:
         """The search by its own method and by another, each with what it can be told; what neither can be told stays, to be refused."""
         methods = (self.method or MethodName.beam, other)
-        fits = {name: [method in allowed for method in methods] for name, allowed in _OF_METHOD.items()}
-        misfits = [{name: None for name, fit in fits.items() if not fit[number] and any(fit)} for number in range(2)]
+        fits = {
+            name: [method in allowed for method in methods] for name, allowed in _OF_METHOD.items()
+        }
+        misfits = [
+            {name: None for name, fit in fits.items() if not fit[number] and any(fit)}
+            for number in range(2)
+        ]
         return replace(self, **misfits[0]), replace(self, method=other, **misfits[1])
 
     def options(self) -> dict[str, Any]:
@@ -136,7 +155,9 @@ class Searching:
         method = self.method or MethodName.beam
         for name, methods in _OF_METHOD.items():
             if getattr(self, name) is not None and method not in methods:
-                raise DataError(f"{_flag(name)} is for --method {' or '.join(methods)}, got --method {method}")
+                raise DataError(
+                    f"{_flag(name)} is for --method {' or '.join(methods)}, got --method {method}"
+                )
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise DataError(f"--temperature must be a positive number, got {self.temperature}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -145,7 +166,9 @@ class Searching:
             raise DataError(f"--length-penalty must be a number from 0, got {self.length_penalty}")
         found: dict[str, Any] = {"method": method.value}
         passed_on = ("beam", "samples", "temperature", "top_p", "length_penalty")
-        return found | {name: getattr(self, name) for name in passed_on if getattr(self, name) is not None}
+        return found | {
+            name: getattr(self, name) for name in passed_on if getattr(self, name) is not None
+        }
 
 
 def _flag(name: str) -> str:
@@ -154,7 +177,9 @@ def _flag(name: str) -> str:
 
 def line_generator(seed: int, number: int) -> torch.Generator:
     """What the draws for a line come from, which follows from the seed and the line's number alone."""
-    (mixed,) = np.random.SeedSequence(seed % 2**64, spawn_key=(number,)).generate_state(1, np.uint64)
+    (mixed,) = np.random.SeedSequence(seed % 2**64, spawn_key=(number,)).generate_state(
+        1, np.uint64
+    )
     return torch.Generator().manual_seed(int(mixed))
 
 
@@ -183,21 +208,31 @@ class FileWriter(Generic[Saved]):
         options = searching.options()
         if searching.reward is not None:
             if searching.reward not in _REWARDS:
-                raise DataError(f"--reward is one of {', '.join(_REWARDS)}, got {searching.reward!r}")
+                raise DataError(
+                    f"--reward is one of {', '.join(_REWARDS)}, got {searching.reward!r}"
+                )
             options["reward"] = named_reward(SHORT_NAMES.get(searching.reward, searching.reward))
-        return cls(path, kind.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0)
+        return cls(
+            path, kind.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0
+        )
 
     @property
     def decoding(self) -> str:
         """How sentences are chosen."""
         method = str(self.options["method"])
-        return f"beam of {self.options.get('beam', self.model.decoding.beam)}" if method == MethodName.beam else method
+        return (
+            f"beam of {self.options.get('beam', self.model.decoding.beam)}"
+            if method == MethodName.beam
+            else method
+        )
 
     def options_for(self, inputs: int) -> dict[str, Any]:
         """Options of a search for the next inputs, with generators of their own where they are drawn for."""
         if self.options["method"] not in (MethodName.sample, MethodName.mbr):
             return self.options
-        return self.options | {"generator": [line_generator(self.seed, next(self.numbers)) for _ in range(inputs)]}
+        return self.options | {
+            "generator": [line_generator(self.seed, next(self.numbers)) for _ in range(inputs)]
+        }
 
 
 class FileTranslator(FileWriter[Translator]):
@@ -210,7 +245,9 @@ class FileTranslator(FileWriter[Translator]):
 
     def translate(self, texts: list[str]) -> list[Said]:
         """Translations of texts, which follow those of the calls before."""
-        return self.model.translate_numbers([self.model.source.encode(text) for text in texts], **self.options_for(len(texts)))
+        return self.model.translate_numbers(
+            [self.model.source.encode(text) for text in texts], **self.options_for(len(texts))
+        )
 
 
 def translated(model: FileTranslator, *, probabilities: bool) -> Parts:
@@ -219,7 +256,10 @@ def translated(model: FileTranslator, *, probabilities: bool) -> Parts:
     def parts(file: IO[bytes], where: str) -> Iterator[Part]:
         for texts in read_as_they_come(file, where):
             found = model.translate(texts)
-            lines = (f"{one.text}\t{one.log_prob:.4f}\n" if probabilities else f"{one.text}\n" for one in found)
+            lines = (
+                f"{one.text}\t{one.log_prob:.4f}\n" if probabilities else f"{one.text}\n"
+                for one in found
+            )
             yield Part("".join(lines).encode(), len(found), sum(len(one.words) for one in found))
 
     return parts

@@ -45,7 +45,13 @@ class FileParser:
     def load(cls, path: Path, decoding: DecodingName | None = None) -> FileParser:
         """The best model of a run folder, or that of a file."""
         parser, notes = Parser.load(find_model(path))
-        return cls(path, parser, choose_decoding(path, decoding, notes.get("decoding", "mode"), get_args(Decoding), "parser"))
+        return cls(
+            path,
+            parser,
+            choose_decoding(
+                path, decoding, notes.get("decoding", "mode"), get_args(Decoding), "parser"
+            ),
+        )
 
     def check(self, sentences: Iterable[TreeSentence], where: str) -> None:
         """An error where the beginning of a file lacks a column that the parser has learnt to look at."""
@@ -83,15 +89,25 @@ def parsed(model: FileParser, files: Sequence[Path], *, plain: bool, probabiliti
             )
 
     def parts(file: IO[bytes], where: str) -> Iterator[Part]:
-        for sentences in _running_text(file, where) if plain else _checked(model, iter_conllu(file, where, trees=False), where):
+        for sentences in (
+            _running_text(file, where)
+            if plain
+            else _checked(model, iter_conllu(file, where, trees=False), where)
+        ):
             found = model.parse(sentences, confidences=probabilities)
-            text = "".join(_written(sentence, parse) for sentence, parse in zip(sentences, found, strict=True))
-            yield Part(text.encode(), len(sentences), sum(len(sentence.forms) for sentence in sentences))
+            text = "".join(
+                _written(sentence, parse) for sentence, parse in zip(sentences, found, strict=True)
+            )
+            yield Part(
+                text.encode(), len(sentences), sum(len(sentence.forms) for sentence in sentences)
+            )
 
     return parts
 
 
-def _checked(model: FileParser, parts: Iterator[list[TreeSentence]], where: str) -> Iterator[list[TreeSentence]]:
+def _checked(
+    model: FileParser, parts: Iterator[list[TreeSentence]], where: str
+) -> Iterator[list[TreeSentence]]:
     """The same parts, of which the first ones are held back until they have words enough: how a file is cut must not matter."""
     held: list[list[TreeSentence]] = []
     words = 0
@@ -108,7 +124,9 @@ def _checked(model: FileParser, parts: Iterator[list[TreeSentence]], where: str)
 def _written(sentence: TreeSentence, parse: Parse) -> str:
     # a relation that stands there already is one to another head, so it goes even if the parser knows no relations
     relations = parse.relations or [_NOTHING] * len(sentence.forms)
-    return sentence.text(parse.heads, relations, [f"{_PROBABILITY}={sure:.4f}" for sure in parse.confidences] or None)
+    return sentence.text(
+        parse.heads, relations, [f"{_PROBABILITY}={sure:.4f}" for sure in parse.confidences] or None
+    )
 
 
 def _running_text(file: IO[bytes], where: str) -> Iterator[list[TreeSentence]]:

@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.progress import Task as Bar
 from rich.text import Text
 
-from softq.train import Watcher
+from softq.lab.training import Watcher
 
 _COUNTED = "models"  # take minutes each: how many are done says more than a rate
 
@@ -48,7 +48,9 @@ class _Watcher:
         """Show the bar; of 0 examples, it only shows that something goes on."""
         for before in self._progress.task_ids:
             self._progress.remove_task(before)
-        self._bar = self._progress.add_task(self._label, total=examples or None, completed=done, status="", unit=self._unit)
+        self._bar = self._progress.add_task(
+            self._label, total=examples or None, completed=done, status="", unit=self._unit
+        )
 
     def advance(self, examples: int, status: str) -> None:
         """Move it."""
@@ -63,8 +65,16 @@ def progress_bars() -> Iterator[Callable[..., Watcher]]:
     The unit is that of the rate; of models, those that are done are counted instead.
     """
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"), _Rate(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, disable=not console.is_terminal, transient=True
+    ) as progress:
 
         def watch(label: str, unit: str = "examples") -> Watcher:
             return _Watcher(progress, label, unit)

@@ -17,8 +17,8 @@ from softq.cli.guides import GUIDES, LM_GUIDE, guide
 from softq.cli.shared import RECIPES, find_recipe, one_line_errors
 from softq.cli.train_lm import find_lm_recipe, names_lm
 from softq.lab.recipe import describe, flag_names
-from softq.tasks import TASKS
-from softq.tasks.lm_recipe import TASK as LM
+from softq.lab.tasks import TASKS
+from softq.lab.tasks.lm_recipe import TASK as LM
 
 _MOST_VALUES = 8  # of a default that is shown in full
 _ARGUMENTS = "softq.cli.arguments"
@@ -54,7 +54,11 @@ def _find_named(arguments: list[str], command: str) -> tuple[str, Any] | None:
     for argument in arguments:
         if command == "train" and names_lm(argument):
             return LM, find_lm_recipe(argument, [])
-        if argument in TASKS or (RECIPES / f"{argument}.toml").is_file() or (argument.endswith(".toml") and Path(argument).is_file()):
+        if (
+            argument in TASKS
+            or (RECIPES / f"{argument}.toml").is_file()
+            or (argument.endswith(".toml") and Path(argument).is_file())
+        ):
             wanted = find_recipe(argument, [])
             return wanted.task.name, wanted.recipe
     return None
@@ -64,7 +68,12 @@ def list_tasks(command: str) -> str:
     """The tasks, a line for each, for the end of a command's help."""
     lines = [f"- `{name}`: {GUIDES[name].one}" for name in TASKS if name in GUIDES]
     lines += [f"- `{LM}`: {LM_GUIDE.one}"] * (command == "train")
-    return "\n".join([f"**Tasks.** `softq {command} TASK --help` is the guide to one, with all its flags:\n", *lines])
+    return "\n".join(
+        [
+            f"**Tasks.** `softq {command} TASK --help` is the guide to one, with all its flags:\n",
+            *lines,
+        ]
+    )
 
 
 def show_flags(recipe: Any, console: Console, *, sweep: bool = False) -> None:
@@ -77,8 +86,14 @@ def show_flags(recipe: Any, console: Console, *, sweep: bool = False) -> None:
         if section not in tables:
             tables[section] = Table.grid("", "", "", padding=(0, 2), pad_edge=False)
             tables[section].columns[0].no_wrap = True
-        flag = min((flag for flag, place in flags.items() if place[:2] == (section, name)), key=len).replace("_", "-")
-        tables[section].add_row(f"[bold cyan]--{flag}[/]", f"[yellow]{escape(_show_value(value))}[/]", escape(explanation))
+        flag = min(
+            (flag for flag, place in flags.items() if place[:2] == (section, name)), key=len
+        ).replace("_", "-")
+        tables[section].add_row(
+            f"[bold cyan]--{flag}[/]",
+            f"[yellow]{escape(_show_value(value))}[/]",
+            escape(explanation),
+        )
     for section, table in tables.items():
         about = str(sections[section].__doc__).splitlines()[0].rstrip(".").partition(":")[0]
         title = escape(f"[{section}]") + f" {escape(about[0].lower() + about[1:])}"

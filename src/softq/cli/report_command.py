@@ -25,20 +25,34 @@ from softq.cli.shared import (
 )
 from softq.cli.sweep_command import sweep_json
 from softq.errors import DependencyError, RecipeError
-from softq.report import write_report
-from softq.report.load import Source, find_sources, read_sections
-from softq.sweep import run_sweep
-from softq.tasks import TASKS
+from softq.lab.report import write_report
+from softq.lab.report.load import Source, find_sources, read_sections
+from softq.lab.sweep import run_sweep
+from softq.lab.tasks import TASKS
 
 _CORPORA = {
     "ner": ("CoNLL-2003", "--train eng.train --test eng.testb"),
-    "parsing": ("the Penn Treebank as dependencies", "--train train.conllu --dev dev.conllu --test test.conllu"),
-    "translation": ("German-English of IWSLT 2014", "--train train.tsv --dev dev.tsv --test test.tsv"),
-    "captioning": ("MSCOCO in Karpathy's splits", "--train coco.json --dev coco.json --test coco.json"),
+    "parsing": (
+        "the Penn Treebank as dependencies",
+        "--train train.conllu --dev dev.conllu --test test.conllu",
+    ),
+    "translation": (
+        "German-English of IWSLT 2014",
+        "--train train.tsv --dev dev.tsv --test test.tsv",
+    ),
+    "captioning": (
+        "MSCOCO in Karpathy's splits",
+        "--train coco.json --dev coco.json --test coco.json",
+    ),
 }
 """The paper's corpora, and the flags that name them."""
 
-_ENDINGS = {"ner": ".conll", "parsing": ".conllu", "translation": ".tsv", "captioning": ".captions.tsv"}
+_ENDINGS = {
+    "ner": ".conll",
+    "parsing": ".conllu",
+    "translation": ".tsv",
+    "captioning": ".captions.tsv",
+}
 """How files of a task's sentences end in a folder of `--data`."""
 
 
@@ -50,11 +64,19 @@ class Scale(StrEnum):
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS…", help="Run folders, sweep folders, or folders of them.")],
-    out: Annotated[Path, typer.Option(help="The page; figures and numbers go to a folder beside it.", dir_okay=False)] = Path(
-        "report.html"
-    ),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUNS…", help="Run folders, sweep folders, or folders of them."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The page; figures and numbers go to a folder beside it.", dir_okay=False
+        ),
+    ] = Path("report.html"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Write one HTML page of runs and sweeps.
 
@@ -78,13 +100,20 @@ def report(
         if as_json:
             typer.echo(json.dumps({"page": str(out), "files": [str(path) for path in files]}))
         else:
-            typer.echo(f"{out}, and {len(files) - 1} pictures and numbers in {out.stem}_files beside it")
+            typer.echo(
+                f"{out}, and {len(files) - 1} pictures and numbers in {out.stem}_files beside it"
+            )
 
 
 def reproduce(
     context: typer.Context,
-    task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="One experiment; all of them if left out.")] = None,
-    scale: Annotated[Scale, typer.Option(help="small: minutes on two cores; paper: the sizes of the paper.")] = Scale.small,
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="[TASK]", help="One experiment; all of them if left out."),
+    ] = None,
+    scale: Annotated[
+        Scale, typer.Option(help="small: minutes on two cores; paper: the sizes of the paper.")
+    ] = Scale.small,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -95,10 +124,19 @@ def reproduce(
         ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Runs to train at a time, each in a process of its own, where a task trains its models one by one.")
+        int,
+        typer.Option(
+            min=1,
+            help="Runs to train at a time, each in a process of its own, where a task trains its models one by one.",
+        ),
     ] = 1,
-    out: Annotated[Path | None, typer.Option(help="Folder of the results.  [default: reproduction/SCALE]", file_okay=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the results.  [default: reproduction/SCALE]", file_okay=False),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Run the paper's experiments and write one page of their results.
 
@@ -132,25 +170,52 @@ def reproduce(
         if task is not None and task not in TASKS:
             raise RecipeError(f"the experiments are {', '.join(TASKS)}, got {task!r}")
         if importlib.util.find_spec("matplotlib") is None:  # before hours of training, not after
-            raise DependencyError("the report needs matplotlib, which is not installed: pip install 'softq[plot]'")
+            raise DependencyError(
+                "the report needs matplotlib, which is not installed: pip install 'softq[plot]'"
+            )
         out = out or Path("reproduction") / scale
         named = _flags_of_folder(task, data) if data is not None else []
         experiments = {
-            name: _find_experiment(name, scale, [*named, *flags], alone=task is not None) for name in ([task] if task else TASKS)
+            name: _find_experiment(name, scale, [*named, *flags], alone=task is not None)
+            for name in ([task] if task else TASKS)
         }
         found, sources = {}, []
-        for name, wanted in experiments.items():  # all of them are known to be sound before the first is trained
+        for (
+            name,
+            wanted,
+        ) in experiments.items():  # all of them are known to be sound before the first is trained
             folder = out / name
             with progress_bars() as watch:
-                sweep = run_sweep(wanted.task, wanted.recipe, wanted.grids, folder, resume=True, jobs=jobs, watch=watch)
+                sweep = run_sweep(
+                    wanted.task,
+                    wanted.recipe,
+                    wanted.grids,
+                    folder,
+                    resume=True,
+                    jobs=jobs,
+                    watch=watch,
+                )
             found[name] = (sweep, folder)
             folder_flags = [] if data is None else ["--data", str(data)]
-            command = shlex.join(["softq", "reproduce", name, "--scale", scale, *folder_flags, *flags])
+            command = shlex.join(
+                ["softq", "reproduce", name, "--scale", scale, *folder_flags, *flags]
+            )
             sources.append(Source(folder, command=command, scale=str(scale)))
         page = out / "report.html"
-        write_report(read_sections(sources), page, title="softq: the paper’s experiments, run again")
+        write_report(
+            read_sections(sources), page, title="softq: the paper’s experiments, run again"
+        )
         if as_json:
-            typer.echo(json.dumps({"page": str(page), "experiments": [sweep_json(sweep, folder) for sweep, folder in found.values()]}))
+            typer.echo(
+                json.dumps(
+                    {
+                        "page": str(page),
+                        "experiments": [
+                            sweep_json(sweep, folder) for sweep, folder in found.values()
+                        ],
+                    }
+                )
+            )
             return
         for name, (sweep, _) in found.items():
             show_choices(sweep, experiments[name].recipe, results_console())
@@ -160,25 +225,40 @@ def reproduce(
 def _flags_of_folder(task: str | None, folder: Path) -> list[str]:
     """The flags that name the parts of a corpus in a folder."""
     if task not in _ENDINGS:
-        raise RecipeError(f"--data is a folder of one experiment's files, and that is {' or '.join(_ENDINGS)}, got {task or 'all of them'}")
+        raise RecipeError(
+            f"--data is a folder of one experiment's files, and that is {' or '.join(_ENDINGS)}, got {task or 'all of them'}"
+        )
     if not folder.is_dir():
         raise RecipeError(f"--data: there is no folder {folder}")
     train, dev, test = (_find_part(task, folder, part) for part in ("train", "dev", "test"))
-    for part, path in {"train": train, "dev": dev or (task == "ner" and test)}.items():  # folds of train can stand in for dev of a tagger
+    for part, path in {
+        "train": train,
+        "dev": dev or (task == "ner" and test),
+    }.items():  # folds of train can stand in for dev of a tagger
         if not path:
-            raise RecipeError(f"--data: there is no file {_looked_for(part, _ENDINGS[task])} in {folder}; {_instead(task)}")
+            raise RecipeError(
+                f"--data: there is no file {_looked_for(part, _ENDINGS[task])} in {folder}; {_instead(task)}"
+            )
     found = ["--train", train, "--dev", dev, "--test", test]
-    return found + (["--folds", "0"] if task == "ner" and dev else []) + (["--halve-dev"] if not test else [])
+    return (
+        found
+        + (["--folds", "0"] if task == "ner" and dev else [])
+        + (["--halve-dev"] if not test else [])
+    )
 
 
 def _find_part(task: str, folder: Path, part: str) -> str:
     """The file of a part, "" if there is none."""
     ending = _ENDINGS[task]
     called = re.compile(rf"([^.].*[-_.])?{part}{re.escape(ending)}(\.gz|\.xz)?")
-    found = sorted(path for path in folder.iterdir() if called.fullmatch(path.name) and path.is_file())
+    found = sorted(
+        path for path in folder.iterdir() if called.fullmatch(path.name) and path.is_file()
+    )
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
-        raise RecipeError(f"--data: expected one file {_looked_for(part, ending)} in {folder}, got {names}; {_instead(task)}")
+        raise RecipeError(
+            f"--data: expected one file {_looked_for(part, ending)} in {folder}, got {names}; {_instead(task)}"
+        )
     return str(found[0]) if found else ""
 
 
@@ -202,7 +282,9 @@ def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bo
     except RecipeError as error:
         if alone or not flags:
             raise
-        raise RecipeError(f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK {shlex.join(flags)}") from None
+        raise RecipeError(
+            f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK {shlex.join(flags)}"
+        ) from None
     if scale == Scale.paper and name in _CORPORA:
         corpus, named = _CORPORA[name]
         folder = ", or its folder, --data DIR" if name in _ENDINGS else ""

@@ -19,9 +19,8 @@ from rich.table import Table
 import softq
 from softq.errors import ConvergenceWarning, RecipeError, SoftqError
 from softq.lab.recipe import merge, parse_flags, read_toml
-from softq.metrics import Interval
-from softq.sweep import Grid, Sweep, parse_recipe
-from softq.tasks import (
+from softq.lab.sweep import Grid, Sweep, parse_recipe
+from softq.lab.tasks import (
     TASKS,
     Task,
     captioning_recipe,
@@ -29,8 +28,9 @@ from softq.tasks import (
     parsing_recipe,
     translation_recipe,
 )
-from softq.tasks.base import show_settings
-from softq.train import StoppedError
+from softq.lab.tasks.base import show_settings
+from softq.lab.training import StoppedError
+from softq.metrics import Interval
 
 RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
 if not RECIPES.is_dir():
@@ -63,7 +63,12 @@ def _one_line_warnings() -> Iterator[None]:
         show = warnings.showwarning
 
         def show_in_one_line(
-            message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
         ) -> None:
             if issubclass(category, ConvergenceWarning):
                 tell(str(message))
@@ -101,7 +106,11 @@ def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None,
     >>> split_flags("--epochs", ["3"])
     (None, ['--epochs', '3'])
     """
-    return (None, [what, *arguments]) if what is not None and what.startswith("-") else (what, list(arguments))
+    return (
+        (None, [what, *arguments])
+        if what is not None and what.startswith("-")
+        else (what, list(arguments))
+    )
 
 
 def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Wanted:
@@ -114,16 +123,22 @@ def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Want
     if what not in TASKS:
         path = Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
         if not path.is_file():
-            raise RecipeError(f"there is no file {what}" if what.endswith(".toml") else _unknown(what))
+            raise RecipeError(
+                f"there is no file {what}" if what.endswith(".toml") else _unknown(what)
+            )
         table = read_toml(path)
         where = str(path)
     name = table.get("task", what)
     if name not in TASKS:
-        raise RecipeError(f"{where}: the key 'task' must be one of {', '.join(TASKS)}, got {name!r}")
+        raise RecipeError(
+            f"{where}: the key 'task' must be one of {', '.join(TASKS)}, got {name!r}"
+        )
     task = TASKS[name]
     laid_over = parse_flags(task.recipe_type, flags)
     if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
-        raise RecipeError(f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep")
+        raise RecipeError(
+            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep"
+        )
     recipe, grids = parse_recipe(task, merge(table, laid_over), where)
     if sweep and of_files(recipe) and recipe.data.train and not recipe.data.dev:
         folds = isinstance(recipe, ner_recipe.NerRecipe)
@@ -146,11 +161,19 @@ def of_files(recipe: Any) -> bool:
     """Whether a recipe is of a task that learns from files of sentences."""
     return isinstance(
         recipe,
-        captioning_recipe.CaptioningRecipe | ner_recipe.NerRecipe | parsing_recipe.ParsingRecipe | translation_recipe.TranslationRecipe,
+        captioning_recipe.CaptioningRecipe
+        | ner_recipe.NerRecipe
+        | parsing_recipe.ParsingRecipe
+        | translation_recipe.TranslationRecipe,
     )
 
 
-def parts_of(data: captioning_recipe.CaptionData | ner_recipe.Data | parsing_recipe.Data | translation_recipe.Data) -> tuple[str, str]:
+def parts_of(
+    data: captioning_recipe.CaptionData
+    | ner_recipe.Data
+    | parsing_recipe.Data
+    | translation_recipe.Data,
+) -> tuple[str, str]:
     """What the development and test parts of a task's files are: they need not be files of their own.
 
     >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
@@ -198,7 +221,11 @@ def too_long(measures: Mapping[str, Any]) -> str:
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
     """The temperatures and settings that the development set chose, and what they earn; ``recipe`` is that of the sweep."""
     varied = any(choice.settings for choice in sweep.choices)
-    table = Table(title=f"{sweep.task}: {sweep.metric}, {len(sweep.cells)} models", box=box.SIMPLE_HEAD, title_justify="left")
+    table = Table(
+        title=f"{sweep.task}: {sweep.metric}, {len(sweep.cells)} models",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+    )
     for title in ("grid", "objective"):
         table.add_column(title)
     table.add_column("best τ", justify="right")
@@ -215,7 +242,9 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
             str(choice.seeds),
             _with_half_width(choice.dev),
             _with_half_width(choice.test),
-            "" if choice.gain is None else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]",
+            ""
+            if choice.gain is None
+            else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]",
         )
     console.print(table)
     console.print(
@@ -225,7 +254,9 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
     if of_files(recipe):
         parts = [parts_of(choice.recipe(recipe).data) for choice in sweep.choices]
         _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
-    noted = (say(member.cell.measures) for member in sweep.cells for say in (crossing_trees, too_long))
+    noted = (
+        say(member.cell.measures) for member in sweep.cells for say in (crossing_trees, too_long)
+    )
     for told in dict.fromkeys(filter(None, noted)):
         console.print(told, markup=False, highlight=False, soft_wrap=True)
     _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
@@ -242,4 +273,6 @@ def _show_by_choice(sweep: Sweep, facts: Sequence[str], console: Console) -> Non
 
 
 def _with_half_width(interval: Interval) -> str:
-    return f"{interval.value:.4f}" + ("" if math.isnan(interval.high) else f" ± {interval.high - interval.value:.4f}")
+    return f"{interval.value:.4f}" + (
+        "" if math.isnan(interval.high) else f" ± {interval.high - interval.value:.4f}"
+    )

@@ -19,25 +19,42 @@ from softq.cli.shared import (
 )
 from softq.errors import RecipeError
 from softq.lab.recipe import build
-from softq.sweep import SWEEP, Grid, Sweep, lay_over, run_sweep
+from softq.lab.sweep import SWEEP, Grid, Sweep, lay_over, run_sweep
 
 
 def sweep(
     context: typer.Context,
-    what: Annotated[str | None, typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file.")] = None,
-    objective: Annotated[str | None, typer.Option(help="Objectives: ml,raml,sqdml.", metavar="LIST")] = None,
-    tau: Annotated[str | None, typer.Option(help="Temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE")] = None,
-    seed: Annotated[str | None, typer.Option(help="Seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE")] = None,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file."),
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="Objectives: ml,raml,sqdml.", metavar="LIST")
+    ] = None,
+    tau: Annotated[
+        str | None,
+        typer.Option(help="Temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE"),
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option(help="Seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE")
+    ] = None,
     temperature_scaled: Annotated[
-        bool, typer.Option("--temperature-scaled", help="Divide scores by tau, multiply losses by tau².")
+        bool,
+        typer.Option("--temperature-scaled", help="Divide scores by tau, multiply losses by tau²."),
     ] = False,
     over: Annotated[
         list[str] | None,
-        typer.Option(help="Values of another key of the recipe: c2=0.1,0.3,1; may be given for several keys.", metavar="KEY=LIST"),
+        typer.Option(
+            help="Values of another key of the recipe: c2=0.1,0.3,1; may be given for several keys.",
+            metavar="KEY=LIST",
+        ),
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option(min=1, help="Runs to train at a time, each in a process of its own. Tasks that train all models as one ignore it."),
+        typer.Option(
+            min=1,
+            help="Runs to train at a time, each in a process of its own. Tasks that train all models as one ignore it.",
+        ),
     ] = 1,
     cluster: Annotated[
         str,
@@ -46,11 +63,19 @@ def sweep(
             metavar="ADDRESS|QUEUE",
         ),
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="Sweep folder.  [default: sweeps/TASK]", file_okay=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Sweep folder.  [default: sweeps/TASK]", file_okay=False)
+    ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the sweep in --out: skip what is finished, train what is not.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the sweep in --out: skip what is finished, train what is not.",
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """Train many models, choose the temperature on development data, and compare with ML.
 
@@ -86,7 +111,9 @@ def sweep(
         what, flags = split_flags(what, context.args)
         if what is None:
             if not resume or out is None or not (out / SWEEP).is_file():
-                raise RecipeError("name a task or a recipe, such as softq sweep classification; only --resume --out SWEEP needs none")
+                raise RecipeError(
+                    "name a task or a recipe, such as softq sweep classification; only --resume --out SWEEP needs none"
+                )
             what = str(out / SWEEP)
         task, recipe, grids = find_recipe(what, flags, sweep=True)
         chosen = {
@@ -97,12 +124,19 @@ def sweep(
         }
         given = {name: value for name, value in chosen.items() if value is not None}
         changed = {
-            field.name: getattr(build(Grid, given, "flags"), field.name) for field in dataclasses.fields(Grid) if field.name in given
+            field.name: getattr(build(Grid, given, "flags"), field.name)
+            for field in dataclasses.fields(Grid)
+            if field.name in given
         }
-        grids = [lay_over(task.recipe_type, dataclasses.replace(grid, **changed), over or []) for grid in grids or [Grid()]]
+        grids = [
+            lay_over(task.recipe_type, dataclasses.replace(grid, **changed), over or [])
+            for grid in grids or [Grid()]
+        ]
         out = out or Path("sweeps") / task.name
         with progress_bars() as watch:
-            found = run_sweep(task, recipe, grids, out, resume=resume, jobs=jobs, cluster=cluster, watch=watch)
+            found = run_sweep(
+                task, recipe, grids, out, resume=resume, jobs=jobs, cluster=cluster, watch=watch
+            )
         if as_json:
             typer.echo(json.dumps(sweep_json(found, out)))
             return

@@ -30,28 +30,49 @@ def theory(
     context: typer.Context,
     tau: Annotated[
         list[str] | None,
-        typer.Option(help="Temperature: a number, several as 0.5,1,2, or a range FROM:TO:STEP. Repeatable.", metavar="TAU"),
+        typer.Option(
+            help="Temperature: a number, several as 0.5,1,2, or a range FROM:TO:STEP. Repeatable.",
+            metavar="TAU",
+        ),
     ] = None,
-    grid: Annotated[int, typer.Option(min=1, max=5000, help="Inputs along each side of the square.")] = 1000,
+    grid: Annotated[
+        int, typer.Option(min=1, max=5000, help="Inputs along each side of the square.")
+    ] = 1000,
     references: Annotated[
         Path | None,
         typer.Option(
-            help="Text file: an example per line, words by spaces, several references by tabs; plain, .gz or .xz.", dir_okay=False
+            help="Text file: an example per line, words by spaces, several references by tabs; plain, .gz or .xz.",
+            dir_okay=False,
         ),
     ] = None,
-    reward: Annotated[RewardName, typer.Option(help="Reward of a sentence against a reference.")] = RewardName.bleu,
+    reward: Annotated[
+        RewardName, typer.Option(help="Reward of a sentence against a reference.")
+    ] = RewardName.bleu,
     objective: Annotated[
-        Objective, typer.Option(help="RAML or SQDML; they differ where an example has several references.")
+        Objective,
+        typer.Option(help="RAML or SQDML; they differ where an example has several references."),
     ] = Objective.raml,
     mass: Annotated[
-        list[float] | None, typer.Option(help="Suggest a temperature that leaves this mass on the references. Repeatable.")
+        list[float] | None,
+        typer.Option(
+            help="Suggest a temperature that leaves this mass on the references. Repeatable."
+        ),
     ] = None,
-    size: Annotated[int, typer.Option(min=2, help="Candidates per example, references included.")] = 100,
+    size: Annotated[
+        int, typer.Option(min=2, help="Candidates per example, references included.")
+    ] = 100,
     max_n: Annotated[int, typer.Option(min=1, help="Longest n-gram that candidates replace.")] = 4,
     examples: Annotated[int, typer.Option(min=1, help="Read at most so many lines.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the candidates.")] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Draw the curves there (.svg, .png or .pdf; needs matplotlib).", dir_okay=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the curves there (.svg, .png or .pdf; needs matplotlib).", dir_okay=False
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
 ) -> None:
     """See what a temperature does: the paper's theory in numbers, or your own references.
 
@@ -91,7 +112,19 @@ def theory(
     if references is not None:
         with one_line_errors():
             taus = [value for text in tau or CURVE_TAUS for value in parse_taus(text)]
-            curves.show(references, reward, objective, taus, mass or [0.1, 0.5, 0.9], size, max_n, examples, seed, plot, as_json)
+            curves.show(
+                references,
+                reward,
+                objective,
+                taus,
+                mass or [0.1, 0.5, 0.9],
+                size,
+                max_n,
+                examples,
+                seed,
+                plot,
+                as_json,
+            )
         return
     with one_line_errors():
         taus = [value for text in tau or DEFAULT_TAUS for value in parse_taus(text)]
@@ -105,12 +138,22 @@ def theory(
 
 def _check_together(context: typer.Context, references: Path | None) -> None:
     """Options of the one table given for the other would be ignored, so they are refused."""
-    wrong = ("grid",) if references is not None else ("reward", "objective", "mass", "size", "max_n", "examples", "seed", "plot")
-    given = [name for name in wrong if getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE"]
+    wrong = (
+        ("grid",)
+        if references is not None
+        else ("reward", "objective", "mass", "size", "max_n", "examples", "seed", "plot")
+    )
+    given = [
+        name
+        for name in wrong
+        if getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE"
+    ]
     if given:
         option = "--" + given[0].replace("_", "-")
         raise DataError(
-            f"{option} needs --references FILE" if references is None else f"{option} is for the four-class problem, not for --references"
+            f"{option} needs --references FILE"
+            if references is None
+            else f"{option} is for the four-class problem, not for --references"
         )
 
 
@@ -118,7 +161,10 @@ def _compute(problem: Problem, taus: list[float]) -> TheoryTable:
     """Compute the table, one temperature at a time behind a progress bar where somebody watches."""
     watch = Console(stderr=True)
     pieces = [
-        theory_table(problem, [tau]) for tau in track(taus, "temperatures", console=watch, transient=True, disable=not watch.is_terminal)
+        theory_table(problem, [tau])
+        for tau in track(
+            taus, "temperatures", console=watch, transient=True, disable=not watch.is_terminal
+        )
     ]
     return pieces[0]._replace(rows=[row for piece in pieces for row in piece.rows])
 
@@ -138,13 +184,24 @@ def _as_json(table: TheoryTable, problem: Problem, grid: int) -> dict[str, objec
 def _show(table: TheoryTable, grid: int) -> None:
     console = results_console()
     grown = Table(
-        title=f"The paper's four-class problem on a {grid} × {grid} grid", box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left"
+        title=f"The paper's four-class problem on a {grid} × {grid} grid",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        title_justify="left",
     )
     for column in ("tau", "KL(Q‖Q')", "mean KL", "Hoeffding", "closed", "Thm 1", "RAML", "SQDML"):
         grown.add_column(column, justify="right", overflow="fold")
     for row in table.rows:
-        bounds = (f"{value:.4f}" for value in (row.mean_kl, row.hoeffding, row.closed_form, row.theorem1))
-        grown.add_row(f"{row.tau:g}", f"{row.kl:.6f}", *bounds, f"{row.reward_raml:.5f}", f"{row.reward_sqdml:.5f}")
+        bounds = (
+            f"{value:.4f}" for value in (row.mean_kl, row.hoeffding, row.closed_form, row.theorem1)
+        )
+        grown.add_row(
+            f"{row.tau:g}",
+            f"{row.kl:.6f}",
+            *bounds,
+            f"{row.reward_raml:.5f}",
+            f"{row.reward_sqdml:.5f}",
+        )
     console.print(grown)
     lines = [
         "KL(Q‖Q') is exact; then come its upper bounds, the sharpest first: E_Y KL(Q‖q(·|Y)), min(R/τ, R²/8τ²), min(R/τ, R²/2τ²), 2R/τ.",

@@ -14,7 +14,7 @@ from rich.table import Table
 from softq.cli.progress import progress_bars
 from softq.cli.shared import RECIPES, results_console
 from softq.lab.recipe import build, merge, parse_flags, read_toml, recipe_hash, to_toml, toml_value
-from softq.tasks.lm_recipe import BEST, TASK, Data, LmRecipe, read_recipe
+from softq.lab.tasks.lm_recipe import BEST, TASK, Data, LmRecipe, read_recipe
 
 TITLES = {
     "reward": "reward",
@@ -30,7 +30,11 @@ TITLES = {
 }
 """Scores as tables call them."""
 
-_OF_THE_START = ("template", "max_source", "max_target")  # of data, which a model is trained further with unless others are given
+_OF_THE_START = (
+    "template",
+    "max_source",
+    "max_target",
+)  # of data, which a model is trained further with unless others are given
 
 
 def names_lm(what: str) -> bool:
@@ -54,24 +58,38 @@ def _find(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
         table.pop("task")
     given = parse_flags(LmRecipe, flags)
     if "template" in given.get("data", {}):
-        given["data"]["template"] = given["data"]["template"].replace("\\n", "\n")  # shells have no easy way to write a new line
+        given["data"]["template"] = given["data"]["template"].replace(
+            "\\n", "\n"
+        )  # shells have no easy way to write a new line
     table = merge(table, given)
     start = table.get("model", {}).get("name")
     before = read_recipe(Path(start)) if isinstance(start, str) and start else None
     if before is None:
         return build(LmRecipe, table, where), ""
-    kept = {name: getattr(before.data, name) for name in _OF_THE_START if name not in table.get("data", {})}
-    told = ", ".join(f"{name} = {toml_value(value)}" for name, value in kept.items() if value != getattr(Data(), name))
-    return build(LmRecipe, merge({"data": kept}, table), where), f"as in {start}: {told}" if told else ""
+    kept = {
+        name: getattr(before.data, name)
+        for name in _OF_THE_START
+        if name not in table.get("data", {})
+    }
+    told = ", ".join(
+        f"{name} = {toml_value(value)}"
+        for name, value in kept.items()
+        if value != getattr(Data(), name)
+    )
+    return build(
+        LmRecipe, merge({"data": kept}, table), where
+    ), f"as in {start}: {told}" if told else ""
 
 
-def train_lm_command(what: str, flags: Sequence[str], out: Path | None, *, resume: bool, dry_run: bool, as_json: bool) -> None:
+def train_lm_command(
+    what: str, flags: Sequence[str], out: Path | None, *, resume: bool, dry_run: bool, as_json: bool
+) -> None:
     """Train one model as `softq train` does, and tell how it went."""
     recipe, kept = _find(what, flags)
     if dry_run:
         typer.echo(to_toml(recipe, task=TASK, explain=True), nl=False)
         return
-    from softq.tasks.lm import train_lm  # Transformers take seconds to import
+    from softq.lab.tasks.lm import train_lm  # Transformers take seconds to import
 
     if kept and not as_json:
         typer.echo(kept)
@@ -82,7 +100,9 @@ def train_lm_command(what: str, flags: Sequence[str], out: Path | None, *, resum
     if as_json:
         typer.echo(json.dumps(result | {"run": str(out)}))
         return
-    typer.echo(f"{recipe.objective}, seed {cell['seed']}: best by {recipe.evaluation.best_by} after epoch {cell['epoch']:g}")
+    typer.echo(
+        f"{recipe.objective}, seed {cell['seed']}: best by {recipe.evaluation.best_by} after epoch {cell['epoch']:g}"
+    )
     _show(cell, recipe)
     typer.echo(f"reward: {result['signature']}\nrun: {out} (model: {out / BEST})")
 
@@ -99,7 +119,17 @@ def _show(cell: Mapping[str, Any], recipe: LmRecipe) -> None:
     for name, title in TITLES.items():
         if name not in cell:
             continue
-        values = [cell[name], cell[f"mbr_{name}"], cell[f"mbr_{name}"] - cell[name]] if samples else [cell[name]]
+        values = (
+            [cell[name], cell[f"mbr_{name}"], cell[f"mbr_{name}"] - cell[name]]
+            if samples
+            else [cell[name]]
+        )
         digits = 2 if name.startswith(("sacrebleu", "seconds")) else 4
-        table.add_row(title, *(f"{value:{'+' if place == 2 else ''}.{digits}f}" for place, value in enumerate(values)))
+        table.add_row(
+            title,
+            *(
+                f"{value:{'+' if place == 2 else ''}.{digits}f}"
+                for place, value in enumerate(values)
+            ),
+        )
     results_console().print(table)

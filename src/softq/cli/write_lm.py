@@ -25,12 +25,16 @@ from softq.rewards.names import SHORT_NAMES
 
 if TYPE_CHECKING:
     from softq.integrations.transformers.text_model import TextModel, Writing
-    from softq.tasks.lm_data import Rows
-    from softq.tasks.lm_scores import Scores
+    from softq.lab.tasks.lm_data import Rows
+    from softq.lab.tasks.lm_scores import Scores
 
 BatchSizeOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Of models of Transformers: sources at a time.  [default: the recipe's, or 64]", show_default=False),
+    typer.Option(
+        min=1,
+        help="Of models of Transformers: sources at a time.  [default: the recipe's, or 64]",
+        show_default=False,
+    ),
 ]
 AgainstMethodOption = Annotated[
     MethodName | None,
@@ -58,20 +62,26 @@ class FileLm:
     """
 
     def __init__(self, path: Path, searching: Searching, batch_size: int | None = None) -> None:
-        from softq.tasks.lm import open_text_model  # Transformers take seconds to import
+        from softq.lab.tasks.lm import open_text_model  # Transformers take seconds to import
 
         options = searching.options()
         self.path = path
         self.model: TextModel
         self.how: Writing
         self.model, self.how = open_text_model(str(path))
-        changed: dict[str, Any] = {name: options[name] for name in ("samples", "temperature", "top_p", "length_penalty") if name in options}
+        changed: dict[str, Any] = {
+            name: options[name]
+            for name in ("samples", "temperature", "top_p", "length_penalty")
+            if name in options
+        }
         changed |= {"method": options["method"], "seed": searching.seed or 0}
         if searching.beam is not None:
             changed["beams"] = searching.beam
         if searching.reward is not None:
             changed["reward"] = SHORT_NAMES.get(searching.reward, searching.reward)
-            self.model.reward(changed["reward"])  # an error if there is none, before anything is written
+            self.model.reward(
+                changed["reward"]
+            )  # an error if there is none, before anything is written
         if batch_size is not None:
             changed["batch_size"] = batch_size
         self.how = dataclasses.replace(self.how, **changed)
@@ -81,7 +91,9 @@ class FileLm:
         """How texts are chosen."""
         if self.how.method == MethodName.mbr:
             return f"mbr of {self.how.samples}"
-        return f"beam of {self.how.beams}" if self.how.method == MethodName.beam else self.how.method
+        return (
+            f"beam of {self.how.beams}" if self.how.method == MethodName.beam else self.how.method
+        )
 
 
 def written(model: FileLm) -> Parts:
@@ -90,7 +102,11 @@ def written(model: FileLm) -> Parts:
     def parts(file: IO[bytes], where: str) -> Iterator[Part]:
         for lines in read_as_they_come(file, where):
             texts = model.model.write(lines, model.how)
-            yield Part("".join(f"{text}\n" for text in texts).encode(), len(texts), sum(len(text.split()) for text in texts))
+            yield Part(
+                "".join(f"{text}\n" for text in texts).encode(),
+                len(texts),
+                sum(len(text.split()) for text in texts),
+            )
 
     return parts
 
@@ -106,24 +122,41 @@ def evaluate_lm(
     as_json: bool,
 ) -> None:
     """Score a model on sources with references, and a second one, or the same one in another way, beside it."""
-    from softq.tasks.lm_data import read_rows
-    from softq.tasks.lm_scores import LM_METRICS
+    from softq.lab.tasks.lm_data import read_rows
+    from softq.lab.tasks.lm_scores import LM_METRICS
 
     if against is not None and not is_lm(against):
-        raise DataError(f"{model} is a model of Transformers: expected another one after --against, got {against}")
-    first, second = (searching, searching) if against is None or against_method is None else searching.for_two(against_method)
+        raise DataError(
+            f"{model} is a model of Transformers: expected another one after --against, got {against}"
+        )
+    first, second = (
+        (searching, searching)
+        if against is None or against_method is None
+        else searching.for_two(against_method)
+    )
     rows = read_rows(*files)
     found = FileLm(model, first, batch_size)
     scores = _score(found, rows)
-    facts: dict[str, Any] = {"model": str(model), "files": list(map(str, files)), "decoding": found.decoding}
+    facts: dict[str, Any] = {
+        "model": str(model),
+        "files": list(map(str, files)),
+        "decoding": found.decoding,
+    }
     facts["signature"] = found.model.reward(found.how.reward).signature
-    facts |= {"sentences": len(rows), "references": sum(len(row["references"]) for row in rows), **scores.as_dict()}
+    facts |= {
+        "sentences": len(rows),
+        "references": sum(len(row["references"]) for row in rows),
+        **scores.as_dict(),
+    }
     compared = None
     if against is not None:
         other = FileLm(against, second, batch_size)
         others = _score(other, rows, found)
         compared = comparison.compare(scores.rows, others.rows, LM_METRICS)
-        facts["against"] = comparison.as_json(compared, str(against)) | {"decoding": other.decoding, "seconds": others.seconds}
+        facts["against"] = comparison.as_json(compared, str(against)) | {
+            "decoding": other.decoding,
+            "seconds": others.seconds,
+        }
         facts["against"] |= {f"sacrebleu_{name}": value for name, value in others.corpus.items()}
     if as_json:
         typer.echo(json.dumps({"command": "evaluate", "softq": softq.__version__, **facts}))
@@ -136,22 +169,37 @@ def evaluate_lm(
     table.add_column("score", justify="right")
     for name, title in TITLES.items():
         if name in facts:
-            table.add_row(title, f"{facts[name]:.{2 if name.startswith(('sacrebleu', 'seconds')) else 4}f}")
+            table.add_row(
+                title, f"{facts[name]:.{2 if name.startswith(('sacrebleu', 'seconds')) else 4}f}"
+            )
     console.print(table)
     if compared is not None:
         names = (f"{model}, {found.decoding}", f"{against}, {facts['against']['decoding']}")
         comparison.show_difference(scores.overall, compared, TITLES, *names, console)
-        told = [f"{TITLES[name]} {value:.2f}" for name, value in facts["against"].items() if name in TITLES and isinstance(value, float)]
-        console.print(f"{against}: {', '.join(told)}", markup=False, highlight=False, soft_wrap=True)
+        told = [
+            f"{TITLES[name]} {value:.2f}"
+            for name, value in facts["against"].items()
+            if name in TITLES and isinstance(value, float)
+        ]
+        console.print(
+            f"{against}: {', '.join(told)}", markup=False, highlight=False, soft_wrap=True
+        )
     console.print(f"reward: {facts['signature']}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _score(model: FileLm, rows: Rows, judge: FileLm | None = None) -> Scores:
     """Rewards are those of the first model, in its tokens."""
-    from softq.tasks.lm_scores import score
+    from softq.lab.tasks.lm_scores import score
 
     judge = judge or model
     with progress_bars() as watch:
         watcher = watch(str(model.path), unit="sentences")
         watcher.begin(len(rows), 0)
-        return score(model.model, rows, model.how, judge.how.reward, judge.model, lambda done: watcher.advance(done, ""))
+        return score(
+            model.model,
+            rows,
+            model.how,
+            judge.how.reward,
+            judge.model,
+            lambda done: watcher.advance(done, ""),
+        )

@@ -29,7 +29,9 @@ class ClassTab:
 
     def __init__(self) -> None:
         self.table = parse_table(EXAMPLE, "costs")
-        self.study = ClassStudy(self.table, parse_probabilities(EXAMPLE_PROBABILITIES, len(self.table.labels)))
+        self.study = ClassStudy(
+            self.table, parse_probabilities(EXAMPLE_PROBABILITIES, len(self.table.labels))
+        )
         self._settling = False  # while several fields change together
         with ui.element("div").classes("sheet"):
             with ui.element("section").classes("controls"):
@@ -40,12 +42,19 @@ class ClassTab:
 
     def _build_controls(self) -> None:
         hint = "rows: what is decided; columns: what is right; cells between tabs, commas or spaces, names if you like"
-        self._cells = text_area("table", EXAMPLE, self._read_table, rows=6, hint=hint).props('input-class="table-cells"')
-        self._kind = ui.radio({"costs": "costs, to be kept low", "rewards": "rewards"}, value="costs", on_change=self._read_table).props(
-            "dense inline"
+        self._cells = text_area("table", EXAMPLE, self._read_table, rows=6, hint=hint).props(
+            'input-class="table-cells"'
         )
+        self._kind = ui.radio(
+            {"costs": "costs, to be kept low", "rewards": "rewards"},
+            value="costs",
+            on_change=self._read_table,
+        ).props("dense inline")
         self._probabilities = text_field(
-            "P(y|x) of an input", EXAMPLE_PROBABILITIES, self._recompute, hint="one number for each class, such as 0.25 or 1/4"
+            "P(y|x) of an input",
+            EXAMPLE_PROBABILITIES,
+            self._recompute,
+            hint="one number for each class, such as 0.25 or 1/4",
         )
         self._chosen = choice("classes to draw", {}, self._recompute, multiple=True)
         ui.label(
@@ -55,10 +64,16 @@ class ClassTab:
 
     def _build_results(self) -> None:
         self._tau = Temperature(3.0, -1.0, 3.0, self._show_tau)
-        self._decisions = ui.html(sanitize=False).classes("scroll").props('tabindex=0 role="region" aria-label="classes"')
+        self._decisions = (
+            ui.html(sanitize=False)
+            .classes("scroll")
+            .props('tabindex=0 role="region" aria-label="classes"')
+        )
         ui.html("Decision regions", tag="h2", sanitize=False)
         with ui.element("div").classes("maps"):
-            self._maps: dict[Rule, ui.html] = {rule: ui.html(sanitize=False) for rule in drawing.RULES}
+            self._maps: dict[Rule, ui.html] = {
+                rule: ui.html(sanitize=False) for rule in drawing.RULES
+            }
         self._map_note = ui.label().classes("note")
         with ui.element("div").classes("charts"):
             self._rewards, self._gaps = ui.echart({}, renderer="svg"), ui.echart({}, renderer="svg")
@@ -74,7 +89,9 @@ class ClassTab:
             grey(self._results, True)
             return
         self._settling = True
-        if len(table.labels) != len(self.table.labels):  # what was typed for other classes means nothing for these
+        if len(table.labels) != len(
+            self.table.labels
+        ):  # what was typed for other classes means nothing for these
             self._probabilities.value = " ".join([f"1/{len(table.labels)}"] * len(table.labels))
         self.table = table
         self._offer(table)
@@ -85,17 +102,25 @@ class ClassTab:
         """The classes of the table to choose from, where there are more than a triangle has corners."""
         everything = dict(enumerate(table.labels))
         kept = [number for number in self._chosen.value or [] if number in everything]
-        self._chosen.set_options(everything, value=kept if len(kept) in (2, 3) else list(everything)[:3])
+        self._chosen.set_options(
+            everything, value=kept if len(kept) in (2, 3) else list(everything)[:3]
+        )
         self._chosen.visible = len(everything) > 3
 
     def _recompute(self) -> None:
         if self._settling:
             return
-        p = read(self._probabilities, lambda text: parse_probabilities(text, len(self.table.labels)))
+        p = read(
+            self._probabilities, lambda text: parse_probabilities(text, len(self.table.labels))
+        )
         study = None
         if p is not None and self._cells.error is None:
             try:
-                study = ClassStudy(self.table, p, sorted(self._chosen.value) if len(self.table.labels) > 3 else None)
+                study = ClassStudy(
+                    self.table,
+                    p,
+                    sorted(self._chosen.value) if len(self.table.labels) > 3 else None,
+                )
                 self._chosen.error = None
             except SoftqError as error:
                 self._chosen.error = str(error)
@@ -113,8 +138,14 @@ class ClassTab:
         self._reward_lines = drawing.reward_lines(self.study, taus)
         self._gap_lines = drawing.bound_lines(self.study.bounds(taus))
         drawn = ", ".join(self.table.labels[number] for number in self.study.chosen)
-        rest = " The other classes keep their probabilities." if len(self.study.chosen) < len(self.table.labels) else ""
-        self._map_note.text = f"P between {drawn}; a corner is certainty, the dot is the input.{rest}"
+        rest = (
+            " The other classes keep their probabilities."
+            if len(self.study.chosen) < len(self.table.labels)
+            else ""
+        )
+        self._map_note.text = (
+            f"P between {drawn}; a corner is certainty, the dot is the input.{rest}"
+        )
         self._show_tau()
 
     def _show_tau(self) -> None:
@@ -123,8 +154,16 @@ class ClassTab:
         self._decisions.content = drawing.class_table(self.study, point)
         self._bounds.content = drawing.bounds_table(self.study, point)
         for rule, picture in self._maps.items():
-            picture.content = drawing.region_picture(self.study, rule, self.study.regions(rule, tau), self.study.agreement(rule, tau))
-        self._rewards.options.update(drawing.chart("mean reward over the regions", self._reward_lines, tau))
-        self._gaps.options.update(drawing.chart("KL(Q‖Q′) at the input and its bounds", self._gap_lines, tau, logarithmic=True))
+            picture.content = drawing.region_picture(
+                self.study, rule, self.study.regions(rule, tau), self.study.agreement(rule, tau)
+            )
+        self._rewards.options.update(
+            drawing.chart("mean reward over the regions", self._reward_lines, tau)
+        )
+        self._gaps.options.update(
+            drawing.chart(
+                "KL(Q‖Q′) at the input and its bounds", self._gap_lines, tau, logarithmic=True
+            )
+        )
         for each in (self._rewards, self._gaps):
             each.update()

@@ -78,17 +78,24 @@ def parse_table(text: str, kind: TableKind = "rewards") -> ClassTable:
     if not lines:
         raise DataError("expected a table with a row for each class, got none; paste one")
     tabs, commas = any("\t" in line for _, line in lines), any("," in line for _, line in lines)
-    rows = [(number, _cells(line, "\t" if tabs else "," if commas else None)) for number, line in lines]
+    rows = [
+        (number, _cells(line, "\t" if tabs else "," if commas else None)) for number, line in lines
+    ]
     above = None if any(map(_is_number, rows[0][1])) else rows.pop(0)[1]
     if not rows:
         raise DataError("expected a row of numbers for each class below the names, got none")
     named = all(not _is_number(cells[0]) for _, cells in rows)
     names = [cells[0] for _, cells in rows] if named else None
-    numbers = [[_number(cell, line, column) for column, cell in enumerate(cells[named:], 1 + named)] for line, cells in rows]
+    numbers = [
+        [_number(cell, line, column) for column, cell in enumerate(cells[named:], 1 + named)]
+        for line, cells in rows
+    ]
     size = len(rows)
     for (line, _), row in zip(rows, numbers, strict=True):
         if len(row) != size:
-            raise DataError(f"line {line}: expected {size} numbers, one for each of the {size} rows, got {len(row)}")
+            raise DataError(
+                f"line {line}: expected {size} numbers, one for each of the {size} rows, got {len(row)}"
+            )
     if not 2 <= size <= MOST_CLASSES:
         raise DataError(f"expected 2 to {MOST_CLASSES} classes, got {size}")
     rewards = torch.tensor(numbers, dtype=torch.float64)
@@ -96,7 +103,11 @@ def parse_table(text: str, kind: TableKind = "rewards") -> ClassTable:
 
 
 def _cells(line: str, separator: str | None) -> list[str]:
-    return line.split() if separator is None else [cell.strip() for cell in line.rstrip(separator + " ").split(separator)]
+    return (
+        line.split()
+        if separator is None
+        else [cell.strip() for cell in line.rstrip(separator + " ").split(separator)]
+    )
 
 
 def _is_number(cell: str) -> bool:
@@ -111,7 +122,9 @@ def _number(cell: str, line: int, column: int) -> float:
     if not _is_number(cell):
         raise DataError(f"line {line}, column {column}: expected a number, got {cell!r}")
     if not abs(float(cell)) <= _LARGEST:
-        raise DataError(f"line {line}, column {column}: expected a number of at most {_LARGEST:g}, got {cell}")
+        raise DataError(
+            f"line {line}, column {column}: expected a number of at most {_LARGEST:g}, got {cell}"
+        )
     return float(cell)
 
 
@@ -122,7 +135,9 @@ def _labels(above: list[str] | None, names: list[str] | None, size: int) -> tupl
     if above is not None and len(above) != size:
         raise DataError(f"expected {size} names above the {size} columns, got {len(above)}")
     if above is not None and names is not None and above != names:
-        raise DataError(f"expected the same names above and in front, got {', '.join(above)} and {', '.join(names)}")
+        raise DataError(
+            f"expected the same names above and in front, got {', '.join(above)} and {', '.join(names)}"
+        )
     found = tuple(above or names or map(str, range(size)))
     if "" in found or len(set(found)) < size:
         raise DataError(f"expected {size} different names, got {', '.join(found)}")
@@ -139,7 +154,9 @@ def parse_probabilities(text: str, count: int) -> Tensor:
     if len(found) != count:
         raise DataError(f"expected {count} probabilities, one for each class, got {len(found)}")
     if not abs(math.fsum(found) - 1.0) <= 1e-6:
-        raise DataError(f"expected probabilities that sum to one, got a sum of {math.fsum(found):g}")
+        raise DataError(
+            f"expected probabilities that sum to one, got a sum of {math.fsum(found):g}"
+        )
     return torch.tensor(found, dtype=torch.float64) / math.fsum(found)
 
 
@@ -204,7 +221,9 @@ class ClassStudy:
         self.table, self.p = table, p
         self.chosen = tuple(range(min(len(table.labels), 3))) if chosen is None else tuple(chosen)
         if not 2 <= len(set(self.chosen)) == len(self.chosen) <= 3:
-            raise DataError(f"expected two or three different classes to draw, got {len(set(self.chosen))}")
+            raise DataError(
+                f"expected two or three different classes to draw, got {len(set(self.chosen))}"
+            )
         self.mass = float(p[list(self.chosen)].sum())
         if not self.mass > 0.0:
             raise DataError("expected classes to draw with some probability between them, got none")
@@ -219,13 +238,20 @@ class ClassStudy:
         """The input at one temperature."""
         rewards = self.table.rewards
         q_raml, q_sqdml = q_prime(self.p, rewards, tau), softmax_q(self.p, rewards, tau)
-        decisions: dict[Rule, int] = {"ml": int(self.p.argmax()), "raml": int(q_raml.argmax()), "bayes": int(bayes_rule(self.p, rewards))}
+        decisions: dict[Rule, int] = {
+            "ml": int(self.p.argmax()),
+            "raml": int(q_raml.argmax()),
+            "bayes": int(bayes_rule(self.p, rewards)),
+        }
         earned = self.expected_rewards
         return ClassPoint(
             q_raml,
             q_sqdml,
             self._theory([tau])[0],
-            {rule: Decision(self.table.labels[one], float(earned[one])) for rule, one in decisions.items()},
+            {
+                rule: Decision(self.table.labels[one], float(earned[one]))
+                for rule, one in decisions.items()
+            },
         )
 
     def bounds(self, taus: Sequence[float]) -> list[TheoryRow]:
@@ -243,21 +269,35 @@ class ClassStudy:
         total = 0.0
         for decision, corners in self.regions(rule, tau):
             size, middle = _measure(corners)
-            total += size * float(self._earned(self._between(torch.tensor(middle, dtype=torch.float64)))[decision])
+            total += size * float(
+                self._earned(self._between(torch.tensor(middle, dtype=torch.float64)))[decision]
+            )
         return total
 
     def agreement(self, rule: Rule, tau: float) -> float:
         """The share of these inputs on which a rule decides as the Bayes rule does; exact."""
         mine, best = self._leads(rule, tau), self._leads("bayes", tau)
-        return math.fsum(_measure(_polygon(torch.cat([mine[one], best[one]], 1)))[0] for one in mine if one in best)
+        return math.fsum(
+            _measure(_polygon(torch.cat([mine[one], best[one]], 1)))[0]
+            for one in mine
+            if one in best
+        )
 
     def _leads(self, rule: Rule, tau: float) -> dict[int, Tensor]:
         """By how much each decision is ahead of every other at the corners, ``[2 or 3, K]``; of decisions that are the same, the first."""
         corners = self._between(torch.eye(len(self.chosen), dtype=torch.float64))
-        scores = {"ml": corners, "raml": q_prime(corners, self.table.rewards, tau), "bayes": self._earned(corners)}[rule]
+        scores = {
+            "ml": corners,
+            "raml": q_prime(corners, self.table.rewards, tau),
+            "bayes": self._earned(corners),
+        }[rule]
         leads = {one: scores[:, one : one + 1] - scores for one in range(scores.shape[1])}
         same = 1e-12 * float(scores.abs().max())
-        return {one: lead for one, lead in leads.items() if not bool((lead[:, :one].abs() <= same).all(0).any())}
+        return {
+            one: lead
+            for one, lead in leads.items()
+            if not bool((lead[:, :one].abs() <= same).all(0).any())
+        }
 
     @cached_property
     def theorem2(self) -> Theorem2:
@@ -277,7 +317,10 @@ class ClassStudy:
         """`softq.theory.theory_table` of the input, in the units of the table."""
         here, shift = self.p.unsqueeze(0), self.table.shift
         found = theory_table(Problem(here, here, self._moved), list(taus)).rows
-        return [row._replace(reward_raml=row.reward_raml + shift, reward_sqdml=row.reward_sqdml + shift) for row in found]
+        return [
+            row._replace(reward_raml=row.reward_raml + shift, reward_sqdml=row.reward_sqdml + shift)
+            for row in found
+        ]
 
     def _between(self, shares: Tensor) -> Tensor:
         """P with the mass of the chosen classes shared among them so; ``shares [..., 2 or 3]``."""
@@ -306,12 +349,16 @@ def theorem2_constants(p: Tensor, rewards: Tensor) -> tuple[float, float]:
     drop = (rewards[best, best] - rewards[:, best]) / largest
     steps = [(t, float(p[drop >= t].sum())) for t in sorted(set(drop[p > 0].tolist())) if t > 0.0]
     if any(t >= 1.0 for t, _ in steps):
-        raise ScoreError("the tail bound asks for probability 0 of a class whose reward falls by all of R")
+        raise ScoreError(
+            "the tail bound asks for probability 0 of a class whose reward falls by all of R"
+        )
     c = min(((1.0 - t) ** 2 / t**2 * -math.log(tail) for t, tail in steps), default=math.inf)
     if not 0.0 < c < math.inf:
         raise ScoreError("the tail bound needs a class that is neither certain nor impossible")
     if not math.exp(-c * gamma**2 / (1.0 - gamma) ** 2) < gamma / (1.0 + gamma):
-        raise ScoreError(f"the tail is too heavy: the proof needs exp(-cb) < γ/(1+γ), and c = {c:.4g}, γ = {gamma:.4g}")
+        raise ScoreError(
+            f"the tail is too heavy: the proof needs exp(-cb) < γ/(1+γ), and c = {c:.4g}, γ = {gamma:.4g}"
+        )
     return c, gamma
 
 
@@ -330,8 +377,12 @@ def _polygon(leads: Tensor) -> list[Shares]:
                 kept.append(here)
             if (now < 0.0) != (then < 0.0):  # this side is cut
                 share = now / (now - then)
-                kept.append(tuple((1.0 - share) * a + share * b for a, b in zip(here, there, strict=True)))
-        corners = list(dict.fromkeys(kept if size == 3 or not kept else [min(kept), max(kept)]))  # a stretch has two ends
+                kept.append(
+                    tuple((1.0 - share) * a + share * b for a, b in zip(here, there, strict=True))
+                )
+        corners = list(
+            dict.fromkeys(kept if size == 3 or not kept else [min(kept), max(kept)])
+        )  # a stretch has two ends
     return corners if len(corners) >= size else []
 
 
@@ -341,9 +392,13 @@ def _measure(corners: Sequence[Shares]) -> tuple[float, Shares]:
         return 0.0, ()
     first = corners[0]
     parts = [corners] if len(first) == 2 else [(first, *pair) for pair in pairwise(corners[1:])]
-    sizes = [abs(float(torch.linalg.det(torch.tensor(part, dtype=torch.float64)))) for part in parts]
+    sizes = [
+        abs(float(torch.linalg.det(torch.tensor(part, dtype=torch.float64)))) for part in parts
+    ]
     total = math.fsum(sizes)
     if total == 0.0:
         return 0.0, first
     middles = [[math.fsum(each) / len(part) for each in zip(*part, strict=True)] for part in parts]
-    return total, tuple(math.fsum(map(mul, sizes, each)) / total for each in zip(*middles, strict=True))
+    return total, tuple(
+        math.fsum(map(mul, sizes, each)) / total for each in zip(*middles, strict=True)
+    )

@@ -49,21 +49,29 @@ def facts_table(points: Mapping[Objective, TemperaturePoint]) -> str:
     head = "".join(f'<th scope="col">{title}</th>' for _, title, _ in _FACTS)
     body = "".join(
         f'<tr><th scope="row"><span class="key {name}"></span>{NAMES[name]}</th>'
-        + "".join(f'<td data-fact="{name}-{field}">{show(getattr(point, field), format_)}</td>' for field, _, format_ in _FACTS)
+        + "".join(
+            f'<td data-fact="{name}-{field}">{show(getattr(point, field), format_)}</td>'
+            for field, _, format_ in _FACTS
+        )
         + "</tr>"
         for name, point in points.items()
     )
     return f'<table class="numbers"><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def candidate_table(rows: Sequence[CandidateRow], pieces: Sequence[Sequence[Piece]], left: int) -> str:
+def candidate_table(
+    rows: Sequence[CandidateRow], pieces: Sequence[Sequence[Piece]], left: int
+) -> str:
     """Candidates with rewards and weights, as many as are given; ``left`` are not shown."""
     widest = max((max(row.raml, row.sqdml) for row in rows), default=0.0)
     body = "".join(_candidate(row, words, widest) for row, words in zip(rows, pieces, strict=True))
     if left:
-        raml, sqdml = (1.0 - math.fsum(getattr(row, name) for row in rows) for name in ("raml", "sqdml"))
+        raml, sqdml = (
+            1.0 - math.fsum(getattr(row, name) for row in rows) for name in ("raml", "sqdml")
+        )
         rest = "".join(
-            f'<td class="weight {name}">{show(max(value, 0.0), ".4f")}</td>' for name, value in (("raml", raml), ("sqdml", sqdml))
+            f'<td class="weight {name}">{show(max(value, 0.0), ".4f")}</td>'
+            for name, value in (("raml", raml), ("sqdml", sqdml))
         )
         body += f'<tr class="rest"><th scope="row">and {left} more</th><td></td>{rest}</tr>'
     return (
@@ -74,10 +82,18 @@ def candidate_table(rows: Sequence[CandidateRow], pieces: Sequence[Sequence[Piec
 
 def _candidate(row: CandidateRow, pieces: Sequence[Piece], widest: float) -> str:
     tags = {"same": "span", "new": "ins", "gone": "del"}
-    words = " ".join(f"<{tags[kind]}>{escape(word)}</{tags[kind]}>" if kind != "same" else escape(word) for word, kind in pieces)
+    words = " ".join(
+        f"<{tags[kind]}>{escape(word)}</{tags[kind]}>" if kind != "same" else escape(word)
+        for word, kind in pieces
+    )
     badge = ' <small class="badge">reference</small>' if row.is_reference else ""
-    weights = "".join(f'<td class="weight {name}">{_bar(value, widest)}</td>' for name, value in (("raml", row.raml), ("sqdml", row.sqdml)))
-    return f'<tr><th scope="row">{words}{badge}</th><td>{show(row.reward, ".4f")}</td>{weights}</tr>'
+    weights = "".join(
+        f'<td class="weight {name}">{_bar(value, widest)}</td>'
+        for name, value in (("raml", row.raml), ("sqdml", row.sqdml))
+    )
+    return (
+        f'<tr><th scope="row">{words}{badge}</th><td>{show(row.reward, ".4f")}</td>{weights}</tr>'
+    )
 
 
 def _bar(value: float, widest: float) -> str:
@@ -93,9 +109,18 @@ def class_table(study: ClassStudy, point: ClassPoint) -> str:
         deciders.setdefault(decision.label, []).append(RULES[rule])
     body = ""
     for number, label in enumerate(study.table.labels):
-        badges = "".join(f' <small class="badge">{name}</small>' for name in deciders.get(label, []))
-        cells = ((study.p[number], "p"), (point.q_prime[number], "raml"), (point.q[number], "sqdml"))
-        p, raml, sqdml = (f'<td class="weight {kind}" data-fact="{kind}-{number}">{_bar(float(value), 1.0)}</td>' for value, kind in cells)
+        badges = "".join(
+            f' <small class="badge">{name}</small>' for name in deciders.get(label, [])
+        )
+        cells = (
+            (study.p[number], "p"),
+            (point.q_prime[number], "raml"),
+            (point.q[number], "sqdml"),
+        )
+        p, raml, sqdml = (
+            f'<td class="weight {kind}" data-fact="{kind}-{number}">{_bar(float(value), 1.0)}</td>'
+            for value, kind in cells
+        )
         earned = f"<td>{show(float(study.expected_rewards[number]))}</td>"
         body += f'<tr><th scope="row">{_swatch(number)}{escape(label)}{badges}</th>{p}{earned}{raml}{sqdml}</tr>'
     return (
@@ -106,12 +131,29 @@ def class_table(study: ClassStudy, point: ClassPoint) -> str:
 
 def bounds_table(study: ClassStudy, point: ClassPoint) -> str:
     """The gap between the targets at the input beside its bounds, and its limit as τ → 0 beside Theorem 2's."""
-    rows = [(f'<span class="key bound-{field}"></span>{name}', show(getattr(point.row, field), ".4g"), field) for field, name in BOUNDS]
+    rows = [
+        (
+            f'<span class="key bound-{field}"></span>{name}',
+            show(getattr(point.row, field), ".4g"),
+            field,
+        )
+        for field, name in BOUNDS
+    ]
     rows.append(("limit of KL(Q‖Q′) as τ → 0, exact", show(study.theorem2.limit, ".4g"), "limit"))
     if study.theorem2.bounds is not None:
-        of_limit = (("sharp", "−log(1 − e^−cb)"), ("corrected", "Theorem 2, corrected"), ("printed", "Theorem 2 as printed (false)"))
-        rows += [(name, show(getattr(study.theorem2.bounds, field), ".4g"), field) for field, name in of_limit]
-    body = "".join(f'<tr><th scope="row">{name}</th><td data-fact="{field}">{value}</td></tr>' for name, value, field in rows)
+        of_limit = (
+            ("sharp", "−log(1 − e^−cb)"),
+            ("corrected", "Theorem 2, corrected"),
+            ("printed", "Theorem 2 as printed (false)"),
+        )
+        rows += [
+            (name, show(getattr(study.theorem2.bounds, field), ".4g"), field)
+            for field, name in of_limit
+        ]
+    body = "".join(
+        f'<tr><th scope="row">{name}</th><td data-fact="{field}">{value}</td></tr>'
+        for name, value, field in rows
+    )
     note = (
         ""
         if study.theorem2.bounds is not None
@@ -120,14 +162,25 @@ def bounds_table(study: ClassStudy, point: ClassPoint) -> str:
     return f'<table class="numbers"><tbody>{body}</tbody></table>{note}'
 
 
-def region_picture(study: ClassStudy, rule: Rule, regions: Sequence[Region], agreement: float) -> str:
+def region_picture(
+    study: ClassStudy, rule: Rule, regions: Sequence[Region], agreement: float
+) -> str:
     """What a rule decides between the chosen classes, over a triangle or a line; a dot marks the input."""
     draw = _triangle if len(study.chosen) == 3 else _line
     name = RULES[rule]
-    kinds = [study.table.labels[number] for number in sorted({region.decision for region in regions})]
-    spoken = escape(f"{name}: decides for {', '.join(kinds)}; as the Bayes rule on {agreement:.0%} of the inputs", quote=True)
+    kinds = [
+        study.table.labels[number] for number in sorted({region.decision for region in regions})
+    ]
+    spoken = escape(
+        f"{name}: decides for {', '.join(kinds)}; as the Bayes rule on {agreement:.0%} of the inputs",
+        quote=True,
+    )
     share = f"{agreement:.1%}".replace("%", " %")
-    told = "" if rule == "bayes" else f'<span data-fact="agreement-{rule}">as the Bayes rule on {share}</span>'
+    told = (
+        ""
+        if rule == "bayes"
+        else f'<span data-fact="agreement-{rule}">as the Bayes rule on {share}</span>'
+    )
     return f"<figure><figcaption><b>{name}</b>{told}</figcaption>{draw(study, regions, spoken)}</figure>"
 
 
@@ -139,7 +192,9 @@ def _triangle(study: ClassStudy, regions: Sequence[Region], spoken: str) -> str:
         shapes += f'<polygon class="class-{decision % _COLOURS}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>'
         if _area(places) > _ROOM:
             x, y = (math.fsum(each) / len(places) for each in zip(*places, strict=True))
-            names += f'<text class="inside" x="{x:.1f}" y="{y:.1f}">{escape(labels[decision])}</text>'
+            names += (
+                f'<text class="inside" x="{x:.1f}" y="{y:.1f}">{escape(labels[decision])}</text>'
+            )
     first, second, third = (escape(labels[number]) for number in study.chosen)
     x, y = _place((study.p[list(study.chosen)] / study.mass).tolist())
     bottom = _HEIGHT + 0.8 * _MARGIN
@@ -159,7 +214,15 @@ def _place(shares: Sequence[float]) -> tuple[float, float]:
 
 def _area(places: Sequence[tuple[float, float]]) -> float:
     """Of a polygon, by the shoelace formula."""
-    return abs(math.fsum(a * d - b * c for (a, b), (c, d) in zip(places, [*places[1:], places[0]], strict=True))) / 2
+    return (
+        abs(
+            math.fsum(
+                a * d - b * c
+                for (a, b), (c, d) in zip(places, [*places[1:], places[0]], strict=True)
+            )
+        )
+        / 2
+    )
 
 
 def _line(study: ClassStudy, regions: Sequence[Region], spoken: str) -> str:
@@ -168,9 +231,7 @@ def _line(study: ClassStudy, regions: Sequence[Region], spoken: str) -> str:
     shapes = names = ""
     for decision, corners in reversed(regions):
         start, end = sorted(share for _, share in corners)
-        shapes += (
-            f'<rect class="class-{decision % _COLOURS}" x="{_SIDE * start:.2f}" y="0" width="{_SIDE * (end - start):.2f}" height="40"/>'
-        )
+        shapes += f'<rect class="class-{decision % _COLOURS}" x="{_SIDE * start:.2f}" y="0" width="{_SIDE * (end - start):.2f}" height="40"/>'
         if end - start > 0.2:
             names += f'<text class="inside" x="{_SIDE * (start + end) / 2:.1f}" y="21">{escape(labels[decision])}</text>'
         if start > 0.0:  # where the decision turns
@@ -201,11 +262,19 @@ class Line(NamedTuple):
 
 
 def sentence_lines(
-    field: str, curves: Mapping[Objective, Sequence[TemperaturePoint]], marks: Mapping[Objective, float | None]
+    field: str,
+    curves: Mapping[Objective, Sequence[TemperaturePoint]],
+    marks: Mapping[Objective, float | None],
 ) -> list[Line]:
     """One field of both objectives' curves."""
     return [
-        Line(NAMES[name], f"--{name}", [(point.tau, getattr(point, field)) for point in points], marks[name], dashed=name == "sqdml")
+        Line(
+            NAMES[name],
+            f"--{name}",
+            [(point.tau, getattr(point, field)) for point in points],
+            marks[name],
+            dashed=name == "sqdml",
+        )
         for name, points in curves.items()
     ]
 
@@ -213,7 +282,13 @@ def sentence_lines(
 def bound_lines(rows: Sequence[TheoryRow]) -> list[Line]:
     """The exact gap between the targets and each of its bounds."""
     return [
-        Line(name, f"--bound-{field}", [(row.tau, getattr(row, field)) for row in rows], dashed=field != "kl") for field, name in BOUNDS
+        Line(
+            name,
+            f"--bound-{field}",
+            [(row.tau, getattr(row, field)) for row in rows],
+            dashed=field != "kl",
+        )
+        for field, name in BOUNDS
     ]
 
 
@@ -238,14 +313,26 @@ _POWERS = {
 }
 
 
-def chart(title: str, lines: Sequence[Line], tau: float, *, logarithmic: bool = False) -> dict[str, Any]:
+def chart(
+    title: str, lines: Sequence[Line], tau: float, *, logarithmic: bool = False
+) -> dict[str, Any]:
     """Options of a chart of curves over temperatures, with an upright line at the present one."""
     text, rule = {"color": "var(--muted)", "fontSize": 11}, {"lineStyle": {"color": "var(--rule)"}}
-    axis = {"axisLabel": {**text, "hideOverlap": True}, "axisLine": rule, "splitLine": rule, "axisTick": {"show": False}}
+    axis = {
+        "axisLabel": {**text, "hideOverlap": True},
+        "axisLine": rule,
+        "splitLine": rule,
+        "axisTick": {"show": False},
+    }
     lowest, highest = lines[0].points[0][0], lines[0].points[-1][0]
     return {
         "animation": False,
-        "title": {"text": title, "textStyle": {"color": "var(--ink)", "fontSize": 13, "fontWeight": 600}, "left": 0, "top": 0},
+        "title": {
+            "text": title,
+            "textStyle": {"color": "var(--ink)", "fontSize": 13, "fontWeight": 600},
+            "left": 0,
+            "top": 0,
+        },
         "grid": {"left": 6, "right": 18, "top": 46, "bottom": 6, "containLabel": True},
         "tooltip": {
             "trigger": "axis",
@@ -256,8 +343,12 @@ def chart(title: str, lines: Sequence[Line], tau: float, *, logarithmic: bool = 
             "textStyle": {"color": "var(--ink)", "fontSize": 12},
         },
         "xAxis": {"type": "log", "min": lowest, "max": highest, **axis},
-        "yAxis": {"type": "log" if logarithmic else "value", "scale": True, **axis} | (_POWERS if logarithmic else {}),
-        "series": [_series(line, tau if number == 0 else None, logarithmic) for number, line in enumerate(lines)],
+        "yAxis": {"type": "log" if logarithmic else "value", "scale": True, **axis}
+        | (_POWERS if logarithmic else {}),
+        "series": [
+            _series(line, tau if number == 0 else None, logarithmic)
+            for number, line in enumerate(lines)
+        ],
     }
 
 
@@ -268,7 +359,11 @@ def _series(line: Line, tau: float | None, logarithmic: bool) -> dict[str, Any]:
     return {
         "type": "line",
         "name": line.name,
-        "data": [[tau, value] for tau, value in line.points if math.isfinite(value) and (value >= _LOWEST or not logarithmic)],
+        "data": [
+            [tau, value]
+            for tau, value in line.points
+            if math.isfinite(value) and (value >= _LOWEST or not logarithmic)
+        ],
         "showSymbol": False,
         "itemStyle": {"color": colour},
         "lineStyle": {"color": colour, "width": 2, "type": "dashed" if line.dashed else "solid"},

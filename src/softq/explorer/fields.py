@@ -12,28 +12,41 @@ from softq.errors import DataError, SoftqError, TemperatureError
 
 T = TypeVar("T")
 
-_COLDEST, _HOTTEST = 1e-9, 1e8  # beyond, a reward divided by the temperature is no number, or all rewards are the same
+_COLDEST, _HOTTEST = (
+    1e-9,
+    1e8,
+)  # beyond, a reward divided by the temperature is no number, or all rewards are the same
 _WAIT = 300  # milliseconds of silence before what is typed is read
 
 
-def text_field(label: str, value: str, on_change: Callable[[], None], *, hint: str = "") -> ui.input:
+def text_field(
+    label: str, value: str, on_change: Callable[[], None], *, hint: str = ""
+) -> ui.input:
     """A line of text that is read when typing pauses."""
     field = ui.input(label, value=value, on_change=on_change).without_auto_validation()
     field.props(f"outlined dense hide-bottom-space debounce={_WAIT}")
     return field.props(f'hint="{hint}"') if hint else field
 
 
-def text_area(label: str, value: str, on_change: Callable[[], None], *, rows: int, hint: str) -> ui.textarea:
+def text_area(
+    label: str, value: str, on_change: Callable[[], None], *, rows: int, hint: str
+) -> ui.textarea:
     """Lines of text that are read when typing pauses."""
     field = ui.textarea(label, value=value, on_change=on_change).without_auto_validation()
     field.props(f'outlined hide-bottom-space debounce={_WAIT} hint="{hint}"')
-    return field.props(f'spellcheck=false input-style="min-height: {1.6 * rows}em; line-height: 1.6"')
+    return field.props(
+        f'spellcheck=false input-style="min-height: {1.6 * rows}em; line-height: 1.6"'
+    )
 
 
-def choice(label: str, options: dict[Any, str], on_change: Callable[[], None], *, multiple: bool = False) -> ui.select:
+def choice(
+    label: str, options: dict[Any, str], on_change: Callable[[], None], *, multiple: bool = False
+) -> ui.select:
     """One of several, or some of them; at first the first one, or none."""
     value = [] if multiple else next(iter(options))
-    field = ui.select(options, label=label, value=value, multiple=multiple, on_change=on_change).without_auto_validation()
+    field = ui.select(
+        options, label=label, value=value, multiple=multiple, on_change=on_change
+    ).without_auto_validation()
     return field.props("outlined dense hide-bottom-space")
 
 
@@ -83,7 +96,9 @@ def parse_tau(text: str) -> float:
     except ValueError:
         raise TemperatureError(f"expected a positive number, got {text!r}") from None
     if not found > 0.0:
-        raise TemperatureError(f"expected a positive number, got {text}; as τ goes to 0, RAML becomes ML")
+        raise TemperatureError(
+            f"expected a positive number, got {text}; as τ goes to 0, RAML becomes ML"
+        )
     if not _COLDEST <= found <= _HOTTEST:
         raise TemperatureError(f"expected a number from {_COLDEST:g} to {_HOTTEST:g}, got {text}")
     return found
@@ -117,13 +132,17 @@ class Temperature:
 
     """
 
-    def __init__(self, value: float, low: float, high: float, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, value: float, low: float, high: float, on_change: Callable[[], None]
+    ) -> None:
         self.value = value
         self._low, self._high = low, high
         self._on_change = on_change
         self._moving = False  # the one by the other
         with ui.element("div").classes("temperature"):
-            self._slider = _Slider(min=low, max=high, step=0.01, value=math.log10(value), on_change=self._slide)
+            self._slider = _Slider(
+                min=low, max=high, step=0.01, value=math.log10(value), on_change=self._slide
+            )
             self._slider.props('aria-label="temperature τ, logarithmic" dense')
             self.field = text_field("temperature τ", f"{value:.4g}", self._type)
 
@@ -146,7 +165,9 @@ class Temperature:
         if found is not None:
             self._move(found, field=False)
 
-    def _move(self, value: float, *, slider: bool = True, field: bool = True, told: bool = True) -> None:
+    def _move(
+        self, value: float, *, slider: bool = True, field: bool = True, told: bool = True
+    ) -> None:
         self.value = value
         self._moving = True
         if slider:

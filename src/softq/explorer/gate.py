@@ -72,7 +72,11 @@ class Gate:
             answer = RedirectResponse("/", 303)
             answer.set_cookie(self.cookie, self.key.lasting, httponly=True, samesite="lax")
             return answer
-        return None if _same(request.cookies.get(self.cookie, ""), self.key.lasting) else HTMLResponse(_REFUSAL, 403)
+        return (
+            None
+            if _same(request.cookies.get(self.cookie, ""), self.key.lasting)
+            else HTMLResponse(_REFUSAL, 403)
+        )
 
 
 def _same(given: str, expected: str) -> bool:

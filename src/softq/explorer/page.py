@@ -23,8 +23,14 @@ def build(text: str, study: SentenceStudy) -> None:
         with ui.element("header").classes("top"):
             with ui.element("div"):
                 ui.html("What a temperature does", tag="h1", sanitize=False)
-                ui.label("RAML and SQDML side by side, computed by softq on this machine.").classes("note")
-            choice = ui.toggle(list(_SCHEMES), value="auto", on_change=lambda event: scheme.set_value(_SCHEMES[event.value]))
+                ui.label("RAML and SQDML side by side, computed by softq on this machine.").classes(
+                    "note"
+                )
+            choice = ui.toggle(
+                list(_SCHEMES),
+                value="auto",
+                on_change=lambda event: scheme.set_value(_SCHEMES[event.value]),
+            )
             choice.props('dense no-caps flat aria-label="light or dark"')
         with ui.tabs().props("no-caps align=left dense").classes("tabs") as tabs:
             sentences, classes = ui.tab("Sentences"), ui.tab("Classes")

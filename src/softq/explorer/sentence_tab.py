@@ -45,7 +45,11 @@ _SAMPLERS = {
     "recombined": "recombined references",
 }
 _SORTS = {"raml": "RAML’s weight", "sqdml": "SQDML’s weight", "reward": "mean reward"}
-_CHARTS = {"reference_mass": "mass on the references", "entropy": "entropy (nats)", "expected_reward": "expected reward"}
+_CHARTS = {
+    "reference_mass": "mass on the references",
+    "entropy": "entropy (nats)",
+    "expected_reward": "expected reward",
+}
 _SHOWN = 25  # candidates in the table
 _LARGEST_FILE = 4_000_000  # bytes
 
@@ -66,12 +70,20 @@ class SentenceTab:
     def _build_controls(self, text: str) -> None:
         hint = "a sentence per line; several lines are references of one input, a blank line begins the next"
         self._references = text_area("references", text, self._recompute, rows=7, hint=hint)
-        upload = ui.upload(auto_upload=True, max_file_size=_LARGEST_FILE, on_upload=self._load, on_rejected=self._reject)
+        upload = ui.upload(
+            auto_upload=True,
+            max_file_size=_LARGEST_FILE,
+            on_upload=self._load,
+            on_rejected=self._reject,
+        )
         upload.classes("hidden-upload").props('aria-hidden="true" tabindex=-1')
-        load = ui.button("load a file", color=None).props("outline no-caps dense padding='4px 12px'")
+        load = ui.button("load a file", color=None).props(
+            "outline no-caps dense padding='4px 12px'"
+        )
         load.on("click", js_handler=f"() => getElement({upload.id}).pickFiles()")
         ui.html(
-            "One input per line, its references between tabs, as <code>softq theory --references</code> reads it.", sanitize=False
+            "One input per line, its references between tabs, as <code>softq theory --references</code> reads it.",
+            sanitize=False,
         ).classes("note")
         self._loaded = ui.label().classes("note").props('role="status"')
         self._fields: dict[str, Any] = {"references": self._references}
@@ -83,33 +95,50 @@ class SentenceTab:
             self._fields["max_n"] = text_field("longest n-gram", "4", self._recompute)
             self._fields["draw_tau"] = text_field("τ of the draws", "0.8", self._recompute)
         self._fields["draw_tau"].visible = False
-        self._fields["more_words"] = text_field("more words to write with", "", self._recompute, hint="beside those of the references")
+        self._fields["more_words"] = text_field(
+            "more words to write with", "", self._recompute, hint="beside those of the references"
+        )
 
     def _build_results(self) -> None:
         self._tau = Temperature(0.2, math.log10(TAUS[0]), math.log10(TAUS[-1]), self._show_tau)
         with ui.element("div").classes("suggestions"):
-            self._mass = text_field("mass to leave on the references", "0.5", self._suggest).style("width: 15rem")
+            self._mass = text_field("mass to leave on the references", "0.5", self._suggest).style(
+                "width: 15rem"
+            )
             self._buttons = {
-                name: ui.button(color=None, on_click=partial(self._take, name)).props("outline no-caps dense padding='4px 12px'")
+                name: ui.button(color=None, on_click=partial(self._take, name)).props(
+                    "outline no-caps dense padding='4px 12px'"
+                )
                 for name in get_args(Objective)
             }
         self._unmet = ui.label().classes("note").props('role="status"')
         self._facts = ui.html(sanitize=False).classes("scroll")
         with ui.element("div").classes("charts"):
             self._charts = {field: ui.echart({}, renderer="svg") for field in _CHARTS}
-        ui.label("Means over inputs. Upright: the present τ, and dashed, those that leave the wanted mass.").classes("note")
+        ui.label(
+            "Means over inputs. Upright: the present τ, and dashed, those that leave the wanted mass."
+        ).classes("note")
         with ui.element("div").classes("between"):
             self._heading = ui.html(tag="h2", sanitize=False)
             with ui.element("div").classes("suggestions").style("width: auto"):
-                self._input = choice("input", {0: "input 1"}, self._show_tau).style("min-width: 8rem")
+                self._input = choice("input", {0: "input 1"}, self._show_tau).style(
+                    "min-width: 8rem"
+                )
                 self._sort = choice("sorted by", _SORTS, self._show_tau).style("min-width: 10rem")
-        self._table = ui.html(sanitize=False).classes("scroll").props('tabindex=0 role="region" aria-label="candidates"')
+        self._table = (
+            ui.html(sanitize=False)
+            .classes("scroll")
+            .props('tabindex=0 role="region" aria-label="candidates"')
+        )
 
     # --- what people do ---------------------------------------------------------------------------------
 
     def _choose_sampler(self) -> None:
         by_distance = self._fields["sampler"].value in ("hamming", "edit")
-        self._fields["draw_tau"].visible, self._fields["max_n"].visible = by_distance, not by_distance
+        self._fields["draw_tau"].visible, self._fields["max_n"].visible = (
+            by_distance,
+            not by_distance,
+        )
         self._recompute()
 
     def _recompute(self) -> None:
@@ -140,13 +169,24 @@ class SentenceTab:
         if examples is None or size is None or seed is None or max_n is None or draw_tau is None:
             return None
         words = str(fields["more_words"].value or "").replace(",", " ").split()
-        return SentenceSettings(examples, words, fields["reward"].value, fields["sampler"].value, size, max_n, draw_tau, seed)
+        return SentenceSettings(
+            examples,
+            words,
+            fields["reward"].value,
+            fields["sampler"].value,
+            size,
+            max_n,
+            draw_tau,
+            seed,
+        )
 
     async def _load(self, event: events.UploadEventArguments) -> None:
         content = await event.file.read()
         cast(ui.upload, event.sender).reset()
         with tempfile.TemporaryDirectory() as folder:
-            name = Path(event.file.name).name  # the browser's word: to be shown, and no name for a file here
+            name = Path(
+                event.file.name
+            ).name  # the browser's word: to be shown, and no name for a file here
             suffix = Path(name).suffix
             path = Path(folder) / ("upload" + (suffix if suffix in (".gz", ".xz") else ""))
             path.write_bytes(content)
@@ -159,7 +199,9 @@ class SentenceTab:
         self._loaded.text = f"{len(examples)} inputs of {name}"
 
     def _reject(self) -> None:
-        self._references.error = f"expected a file of at most {_LARGEST_FILE // 1_000_000} MB, got a larger one"
+        self._references.error = (
+            f"expected a file of at most {_LARGEST_FILE // 1_000_000} MB, got a larger one"
+        )
 
     def _suggest(self) -> None:
         mass = read(self._mass, parse_mass)
@@ -204,8 +246,13 @@ class SentenceTab:
         self._show_charts()
 
     def _show_charts(self) -> None:
-        marks = {name: found if isinstance(found, float) else None for name, found in self._suggested.items()}
+        marks = {
+            name: found if isinstance(found, float) else None
+            for name, found in self._suggested.items()
+        }
         for field, title in _CHARTS.items():
-            options = drawing.chart(title, drawing.sentence_lines(field, self.study.curves, marks), self._tau.value)
+            options = drawing.chart(
+                title, drawing.sentence_lines(field, self.study.curves, marks), self._tau.value
+            )
             self._charts[field].options.update(options)
             self._charts[field].update()

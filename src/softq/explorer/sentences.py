@@ -117,7 +117,9 @@ def parse_references(text: str) -> list[list[list[str]]]:
             examples.append([])
         for sentence in filter(None, (part.split() for part in line.split("\t"))):
             if len(sentence) > MOST_WORDS:
-                raise DataError(f"line {number}: expected at most {MOST_WORDS} words, got {len(sentence)}; split the sentence")
+                raise DataError(
+                    f"line {number}: expected at most {MOST_WORDS} words, got {len(sentence)}; split the sentence"
+                )
             examples[-1].append(sentence)
     found = [example for example in examples if example]
     if not found:
@@ -131,7 +133,9 @@ def load_references(path: Path) -> list[list[list[str]]]:
     for number, example in enumerate(examples, 1):
         longest = max(map(len, example))
         if longest > MOST_WORDS:
-            raise DataError(f"{path}, line {number}: expected at most {MOST_WORDS} words in a sentence, got {longest}")
+            raise DataError(
+                f"{path}, line {number}: expected at most {MOST_WORDS} words in a sentence, got {longest}"
+            )
     return examples
 
 
@@ -141,7 +145,9 @@ def write_references(examples: Sequence[Sequence[Sequence[str]]]) -> str:
     >>> write_references([[["a", "dog"], ["the", "dog"]], [["a", "cat"]]])
     'a dog\nthe dog\n\na cat\n'
     """
-    return "\n".join("".join(" ".join(sentence) + "\n" for sentence in example) for example in examples)
+    return "\n".join(
+        "".join(" ".join(sentence) + "\n" for sentence in example) for example in examples
+    )
 
 
 class SentenceStudy:
@@ -165,31 +171,54 @@ class SentenceStudy:
         self.candidates = Candidates(cands.tokens, cands.lengths)
         self.rewards = self.reward(*self.candidates.sentences, *self.references)  # [B, S, R]
         kept = Precomputed(self.reward, self.rewards)
-        self._curves = {name: CandidateCurve(self.candidates, self.references, kept, objective=name) for name in get_args(Objective)}
+        self._curves = {
+            name: CandidateCurve(self.candidates, self.references, kept, objective=name)
+            for name in get_args(Objective)
+        }
 
     def _check(self) -> None:
-        settings, inputs, most = self.settings, len(self.settings.examples), int(self.references.present.sum(1).max())
+        settings, inputs, most = (
+            self.settings,
+            len(self.settings.examples),
+            int(self.references.present.sum(1).max()),
+        )
         if settings.size < most + 1:
             raise SettingError(
-                "size", f"expected at least {most + 1}, for the {most} references of an input and one more, got {settings.size}"
+                "size",
+                f"expected at least {most + 1}, for the {most} references of an input and one more, got {settings.size}",
             )
         if settings.size * inputs > MOST_CANDIDATES:
-            raise SettingError("size", f"expected at most {MOST_CANDIDATES // inputs} each for {inputs} inputs, got {settings.size}")
+            raise SettingError(
+                "size",
+                f"expected at most {MOST_CANDIDATES // inputs} each for {inputs} inputs, got {settings.size}",
+            )
         if settings.sampler == "recombined" and most < 2:
-            raise SettingError("sampler", "recombining needs an input with several references, got one each; add a line below it")
+            raise SettingError(
+                "sampler",
+                "recombining needs an input with several references, got one each; add a line below it",
+            )
         if len(self.words) < 2 and settings.sampler != "recombined":
-            raise SettingError("more_words", f"expected at least two different words to write with, got {self.words[0]!r} alone; add some")
+            raise SettingError(
+                "more_words",
+                f"expected at least two different words to write with, got {self.words[0]!r} alone; add some",
+            )
 
     def _sample(self) -> Candidates:
         settings, vocab = self.settings, len(self.words)
         generator = torch.Generator().manual_seed(settings.seed)
         if settings.sampler == "ngram":
-            return NgramReplacement(vocab, settings.max_n, settings.size)(self.references, generator=generator)
+            return NgramReplacement(vocab, settings.max_n, settings.size)(
+                self.references, generator=generator
+            )
         if settings.sampler == "recombined":
-            return Recombination(settings.size, settings.max_n)(self.references, generator=generator)
+            return Recombination(settings.size, settings.max_n)(
+                self.references, generator=generator
+            )
         draws = settings.size - int(self.references.present.sum(1).max())
         by_distance = HammingStratified if settings.sampler == "hamming" else EditStratified
-        return by_distance(vocab, settings.draw_tau, draws, rescale=True)(self.references, generator=generator)
+        return by_distance(vocab, settings.draw_tau, draws, rescale=True)(
+            self.references, generator=generator
+        )
 
     @cached_property
     def counted(self) -> Tensor:
@@ -223,15 +252,22 @@ class SentenceStudy:
         cands = Candidates(self.candidates.tokens[here], self.candidates.lengths[here])
         refs = Sentences(self.references.tokens[here], self.references.lengths[here])
         kept = Precomputed(self.reward, self.rewards[here])
-        return {"raml": raml(cands, refs, tau, kept).weights[0], "sqdml": sqdml(cands, refs, tau, kept).weights[0]}
+        return {
+            "raml": raml(cands, refs, tau, kept).weights[0],
+            "sqdml": sqdml(cands, refs, tau, kept).weights[0],
+        }
 
-    def rows(self, example: int, tau: float, sort: SortKey = "raml", most: int | None = None) -> list[CandidateRow]:
+    def rows(
+        self, example: int, tau: float, sort: SortKey = "raml", most: int | None = None
+    ) -> list[CandidateRow]:
         """The different candidates of an input with their weights, or ``most`` of them; the heaviest first, equals in their own order."""
         weights = self.weights(example, tau)
         present = self.references.present[example]
         mean_reward = self.rewards[example][:, present].mean(1)
         is_reference = self.candidates.equals(self.references)[example].any(1)
-        order = (mean_reward if sort == "reward" else weights[sort]).argsort(descending=True, stable=True)
+        order = (mean_reward if sort == "reward" else weights[sort]).argsort(
+            descending=True, stable=True
+        )
         return [
             CandidateRow(
                 number,
@@ -250,7 +286,9 @@ class SentenceStudy:
         closest = int(self._distances[example, number].argmin())
         reference = self.settings.examples[example][closest]
         pieces: list[Piece] = []
-        for kind, first, last, start, end in SequenceMatcher(None, reference, words, autojunk=False).get_opcodes():
+        for kind, first, last, start, end in SequenceMatcher(
+            None, reference, words, autojunk=False
+        ).get_opcodes():
             if kind == "equal":
                 pieces.extend(Piece(word, "same") for word in words[start:end])
                 continue
@@ -260,10 +298,14 @@ class SentenceStudy:
 
     def _sentence(self, example: int, number: int) -> list[str]:
         length = int(self.candidates.lengths[example, number])
-        return [self.words[word] for word in self.candidates.tokens[example, number, :length].tolist()]
+        return [
+            self.words[word] for word in self.candidates.tokens[example, number, :length].tolist()
+        ]
 
     @cached_property
     def _distances(self) -> Tensor:
         """Edits from each candidate to each reference, ``[B, S, R]``; to one that is missing, more than to any other."""
         distances = edit_distance(*self.candidates.sentences, *self.references)
-        return distances.masked_fill(~self.references.present.unsqueeze(1), torch.iinfo(distances.dtype).max)
+        return distances.masked_fill(
+            ~self.references.present.unsqueeze(1), torch.iinfo(distances.dtype).max
+        )

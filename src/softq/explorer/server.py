@@ -25,7 +25,9 @@ from softq.explorer.sentences import (
 HOST = "127.0.0.1"
 
 
-def serve(references: Path | None, port: int | None, tell: Callable[[str], None], *, open_browser: bool) -> None:
+def serve(
+    references: Path | None, port: int | None, tell: Callable[[str], None], *, open_browser: bool
+) -> None:
     """Serve the page until it is interrupted.
 
     Args:
@@ -50,11 +52,20 @@ def _listen(port: int | None) -> socket.socket:
         listener.listen()
     except OSError as error:
         listener.close()
-        raise RunError(f"cannot listen on port {port} of {HOST}: {error.strerror}; choose another --port, or leave it out") from error
+        raise RunError(
+            f"cannot listen on port {port} of {HOST}: {error.strerror}; choose another --port, or leave it out"
+        ) from error
     return listener
 
 
-def _serve(text: str, study: SentenceStudy, listener: socket.socket, tell: Callable[[str], None], *, open_browser: bool) -> None:
+def _serve(
+    text: str,
+    study: SentenceStudy,
+    listener: socket.socket,
+    tell: Callable[[str], None],
+    *,
+    open_browser: bool,
+) -> None:
     try:
         import uvicorn
         from fastapi import FastAPI
@@ -62,7 +73,9 @@ def _serve(text: str, study: SentenceStudy, listener: socket.socket, tell: Calla
         from nicegui import ui
         from starlette.middleware.trustedhost import TrustedHostMiddleware
     except ImportError as error:
-        raise DependencyError("softq explore needs NiceGUI, which is not installed: pip install 'softq[explore]'") from error
+        raise DependencyError(
+            "softq explore needs NiceGUI, which is not installed: pip install 'softq[explore]'"
+        ) from error
     from softq.explorer.gate import Gate, Key
     from softq.explorer.page import build
 
@@ -72,17 +85,28 @@ def _serve(text: str, study: SentenceStudy, listener: socket.socket, tell: Calla
     def ready() -> None:
         tell(address + key.lasting)
         if open_browser:
-            threading.Thread(target=webbrowser.open, args=(address + key.once,), daemon=True).start()  # some stay until they are closed
+            threading.Thread(
+                target=webbrowser.open, args=(address + key.once,), daemon=True
+            ).start()  # some stay until they are closed
 
     pages.on_startup(ready)
     app = FastAPI(openapi_url=None)
     app.add_middleware(Gate, key=key, port=port)
     # A page from elsewhere must not reach this one under a name of its own that points here.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
-    ui.run_with(app, root=lambda: build(text, study), title="softq explore", favicon="🌡️", dark=None, tailwind=False)
+    ui.run_with(
+        app,
+        root=lambda: build(text, study),
+        title="softq explore",
+        favicon="🌡️",
+        dark=None,
+        tailwind=False,
+    )
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     with warnings.catch_warnings(), _one_thread():
-        warnings.simplefilter("ignore", FutureWarning)  # NiceGUI looks at every object in search of its server, which torch warns of
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # NiceGUI looks at every object in search of its server, which torch warns of
         server.run(sockets=[listener])
 
 

@@ -35,7 +35,12 @@ class Bitext:
     def take(self, numbers: Sequence[int]) -> Bitext:
         """Some of the sources, with their references."""
         lines = [self.lines[number] for number in numbers] if self.lines else []
-        return Bitext([self.sources[number] for number in numbers], [self.references[number] for number in numbers], lines, self.name)
+        return Bitext(
+            [self.sources[number] for number in numbers],
+            [self.references[number] for number in numbers],
+            lines,
+            self.name,
+        )
 
     def place(self, number: int) -> str:
         """Where a source stands, for messages.
@@ -63,7 +68,11 @@ def read_bitext(*paths: Path, merge: bool = True) -> Bitext:
     if not paths:
         raise DataError("expected a file of sources and references, got no file")
     faults: list[Fault] = []
-    rows = read_rows(paths[0], ("a source", "reference"), faults) if len(paths) == 1 else _side_by_side(paths)
+    rows = (
+        read_rows(paths[0], ("a source", "reference"), faults)
+        if len(paths) == 1
+        else _side_by_side(paths)
+    )
     found = Bitext(*gather(rows, merge=merge), str(paths[0]))
     refuse(str(paths[0]), sorted(faults))
     if not found:
@@ -75,10 +84,20 @@ def _side_by_side(paths: tuple[Path, ...]) -> Iterator[Row]:
     for number, row in enumerate(zip_longest(*map(read_lines, paths)), start=1):
         for path, text in zip(paths, row, strict=True):
             if text is None:
-                longer = next(other for other, line in zip(paths, row, strict=True) if line is not None)
-                raise DataError(f"expected files whose lines belong together, got {path} with {number - 1} lines and {longer} with more")
+                longer = next(
+                    other for other, line in zip(paths, row, strict=True) if line is not None
+                )
+                raise DataError(
+                    f"expected files whose lines belong together, got {path} with {number - 1} lines and {longer} with more"
+                )
             if not text.strip():
-                hint = "" if path == paths[0] else "; sources that differ in their number of references go into one file, separated by tabs"
-                raise DataError(f"{path}, line {number}: expected a sentence, got an empty line{hint}")
+                hint = (
+                    ""
+                    if path == paths[0]
+                    else "; sources that differ in their number of references go into one file, separated by tabs"
+                )
+                raise DataError(
+                    f"{path}, line {number}: expected a sentence, got an empty line{hint}"
+                )
         source, *references = (text.strip() for text in row)
         yield number, source, references

@@ -35,10 +35,16 @@ Split = Literal["train", "val", "test"]
 
 Features = npt.NDArray[np.floating[Any]]
 
-_FILES_SPLITS: dict[Split, tuple[str, ...]] = {"train": ("train", "restval"), "val": ("val",), "test": ("test",)}
+_FILES_SPLITS: dict[Split, tuple[str, ...]] = {
+    "train": ("train", "restval"),
+    "val": ("val",),
+    "test": ("test",),
+}
 _NUMBER = re.compile(r"#\d+$")
 _BREAK = re.compile(r"[\t\r\n]")  # what ends a name in files of columns and of names
-_NO_WORD = frozenset(string.punctuation)  # beside what Unicode calls punctuation: it calls some of these symbols
+_NO_WORD = frozenset(
+    string.punctuation
+)  # beside what Unicode calls punctuation: it calls some of these symbols
 _FLOATS = (np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64))
 _CHUNK = 1 << 22  # numbers at a time: a file may be larger than memory
 _SHOWN = 5  # names in a message
@@ -76,7 +82,9 @@ class Captions:
         """
         if not self.lines:
             return f"image {number + 1}"
-        return f"{self.name}, {'record' if is_json(Path(self.name)) else 'line'} {self.lines[number]}"
+        return (
+            f"{self.name}, {'record' if is_json(Path(self.name)) else 'line'} {self.lines[number]}"
+        )
 
     def take(self, numbers: Sequence[int]) -> Captions:
         """The images of these numbers, in their order.
@@ -174,10 +182,16 @@ def match_names(wanted: Iterable[str], there: Iterable[str]) -> NamesFound:
     owner = {name: name for name in wanted if name in there}
     for name in wanted:
         same = [name] if name in there else []
-        fitting = same or [k for k in called[name.rpartition("/")[2]] if name.endswith(f"/{k}") or k.endswith(f"/{name}")]
+        fitting = same or [
+            k
+            for k in called[name.rpartition("/")[2]]
+            if name.endswith(f"/{k}") or k.endswith(f"/{name}")
+        ]
         if len(fitting) > 1:
             more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
-            matched.unclear[name] = f"{len(fitting)}: {', '.join(map(repr, fitting[:_SHOWN]))}{more}"
+            matched.unclear[name] = (
+                f"{len(fitting)}: {', '.join(map(repr, fitting[:_SHOWN]))}{more}"
+            )
         elif fitting and owner.setdefault(fitting[0], name) != name:
             matched.unclear[name] = f"one for {owner[fitting[0]]!r} as well: {fitting[0]!r}"
         elif fitting:
@@ -223,7 +237,9 @@ class _FileError(DataError):
         self.path, self.fault = path, Fault(0, message)
 
 
-def _parse(path: Path, split: Split | None, *, wants_words: bool = False) -> tuple[Captions, list[Fault]]:
+def _parse(
+    path: Path, split: Split | None, *, wants_words: bool = False
+) -> tuple[Captions, list[Fault]]:
     """What can be read of a file, and what cannot; with ``wants_words``, captions without any are faults, and are read all the same."""
     if split is not None and not is_json(path):
         expected = f"expected Karpathy's JSON, called .json, for the split {split!r}, got lines, which have no splits"
@@ -232,8 +248,12 @@ def _parse(path: Path, split: Split | None, *, wants_words: bool = False) -> tup
     if is_json(path):
         rows = _records(path, split, faults)
     else:
-        rows = read_rows(path, ("the name of an image", "caption"), faults, lambda name: _NUMBER.sub("", name))
-    found = Captions(*gather(_with_words(rows, is_json(path), faults) if wants_words else rows), str(path))
+        rows = read_rows(
+            path, ("the name of an image", "caption"), faults, lambda name: _NUMBER.sub("", name)
+        )
+    found = Captions(
+        *gather(_with_words(rows, is_json(path), faults) if wants_words else rows), str(path)
+    )
     if not found and not faults:
         faults.append(Fault(0, "no images: expected at least one, with its captions"))
     return found, sorted(faults, key=lambda fault: fault.line)
@@ -243,9 +263,14 @@ def _with_words(rows: Iterable[Row], records: bool, faults: list[Fault]) -> Iter
     """The same rows; captions of punctuation alone are added to the faults."""
     for place, image, captions in rows:
         for caption in captions:
-            if all(character in _NO_WORD or unicodedata.category(character)[0] in "PZ" for character in caption):
+            if all(
+                character in _NO_WORD or unicodedata.category(character)[0] in "PZ"
+                for character in caption
+            ):
                 message = f"expected words, got none but punctuation: {caption!r}, a caption of the image {image!r}"
-                faults.append(Fault(0, f"record {place}: {message}") if records else Fault(place, message))
+                faults.append(
+                    Fault(0, f"record {place}: {message}") if records else Fault(place, message)
+                )
         yield place, image, captions
 
 
@@ -254,14 +279,20 @@ def _records(path: Path, split: Split | None, faults: list[Fault]) -> Iterator[R
         with opened(path) as file:
             read = json.loads(file.read())
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        faults.append(Fault(getattr(error, "lineno", 0), f"expected JSON, got text that is none: {error}"))
+        faults.append(
+            Fault(getattr(error, "lineno", 0), f"expected JSON, got text that is none: {error}")
+        )
         return
     images = read.get("images") if isinstance(read, dict) else None
     if not isinstance(images, list):
         expected = '{"images": [{"filename": …, "sentences": [{"raw": …}, …]}, …]}'
         faults.append(Fault(0, f'expected Karpathy\'s JSON, {expected}, got no list "images"'))
         return
-    splits = {str(image["split"]) for image in images if isinstance(image, dict) and image.get("split") is not None}
+    splits = {
+        str(image["split"])
+        for image in images
+        if isinstance(image, dict) and image.get("split") is not None
+    }
     if split is not None and not splits.intersection(_FILES_SPLITS[split]):
         there = ", ".join(map(repr, sorted(splits))) or "no split"
         faults.append(Fault(0, f"expected images of the split {split!r}, got {there}"))
@@ -278,7 +309,9 @@ def _records(path: Path, split: Split | None, faults: list[Fault]) -> Iterator[R
 def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
     """Name and captions of a record; what is wrong is an error without file and number."""
     if not isinstance(image, dict):
-        raise DataError(f"expected an object with a filename and sentences, got {json.dumps(image)[:50]}")
+        raise DataError(
+            f"expected an object with a filename and sentences, got {json.dumps(image)[:50]}"
+        )
     name, folder = image.get("filename"), image.get("filepath") or ""
     if not isinstance(name, str) or not isinstance(folder, str) or not name.strip():
         raise DataError(
@@ -291,7 +324,9 @@ def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
     if needs_split and split is None:
         raise DataError(f"expected a split for the image {name!r}, got none")
     if split is not None and not isinstance(split, str):
-        raise DataError(f'expected a split such as "train" for the image {name!r}, got {json.dumps(split)[:50]}')
+        raise DataError(
+            f'expected a split such as "train" for the image {name!r}, got {json.dumps(split)[:50]}'
+        )
     sentences = image.get("sentences")
     if not isinstance(sentences, list) or not sentences:
         raise DataError(f"expected one or more sentences, got the image {name!r} without a caption")
@@ -313,7 +348,9 @@ def _text_of(sentence: Any) -> str:
     return " ".join(raw.split()) if isinstance(raw, str) else ""
 
 
-def _match(path: Path, captions: Captions) -> tuple[Features, npt.NDArray[np.int64], list[tuple[Path, Fault]]]:
+def _match(
+    path: Path, captions: Captions
+) -> tuple[Features, npt.NDArray[np.int64], list[tuple[Path, Fault]]]:
     """The array of a file, the row of each image (-1 if it has none), and all that is wrong."""
     features = _map(path)
     number_of: dict[str, int] = {}  # where an image stands first
@@ -326,12 +363,36 @@ def _match(path: Path, captions: Captions) -> tuple[Features, npt.NDArray[np.int
     else:
         row_of, faults = dict(zip(places, range(len(features)), strict=False)), []
         if len(features) != len(places):
-            first = f", none for image {list(places.values())[len(features)]}" if len(features) < len(places) else ""
+            first = (
+                f", none for image {list(places.values())[len(features)]}"
+                if len(features) < len(places)
+                else ""
+            )
             hint = f"if rows are not the images of the captions one by one, {names} must name them, one per line"
-            faults = [(path, Fault(0, f"expected {len(places):,} rows, one for each image, got {len(features):,}{first}; {hint}"))]
+            faults = [
+                (
+                    path,
+                    Fault(
+                        0,
+                        f"expected {len(places):,} rows, one for each image, got {len(features):,}{first}; {hint}",
+                    ),
+                )
+            ]
     for image in _not_finite(features, row_of):
-        faults.append((path, Fault(0, f"the features of image {places[image]} in row {row_of[image] + 1} are not finite: NaN or infinity")))
-    return features, np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64), faults
+        faults.append(
+            (
+                path,
+                Fault(
+                    0,
+                    f"the features of image {places[image]} in row {row_of[image] + 1} are not finite: NaN or infinity",
+                ),
+            )
+        )
+    return (
+        features,
+        np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64),
+        faults,
+    )
 
 
 def _map(path: Path) -> Features:
@@ -340,32 +401,64 @@ def _map(path: Path) -> Features:
         features = np.asarray(np.lib.format.open_memmap(path, mode="c"))
     except (OSError, ValueError, EOFError) as error:
         why = getattr(error, "strerror", None) or error
-        raise _FileError(path, f"cannot read it: expected an array of numbers as numpy.save writes it (.npy): {why}") from error
+        raise _FileError(
+            path,
+            f"cannot read it: expected an array of numbers as numpy.save writes it (.npy): {why}",
+        ) from error
     if features.ndim != 2 or not features.shape[1]:
-        raise _FileError(path, f"expected features [images, size], a row for each image, got an array of shape {list(features.shape)}")
+        raise _FileError(
+            path,
+            f"expected features [images, size], a row for each image, got an array of shape {list(features.shape)}",
+        )
     if features.dtype not in _FLOATS:
-        raise _FileError(path, f"expected features as float16, float32 or float64, got {features.dtype.str}: convert them with astype")
+        raise _FileError(
+            path,
+            f"expected features as float16, float32 or float64, got {features.dtype.str}: convert them with astype",
+        )
     return features
 
 
-def _rows_by_name(path: Path, names: Path, count: int, places: Mapping[str, str]) -> tuple[dict[str, int], list[tuple[Path, Fault]]]:
+def _rows_by_name(
+    path: Path, names: Path, count: int, places: Mapping[str, str]
+) -> tuple[dict[str, int], list[tuple[Path, Fault]]]:
     """The row of each image that has one, by the names of the rows; ``places`` are the images with where they stand, for messages."""
     rows: dict[str, int] = {}
     faults: list[tuple[Path, Fault]] = []
     lines = [line.strip() for line in read_lines(names)]
     if len(lines) != count:
-        raise _FileError(names, f"expected a name for each of the {count:,} rows of {path}, one per line, got {len(lines):,}")
+        raise _FileError(
+            names,
+            f"expected a name for each of the {count:,} rows of {path}, one per line, got {len(lines):,}",
+        )
     for row, name in enumerate(lines):
         if not name:
-            faults.append((names, Fault(row + 1, "expected the name of an image, got an empty line")))
+            faults.append(
+                (names, Fault(row + 1, "expected the name of an image, got an empty line"))
+            )
         elif name in rows:
-            faults.append((names, Fault(row + 1, f"expected each image once, got {name!r} again, which is on line {rows[name] + 1}")))
+            faults.append(
+                (
+                    names,
+                    Fault(
+                        row + 1,
+                        f"expected each image once, got {name!r} again, which is on line {rows[name] + 1}",
+                    ),
+                )
+            )
         else:
             rows[name] = row
     found, unclear = match_names(places, rows)
     for image, place in places.items():
         if image not in found:
-            faults.append((path, Fault(0, f"expected one row for image {place}, got {unclear.get(image, 'none')} in {names}")))
+            faults.append(
+                (
+                    path,
+                    Fault(
+                        0,
+                        f"expected one row for image {place}, got {unclear.get(image, 'none')} in {names}",
+                    ),
+                )
+            )
     return {image: rows[name] for image, name in found.items()}, faults
 
 

@@ -50,13 +50,21 @@ def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 17) -> Iterator
         if not separator:
             tabs = has_tabs(lines)
         elif not tabs and has_tabs(lines):
-            found += [Fault(first + k, "expected no tab, as in the lines before, got one") for k, line in enumerate(lines) if "\t" in line]
+            found += [
+                Fault(first + k, "expected no tab, as in the lines before, got one")
+                for k, line in enumerate(lines)
+                if "\t" in line
+            ]
         blocks = list(split_blocks(lines, tabs, found, first))
         found += _ragged(blocks, "tabs" if tabs else "spaces")
         if not separator and blocks:
             separator = " " if not tabs and max(blocks[0].widths) > 1 else "\t"
         if separator == "\t" and not tabs:  # one column, to which a tab adds another
-            found += [Fault(block.line, "expected one column, as before, got several") for block in blocks if max(block.widths) > 1]
+            found += [
+                Fault(block.line, "expected one column, as before, got several")
+                for block in blocks
+                if max(block.widths) > 1
+            ]
         refuse(where, sorted(found))
         yield Chunk(first, lines, blocks, separator)
 
@@ -77,7 +85,9 @@ def read_plain_chunks(file: IO[bytes], where: str, *, size: int = 1 << 13) -> It
         lines: list[str] = []
         blocks = []
         for tokens in filter(None, map(str.split, sentences)):
-            blocks.append(Block(first + len(lines), (), None, 0, [1] * len(tokens), [tuple(tokens)]))
+            blocks.append(
+                Block(first + len(lines), (), None, 0, [1] * len(tokens), [tuple(tokens)])
+            )
             lines += [*tokens, ""]
         yield Chunk(first, lines, blocks, "\t")
 

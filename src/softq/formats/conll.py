@@ -87,9 +87,17 @@ class Sentence:
         """
         if not self.annotators:
             yield from (("", 0, labels) for labels in self.labels)
-        for annotator, labels in zip(self.annotators, self.labels, strict=False):  # none where there are no annotators
-            ends = [place for place, label in enumerate(labels) if label == MISSING] if MISSING in labels else []
-            for start, end in zip([0, *(place + 1 for place in ends)], [*ends, len(labels)], strict=True):
+        for annotator, labels in zip(
+            self.annotators, self.labels, strict=False
+        ):  # none where there are no annotators
+            ends = (
+                [place for place, label in enumerate(labels) if label == MISSING]
+                if MISSING in labels
+                else []
+            )
+            for start, end in zip(
+                [0, *(place + 1 for place in ends)], [*ends, len(labels)], strict=True
+            ):
                 if start < end:
                     yield annotator, start, labels[start:end]
 
@@ -159,7 +167,11 @@ class Corpus(NamedTuple):
         for sentence in self.sentences:
             most |= Counter(sentence.annotators)
         places = [(name, time) for name in sorted(most) for time in range(most[name])]
-        return TaggerInput(tokens, [_by_place(s, places) for s in self.sentences], tuple(name for name, _ in places))
+        return TaggerInput(
+            tokens,
+            [_by_place(s, places) for s in self.sentences],
+            tuple(name for name, _ in places),
+        )
 
 
 def _by_place(sentence: Sentence, places: Sequence[tuple[str, int]]) -> list[list[str] | None]:
@@ -173,7 +185,9 @@ def _by_place(sentence: Sentence, places: Sequence[tuple[str, int]]) -> list[lis
     return [found.get(place) for place in places]
 
 
-def read_conll(source: Path | str, *, annotators: Annotators = 0, scheme: Scheme | None = None) -> Corpus:
+def read_conll(
+    source: Path | str, *, annotators: Annotators = 0, scheme: Scheme | None = None
+) -> Corpus:
     r"""Sentences of a column file; a fault anywhere is a ``DataError`` that names the first one's line.
 
     Args:
@@ -193,7 +207,9 @@ def read_conll(source: Path | str, *, annotators: Annotators = 0, scheme: Scheme
     return Corpus(name_of(source), sentences)
 
 
-def check_conll(source: Path | str, *, annotators: Annotators = 0, scheme: Scheme | None = None) -> list[Fault]:
+def check_conll(
+    source: Path | str, *, annotators: Annotators = 0, scheme: Scheme | None = None
+) -> list[Fault]:
     """Every fault of a file in order, none if it is sound.
 
     Faults are what cannot be read, tags that break their scheme, and empty tokens. Without a ``scheme``, tags are judged by the one that :func:`find_scheme` finds.
@@ -206,7 +222,11 @@ def check_conll(source: Path | str, *, annotators: Annotators = 0, scheme: Schem
         return [Fault(0, str(error))]
     sentences, found = _parse(lines, found, annotators)
     for sentence in sentences:
-        found += [Fault(sentence.line + i, "the token is empty") for i, token in enumerate(sentence.tokens) if not token.strip(" ")]
+        found += [
+            Fault(sentence.line + i, "the token is empty")
+            for i, token in enumerate(sentence.tokens)
+            if not token.strip(" ")
+        ]
     scheme = scheme or find_scheme(sentences)
     return sorted([*found, *(_tag_faults(sentences, scheme) if scheme else [])])
 
@@ -236,11 +256,18 @@ def find_scheme(sentences: Iterable[Sentence]) -> Scheme | None:
     if found is not None:
         return found
     schemes: tuple[Scheme, ...] = ("bio", "iob1", "bioes")
-    return min(schemes, key=lambda scheme: sum(count * len(faults(labels, scheme)) for labels, count in distinct.items()))
+    return min(
+        schemes,
+        key=lambda scheme: sum(
+            count * len(faults(labels, scheme)) for labels, count in distinct.items()
+        ),
+    )
 
 
 def _tag_faults(sentences: Iterable[Sentence], scheme: Scheme) -> Iterator[Fault]:
-    known: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # most sequences of a file, such as O O O, come again and again
+    known: dict[
+        tuple[str, ...], list[tuple[int, str]]
+    ] = {}  # most sequences of a file, such as O O O, come again and again
     for sentence in sentences:
         for annotator, start, labels in sentence.pieces():
             if labels not in known:
@@ -261,9 +288,17 @@ def to_conll(sentences: Iterable[Sentence]) -> str:
     for number, sentence in enumerate(sentences):
         columns = (sentence.tokens, *sentence.extra, *sentence.labels)
         _check_writable(sentence, columns, number)
-        shapes.add((bool(sentence.annotators), len(sentence.extra), 0 if sentence.annotators else len(sentence.labels)))
+        shapes.add(
+            (
+                bool(sentence.annotators),
+                len(sentence.extra),
+                0 if sentence.annotators else len(sentence.labels),
+            )
+        )
         if len(shapes) > 1:
-            raise DataError(f"sentence {number}: expected the same kinds of columns in all sentences, got others than in those before")
+            raise DataError(
+                f"sentence {number}: expected the same kinds of columns in all sentences, got others than in those before"
+            )
         pieces.extend(f"{comment}\n" for comment in sentence.comments)
         if sentence.annotators:
             pieces.append(f"{NAMES} {' '.join(sentence.annotators)}\n")
@@ -280,24 +315,36 @@ def _check_writable(sentence: Sentence, columns: Sequence[Sequence[str]], number
             f"{where}: expected a label for each of one or more tokens, got columns of {[len(column) for column in columns]} entries"
         )
     if len(sentence.labels) != (len(sentence.annotators) or 1):
-        raise DataError(f"{where}: expected labels of {len(sentence.annotators) or 1}, got {len(sentence.labels)} sequences")
+        raise DataError(
+            f"{where}: expected labels of {len(sentence.annotators) or 1}, got {len(sentence.labels)} sequences"
+        )
     for text in chain.from_iterable(columns):
         if not _FORBIDDEN.isdisjoint(text):
-            raise DataError(f"{where}: expected text without tabs, line ends and NUL in every column, got {text!r}")
+            raise DataError(
+                f"{where}: expected text without tabs, line ends and NUL in every column, got {text!r}"
+            )
     if not all(text.strip(" ") for text in chain.from_iterable(columns[1:])):
         raise DataError(f"{where}: only tokens may be empty, got an empty label or other column")
     if any(label.endswith(" ") for label in columns[-1]):
         raise DataError(f"{where}: the last column must not end in a space, which would be lost")
     if any(token.startswith("\ufeff") or _starts_document(token) for token in sentence.tokens):
-        raise DataError(f"{where}: a token must not read as {DOCUMENT} or begin with a byte-order mark")
+        raise DataError(
+            f"{where}: a token must not read as {DOCUMENT} or begin with a byte-order mark"
+        )
     if _is_comment(sentence.tokens[0] + "\t", len(columns), tabs=True):
-        raise DataError(f"{where}: the first token must not read as a comment, '# key = …', got {sentence.tokens[0]!r}")
+        raise DataError(
+            f"{where}: the first token must not read as a comment, '# key = …', got {sentence.tokens[0]!r}"
+        )
     for comment in sentence.comments:
         ends = comment != comment.rstrip(" ") or not {"\n", "\r", "\0"}.isdisjoint(comment)
         if ends or _NAMES.match(comment) or not _is_comment(comment, len(columns), tabs=True):
-            raise DataError(f"{where}: expected comments on one line each that begin with '# ', name no annotators, got {comment!r}")
+            raise DataError(
+                f"{where}: expected comments on one line each that begin with '# ', name no annotators, got {comment!r}"
+            )
     if any(name.split() != [name] for name in sentence.annotators):
-        raise DataError(f"{where}: names of annotators must be words without spaces, got {list(sentence.annotators)}")
+        raise DataError(
+            f"{where}: names of annotators must be words without spaces, got {list(sentence.annotators)}"
+        )
 
 
 class Block(NamedTuple):
@@ -321,34 +368,50 @@ class Block(NamedTuple):
     columns: list[tuple[str, ...]]
 
 
-def _parse(lines: list[str], found: list[Fault], annotators: Annotators) -> tuple[list[Sentence], list[Fault]]:
+def _parse(
+    lines: list[str], found: list[Fault], annotators: Annotators
+) -> tuple[list[Sentence], list[Fault]]:
     """Sentences without a fault, and all faults of the lines in order."""
     if annotators != "all" and annotators < 0:
-        raise DataError(f"annotators must be 'all' or a number of columns, 0 or more, got {annotators}")
+        raise DataError(
+            f"annotators must be 'all' or a number of columns, 0 or more, got {annotators}"
+        )
     tabs = has_tabs(lines)
     blocks = list(split_blocks(lines, tabs, found))
     if not blocks and not found:
         found.append(Fault(0, "no sentences: expected lines of a token and its label"))
     if any(block.names is not None for block in blocks):
         nameless = [block for block in blocks if block.names is None]
-        found += [Fault(block.line, f"expected a line '{NAMES} …' before this sentence, as before others") for block in nameless]
+        found += [
+            Fault(block.line, f"expected a line '{NAMES} …' before this sentence, as before others")
+            for block in nameless
+        ]
         blocks = [block for block in blocks if block.names is not None]
     counts = [_count_labels(block, annotators) for block in blocks]
     others = 1  # columns that are no labels; the first is the token
     if annotators != "all":
-        usual = Counter(width - count for block, count in zip(blocks, counts, strict=True) for width in block.widths)
+        usual = Counter(
+            width - count
+            for block, count in zip(blocks, counts, strict=True)
+            for width in block.widths
+        )
         others = max(1, usual.most_common(1)[0][0]) if usual else 1
     separator = "tabs" if tabs else "spaces"
     sentences = []
     for block, count in zip(blocks, counts, strict=True):
         expected = others + count
         found += [
-            Fault(block.line + place, f"expected {expected} columns separated by {separator} ({_describe(others, count)}), got {width}")
+            Fault(
+                block.line + place,
+                f"expected {expected} columns separated by {separator} ({_describe(others, count)}), got {width}",
+            )
             for place, width in enumerate(block.widths)
             if width != expected
         ]
         if block.names is not None and annotators not in (0, "all", count):
-            found.append(Fault(block.names_line, f"expected names of {annotators} annotators, got {count}"))
+            found.append(
+                Fault(block.names_line, f"expected names of {annotators} annotators, got {count}")
+            )
         if len(block.columns) == expected:
             tokens, *rest = block.columns
             names = block.names or (tuple(str(k + 1) for k in range(count)) if annotators else ())
@@ -357,7 +420,11 @@ def _parse(lines: list[str], found: list[Fault], annotators: Annotators) -> tupl
             sentences.append(Sentence(tokens, labels, names, extra, block.line, comments))
     if found:
         wrong = {fault.line for fault in found}
-        sentences = [s for s in sentences if wrong.isdisjoint(range(s.line - len(s.comments) - 1, s.line + len(s.tokens)))]
+        sentences = [
+            s
+            for s in sentences
+            if wrong.isdisjoint(range(s.line - len(s.comments) - 1, s.line + len(s.tokens)))
+        ]
     return sentences, sorted(found)
 
 
@@ -391,12 +458,18 @@ def _is_comment(line: str, width: int, *, tabs: bool) -> bool:
     """Whether a line before the first token is a comment, and no token of a sentence with so many columns."""
     if not line.startswith("# "):
         return False
-    return bool(_COMMENT.match(line)) or ("\t" not in line if tabs else len(_SPACES.split(line)) != width)
+    return bool(_COMMENT.match(line)) or (
+        "\t" not in line if tabs else len(_SPACES.split(line)) != width
+    )
 
 
-def split_blocks(whole: Iterable[str], tabs: bool, found: list[Fault], first: int = 1) -> Iterator[Block]:
+def split_blocks(
+    whole: Iterable[str], tabs: bool, found: list[Fault], first: int = 1
+) -> Iterator[Block]:
     """Blocks of lines, the first of which has this number; what is wrong with single lines goes to ``found``."""
-    without_documents = ["" if line[:1] == "-" and _starts_document(line) else line for line in whole]
+    without_documents = [
+        "" if line[:1] == "-" and _starts_document(line) else line for line in whole
+    ]
     for start, lines in split_sentences(without_documents, first):
         width = len(_SPACES.split(lines[-1])) if lines[0].startswith("# ") else 0
         comments = 0
@@ -404,23 +477,50 @@ def split_blocks(whole: Iterable[str], tabs: bool, found: list[Fault], first: in
         while comments < len(lines) and _is_comment(lines[comments], width, tabs=tabs):
             match = _NAMES.match(lines[comments])
             if match and names_line:
-                found.append(Fault(start + comments, f"expected one line '{NAMES} …' before a sentence, got a second one"))
+                found.append(
+                    Fault(
+                        start + comments,
+                        f"expected one line '{NAMES} …' before a sentence, got a second one",
+                    )
+                )
             elif match:
-                names, names_line = tuple(map(intern, lines[comments][match.end() :].split())), start + comments
+                names, names_line = (
+                    tuple(map(intern, lines[comments][match.end() :].split())),
+                    start + comments,
+                )
             comments += 1
-        rows = [line.split("\t") if tabs else line.split(" ") if "  " not in line else _SPACES.split(line) for line in lines[comments:]]
+        rows = [
+            line.split("\t")
+            if tabs
+            else line.split(" ")
+            if "  " not in line
+            else _SPACES.split(line)
+            for line in lines[comments:]
+        ]
         if names is not None and not (names and rows):
             got = "no sentence" if names else "no name"
-            found.append(Fault(names_line, f"expected names of annotators and a sentence after them, got {got}"))
+            found.append(
+                Fault(
+                    names_line, f"expected names of annotators and a sentence after them, got {got}"
+                )
+            )
         elif rows:
             begin = start + comments
             for place, row in enumerate(rows):
                 if not all(map(str.strip, row)):  # which also takes other white space for nothing
                     # Between tabs the token may be empty; among spaces an empty one is a line that begins with a space.
-                    empty = [k for k, column in enumerate(row, start=1) if not column.strip(" ") and (k > 1 or not tabs)]
+                    empty = [
+                        k
+                        for k, column in enumerate(row, start=1)
+                        if not column.strip(" ") and (k > 1 or not tabs)
+                    ]
                     found += [Fault(begin + place, f"column {k} is empty") for k in empty]
             widths = list(map(len, rows))
-            columns = [tuple(map(intern, column)) for column in zip(*rows, strict=True)] if len(set(widths)) == 1 else []
+            columns = (
+                [tuple(map(intern, column)) for column in zip(*rows, strict=True)]
+                if len(set(widths)) == 1
+                else []
+            )
             yield Block(begin, tuple(lines[:comments]), names, names_line, widths, columns)
 
 

@@ -95,7 +95,12 @@ class TreeSentence:
     line: int = field(default=0, compare=False)
     sent_id: str = ""
 
-    def text(self, heads: Sequence[int], relations: Sequence[str] | None = None, misc: Sequence[str | None] | None = None) -> str:
+    def text(
+        self,
+        heads: Sequence[int],
+        relations: Sequence[str] | None = None,
+        misc: Sequence[str | None] | None = None,
+    ) -> str:
         r"""Its lines in the file with this tree in place of its own; all else is kept, to the byte. Ends with an empty line.
 
         Args:
@@ -115,7 +120,9 @@ class TreeSentence:
                 raise ShapeError(f"expected {name} for {n} words, got {len(column)}")
         for added in chain(relations or (), misc or ()):
             if added is not None and (not added or not _FORBIDDEN.isdisjoint(added)):
-                raise DataError(f"expected text without tabs and line ends for a column, got {added!r}")
+                raise DataError(
+                    f"expected text without tabs and line ends for a column, got {added!r}"
+                )
         written = []
         word = 0
         for line in self.lines or self._made_lines():
@@ -143,7 +150,9 @@ class TreeSentence:
         for line in self.lines:
             match = RANGE.match(line)
             if match:
-                found.append(MultiwordToken(int(match[1]), int(match[2]), line.split("\t", 2)[FORM]))
+                found.append(
+                    MultiwordToken(int(match[1]), int(match[2]), line.split("\t", 2)[FORM])
+                )
         return found
 
     def empty_nodes(self) -> int:
@@ -153,11 +162,18 @@ class TreeSentence:
     def _made_lines(self) -> list[str]:
         columns = (self.forms, self.lemmas, self.upos, self.xpos, self.feats)
         if not self.forms or {*map(len, columns)} != {len(self.forms)}:
-            raise DataError(f"expected columns of one or more words, got {[len(column) for column in columns]} entries")
+            raise DataError(
+                f"expected columns of one or more words, got {[len(column) for column in columns]} entries"
+            )
         for text in chain(*columns, [self.sent_id or "_"]):
             if not text.strip(" ") or not _FORBIDDEN.isdisjoint(text):
-                raise DataError(f"expected text without tabs and line ends for every column, got {text!r}")
-        words = ["\t".join((str(i), *row, "_", "_", "_", "_")) for i, row in enumerate(zip(*columns, strict=True), start=1)]
+                raise DataError(
+                    f"expected text without tabs and line ends for every column, got {text!r}"
+                )
+        words = [
+            "\t".join((str(i), *row, "_", "_", "_", "_"))
+            for i, row in enumerate(zip(*columns, strict=True), start=1)
+        ]
         return [f"# sent_id = {self.sent_id}", *words] if self.sent_id else words
 
 
@@ -166,7 +182,11 @@ _FORBIDDEN = frozenset("\t\n\r\0")
 
 def _add_misc(misc: str, addition: str) -> str:
     keys = {part.partition("=")[0] for part in addition.split("|")}
-    kept = [part for part in misc.split("|") if part.partition("=")[0] not in keys] if misc != "_" else []
+    kept = (
+        [part for part in misc.split("|") if part.partition("=")[0] not in keys]
+        if misc != "_"
+        else []
+    )
     return "|".join([*kept, addition])
 
 
@@ -180,7 +200,10 @@ class Treebank(list[TreeSentence]):
         >>> trees.X_y()[:2], trees.X_y("xpos").y
         (([['Hi']], [['INTJ']]), [['UH']])
         """
-        return TaggerInput([list(sentence.forms) for sentence in self], [list(getattr(sentence, column)) for sentence in self])
+        return TaggerInput(
+            [list(sentence.forms) for sentence in self],
+            [list(getattr(sentence, column)) for sentence in self],
+        )
 
 
 def read_conllu(source: Path | str, *, trees: bool | None = True) -> Treebank:
@@ -198,7 +221,9 @@ def read_conllu(source: Path | str, *, trees: bool | None = True) -> Treebank:
     return sentences
 
 
-def iter_conllu(file: IO[bytes], where: str, *, trees: bool | None = True) -> Iterator[list[TreeSentence]]:
+def iter_conllu(
+    file: IO[bytes], where: str, *, trees: bool | None = True
+) -> Iterator[list[TreeSentence]]:
     """Sentences of an open, unpacked file in parts of a few thousand words, for files of any size; otherwise as `read_conllu`.
 
     ``where`` is what errors call the file. Faults of a part are raised when it is its turn; a file without sentences has no parts.
@@ -220,7 +245,10 @@ def check_conllu(source: Path | str) -> list[Fault]:
         return [Fault(0, str(error))]
     if not any(sentence.heads for sentence in sentences):
         found = [fault for fault in found if fault.message != _NO_TREE]
-    return [Fault(line, f"{message} (sentence {sentence})" if sentence else message) for line, sentence, message in found]
+    return [
+        Fault(line, f"{message} (sentence {sentence})" if sentence else message)
+        for line, sentence, message in found
+    ]
 
 
 def is_conllu(path: Path) -> bool:
@@ -237,7 +265,11 @@ def is_conllu(path: Path) -> bool:
                 if line.strip() and not line.startswith("#"):
                     row = line.split("\t")
                     first = row[ID] in ("1", "0.1") or row[ID].startswith("1-")
-                    return len(row) in (8, 10) and first and (row[HEAD] == "_" or (row[HEAD].isascii() and row[HEAD].isdigit()))
+                    return (
+                        len(row) in (8, 10)
+                        and first
+                        and (row[HEAD] == "_" or (row[HEAD].isascii() and row[HEAD].isdigit()))
+                    )
     return False
 
 
@@ -250,7 +282,13 @@ class _Found(NamedTuple):
 
 
 def _refuse(where: str, found: list[_Found]) -> None:
-    refuse(where, [(f"{line} (sentence {sentence})" if sentence else line, message) for line, sentence, message in found])
+    refuse(
+        where,
+        [
+            (f"{line} (sentence {sentence})" if sentence else line, message)
+            for line, sentence, message in found
+        ],
+    )
 
 
 def _read_all(source: Path | str, trees: bool | None) -> tuple[Treebank, list[_Found]]:
@@ -273,12 +311,16 @@ class _Reader:
         self.count = 0  # sentences so far, the faulty ones too
         self.width = 0  # columns, 0 until the first word
 
-    def parts(self, file: IO[bytes], where: str) -> Iterator[tuple[list[TreeSentence], list[_Found]]]:
+    def parts(
+        self, file: IO[bytes], where: str
+    ) -> Iterator[tuple[list[TreeSentence], list[_Found]]]:
         """Sentences without a fault, and all faults in order, of one part after another."""
         for first, lines, wrong in read_parts(file, where, _PART):
             found = [_Found(line, "", message) for line, message in wrong]
             blanked = [line if line.strip(" \t") else "" for line in lines]
-            read = [self._read(block, start, found) for start, block in split_sentences(blanked, first)]
+            read = [
+                self._read(block, start, found) for start, block in split_sentences(blanked, first)
+            ]
             yield [sentence for sentence in read if sentence is not None], sorted(found)
 
     def _read(self, lines: list[str], start: int, found: list[_Found]) -> TreeSentence | None:
@@ -318,10 +360,16 @@ class _Reader:
         heads, relations = self._tree(columns, places, report)
         if len(found) > before:
             return None
-        forms, lemmas, upos, xpos, feats = (tuple(map(intern, column)) for column in columns[FORM:HEAD])
-        return TreeSentence(forms, lemmas, upos, xpos, feats, heads, relations, tuple(lines), start, sent_id)
+        forms, lemmas, upos, xpos, feats = (
+            tuple(map(intern, column)) for column in columns[FORM:HEAD]
+        )
+        return TreeSentence(
+            forms, lemmas, upos, xpos, feats, heads, relations, tuple(lines), start, sent_id
+        )
 
-    def _tree(self, columns: list[tuple[str, ...]], places: Sequence[int], report: Report) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    def _tree(
+        self, columns: list[tuple[str, ...]], places: Sequence[int], report: Report
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         if self.trees is False:
             return (), ()
         written, relations = columns[HEAD], columns[DEPREL]

@@ -22,12 +22,24 @@ def judge_columns(row: list[str], width: int, place: int, report: Report, *, tre
     if row[ID].startswith("#"):
         report(place, "expected comments before the first word of a sentence, got one inside it")
     elif len(row) != width:
-        spaces = "; columns must be separated by tabs, not spaces" if len(row) == 1 and len(row[0].split()) > 1 else ""
-        report(place, f"expected {width} columns, {NAMES[0]} to {NAMES[width - 1]}, got {len(row)}{spaces}")
+        spaces = (
+            "; columns must be separated by tabs, not spaces"
+            if len(row) == 1 and len(row[0].split()) > 1
+            else ""
+        )
+        report(
+            place,
+            f"expected {width} columns, {NAMES[0]} to {NAMES[width - 1]}, got {len(row)}{spaces}",
+        )
     else:
         for k, text in enumerate(row):
             if not (text.strip(" ") if k == FORM else text) and (tree or k not in (HEAD, DEPREL)):
-                report(place, f"expected _ where there is nothing to say, got an empty {NAMES[k]}" if k != FORM else _EMPTY_FORM)
+                report(
+                    place,
+                    f"expected _ where there is nothing to say, got an empty {NAMES[k]}"
+                    if k != FORM
+                    else _EMPTY_FORM,
+                )
 
 
 _EMPTY_FORM = "expected a word, got an empty FORM"
@@ -46,9 +58,15 @@ def judge_numbers(ids: tuple[str, ...], comments: int, report: Report) -> list[i
         elif span:
             ends = as_numbers((span[1], span[2]))  # None: more digits than Python reads
             if ends is None or ends[0] != word + 1 or ends[1] < ends[0]:
-                report(place, f"expected a range that begins with the next word, {word + 1}, got {text}")
+                report(
+                    place,
+                    f"expected a range that begins with the next word, {word + 1}, got {text}",
+                )
             elif ends[0] <= covered:
-                report(place, f"expected a range beyond word {covered}, with which the range before it ends, got {text}")
+                report(
+                    place,
+                    f"expected a range beyond word {covered}, with which the range before it ends, got {text}",
+                )
             else:
                 covered, range_place = ends[1], place
         elif EMPTY_NODE.fullmatch(text):
@@ -58,10 +76,15 @@ def judge_numbers(ids: tuple[str, ...], comments: int, report: Report) -> list[i
         else:
             report(place, f"expected ID {word + 1}, got {text!r}")
             number = as_numbers((text,))
-            if number is not None and number[0] >= 0:  # so that what follows a gap is not wrong as well
+            if (
+                number is not None and number[0] >= 0
+            ):  # so that what follows a gap is not wrong as well
                 word, node = number[0], 0
     if covered > word:
-        report(range_place, f"expected a range within the {word} words of the sentence, got {ids[range_place - comments]}")
+        report(
+            range_place,
+            f"expected a range within the {word} words of the sentence, got {ids[range_place - comments]}",
+        )
     return places
 
 

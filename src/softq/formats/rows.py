@@ -56,7 +56,9 @@ def _instead(name: str, values: list[str], key: str, value: str) -> str:
     return f"an empty {value} in column {values.index('') + 2}"
 
 
-def gather(rows: Iterable[Row], *, merge: bool = True) -> tuple[list[str], list[list[str]], list[int]]:
+def gather(
+    rows: Iterable[Row], *, merge: bool = True
+) -> tuple[list[str], list[list[str]], list[int]]:
     """Keys in order of first appearance, all values of each, and the line that each first stands on.
 
     Without ``merge``, each row stays by itself.

@@ -23,7 +23,11 @@ from softq.errors import DataError, OutputError
 Scheme = Literal["iob1", "bio", "bioes"]
 OUTSIDE = "O"
 
-_PREFIXES: dict[Scheme, tuple[str, ...]] = {"iob1": ("B", "I"), "bio": ("B", "I"), "bioes": ("B", "I", "E", "S")}
+_PREFIXES: dict[Scheme, tuple[str, ...]] = {
+    "iob1": ("B", "I"),
+    "bio": ("B", "I"),
+    "bioes": ("B", "I", "E", "S"),
+}
 
 
 class Span(NamedTuple):
@@ -47,7 +51,9 @@ class _Tag(NamedTuple):
     kind: str
 
 
-_EDGE = _Tag(OUTSIDE, "")  # in every scheme, what stands beside either end of a sentence is what stands beside an O
+_EDGE = _Tag(
+    OUTSIDE, ""
+)  # in every scheme, what stands beside either end of a sentence is what stands beside an O
 
 
 def spans(labels: Sequence[str], scheme: Scheme) -> list[Span]:
@@ -97,7 +103,9 @@ def faults(labels: Sequence[str], scheme: Scheme) -> list[tuple[int, str]]:
             place = f"after {labels[position - 1]}" if position else "at the start"
             found.append((position, f"expected {_expected(before, scheme)} {place}, got {label}"))
         before = tag
-    if before is not None and not _allowed(before, _EDGE, scheme):  # only an entity of bioes can be left open
+    if before is not None and not _allowed(
+        before, _EDGE, scheme
+    ):  # only an entity of bioes can be left open
         found.append((len(labels) - 1, f"expected O, E-* or S-* at the end, got {labels[-1]}"))
     return found
 
@@ -130,7 +138,10 @@ def guess_scheme(sentences: Sequence[Sequence[str]]) -> Scheme | None:
     'iob1'
     """
     schemes: tuple[Scheme, ...] = ("bio", "iob1", "bioes")
-    return next((scheme for scheme in schemes if not any(faults(labels, scheme) for labels in sentences)), None)
+    return next(
+        (scheme for scheme in schemes if not any(faults(labels, scheme) for labels in sentences)),
+        None,
+    )
 
 
 def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> Transitions:
@@ -154,7 +165,9 @@ def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> Transitions:
 
 
 def _allowed(before: _Tag, after: _Tag, scheme: Scheme) -> bool:
-    goes_on = before.prefix in ("B", "I") and before.kind == after.kind  # the same type right after an entity, or within one
+    goes_on = (
+        before.prefix in ("B", "I") and before.kind == after.kind
+    )  # the same type right after an entity, or within one
     if scheme == "iob1":
         return after.prefix != "B" or goes_on
     if scheme == "bio":
@@ -194,10 +207,14 @@ def _parse(label: str, prefixes: tuple[str, ...]) -> _Tag | None:
 
 def _no_tag(label: str, scheme: Scheme) -> str:
     *others, final = (f"{prefix}-" for prefix in _PREFIXES[scheme])
-    return f"expected O, or a type after {', '.join(others)} or {final}, such as B-PER, got {label!r}"
+    return (
+        f"expected O, or a type after {', '.join(others)} or {final}, such as B-PER, got {label!r}"
+    )
 
 
 def _prefixes(scheme: Scheme) -> tuple[str, ...]:
     if scheme not in _PREFIXES:
-        raise DataError(f"unknown tag scheme: expected one of {', '.join(get_args(Scheme))}, got {scheme!r}")
+        raise DataError(
+            f"unknown tag scheme: expected one of {', '.join(get_args(Scheme))}, got {scheme!r}"
+        )
     return _PREFIXES[scheme]

@@ -148,7 +148,9 @@ def decode(data: bytes, first: int = 1, offset: int = 0, *, strict: bool = True)
 
     """
     if first == 1 and data.startswith(_UTF_16):
-        message = "expected UTF-8, got UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
+        message = (
+            "expected UTF-8, got UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
+        )
         return Part(1, [""], [Fault(1, message)])
     encoding = "utf-8-sig" if first == 1 else "utf-8"
     found = []
@@ -161,17 +163,30 @@ def decode(data: bytes, first: int = 1, offset: int = 0, *, strict: bool = True)
                 line.decode()
             except UnicodeDecodeError as error:
                 got = f"byte 0x{line[error.start]:02x} at offset {offset + error.start} of the file"
-                found.append(Fault(number, f"expected UTF-8, got {got}; convert it, for example with iconv"))
+                found.append(
+                    Fault(number, f"expected UTF-8, got {got}; convert it, for example with iconv")
+                )
             offset += len(line) + 1
     text = text.replace("\r\n", "\n").removesuffix("\n")
     lines = text.split("\n")
     if strict:
-        for mark, name in (("\0", "a NUL character"), ("\r", "a carriage return that does not end it")):
+        for mark, name in (
+            ("\0", "a NUL character"),
+            ("\r", "a carriage return that does not end it"),
+        ):
             if mark in text:
-                found += [Fault(k, f"the line holds {name}") for k, line in enumerate(lines, first) if mark in line]
+                found += [
+                    Fault(k, f"the line holds {name}")
+                    for k, line in enumerate(lines, first)
+                    if mark in line
+                ]
         if _BYTE_ORDER_MARK in text:
             message = "the line begins with a byte-order mark: were files joined?"
-            found += [Fault(k, message) for k, line in enumerate(lines, first) if line.startswith(_BYTE_ORDER_MARK)]
+            found += [
+                Fault(k, message)
+                for k, line in enumerate(lines, first)
+                if line.startswith(_BYTE_ORDER_MARK)
+            ]
     return Part(first, lines, found)
 
 
@@ -213,7 +228,9 @@ def read_references(path: Path, limit: int | None = None) -> list[list[list[str]
             break
         references = [part.split() for part in line.split("\t")]
         if not all(references):
-            raise DataError(f"{path}, line {number}: expected one or more sentences separated by tabs, got an empty one")
+            raise DataError(
+                f"{path}, line {number}: expected one or more sentences separated by tabs, got an empty one"
+            )
         examples.append(references)
     if not examples:
         raise DataError(f"{path} is empty: expected one example per line")
@@ -229,5 +246,8 @@ def number_words(
     ([[[0, 1, 0]]], ['a', 'b'])
     """
     vocab: dict[str, int] = {}
-    numbers = [[[vocab.setdefault(word, len(vocab)) for word in sentence] for sentence in example] for example in examples]
+    numbers = [
+        [[vocab.setdefault(word, len(vocab)) for word in sentence] for sentence in example]
+        for example in examples
+    ]
     return numbers, list(vocab)

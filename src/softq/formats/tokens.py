@@ -33,10 +33,16 @@ from functools import lru_cache
 MARK = "￭"
 _MARK_IN_TEXT = "■"  # what Unicode's compatibility forms make of the mark, too
 
-_SINGLE = re.compile("[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]")
+_SINGLE = re.compile(
+    "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
 _LETTER, _DIGIT, _CHINESE, _ATTACHED, _APOSTROPHE, _HYPHEN, _STOP, _COMMA, _OTHER = "ldcmahf,o"
 _WRITTEN = _LETTER + _DIGIT + _CHINESE
-_KIND_OF = dict.fromkeys("'\u2019\u02bc", _APOSTROPHE) | dict.fromkeys("-\u2010\u2011", _HYPHEN) | {".": _STOP, ",": _COMMA, ":": _COMMA}
+_KIND_OF = (
+    dict.fromkeys("'\u2019\u02bc", _APOSTROPHE)
+    | dict.fromkeys("-\u2010\u2011", _HYPHEN)
+    | {".": _STOP, ",": _COMMA, ":": _COMMA}
+)
 _WORD = re.compile(
     r"""(?<![ldm]) (?: l m* f ){2,}                                # U.S.
       | (?<=[ldm]) a m* (?: [ld] m* ){1,2} (?![ldm])               # 's after Tom
@@ -81,7 +87,11 @@ def tokens_of_chunk(chunk: str) -> tuple[str, ...]:
     kinds = "".join(map(_kind, chunk))
     spans: list[tuple[int, int]] = []
     for start, end in (match.span() for match in _WORD.finditer(kinds)):
-        repeats = bool(spans) and kinds[start] not in _WRITTEN and not chunk[spans[-1][0] : end].strip(chunk[start])
+        repeats = (
+            bool(spans)
+            and kinds[start] not in _WRITTEN
+            and not chunk[spans[-1][0] : end].strip(chunk[start])
+        )
         spans.append((spans.pop()[0] if repeats else start, end))  # three dots are one
     words: list[str] = []
     for start, end in spans:

@@ -50,12 +50,19 @@ def tree_faults(heads: Heads, *, multiroot: bool = False) -> list[tuple[int, str
     for word, head in enumerate(known, start=1):
         if head == 0:
             if first_root and not multiroot:
-                found.append((word, f"expected one root, got a second one (the first is word {first_root})"))
+                found.append(
+                    (word, f"expected one root, got a second one (the first is word {first_root})")
+                )
             first_root = first_root or word
         elif not 0 < head <= n:
             found.append((word, f"expected a head in 0..{n}, got {head}"))
         elif head == word:
-            found.append((word, f"expected another word or 0 as the head of word {word}, got the word itself"))
+            found.append(
+                (
+                    word,
+                    f"expected another word or 0 as the head of word {word}, got the word itself",
+                )
+            )
     if n and not first_root:
         found.append((0, "expected a root, a word with head 0, got none"))
     reached = [0] * (n + 1)  # by the walk that began at this word, 0 by none yet
@@ -64,7 +71,9 @@ def tree_faults(heads: Heads, *, multiroot: bool = False) -> list[tuple[int, str
         while 0 < node <= n and not reached[node]:
             reached[node] = start
             node = known[node - 1]
-        if 0 < node <= n and reached[node] == start and known[node - 1] != node:  # its own head is told above
+        if (
+            0 < node <= n and reached[node] == start and known[node - 1] != node
+        ):  # its own head is told above
             found.append(_describe_cycle(known, node))
     return sorted(found) if found else found
 
@@ -124,7 +133,9 @@ def _as_list(heads: Heads) -> list[int]:
     try:
         return list(map(operator.index, heads))
     except TypeError as error:
-        raise DtypeError(f"expected one integer per word as heads, got {type(heads).__name__}: {error}") from error
+        raise DtypeError(
+            f"expected one integer per word as heads, got {type(heads).__name__}: {error}"
+        ) from error
 
 
 def _as_tree(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:

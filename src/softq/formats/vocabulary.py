@@ -33,7 +33,11 @@ Tokenization = Literal["unicode", "space"]
 
 _FORMAT = "softq vocabulary 1"
 _BYTES = 256  # of which subwords are made
-_PARTS = {"pre_tokenizer": "ByteLevel", "decoder": "ByteLevel", "model": "BPE"}  # of their tokenizer
+_PARTS = {
+    "pre_tokenizer": "ByteLevel",
+    "decoder": "ByteLevel",
+    "model": "BPE",
+}  # of their tokenizer
 _REMEMBERED = 1 << 19  # pieces of text whose numbers are kept
 
 
@@ -112,7 +116,14 @@ class WordVocabulary(Vocabulary):
 
     """
 
-    def __init__(self, types: Sequence[str], frequencies: Tensor, *, tokenizer: Tokenization = "unicode", lowercase: bool = False) -> None:
+    def __init__(
+        self,
+        types: Sequence[str],
+        frequencies: Tensor,
+        *,
+        tokenizer: Tokenization = "unicode",
+        lowercase: bool = False,
+    ) -> None:
         super().__init__(frequencies)
         self.types = list(types)
         self.tokenizer: Tokenization = tokenizer
@@ -142,25 +153,36 @@ class WordVocabulary(Vocabulary):
 
         """
         if tokenizer not in get_args(Tokenization):
-            raise DataError(f"expected a tokenizer of {' or '.join(get_args(Tokenization))}, got {tokenizer!r}")
+            raise DataError(
+                f"expected a tokenizer of {' or '.join(get_args(Tokenization))}, got {tokenizer!r}"
+            )
         if min_freq < 1:
             raise DataError(f"expected a smallest frequency of 1 or more, got {min_freq}")
         if max_size is not None and max_size <= SPECIALS:
-            raise DataError(f"expected a vocabulary of more than {SPECIALS}, the numbers that are no words, got {max_size}")
+            raise DataError(
+                f"expected a vocabulary of more than {SPECIALS}, the numbers that are no words, got {max_size}"
+            )
         counts: Counter[str] = Counter()
         for chunk, count in _chunks(texts).items():
             for word in _cut(chunk, tokenizer, lowercase):
                 counts[word] += count
         counts.pop(UNKNOWN_WORD, None)  # text cut elsewhere may have it
-        kept = sorted((word for word, count in counts.items() if count >= min_freq), key=lambda word: (-counts[word], word))
+        kept = sorted(
+            (word for word, count in counts.items() if count >= min_freq),
+            key=lambda word: (-counts[word], word),
+        )
         kept = kept[: None if max_size is None else max_size - SPECIALS]
         if not kept:
-            raise DataError(f"expected text with words that come at least {min_freq} times, got {len(counts)} words and none so often")
+            raise DataError(
+                f"expected text with words that come at least {min_freq} times, got {len(counts)} words and none so often"
+            )
         frequencies = torch.tensor([0] * SPECIALS + [counts[word] for word in kept])
         return cls(kept, frequencies, tokenizer=tokenizer, lowercase=lowercase)
 
     def _numbers_of(self, chunk: str) -> tuple[int, ...]:
-        return tuple(self._number.get(word, UNKNOWN) for word in _cut(chunk, self.tokenizer, self.lowercase))
+        return tuple(
+            self._number.get(word, UNKNOWN) for word in _cut(chunk, self.tokenizer, self.lowercase)
+        )
 
     def decode(self, numbers: Iterable[int]) -> str:
         """The text of numbers."""
@@ -178,7 +200,11 @@ class WordVocabulary(Vocabulary):
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
         """All of it as tensors."""
-        return self._tensors(prefix, "words", {"types": self.types, "tokenizer": self.tokenizer, "lowercase": self.lowercase})
+        return self._tensors(
+            prefix,
+            "words",
+            {"types": self.types, "tokenizer": self.tokenizer, "lowercase": self.lowercase},
+        )
 
 
 class SubwordVocabulary(Vocabulary):
@@ -203,7 +229,9 @@ class SubwordVocabulary(Vocabulary):
         Raises DependencyError without 🤗 tokenizers.
         """
         if size < SPECIALS + _BYTES:
-            raise DataError(f"expected a vocabulary of at least {SPECIALS + _BYTES} (every byte has a number), got {size}")
+            raise DataError(
+                f"expected a vocabulary of at least {SPECIALS + _BYTES} (every byte has a number), got {size}"
+            )
         tokenizers = _tokenizers()
         chunks = _chunks(texts)
         if not chunks:
@@ -217,7 +245,9 @@ class SubwordVocabulary(Vocabulary):
             show_progress=False,
         )
         tokenizer.train_from_iterator((" " + chunk for chunk in chunks.elements()), trainer)
-        vocabulary = cls(tokenizer, torch.zeros(SPECIALS + tokenizer.get_vocab_size(), dtype=torch.int64))
+        vocabulary = cls(
+            tokenizer, torch.zeros(SPECIALS + tokenizer.get_vocab_size(), dtype=torch.int64)
+        )
         frequencies = np.zeros(len(vocabulary), np.int64)
         for chunk, count in chunks.items():
             np.add.at(frequencies, list(vocabulary._numbers_of(chunk)), count)
@@ -235,7 +265,9 @@ class SubwordVocabulary(Vocabulary):
     def words(self, numbers: Iterable[int]) -> list[str]:
         """The words of numbers."""
         first, *others = self._stretches(numbers)
-        return self.plain(first) + [word for stretch in others for word in (UNKNOWN_WORD, *self.plain(stretch))]
+        return self.plain(first) + [
+            word for stretch in others for word in (UNKNOWN_WORD, *self.plain(stretch))
+        ]
 
     def plain(self, text: str) -> list[str]:
         """The words of a text."""
@@ -253,7 +285,9 @@ class SubwordVocabulary(Vocabulary):
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
         """All of it as tensors."""
-        return self._tensors(prefix, "subwords", {}) | {f"{prefix}tokenizer": _as_bytes(self._tokenizer.to_str())}
+        return self._tensors(prefix, "subwords", {}) | {
+            f"{prefix}tokenizer": _as_bytes(self._tokenizer.to_str())
+        }
 
 
 def vocabulary_from_tensors(tensors: Mapping[str, Tensor], prefix: str = "") -> Vocabulary:
@@ -263,15 +297,23 @@ def vocabulary_from_tensors(tensors: Mapping[str, Tensor], prefix: str = "") -> 
     kind = one_of("the kind of a vocabulary", about.get("kind"), ("words", "subwords"))
     frequencies = tensors.get(f"{prefix}frequencies")
     if frequencies is None or frequencies.dtype != torch.int64 or frequencies.dim() != 1:
-        raise DataError(f"expected {prefix}frequencies of torch.int64 [V], got {None if frequencies is None else frequencies.dtype}")
+        raise DataError(
+            f"expected {prefix}frequencies of torch.int64 [V], got {None if frequencies is None else frequencies.dtype}"
+        )
     found: Vocabulary
     if kind == "words":
         types = string_list(f"types in {prefix}about", about.get("types"))
-        tokenizer: Tokenization = one_of(f"the tokenizer in {prefix}about", about.get("tokenizer"), get_args(Tokenization))
-        found = WordVocabulary(types, frequencies, tokenizer=tokenizer, lowercase=bool(about.get("lowercase")))
+        tokenizer: Tokenization = one_of(
+            f"the tokenizer in {prefix}about", about.get("tokenizer"), get_args(Tokenization)
+        )
+        found = WordVocabulary(
+            types, frequencies, tokenizer=tokenizer, lowercase=bool(about.get("lowercase"))
+        )
         size = SPECIALS + len(types)
     else:
-        made = _read_tokenizer(notes_in(tensors, f"{prefix}tokenizer", "vocabulary"), f"{prefix}tokenizer")
+        made = _read_tokenizer(
+            notes_in(tensors, f"{prefix}tokenizer", "vocabulary"), f"{prefix}tokenizer"
+        )
         found = SubwordVocabulary(made, frequencies)
         size = SPECIALS + made.get_vocab_size()
     if len(frequencies) != size:
@@ -298,16 +340,24 @@ def _as_bytes(text: str) -> Tensor:
 
 def _read_tokenizer(notes: Mapping[str, Any], where: str) -> Tokenizer:
     """The tokenizer that `SubwordVocabulary.fit` makes, from its JSON; others may do anything to a text, and are refused."""
-    parts = {name: part.get("type") if isinstance(part, dict) else part for name, part in notes.items() if name != "version"}
+    parts = {
+        name: part.get("type") if isinstance(part, dict) else part
+        for name, part in notes.items()
+        if name != "version"
+    }
     if {name: part for name, part in parts.items() if part} != _PARTS:
-        raise DataError(f"expected a tokenizer of bytes and byte pairs in {where}, got {in_one_line(parts)}")
+        raise DataError(
+            f"expected a tokenizer of bytes and byte pairs in {where}, got {in_one_line(parts)}"
+        )
     library = _tokenizers()
     try:
         made: Tokenizer = library.Tokenizer.from_str(json.dumps(notes))
     except Exception as error:  # tokenizers has no class of its own for what it raises
         raise DataError(f"expected a tokenizer in {where}, got {in_one_line(error)}") from None
     if sorted(made.get_vocab().values()) != list(range(made.get_vocab_size())):
-        raise DataError(f"expected the numbers 0 to {made.get_vocab_size() - 1} for the pieces of {where}, got others")
+        raise DataError(
+            f"expected the numbers 0 to {made.get_vocab_size() - 1} for the pieces of {where}, got others"
+        )
     return made
 
 
@@ -315,5 +365,7 @@ def _tokenizers() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise DependencyError("subwords need 🤗 tokenizers, which is not installed: pip install 'softq[translation]'") from None
+        raise DependencyError(
+            "subwords need 🤗 tokenizers, which is not installed: pip install 'softq[translation]'"
+        ) from None
     return tokenizers

@@ -27,7 +27,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "sklearn":
             raise
-        raise DependencyError("softq.RewardClassifier needs scikit-learn, which is not installed: pip install 'softq[sklearn]'") from error
+        raise DependencyError(
+            "softq.RewardClassifier needs scikit-learn, which is not installed: pip install 'softq[sklearn]'"
+        ) from error
     return RewardClassifier
 
 

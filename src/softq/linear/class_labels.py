@@ -13,7 +13,13 @@ from softq.errors import DataError, DtypeError, ShapeError
 
 Array = npt.NDArray[Any]
 
-_LABEL_TYPES = {"b": (bool,), "i": (int,), "u": (int,), "f": (float,), "U": (str,)}  # by numpy's letter
+_LABEL_TYPES = {
+    "b": (bool,),
+    "i": (int,),
+    "u": (int,),
+    "f": (float,),
+    "U": (str,),
+}  # by numpy's letter
 _LARGEST_CLASSES = 1 << 26  # bytes
 _MISSING = -1  # the class number of a label that is not there
 
@@ -23,7 +29,9 @@ class Patterns(NamedTuple):
 
     shares: Array  # [U, K] float64, of each class among the labels of a pattern; a row sums to one
     of_row: Array  # [n] int32, the pattern of each row
-    labels_per_row: float  # mean number of labels of a row; of soft labels, of classes that may be right
+    labels_per_row: (
+        float  # mean number of labels of a row; of soft labels, of classes that may be right
+    )
 
 
 def learn_labels(y: Any, rows: int) -> tuple[Array, Patterns]:
@@ -53,13 +61,19 @@ def match_labels(y: Any, rows: int, classes: Array) -> Patterns:
     soft = soft_labels(y, rows)
     if soft is not None:
         if soft.shape[1] != len(classes):
-            raise ShapeError(f"soft labels must be [n, {len(classes)}], a probability of each class, got {list(soft.shape)}")
+            raise ShapeError(
+                f"soft labels must be [n, {len(classes)}], a probability of each class, got {list(soft.shape)}"
+            )
         return _soft_patterns(np.pad(soft, ((0, 0), (0, 1))))
     present, values = _read(y, rows)
     if (values.dtype.kind == "U") != (classes.dtype.kind == "U"):
-        raise DtypeError(f"y must hold labels like those of fit ({classes.dtype}), got {values.dtype}")
+        raise DtypeError(
+            f"y must hold labels like those of fit ({classes.dtype}), got {values.dtype}"
+        )
     places = np.minimum(np.searchsorted(classes, values), len(classes) - 1)
-    return _patterns(present, np.where(classes[places] == values, places, len(classes)), len(classes) + 1)
+    return _patterns(
+        present, np.where(classes[places] == values, places, len(classes)), len(classes) + 1
+    )
 
 
 def read_classes(labels: Any, dtype: Any) -> Array:
@@ -70,15 +84,23 @@ def read_classes(labels: Any, dtype: Any) -> Array:
     """
     kind = np.dtype(dtype) if isinstance(dtype, str) else None
     if not isinstance(labels, list) or not labels or kind is None or kind.kind not in _LABEL_TYPES:
-        raise DataError(f"classes must be a list of labels of a type like '<U5' or '<i8', got {type(labels).__name__} of {str(dtype)[:80]!r}")
+        raise DataError(
+            f"classes must be a list of labels of a type like '<U5' or '<i8', got {type(labels).__name__} of {str(dtype)[:80]!r}"
+        )
     wrong = [label for label in labels if type(label) not in _LABEL_TYPES[kind.kind]]
     if wrong:
-        raise DataError(f"classes of type {kind.str!r} must hold nothing else, got {str(wrong[0])[:80]!r}")
+        raise DataError(
+            f"classes of type {kind.str!r} must hold nothing else, got {str(wrong[0])[:80]!r}"
+        )
     if kind.itemsize * len(labels) > _LARGEST_CLASSES:  # each takes the room of the longest
-        raise DataError(f"expected classes of at most {_LARGEST_CLASSES} bytes, got {len(labels)} of {kind.itemsize}")
+        raise DataError(
+            f"expected classes of at most {_LARGEST_CLASSES} bytes, got {len(labels)} of {kind.itemsize}"
+        )
     classes = np.array(labels, dtype=kind)
     if classes.tolist() != labels or not np.array_equal(np.unique(classes), classes):
-        raise DataError("expected classes that are sorted and distinct, and fit their type, got others")
+        raise DataError(
+            "expected classes that are sorted and distinct, and fit their type, got others"
+        )
     return classes
 
 
@@ -100,13 +122,17 @@ def soft_labels(y: Any, rows: int) -> Array | None:
     bad = (table < 0.0).any(1) | (np.abs(table.sum(1) - 1.0) > 1e-5)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        raise DataError(f"fractions in y are probabilities of classes, and a row must sum to one: row {row} is {table[row].tolist()}")
+        raise DataError(
+            f"fractions in y are probabilities of classes, and a row must sum to one: row {row} is {table[row].tolist()}"
+        )
     return np.asarray(table / table.sum(1, keepdims=True))
 
 
 def _soft_patterns(shares: Array) -> Patterns:
     different, of_row = np.unique(shares, axis=0, return_inverse=True)
-    return Patterns(different, of_row.reshape(-1).astype(np.int32), float((shares > 0.0).sum(1).mean()))
+    return Patterns(
+        different, of_row.reshape(-1).astype(np.int32), float((shares > 0.0).sum(1).mean())
+    )
 
 
 def _patterns(present: Array, numbers: Array, classes: int) -> Patterns:
@@ -129,7 +155,9 @@ def _read(y: Any, rows: int) -> tuple[Array, Array]:
     if table.ndim == 2 and table.shape[1] == 1:
         table = column_or_1d(table, warn=True)
     if table.ndim not in (1, 2) or 0 in table.shape:
-        raise ShapeError(f"y must hold one label per row, [n], or several, [n, m], got shape {list(table.shape)}")
+        raise ShapeError(
+            f"y must hold one label per row, [n], or several, [n, m], got shape {list(table.shape)}"
+        )
     if len(table) != rows:
         raise ShapeError(f"y must have a row for each of the {rows} rows of X, got {len(table)}")
     table = table.reshape(rows, -1)
@@ -141,7 +169,9 @@ def _read(y: Any, rows: int) -> tuple[Array, Array]:
         present = ~np.isnan(table) if table.dtype.kind == "f" else np.ones(table.shape, dtype=bool)
     if not present.any(1).all():
         row = int(np.flatnonzero(~present.any(1))[0])
-        raise DataError(f"every row of y must have at least one label, row {row} has none; leave such rows out")
+        raise DataError(
+            f"every row of y must have at least one label, row {row} has none; leave such rows out"
+        )
     return present, _sortable(table[present])
 
 
@@ -153,13 +183,17 @@ def _sortable(values: Array) -> Array:
     if values.dtype.kind == "O":
         found = values.tolist()
         if any(isinstance(value, (list, tuple, np.ndarray)) for value in found):
-            raise ShapeError("the rows of y must be equally long: fill those with fewer labels up with None")
+            raise ShapeError(
+                "the rows of y must be equally long: fill those with fewer labels up with None"
+            )
         texts = sum(isinstance(value, str) for value in found)
         if 0 < texts < len(found):
             raise DtypeError("the labels of y must be all strings or all numbers, got both")
         values = np.array(found)
     if values.dtype.kind not in "biufU":
-        raise DtypeError(f"the labels of y must be strings, integers, whole floats or booleans, got {values.dtype}")
+        raise DtypeError(
+            f"the labels of y must be strings, integers, whole floats or booleans, got {values.dtype}"
+        )
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise DataError("the labels of y must be finite, got an infinite one")
     return values

@@ -170,7 +170,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         objective = _known_objective(self.objective)
         tau = None if _is_auto(self.tau) else check_tau(options.plain(self.tau))
-        alpha = None if _is_auto(self.alpha) else options.not_negative('alpha (or "auto")', self.alpha)
+        alpha = (
+            None if _is_auto(self.alpha) else options.not_negative('alpha (or "auto")', self.alpha)
+        )
         hidden = self._hidden_units()
         random = check_random_state(self.random_state)
         X = validate_data(self, X, dtype=np.float64)
@@ -183,7 +185,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table = _checked("rewards", rewards, (len(X), len(classes), len(classes)), classes)
             shares, of_row = shares[of_row], np.arange(len(X), dtype=np.int32)
         else:
-            raise EstimatorError("rewards, a table for each row, take the place of reward and cost: set those to None")
+            raise EstimatorError(
+                "rewards, a table for each row, take the place of reward and cost: set those to None"
+            )
         _warn_of_costs(table, classes)
         schedule = self._schedule(len(X))
         there = weights > 0.0
@@ -191,15 +195,27 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = Examples((X - mean) / scale, of_row, weights).at(there)
         training, validation = self._split(rows, random)
         sizes = (X.shape[1], *hidden, len(classes))
-        task = Task(_solved_as(objective, patterns.labels_per_row), tau or 1.0, shares, table, bool(self.temperature_scaled))
+        task = Task(
+            _solved_as(objective, patterns.labels_per_row),
+            tau or 1.0,
+            shares,
+            table,
+            bool(self.temperature_scaled),
+        )
         if objective == "ml":
             tau = 1.0 if tau is None else tau
         if alpha is None or tau is None:
-            alpha, tau = choose(sizes, training, task, alpha=alpha, tau=tau, schedule=schedule, random=random)
+            alpha, tau = choose(
+                sizes, training, task, alpha=alpha, tau=tau, schedule=schedule, random=random
+            )
         task = task._replace(tau=tau)
-        trained = train(sizes, training, validation, task=task, alpha=alpha, schedule=schedule, random=random)
+        trained = train(
+            sizes, training, validation, task=task, alpha=alpha, schedule=schedule, random=random
+        )
         self.classes_, self.reward_ = classes, table if rewards is None else None
-        self._given = "cost" if self.cost is not None else "reward" if self.reward is not None else None
+        self._given = (
+            "cost" if self.cost is not None else "reward" if self.reward is not None else None
+        )
         self.objective_, self.tau_, self.alpha_ = objective, tau, alpha
         self.mean_, self.scale_ = mean, scale
         self.coefs_, self.intercepts_ = trained.layers
@@ -261,9 +277,13 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         shares = patterns.shares[patterns.of_row]
         if (self._given or rewards is not None) and shares[:, classes].any():
             row = int(np.flatnonzero(shares[:, classes])[0])
-            raise OutputError(f"the reward table is for the classes {_listed(self.classes_)}, row {row} of y has another label")
+            raise OutputError(
+                f"the reward table is for the classes {_listed(self.classes_)}, row {row} of y has another label"
+            )
         table, _ = self._tables(rewards, len(decided))
-        earned = mean_rewards(table, shares[:, :classes])  # nothing against a label that is none of the classes
+        earned = mean_rewards(
+            table, shares[:, :classes]
+        )  # nothing against a label that is none of the classes
         weights = None if sample_weight is None else _row_weights(sample_weight, earned)
         return float(np.average(earned[np.arange(len(decided)), decided], weights=weights))
 
@@ -276,7 +296,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _expected(self, scores: Array, rewards: Any) -> Array:
         earned, learned = self._tables(rewards, len(scores))
-        return expected_rewards(_solved_as(self.objective_, self.labels_per_row_), scores, learned, self.tau_, earned)
+        return expected_rewards(
+            _solved_as(self.objective_, self.labels_per_row_), scores, learned, self.tau_, earned
+        )
 
     def _tables(self, rewards: Any, rows: int) -> tuple[Array, Array]:
         """The table, or the table for each row, of the decisions and of training."""
@@ -285,7 +307,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             earned = _checked("rewards", rewards, shape, self.classes_)
             return earned, earned if self.reward_ is None else self.reward_
         if self.reward_ is None:
-            raise RewardError("the model was fitted with a reward table for each row: give rewards, [n, K, K], for the rows of X")
+            raise RewardError(
+                "the model was fitted with a reward table for each row: give rewards, [n, K, K], for the rows of X"
+            )
         return self.reward_, self.reward_
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -295,7 +319,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         in `fit`, and a ``random_state`` that is neither None nor a seed not at all.
         """
         check_is_fitted(self)
-        tensors = {"mean": self.mean_, "scale": self.scale_} | ({} if self.reward_ is None else {"reward": self.reward_})
+        tensors = {"mean": self.mean_, "scale": self.scale_} | (
+            {} if self.reward_ is None else {"reward": self.reward_}
+        )
         tensors |= {"loss_curve": self.loss_curve_, "validation_rewards": self.validation_rewards_}
         for layer, (weight, bias) in enumerate(zip(self.coefs_, self.intercepts_, strict=True)):
             tensors |= {f"coefs.{layer}": weight, f"intercepts.{layer}": bias}
@@ -315,7 +341,12 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "alpha": self.alpha_,
         }
         metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=options.plain)}
-        write_atomically(Path(path), to_safetensors({name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata))
+        write_atomically(
+            Path(path),
+            to_safetensors(
+                {name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata
+            ),
+        )
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -325,7 +356,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         except DataError as error:
             raise DataError(f"{path} cannot be read as a safetensors file: {error}") from None
         if metadata.get("format") != _FORMAT:
-            raise DataError(f"{path} must be a file of {_FORMAT!r}, as RewardClassifier.save writes, got {metadata.get('format')!r}")
+            raise DataError(
+                f"{path} must be a file of {_FORMAT!r}, as RewardClassifier.save writes, got {metadata.get('format')!r}"
+            )
         with refusing(f"{path} is damaged or was not written by RewardClassifier.save"):
             return cls()._restore(read_object(metadata["softq"], "its notes"), tensors)
 
@@ -333,9 +366,13 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         parameters = mapping("parameters", notes["parameters"])
         self._given = notes["given"]
         if self._given not in (None, "reward", "cost"):
-            raise DataError(f"given must be 'reward', 'cost' or null, got {str(self._given)[:80]!r}")
+            raise DataError(
+                f"given must be 'reward', 'cost' or null, got {str(self._given)[:80]!r}"
+            )
         if self._given:
-            parameters[self._given] = tensors["reward"] if self._given == "reward" else 0.0 - tensors["reward"]
+            parameters[self._given] = (
+                tensors["reward"] if self._given == "reward" else 0.0 - tensors["reward"]
+            )
         if isinstance(parameters["hidden"], list):
             parameters["hidden"] = tuple(parameters["hidden"])
         self.set_params(**parameters)
@@ -349,7 +386,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             shapes |= {f"coefs.{layer}": (before, after), f"intercepts.{layer}": (after,)}
         for name, shape in shapes.items():
             if tensors[name].shape != shape:
-                raise ShapeError(f"{name} must have shape {list(shape)}, got {list(tensors[name].shape)}")
+                raise ShapeError(
+                    f"{name} must have shape {list(shape)}, got {list(tensors[name].shape)}"
+                )
             if not np.isfinite(tensors[name]).all():
                 raise DataError(f"{name} must be finite, got NaN or inf")
         for name, tensor in tensors.items():
@@ -358,12 +397,23 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not (tensors["scale"] > 0).all():
             raise DataError(f"scale must be positive, got {tensors['scale'].min()}")
         self.classes_ = read_classes(notes["classes"], notes["classes_dtype"])
-        self.reward_, self.mean_, self.scale_ = tensors.get("reward"), tensors["mean"], tensors["scale"]
+        self.reward_, self.mean_, self.scale_ = (
+            tensors.get("reward"),
+            tensors["mean"],
+            tensors["scale"],
+        )
         self.coefs_ = [tensors[f"coefs.{layer}"] for layer in range(layers)]
         self.intercepts_ = [tensors[f"intercepts.{layer}"] for layer in range(layers)]
-        self.loss_curve_, self.validation_rewards_ = (tensors[name].reshape(-1) for name in ("loss_curve", "validation_rewards"))
+        self.loss_curve_, self.validation_rewards_ = (
+            tensors[name].reshape(-1) for name in ("loss_curve", "validation_rewards")
+        )
         self.n_iter_, self.n_features_in_ = len(self.loss_curve_), sizes[0]
-        self.labels_per_row_ = options.number("labels_per_row", notes["labels_per_row"], "a number of at least 1", lambda value: value >= 1.0)
+        self.labels_per_row_ = options.number(
+            "labels_per_row",
+            notes["labels_per_row"],
+            "a number of at least 1",
+            lambda value: value >= 1.0,
+        )
         self.objective_, self.tau_ = _known_objective(notes["objective"]), check_tau(notes["tau"])
         self.alpha_ = options.not_negative("alpha", notes["alpha"])
         if notes["feature_names"] is not None:
@@ -384,7 +434,9 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             values = forward((self.coefs_, self.intercepts_), (values - self.mean_) / self.scale_)
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values).all(1))[0])
-            raise ScoreError(f"the scores of row {row} of X are not finite: it lies too far from the training rows")
+            raise ScoreError(
+                f"the scores of row {row} of X are not finite: it lies too far from the training rows"
+            )
         return np.asarray(values)
 
     def _hidden_units(self) -> tuple[int, ...]:
@@ -396,15 +448,26 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         solver = options.choice("solver", self.solver, get_args(Solver))
         device = options.device(self.device)
         if solver == "auto":
-            small = rows <= _MOST_ROWS_FOR_LBFGS and device.type == "cpu" and not self.early_stopping
+            small = (
+                rows <= _MOST_ROWS_FOR_LBFGS and device.type == "cpu" and not self.early_stopping
+            )
             solver = "lbfgs" if small else "sgd"
         elif solver == "lbfgs" and self.early_stopping:
-            raise EstimatorError("early_stopping is for gradient descent: set solver='sgd', or turn early_stopping off")
+            raise EstimatorError(
+                "early_stopping is for gradient descent: set solver='sgd', or turn early_stopping off"
+            )
         return Schedule(
             solver=solver,
             learning_rate=options.positive("learning_rate", self.learning_rate),
-            momentum=options.number("momentum", self.momentum, "a number of at least 0 and below 1", lambda value: 0.0 <= value < 1.0),
-            batch_size=None if _is_auto(self.batch_size) else options.count('batch_size (or "auto")', self.batch_size),
+            momentum=options.number(
+                "momentum",
+                self.momentum,
+                "a number of at least 0 and below 1",
+                lambda value: 0.0 <= value < 1.0,
+            ),
+            batch_size=None
+            if _is_auto(self.batch_size)
+            else options.count('batch_size (or "auto")', self.batch_size),
             max_epochs=options.count("max_epochs", self.max_epochs),
             patience=options.count("patience", self.patience),
             device=device,
@@ -414,17 +477,28 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The rewards as float64 ``[K, K]``; exact match if none are given."""
         shape = len(classes), len(classes)
         if self.cost is None:
-            return np.eye(len(classes)) if self.reward is None else _checked("reward", self.reward, shape, classes)
+            return (
+                np.eye(len(classes))
+                if self.reward is None
+                else _checked("reward", self.reward, shape, classes)
+            )
         if self.reward is not None:
-            raise EstimatorError("reward and cost say the same with opposite signs: give one of them")
+            raise EstimatorError(
+                "reward and cost say the same with opposite signs: give one of them"
+            )
         return 0.0 - _checked("cost", self.cost, shape, classes)
 
-    def _split(self, examples: Examples, random: np.random.RandomState) -> tuple[Examples, Examples | None]:
+    def _split(
+        self, examples: Examples, random: np.random.RandomState
+    ) -> tuple[Examples, Examples | None]:
         """Training rows, and those that early stopping holds out."""
         if not self.early_stopping:
             return examples, None
         share = options.number(
-            "validation_fraction", self.validation_fraction, "a number above 0 and below 1", lambda value: 0.0 < value < 1.0
+            "validation_fraction",
+            self.validation_fraction,
+            "a number above 0 and below 1",
+            lambda value: 0.0 < value < 1.0,
         )
         rows = len(examples.inputs)
         held_out = math.ceil(share * rows)
@@ -456,14 +530,20 @@ def _checked(name: str, values: Any, shape: tuple[int, ...], classes: Array) -> 
     try:
         table = np.asarray(values, dtype=np.float64).copy()
     except (TypeError, ValueError):
-        raise RewardError(f"{name} must be a table of numbers, {list(shape)}, got {type(values).__name__}") from None
+        raise RewardError(
+            f"{name} must be a table of numbers, {list(shape)}, got {type(values).__name__}"
+        ) from None
     if table.shape != shape:
         axes = "(predicted, right)" if len(shape) == 2 else "(row, predicted, right)"
-        raise ShapeError(f"{name} must be {list(shape)} {axes} for the classes that occur in y, {_listed(classes)}; got {list(table.shape)}")
+        raise ShapeError(
+            f"{name} must be {list(shape)} {axes} for the classes that occur in y, {_listed(classes)}; got {list(table.shape)}"
+        )
     if not np.isfinite(table).all():
         place = tuple(np.argwhere(~np.isfinite(table))[0].tolist())
         what = "a large cost" if name == "cost" else "a large negative reward"
-        raise RewardError(f"every {name.removesuffix('s')} must be finite, got {table[place]} at {place}; {what} forbids a decision")
+        raise RewardError(
+            f"every {name.removesuffix('s')} must be finite, got {table[place]} at {place}; {what} forbids a decision"
+        )
     return table
 
 
@@ -485,7 +565,9 @@ def _warn_of_costs(table: Array, classes: Array) -> None:
 
 def _row_weights(sample_weight: Any, X: Array) -> Array:
     """How much each row counts, ``[n]`` float64."""
-    return np.asarray(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+    return np.asarray(
+        _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    )
 
 
 def _standardisation(X: Array, weights: Array) -> tuple[Array, Array]:
@@ -494,7 +576,9 @@ def _standardisation(X: Array, weights: Array) -> tuple[Array, Array]:
         standard = StandardScaler().fit(X, sample_weight=weights if np.ptp(weights) else None)
     bad = ~(np.isfinite(standard.mean_) & np.isfinite(standard.scale_))
     if bad.any():
-        raise ScoreError(f"the deviation of feature {int(np.flatnonzero(bad)[0])} of X is beyond float64; rescale it")
+        raise ScoreError(
+            f"the deviation of feature {int(np.flatnonzero(bad)[0])} of X is beyond float64; rescale it"
+        )
     return standard.mean_, standard.scale_
 
 

@@ -91,7 +91,9 @@ class Task(NamedTuple):
     def rewards(self, layers: Layers, rows: Examples) -> Array:
         """What the decisions of a network of log-probabilities earn on each row, ``[n]``."""
         table = self.table if self.table.ndim == 2 else self.table[rows.patterns]
-        decided = expected_rewards(self.objective, forward(layers, rows.inputs), table, self.tau).argmax(1)
+        decided = expected_rewards(
+            self.objective, forward(layers, rows.inputs), table, self.tau
+        ).argmax(1)
         return np.asarray(self.earned[rows.patterns, decided])
 
     def cross_entropy(self, layers: Layers, rows: Examples) -> float:
@@ -162,7 +164,12 @@ def train(
 
 
 def _minimise(
-    sizes: tuple[int, ...], rows: Examples, task: Task, first: Tensor, decay: float, schedule: Schedule
+    sizes: tuple[int, ...],
+    rows: Examples,
+    task: Task,
+    first: Tensor,
+    decay: float,
+    schedule: Schedule,
 ) -> Trained:
     """By L-BFGS, over all rows at once."""
     inputs = torch.from_numpy(rows.inputs)
@@ -177,10 +184,15 @@ def _minimise(
     def evaluate(point: Tensor, gradient: Tensor) -> float:
         nonlocal latest
         parts = torch.split(point, lengths)
-        matrices = [part.view(after, before) for part, (before, after) in zip(parts[::2], pairwise(sizes), strict=True)]
+        matrices = [
+            part.view(after, before)
+            for part, (before, after) in zip(parts[::2], pairwise(sizes), strict=True)
+        ]
         values = [inputs]  # of each layer's units
         for matrix, bias in zip(matrices, parts[1::2], strict=True):
-            values.append(torch.addmm(bias, values[-1] if len(values) == 1 else values[-1].relu_(), matrix.T))
+            values.append(
+                torch.addmm(bias, values[-1] if len(values) == 1 else values[-1].relu_(), matrix.T)
+            )
         log_model = (values[-1] / scale).log_softmax(1)
         latest = -float((weights * targets * log_model).sum())
         slope = weights * (log_model.exp() - targets) * scale
@@ -228,7 +240,11 @@ def _descend(
     rewards: list[float] = []
     best_epoch = 0
     for epoch in range(schedule.max_epochs):
-        drawn = random.choice(count, count, p=training.weights / training.weights.sum()) if weighted else random.permutation(count)
+        drawn = (
+            random.choice(count, count, p=training.weights / training.weights.sum())
+            if weighted
+            else random.permutation(count)
+        )
         order = torch.from_numpy(drawn).to(schedule.device)
         total = torch.zeros_like(network)
         by_batch = perceptrons.train_steps(
@@ -256,7 +272,9 @@ def _descend(
             kept = mean
             continue
         layers = layers_of(mean.numpy(), sizes, task.scale)
-        rewards.append(float(np.average(task.rewards(layers, validation), weights=validation.weights)))
+        rewards.append(
+            float(np.average(task.rewards(layers, validation), weights=validation.weights))
+        )
         if epoch == 0 or rewards[-1] > rewards[best_epoch]:
             kept, best_epoch = mean, epoch
         elif epoch - best_epoch >= schedule.patience:
@@ -295,18 +313,31 @@ def choose(
         """A network of each fold, and the rows that it has not seen."""
         for kept, held_out in folds:
             state = np.random.RandomState(seed)
-            yield train(sizes, kept, None, task=task, alpha=alpha, schedule=schedule, random=state).layers, held_out
+            yield (
+                train(
+                    sizes, kept, None, task=task, alpha=alpha, schedule=schedule, random=state
+                ).layers,
+                held_out,
+            )
 
     if alpha is None:
         labels = task._replace(objective="ml")
-        losses = [sum(labels.cross_entropy(*pair) * pair[1].weights.sum() for pair in networks(labels, option)) for option in ALPHAS]
+        losses = [
+            sum(
+                labels.cross_entropy(*pair) * pair[1].weights.sum()
+                for pair in networks(labels, option)
+            )
+            for option in ALPHAS
+        ]
         alpha = ALPHAS[int(np.argmin(losses))]
     if tau is None:
         weights = np.concatenate([held_out.weights for _, held_out in folds])
         earned = {}
         for factor in (start, *(other for other in TEMPERATURES if other != start)):
             candidate = task._replace(tau=factor * unit)
-            earned[factor] = np.concatenate([candidate.rewards(*pair) for pair in networks(candidate, alpha)])
+            earned[factor] = np.concatenate(
+                [candidate.rewards(*pair) for pair in networks(candidate, alpha)]
+            )
         best = max(earned, key=lambda factor: float(np.average(earned[factor], weights=weights)))
         more = earned[best] - earned[start]
         mean = float(np.average(more, weights=weights))
@@ -315,7 +346,9 @@ def choose(
     return alpha, tau
 
 
-def _folds(rows: Examples, shares: Array, random: np.random.RandomState) -> Iterator[tuple[Examples, Examples]]:
+def _folds(
+    rows: Examples, shares: Array, random: np.random.RandomState
+) -> Iterator[tuple[Examples, Examples]]:
     """Rows to train on and rows to judge by, each class dealt out evenly."""
     count = len(rows.inputs)
     order = np.lexsort((random.permutation(count), shares.argmax(1)[rows.patterns]))

@@ -24,24 +24,40 @@ class Kept(NamedTuple, Generic[Annotation]):
 def as_long(name: str, given: Any, count: int) -> list[Any]:
     """Entries for each of so many sentences."""
     if given is None or isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise DataError(f"{name} must be a sequence with an entry for each sentence of X, got {shown(given)}")
+        raise DataError(
+            f"{name} must be a sequence with an entry for each sentence of X, got {shown(given)}"
+        )
     entries = list(given)
     if len(entries) != count:
-        raise ShapeError(f"{name} must have an entry for each of the {count} sentences of X, got {len(entries)}")
+        raise ShapeError(
+            f"{name} must have an entry for each of the {count} sentences of X, got {len(entries)}"
+        )
     return entries
 
 
 def may_be_annotator(entry: Any) -> bool:
     """Whether an entry for a sentence can be what one of several annotators gave, None for one who is missing."""
-    return entry is None or (hasattr(entry, "__len__") and not isinstance(entry, (str, bytes, Mapping)))
+    return entry is None or (
+        hasattr(entry, "__len__") and not isinstance(entry, (str, bytes, Mapping))
+    )
 
 
-def kept_annotators(found: Sequence[Annotation | None], shares: Any, number: int, what: str) -> list[Kept[Annotation]]:
+def kept_annotators(
+    found: Sequence[Annotation | None], shares: Any, number: int, what: str
+) -> list[Kept[Annotation]]:
     """Annotations of a sentence but those that are missing, or have the weight 0; ``shares`` are their weights, None: all alike."""
     weights = _weights(shares, len(found), number)
-    kept = [Kept(one, weight, place) for place, (one, weight) in enumerate(zip(found, weights, strict=True)) if one is not None and weight]
+    kept = [
+        Kept(one, weight, place)
+        for place, (one, weight) in enumerate(zip(found, weights, strict=True))
+        if one is not None and weight
+    ]
     if not kept:
-        missing = "every annotator is missing" if shares is None else "every annotator is missing or has the weight 0"
+        missing = (
+            "every annotator is missing"
+            if shares is None
+            else "every annotator is missing or has the weight 0"
+        )
         raise DataError(f"sentence {number} has no {what}: {missing}; leave it out")
     return kept
 
@@ -50,11 +66,19 @@ def _weights(given: Any, count: int, number: int) -> list[float]:
     if given is None:
         return [1.0] * count
     if not hasattr(given, "__len__") or len(given) != count:
-        raise ShapeError(f"ref_weights of sentence {number} must be {count} numbers, one for each annotation of it, got {shown(given)}")
+        raise ShapeError(
+            f"ref_weights of sentence {number} must be {count} numbers, one for each annotation of it, got {shown(given)}"
+        )
     weights = list(given)
     for weight in weights:
-        if isinstance(weight, bool) or not isinstance(weight, (int, float, np.number)) or not 0 <= weight < math.inf:
-            raise WeightError(f"ref_weights of sentence {number} must be finite numbers from 0, got {shown(weight)}")
+        if (
+            isinstance(weight, bool)
+            or not isinstance(weight, (int, float, np.number))
+            or not 0 <= weight < math.inf
+        ):
+            raise WeightError(
+                f"ref_weights of sentence {number} must be finite numbers from 0, got {shown(weight)}"
+            )
     return [float(weight) for weight in weights]
 
 

@@ -9,7 +9,13 @@ from softq.linear.class_labels import Array
 from softq.targets import ObjectiveName
 
 
-def expected_rewards(objective: ObjectiveName, log_model: Array, table: Array, tau: float, earned: Array | None = None) -> Array:
+def expected_rewards(
+    objective: ObjectiveName,
+    log_model: Array,
+    table: Array,
+    tau: float,
+    earned: Array | None = None,
+) -> Array:
     """Estimates of E[r(k, Y)|x] for each decision k, ``[n, K]``.
 
     The model's distribution is taken for the one that its objective asks for, and solved for P(y|x):
@@ -39,7 +45,9 @@ def expected_rewards(objective: ObjectiveName, log_model: Array, table: Array, t
         p = _solve(payoffs, _softmax(log_model, 1), rounding=1.0)
     else:
         # Columns relative to their mean over z: what is the same for all z, c(x) and the constant of the scores, drops out.
-        p = _solve(table - table.mean(-2, keepdims=True), tau * log_model, rounding=np.abs(table).max())
+        p = _solve(
+            table - table.mean(-2, keepdims=True), tau * log_model, rounding=np.abs(table).max()
+        )
     return mean_rewards(table if earned is None else earned, p)
 
 
@@ -54,7 +62,9 @@ def _solve(matrix: Array, values: Array, rounding: float) -> Array:
     left, singular, right = np.linalg.svd(matrix - offset[..., None])
     known = singular > 4 * size * np.finfo(float).eps * rounding
     factors = np.divide(1.0, singular, out=np.zeros_like(singular), where=known)
-    inverse = (np.swapaxes(right, -1, -2) * factors[..., None, :]) @ np.swapaxes(left, -1, -2)  # [K, K]
+    inverse = (np.swapaxes(right, -1, -2) * factors[..., None, :]) @ np.swapaxes(
+        left, -1, -2
+    )  # [K, K]
     return np.asarray(1.0 / size + mean_rewards(inverse, values - offset))
 
 

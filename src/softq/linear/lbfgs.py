@@ -42,7 +42,15 @@ class LBFGS:
     ('converged', tensor([3., 3.]))
     """
 
-    def __init__(self, point: Tensor, evaluate: Evaluate, *, tolerance: float, memory: int = 8, scale: float | None = None) -> None:
+    def __init__(
+        self,
+        point: Tensor,
+        evaluate: Evaluate,
+        *,
+        tolerance: float,
+        memory: int = 8,
+        scale: float | None = None,
+    ) -> None:
         """Begin at ``point [N]`` (it is copied).
 
         Args:
@@ -56,9 +64,15 @@ class LBFGS:
         self.point = point.detach().clone()
         self.gradient = torch.empty_like(self.point)
         self._evaluate, self._tolerance, self._memory = evaluate, tolerance, memory
-        self._basis = torch.zeros(2 * memory, len(point), dtype=point.dtype)  # steps, then changes of the gradient; a ring of each
-        self._products = torch.zeros(2 * memory, 2 * memory, dtype=torch.float64)  # of the basis with itself
-        self._against = torch.zeros(2 * memory, dtype=torch.float64)  # of the basis with the gradient
+        self._basis = torch.zeros(
+            2 * memory, len(point), dtype=point.dtype
+        )  # steps, then changes of the gradient; a ring of each
+        self._products = torch.zeros(
+            2 * memory, 2 * memory, dtype=torch.float64
+        )  # of the basis with itself
+        self._against = torch.zeros(
+            2 * memory, dtype=torch.float64
+        )  # of the basis with the gradient
         self.iterations, self.evaluations = 0, 1
         self._kept = 0
         self.value = evaluate(self.point, self.gradient)
@@ -74,7 +88,9 @@ class LBFGS:
 
     def _judge(self) -> None:
         if not (math.isfinite(self.value) and math.isfinite(self.norm)):
-            raise FloatingPointError(f"the objective is {self.value}, its gradient's norm {self.norm}")
+            raise FloatingPointError(
+                f"the objective is {self.value}, its gradient's norm {self.norm}"
+            )
         if self.norm <= self._tolerance * self.scale:
             self.status = "converged"
 
@@ -140,7 +156,9 @@ class LBFGS:
         slot = self._kept % self._memory
         pair = [slot, self._memory + slot]
         curvature = float(torch.dot(step, change))
-        if curvature <= 0:  # only rounding can do that after a Wolfe step; the memory stays as it is
+        if (
+            curvature <= 0
+        ):  # only rounding can do that after a Wolfe step; the memory stays as it is
             self._against = self._inner([self.gradient])[:, 0]
             return
         self._basis[pair[0]], self._basis[pair[1]] = step, change
@@ -155,10 +173,14 @@ class LBFGS:
         found = torch.zeros(len(self._basis), len(vectors), dtype=torch.float64)
         for start in range(0, len(self.point), _CHUNK):
             piece = slice(start, start + _CHUNK)
-            found += (self._basis[:, piece] @ torch.stack([vector[piece] for vector in vectors]).T).double()
+            found += (
+                self._basis[:, piece] @ torch.stack([vector[piece] for vector in vectors]).T
+            ).double()
         return found
 
-    def _search(self, origin: Tensor, direction: Tensor, start: _Trial, first: float) -> _Trial | None:
+    def _search(
+        self, origin: Tensor, direction: Tensor, start: _Trial, first: float
+    ) -> _Trial | None:
         """A step that meets the strong Wolfe conditions, with `point` and `gradient` set to it; None if there is none to be found."""
         low, high = start, None
         step = first
@@ -167,7 +189,9 @@ class LBFGS:
             allowed = start.value + _SUFFICIENT_DECREASE * step * start.slope
             # Close to the minimum values differ by less than their rounding, and slopes say more (Hager and Zhang 2005).
             flat = abs(trial.value - start.value) <= _ROUNDING * abs(start.value)
-            higher = not flat and (not trial.value <= allowed or (low.step > 0 and trial.value >= low.value))
+            higher = not flat and (
+                not trial.value <= allowed or (low.step > 0 and trial.value >= low.value)
+            )
             if not higher and abs(trial.slope) <= -_CURVATURE * start.slope:
                 return trial
             if higher:
@@ -194,7 +218,14 @@ class LBFGS:
     def state(self) -> dict[str, Tensor]:
         """Everything `iterate` goes on from: the tensors themselves, which it overwrites, so save them before."""
         numbers = torch.tensor([self.value, self.norm, self.scale], dtype=torch.float64)
-        counts = torch.tensor([self.iterations, self.evaluations, self._kept, ["going", "converged", "stuck"].index(self.status)])
+        counts = torch.tensor(
+            [
+                self.iterations,
+                self.evaluations,
+                self._kept,
+                ["going", "converged", "stuck"].index(self.status),
+            ]
+        )
         return {
             "point": self.point,
             "gradient": self.gradient,
@@ -208,7 +239,9 @@ class LBFGS:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from there."""
         self.point, self.gradient = state["point"].clone(), state["gradient"].clone()
-        self._basis, self._products, self._against = (state[name].clone() for name in ("basis", "products", "against"))
+        self._basis, self._products, self._against = (
+            state[name].clone() for name in ("basis", "products", "against")
+        )
         self.value, self.norm, self.scale = state["numbers"].tolist()
         counts: list[Any] = state["counts"].tolist()
         self.iterations, self.evaluations, self._kept = counts[:3]
@@ -219,12 +252,20 @@ class LBFGS:
 def _between(low: _Trial, high: _Trial) -> float:
     """The minimum of the cubic through both ends, kept away from them; the middle where there is none."""
     width = high.step - low.step
-    bend = low.slope + high.slope - 3 * (high.value - low.value) / width if math.isfinite(high.value) else math.nan
+    bend = (
+        low.slope + high.slope - 3 * (high.value - low.value) / width
+        if math.isfinite(high.value)
+        else math.nan
+    )
     inside = bend * bend - low.slope * high.slope
     share = 0.5
     if inside >= 0:
         root = math.copysign(math.sqrt(inside), width)
-        share = 1 - (high.slope + root - bend) / (high.slope - low.slope + 2 * root) if high.slope - low.slope + 2 * root else 0.5
+        share = (
+            1 - (high.slope + root - bend) / (high.slope - low.slope + 2 * root)
+            if high.slope - low.slope + 2 * root
+            else 0.5
+        )
     return low.step + width * (min(max(share, 0.1), 0.9) if math.isfinite(share) else 0.5)
 
 
@@ -234,7 +275,5 @@ def shortfall(search: LBFGS, tolerance: float, iterations: int) -> str | None:
         return None
     reached = f"the gradient's norm is {search.relative_norm:.1e} of the first one, and {tolerance:.0e} was wanted"
     if search.status == "stuck":
-        return (
-            f"training stopped after {search.iterations} iterations, where rounding allows no step that makes the loss smaller: {reached}"
-        )
+        return f"training stopped after {search.iterations} iterations, where rounding allows no step that makes the loss smaller: {reached}"
     return f"training stopped after {iterations} iterations, before it converged: {reached}; allow more iterations, or take a larger c2"

@@ -26,7 +26,9 @@ def device(name: str) -> torch.device:
         torch.empty(0, device=name)  # a name may be known, and the device not there
         return torch.device(name)
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise EstimatorError(f"device must be one that torch can use here, such as 'cpu', got {name!r} ({error})") from None
+        raise EstimatorError(
+            f"device must be one that torch can use here, such as 'cpu', got {name!r} ({error})"
+        ) from None
 
 
 def count(name: str, value: Any) -> int:
@@ -39,13 +41,19 @@ def count(name: str, value: Any) -> int:
 def bits(name: str, value: Any) -> int:
     """A power of two that is the size of a table of hashed features."""
     if count(name, value) not in range(FEWEST_BITS, MOST_BITS + 1):
-        raise EstimatorError(f"{name} must be a whole number in {FEWEST_BITS}..{MOST_BITS}, got {value!r}")
+        raise EstimatorError(
+            f"{name} must be a whole number in {FEWEST_BITS}..{MOST_BITS}, got {value!r}"
+        )
     return int(value)
 
 
 def number(name: str, value: Any, wanted: str, accept: Callable[[float], bool]) -> float:
     """A number that is accepted, else an error that says what is ``wanted``."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real) or not accept(float(value)):
+    if (
+        isinstance(value, (bool, np.bool_))
+        or not isinstance(value, numbers.Real)
+        or not accept(float(value))
+    ):
         raise EstimatorError(f"{name} must be {wanted}, got {value!r}")
     return float(value)
 
@@ -64,7 +72,9 @@ def choice(name: str, value: Any, known: tuple[Choice, ...]) -> Choice:
     """One of the known names."""
     if value not in known:
         near = difflib.get_close_matches(str(value).lower(), known, 1, cutoff=0.0)
-        raise EstimatorError(f"{name} must be one of {', '.join(known)}, got {value!r}; did you mean {near[0]!r}?")
+        raise EstimatorError(
+            f"{name} must be one of {', '.join(known)}, got {value!r}; did you mean {near[0]!r}?"
+        )
     return known[known.index(value)]
 
 
@@ -82,7 +92,9 @@ def generator(random_state: Any) -> Random:
     try:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError):
-        raise EstimatorError(f"random_state must be None, a seed from 0, or a generator of numpy, got {random_state!r}") from None
+        raise EstimatorError(
+            f"random_state must be None, a seed from 0, or a generator of numpy, got {random_state!r}"
+        ) from None
 
 
 def plain(value: Any) -> Any:
@@ -93,7 +105,11 @@ def plain(value: Any) -> Any:
 def as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Options as JSON can hold them; of a ``random_state`` that is neither None nor a seed None is kept."""
     kept = {name: plain(value) for name, value in parameters.items()}
-    kept |= {name: list(value) for name, value in kept.items() if name.endswith("templates") and value is not None}
+    kept |= {
+        name: list(value)
+        for name, value in kept.items()
+        if name.endswith("templates") and value is not None
+    }
     if not isinstance(kept["random_state"], int):
         kept["random_state"] = None
     return kept

@@ -32,7 +32,14 @@ class OWLQN(LBFGS):
     """
 
     def __init__(
-        self, point: Tensor, evaluate: Evaluate, *, c1: float, tolerance: float, memory: int = 8, scale: float | None = None
+        self,
+        point: Tensor,
+        evaluate: Evaluate,
+        *,
+        c1: float,
+        tolerance: float,
+        memory: int = 8,
+        scale: float | None = None,
     ) -> None:
         """Begin at ``point [N]`` (it is copied).
 
@@ -49,7 +56,12 @@ class OWLQN(LBFGS):
 
         def penalised(x: Tensor, gradient: Tensor) -> float:
             value = evaluate(x, self._smooth)
-            torch.where(x == 0, torch.nn.functional.softshrink(self._smooth, c1), self._smooth + c1 * x.sign(), out=gradient)
+            torch.where(
+                x == 0,
+                torch.nn.functional.softshrink(self._smooth, c1),
+                self._smooth + c1 * x.sign(),
+                out=gradient,
+            )
             return value + c1 * float(torch.linalg.vector_norm(x, 1, dtype=torch.float64))
 
         super().__init__(point, penalised, tolerance=tolerance, memory=memory, scale=scale)
@@ -59,7 +71,9 @@ class OWLQN(LBFGS):
         if self.status != "going":
             return
         direction = self._direction()
-        direction.masked_fill_(direction * self.gradient >= 0, 0.0)  # downhill in every coordinate, or not at all
+        direction.masked_fill_(
+            direction * self.gradient >= 0, 0.0
+        )  # downhill in every coordinate, or not at all
         if self._slope(direction) >= 0:
             self._kept = 0
             direction = -self.gradient
@@ -93,7 +107,10 @@ class OWLQN(LBFGS):
             self.value = self._evaluate(self.point, self.gradient)
             self.evaluations += 1
             # Close to the minimum values differ by less than their rounding, and slopes say more.
-            flat = abs(self.value - start) <= _ROUNDING * abs(start) and abs(self._slope(moved)) <= -_FLATTER * promised
+            flat = (
+                abs(self.value - start) <= _ROUNDING * abs(start)
+                and abs(self._slope(moved)) <= -_FLATTER * promised
+            )
             if flat or self.value <= start + _SUFFICIENT_DECREASE * promised:
                 return moved
             step /= 2

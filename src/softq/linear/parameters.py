@@ -20,7 +20,9 @@ class Parameters:
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
-        return {name: keyword.default for name, keyword in inspect.signature(cls).parameters.items()}
+        return {
+            name: keyword.default for name, keyword in inspect.signature(cls).parameters.items()
+        }
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The keywords as they are now; ``deep`` changes nothing, for none of them is an estimator."""
@@ -31,10 +33,16 @@ class Parameters:
         known = self._defaults()
         for name, value in parameters.items():
             if name not in known:
-                raise EstimatorError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
+                raise EstimatorError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}"
+                )
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        changed = (f"{name}={getattr(self, name)!r}" for name, default in self._defaults().items() if getattr(self, name) is not default)
+        changed = (
+            f"{name}={getattr(self, name)!r}"
+            for name, default in self._defaults().items()
+            if getattr(self, name) is not default
+        )
         return f"{type(self).__name__}({', '.join(changed)})"

@@ -159,7 +159,15 @@ class DependencyParser(FiledEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any = None, X_dev: Any = None, y_dev: Any = None, *, ref_weights: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        X_dev: Any = None,
+        y_dev: Any = None,
+        *,
+        ref_weights: Any = None,
+    ) -> Self:
         """Train on sentences X and their trees y.
 
         Args:
@@ -173,7 +181,11 @@ class DependencyParser(FiledEstimator):
             ref_weights: for each sentence a weight from 0 for each of its trees in ``y``, missing ones too; None: all alike.
 
         """
-        settings, schedule, stopping = self._settings(), self._schedule(), self._stopping()  # what is wrong is told before it takes long
+        settings, schedule, stopping = (
+            self._settings(),
+            self._schedule(),
+            self._stopping(),
+        )  # what is wrong is told before it takes long
         random = options.generator(self.random_state)
         least = options.count("min_freq", self.min_freq)
         choice("decoding", self.decoding, get_args(Decoding))
@@ -183,7 +195,9 @@ class DependencyParser(FiledEstimator):
         held_out = read_held_out(X_dev, y_dev)
         numbers = np.flatnonzero([bool(sentence.forms) for sentence in sentences])
         if not len(numbers):
-            raise DataError(f"X must hold at least one word to learn from, got {len(sentences)} sentences without any")
+            raise DataError(
+                f"X must hold at least one word to learn from, got {len(sentences)} sentences without any"
+            )
         crossing = numbers[:0] if settings.spanning else numbers[trees.take(numbers).crossing()]
         if len(crossing):
             _tell_of_crossing(crossing, len(numbers), treatment)
@@ -193,7 +207,9 @@ class DependencyParser(FiledEstimator):
         index = ArcIndex.fit(sentences, self.templates, self.relation_templates, min_freq=least)
         possible = trees.projectivised() if treatment == "lift" and len(crossing) else trees
         bank = Treebank(index, index.encode(sentences), trees, possible)
-        trained = self._train(bank, settings, schedule, stopping, random, self._judge(bank, held_out))
+        trained = self._train(
+            bank, settings, schedule, stopping, random, self._judge(bank, held_out)
+        )
         if trained.problem is not None:
             warnings.warn(trained.problem, ConvergenceWarning, stacklevel=2)
         self._keep(trained.parser)
@@ -219,9 +235,13 @@ class DependencyParser(FiledEstimator):
         verbose = bool(self.verbose)
         if stopping is None:
             return by_batches(bank, settings, schedule, random=random, judge=judge, verbose=verbose)
-        return by_search(bank, settings, schedule, stopping, random=random, judge=judge, verbose=verbose)
+        return by_search(
+            bank, settings, schedule, stopping, random=random, judge=judge, verbose=verbose
+        )
 
-    def _judge(self, bank: Treebank, held_out: tuple[list[TreeSentence], Trees] | None) -> Judge | None:
+    def _judge(
+        self, bank: Treebank, held_out: tuple[list[TreeSentence], Trees] | None
+    ) -> Judge | None:
         """What scores a parser on held-out sentences, which get their numbers once."""
         if held_out is None:
             return None
@@ -258,7 +278,9 @@ class DependencyParser(FiledEstimator):
         return attachment_score(self._parse(sentences), read_trees(sentences, y))
 
     def _parse(self, sentences: list[TreeSentence]) -> list[Parse]:
-        return self._fitted().parse(sentences, choice("decoding", self.decoding, get_args(Decoding)))
+        return self._fitted().parse(
+            sentences, choice("decoding", self.decoding, get_args(Decoding))
+        )
 
     def _sentences(self, X: Any) -> list[TreeSentence]:
         parser = self._fitted()
@@ -282,7 +304,10 @@ class DependencyParser(FiledEstimator):
         neither None nor a seed None is kept.
         """
         parser = self._fitted()
-        parser.save(path, self._notes(options.as_json(self.get_params()), _LEARNT) | {"decoding": self.decoding})
+        parser.save(
+            path,
+            self._notes(options.as_json(self.get_params()), _LEARNT) | {"decoding": self.decoding},
+        )
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -303,8 +328,14 @@ class DependencyParser(FiledEstimator):
     def _of_run(cls, parser: Parser, notes: dict[str, Any]) -> Self:
         """The parser of a run; attributes of a fit are None."""
         index = parser.index
-        templates = {"templates": list(index.templates), "relation_templates": list(index.relation_templates)}
-        sizes = {"bits": len(parser.weights).bit_length() - 1, "relation_bits": len(parser.relation_weights).bit_length() - 1}
+        templates = {
+            "templates": list(index.templates),
+            "relation_templates": list(index.relation_templates),
+        }
+        sizes = {
+            "bits": len(parser.weights).bit_length() - 1,
+            "relation_bits": len(parser.relation_weights).bit_length() - 1,
+        }
         loaded = cls(spanning=parser.spanning, decoding=notes["decoding"], **templates, **sizes)  # type: ignore[arg-type]
         for name in _LEARNT:
             setattr(loaded, name, None)
@@ -361,8 +392,18 @@ def _tell_of_crossing(crossing: Array, sentences: int, treatment: Nonprojective)
     """Warn of sentences (their numbers) with crossing arcs, or refuse them."""
     count = f"{len(crossing)} of {sentences} sentences have a tree with crossing arcs"
     if treatment == "error":
-        raise DataError(f"{count}, the first is sentence {crossing[0]}, and nonprojective='error': take 'lift' or 'skip', or spanning=True")
+        raise DataError(
+            f"{count}, the first is sentence {crossing[0]}, and nonprojective='error': take 'lift' or 'skip', or spanning=True"
+        )
     if treatment == "skip" and len(crossing) == sentences:
-        raise DataError(f"{count}, and with nonprojective='skip' nothing is left to learn from: take 'lift', or spanning=True")
-    done = "they are lifted until none cross" if treatment == "lift" else "these sentences are left out"
-    warnings.warn(f"{count}, which a projective model has none of: {done}", NonprojectiveWarning, stacklevel=3)
+        raise DataError(
+            f"{count}, and with nonprojective='skip' nothing is left to learn from: take 'lift', or spanning=True"
+        )
+    done = (
+        "they are lifted until none cross"
+        if treatment == "lift"
+        else "these sentences are left out"
+    )
+    warnings.warn(
+        f"{count}, which a projective model has none of: {done}", NonprojectiveWarning, stacklevel=3
+    )

@@ -36,12 +36,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def read_sentences(given: Any) -> list[TreeSentence]:
     """X as sentences with columns."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise DataError(f"X must be a sequence of sentences, each a TreeSentence or a sequence of words, got {shown(given)}")
+        raise DataError(
+            f"X must be a sequence of sentences, each a TreeSentence or a sequence of words, got {shown(given)}"
+        )
     sentences = list(given)
     if any(isinstance(sentence, TreeSentence) for sentence in sentences):
         for number, sentence in enumerate(sentences):
             if not isinstance(sentence, TreeSentence):
-                raise DataError(f"sentence {number} of X must be a TreeSentence, as others are, got {shown(sentence)}")
+                raise DataError(
+                    f"sentence {number} of X must be a TreeSentence, as others are, got {shown(sentence)}"
+                )
     else:
         sentences = _from_words(sentences)
     _check_texts(sentences)
@@ -53,15 +57,21 @@ def _from_words(sentences: list[Any]) -> list[TreeSentence]:
     made = []
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
-            raise DataError(f"sentence {number} of X must be a sequence of words, got {shown(sentence)}; split it into words first")
+            raise DataError(
+                f"sentence {number} of X must be a sequence of words, got {shown(sentence)}; split it into words first"
+            )
         rows = []
         for place, word in enumerate(sentence):
             kind = _kind(word)
             if kind is None or kind != (first or kind):
                 expected = (
-                    f"{_NAMES[first]} like the words before" if first else f"{', '.join(list(_NAMES.values())[:-1])}, or {_NAMES['dicts']}"
+                    f"{_NAMES[first]} like the words before"
+                    if first
+                    else f"{', '.join(list(_NAMES.values())[:-1])}, or {_NAMES['dicts']}"
                 )
-                raise DataError(f"sentence {number}, word {place}: expected {expected}, got {shown(word)}")
+                raise DataError(
+                    f"sentence {number}, word {place}: expected {expected}, got {shown(word)}"
+                )
             first = kind
             rows.append(_columns(word))
         forms, lemmas, upos, xpos, feats = zip(*rows, strict=True) if rows else ((),) * len(_KEYS)
@@ -72,7 +82,11 @@ def _from_words(sentences: list[Any]) -> list[TreeSentence]:
 def _kind(word: Any) -> Kind | None:
     if isinstance(word, str):
         return "words"
-    if isinstance(word, tuple) and len(word) in (2, 3) and all(isinstance(part, str) for part in word):
+    if (
+        isinstance(word, tuple)
+        and len(word) in (2, 3)
+        and all(isinstance(part, str) for part in word)
+    ):
         return "pairs" if len(word) == 2 else "triples"
     known = isinstance(word, Mapping) and "form" in word and set(word) <= set(_KEYS)
     return "dicts" if known and all(isinstance(value, str) for value in word.values()) else None
@@ -95,9 +109,13 @@ def _check_texts(sentences: list[TreeSentence]) -> None:
     """
     for number, sentence in enumerate(sentences):
         if not sentence.lines:
-            for text in chain(sentence.forms, sentence.lemmas, sentence.upos, sentence.xpos, sentence.feats):
+            for text in chain(
+                sentence.forms, sentence.lemmas, sentence.upos, sentence.xpos, sentence.feats
+            ):
                 if not text or "\n" in text:
-                    raise DataError(f"sentence {number}: expected text without line ends, or '_' for nothing, got {text!r}")
+                    raise DataError(
+                        f"sentence {number}: expected text without line ends, or '_' for nothing, got {text!r}"
+                    )
                 if _SURROGATE.search(text):
                     raise DataError(
                         f"sentence {number}: expected text that UTF-8 can write, got half a character (a surrogate) in {text!r}"
@@ -108,7 +126,9 @@ def check_given(index: ArcIndex, sentences: Sequence[TreeSentence], *, relations
     """An error where sentences lack a column that the parser has learnt to look at."""
     missing = [name.lower() for name in lacking_columns(index, sentences, relations=relations)]
     if missing:
-        raise DataError(f"each word of X must have its {' and '.join(missing)}, as in fit, got X without any")
+        raise DataError(
+            f"each word of X must have its {' and '.join(missing)}, as in fit, got X without any"
+        )
 
 
 class _Tree(NamedTuple):
@@ -126,9 +146,15 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
     if given is None:
         for number, sentence in enumerate(sentences):
             if sentence.forms and not sentence.heads:
-                raise DataError(f"without y, each sentence of X must be a TreeSentence with its tree, sentence {number} has none")
+                raise DataError(
+                    f"without y, each sentence of X must be a TreeSentence with its tree, sentence {number} has none"
+                )
     entries = list(sentences) if given is None else as_long("y", given, len(sentences))
-    shares = [None] * len(sentences) if ref_weights is None else as_long("ref_weights", ref_weights, len(sentences))
+    shares = (
+        [None] * len(sentences)
+        if ref_weights is None
+        else as_long("ref_weights", ref_weights, len(sentences))
+    )
     heads, relations, weights = [], [], []
     labelled: bool | None = None
     for number, (entry, sentence, share) in enumerate(zip(entries, sentences, shares, strict=True)):
@@ -136,7 +162,11 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
         kept = kept_annotators(found, share, number, "tree")
         for annotator, tree in enumerate(found):
             if tree is not None:
-                who = f"annotator {annotator} of sentence {number}" if len(found) > 1 else f"sentence {number}"
+                who = (
+                    f"annotator {annotator} of sentence {number}"
+                    if len(found) > 1
+                    else f"sentence {number}"
+                )
                 _check_tree(tree, len(sentence.forms), who)
         for one in kept if sentence.forms else ():
             labelled = bool(one.annotation.relations) if labelled is None else labelled
@@ -145,7 +175,11 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
                     f"expected relations with all trees or with none, got a tree {'without' if labelled else 'with'} them in sentence "
                     f"{number} and others {'with' if labelled else 'without'}"
                 )
-        heads.append(np.array([one.annotation.heads for one in kept], np.int64).reshape(len(kept), len(sentence.forms)))
+        heads.append(
+            np.array([one.annotation.heads for one in kept], np.int64).reshape(
+                len(kept), len(sentence.forms)
+            )
+        )
         relations.append([one.annotation.relations for one in kept])
         weights.append(np.array([one.weight for one in kept]))
     return Trees(heads, relations if labelled else [], weights)
@@ -165,7 +199,9 @@ def _annotations(entry: Any, number: int) -> list[_Tree | None]:
     found = [_as_tree(one) for one in entry]
     for one, tree in zip(entry, found, strict=True):
         if one is not None and tree is None:
-            raise DtypeError(f"{wanted}, got {shown(one)}{' among them' if may_be_annotator(one) else ''}")
+            raise DtypeError(
+                f"{wanted}, got {shown(one)}{' among them' if may_be_annotator(one) else ''}"
+            )
     return found
 
 
@@ -179,8 +215,14 @@ def _as_tree(entry: Any) -> _Tree | None:
     if not (isinstance(entry, (tuple, list)) and len(entry) == 2):
         return None
     heads, names = _as_heads(entry[0]), entry[1]
-    if names is None or (not isinstance(names, (str, bytes, Mapping)) and hasattr(names, "__len__") and len(names) == 0):
-        named: tuple[str, ...] | None = () if isinstance(entry, tuple) else None  # in a list they are an annotator who is missing
+    if names is None or (
+        not isinstance(names, (str, bytes, Mapping))
+        and hasattr(names, "__len__")
+        and len(names) == 0
+    ):
+        named: tuple[str, ...] | None = (
+            () if isinstance(entry, tuple) else None
+        )  # in a list they are an annotator who is missing
     else:
         named = _as_names(names)
     return None if heads is None or named is None else _Tree(heads, named)
@@ -188,13 +230,19 @@ def _as_tree(entry: Any) -> _Tree | None:
 
 def _as_heads(entry: Any) -> tuple[int, ...] | None:
     values = _values(entry)
-    whole = values is not None and all(isinstance(value, numbers.Integral) and not isinstance(value, bool) for value in values)
+    whole = values is not None and all(
+        isinstance(value, numbers.Integral) and not isinstance(value, bool) for value in values
+    )
     return tuple(map(int, values)) if values is not None and whole else None
 
 
 def _as_names(entry: Any) -> tuple[str, ...] | None:
     values = _values(entry)
-    return tuple(map(str, values)) if values is not None and all(isinstance(value, str) for value in values) else None
+    return (
+        tuple(map(str, values))
+        if values is not None and all(isinstance(value, str) for value in values)
+        else None
+    )
 
 
 def _values(entry: Any) -> list[Any] | None:
@@ -206,12 +254,18 @@ def _values(entry: Any) -> list[Any] | None:
 
 def _check_tree(tree: _Tree, words: int, who: str) -> None:
     if len(tree.heads) != words:
-        raise ShapeError(f"y must have a head for each word: {who} has {len(tree.heads)} heads for {words} words")
+        raise ShapeError(
+            f"y must have a head for each word: {who} has {len(tree.heads)} heads for {words} words"
+        )
     if tree.relations and len(tree.relations) != words:
-        raise ShapeError(f"y must have a relation for each word or none: {who} has {len(tree.relations)} relations for {words} words")
+        raise ShapeError(
+            f"y must have a relation for each word or none: {who} has {len(tree.relations)} relations for {words} words"
+        )
     for name in tree.relations:
         if _SURROGATE.search(name):
-            raise DataError(f"{who}: expected relations that UTF-8 can write, got half a character (a surrogate) in {name!r}")
+            raise DataError(
+                f"{who}: expected relations that UTF-8 can write, got half a character (a surrogate) in {name!r}"
+            )
     faults = tree_faults(tree.heads)
     if faults:
         word, message = faults[0]
@@ -222,7 +276,9 @@ def read_held_out(given: Any, trees: Any) -> tuple[list[TreeSentence], Trees] | 
     """Sentences to be scored; what is wrong with them is told before training, not after it."""
     if given is None:
         if trees is not None:
-            raise DataError("X_dev and y_dev go together: expected both or neither, got y_dev alone")
+            raise DataError(
+                "X_dev and y_dev go together: expected both or neither, got y_dev alone"
+            )
         return None
     try:
         sentences = read_sentences(given)

@@ -69,7 +69,13 @@ class Trained(NamedTuple):
 
 
 def by_batches(
-    bank: Treebank, settings: ParserSettings, schedule: Schedule, *, random: Random, judge: Judge | None, verbose: bool
+    bank: Treebank,
+    settings: ParserSettings,
+    schedule: Schedule,
+    *,
+    random: Random,
+    judge: Judge | None,
+    verbose: bool,
 ) -> Trained:
     """AdaGrad from weights of 0; the parser has the mean of the weights of all steps."""
     descent = Descent(bank, settings, schedule.learning_rate, schedule.relation_learning_rate)
@@ -95,7 +101,9 @@ def by_batches(
             break
     if best is None:
         best, kept = descent.parser(), len(losses)
-    return Trained(best, losses, relation_losses, scores, kept, losses[kept - 1] - entropy, None, None)
+    return Trained(
+        best, losses, relation_losses, scores, kept, losses[kept - 1] - entropy, None, None
+    )
 
 
 def by_search(
@@ -109,10 +117,14 @@ def by_search(
     verbose: bool,
 ) -> Trained:
     """L-BFGS from weights of 0 for trees; relations, which have far more weights, by AdaGrad."""
-    descent = Descent(bank, settings, schedule.learning_rate, schedule.relation_learning_rate, trees=False)
+    descent = Descent(
+        bank, settings, schedule.learning_rate, schedule.relation_learning_rate, trees=False
+    )
     relation_losses = []
     for epoch in range(1, schedule.epochs + 1) if bank.relations else ():
-        relation_losses.append(_pass(descent, schedule.batches(len(bank), random), epoch, schedule)[1])
+        relation_losses.append(
+            _pass(descent, schedule.batches(len(bank), random), epoch, schedule)[1]
+        )
         _tell(verbose, f"epoch {epoch}: cross-entropy of relations {relation_losses[-1]:.6g}")
     objective = ParserObjective(bank, settings, stopping.c2)
     try:
@@ -122,7 +134,10 @@ def by_search(
             search.iterate()
             if search.iterations == len(losses):  # else it begins again without memory
                 losses.append(search.value)
-                _tell(verbose, f"iteration {search.iterations}: loss {search.value:.6g}, norm of the gradient {search.norm:.2g}")
+                _tell(
+                    verbose,
+                    f"iteration {search.iterations}: loss {search.value:.6g}, norm of the gradient {search.norm:.2g}",
+                )
         objective(search.point, torch.empty_like(search.point))
     except FloatingPointError as error:
         raise ScoreError(f"training diverged: {error}; raise c2 ({stopping.c2:g})") from None
@@ -131,10 +146,21 @@ def by_search(
     if scores:
         _tell(verbose, f"UAS on X_dev {scores[0]:.4f}")
     problem = shortfall(search, stopping.tolerance, stopping.max_iterations)
-    return Trained(parser, losses, relation_losses, scores, search.iterations, objective.kl, problem is None, problem)
+    return Trained(
+        parser,
+        losses,
+        relation_losses,
+        scores,
+        search.iterations,
+        objective.kl,
+        problem is None,
+        problem,
+    )
 
 
-def _pass(descent: Descent, batches: Iterator[Array], epoch: int, schedule: Schedule) -> tuple[float, float]:
+def _pass(
+    descent: Descent, batches: Iterator[Array], epoch: int, schedule: Schedule
+) -> tuple[float, float]:
     """One epoch; cross-entropies of trees and of relations, each batch's before its step, summed."""
     trees, relations = map(sum, zip(*(descent.step(batch) for batch in batches), strict=True))
     if not math.isfinite(trees + relations):

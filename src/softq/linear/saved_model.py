@@ -29,23 +29,35 @@ class FiledEstimator(BaseEstimator):  # type: ignore[misc]
     def _check_fitted(self) -> None:
         if not self.__sklearn_is_fitted__():
             name = type(self).__name__
-            raise NotFittedError(f"this {name} has learnt nothing yet: call fit, or make one with {name}.load")
+            raise NotFittedError(
+                f"this {name} has learnt nothing yet: call fit, or make one with {name}.load"
+            )
 
     def _notes(self, parameters: Mapping[str, Any], learnt: Sequence[str]) -> dict[str, Any]:
         """What a file holds beside the model: options as JSON can hold them, and these attributes."""
-        return {"estimator": type(self).__name__, "parameters": parameters, "learnt": {name: getattr(self, name) for name in learnt}}
+        return {
+            "estimator": type(self).__name__,
+            "parameters": parameters,
+            "learnt": {name: getattr(self, name) for name in learnt},
+        }
 
     @classmethod
     @contextmanager
-    def _reading_notes(cls, path: str | PathLike[str], notes: Mapping[str, Any]) -> Iterator[tuple[Self, dict[str, Any]]]:
+    def _reading_notes(
+        cls, path: str | PathLike[str], notes: Mapping[str, Any]
+    ) -> Iterator[tuple[Self, dict[str, Any]]]:
         """An estimator with the options of `_notes`, and the attributes to set; what is missing while they are set is a `DataError`."""
         if notes.get("estimator") != cls.__name__:
-            raise DataError(f"{path} holds a model that is no {cls.__name__}'s: expected a file of {cls.__name__}.save")
+            raise DataError(
+                f"{path} holds a model that is no {cls.__name__}'s: expected a file of {cls.__name__}.save"
+            )
         try:
             parameters, learnt = dict(notes["parameters"]), dict(notes["learnt"])
             unknown = [name for name in parameters if name not in inspect.signature(cls).parameters]
             if unknown:
-                raise DataError(f"{path} has options that this version of softq does not know ({', '.join(map(repr, unknown))})")
+                raise DataError(
+                    f"{path} has options that this version of softq does not know ({', '.join(map(repr, unknown))})"
+                )
             yield cls(**parameters), learnt
         except DataError:
             raise

@@ -166,7 +166,9 @@ class CRFTagger(FiledEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, X_dev: Any = None, y_dev: Any = None, *, ref_weights: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, X_dev: Any = None, y_dev: Any = None, *, ref_weights: Any = None
+    ) -> Self:
         """Train on sentences X and their labels y.
 
         Args:
@@ -180,7 +182,10 @@ class CRFTagger(FiledEstimator):
                 must then have the same place in every sentence, None where they are missing.
 
         """
-        stopping, schedule = self._stopping(), self._schedule()  # what is wrong with them is told before anything takes long
+        stopping, schedule = (
+            self._stopping(),
+            self._schedule(),
+        )  # what is wrong with them is told before anything takes long
         sentences = Sentences.read(X)
         check_held_out(X_dev, y_dev, sentences.kind)
         self.annotators_: tuple[AnnotatorRow, ...] = ()
@@ -191,14 +196,20 @@ class CRFTagger(FiledEstimator):
             annotations = Annotations.read(y, sentences.lengths, ref_weights)
         index, matrix, kind = sentences.number(self.templates, self.hash_bits)
         settings = self._settings(annotations)
-        trained = self._train(settings, matrix, annotations.references(settings.labels), stopping, schedule)
+        trained = self._train(
+            settings, matrix, annotations.references(settings.labels), stopping, schedule
+        )
         if trained.problem is not None:
             warnings.warn(trained.problem, ConvergenceWarning, stacklevel=2)
         self.classes_ = list(settings.labels)
-        self.tagger_ = Tagger(index, settings.labels, trained.weights, trained.transitions, settings.decoding_scheme)
+        self.tagger_ = Tagger(
+            index, settings.labels, trained.weights, trained.transitions, settings.decoding_scheme
+        )
         self._kind = kind
         self.loss_curve_, self.converged_ = trained.losses, trained.converged
-        self.n_iter_ = len(trained.losses) - (trained.converged is not None)  # a search has a loss before its first iteration, too
+        self.n_iter_ = len(trained.losses) - (
+            trained.converged is not None
+        )  # a search has a loss before its first iteration, too
         self.kl_ = trained.kl / len(sentences.sentences)
         self._scheme = settings.scheme or annotations.scheme()
         self.dev_score_ = None if X_dev is None else self.score(X_dev, y_dev)
@@ -207,20 +218,42 @@ class CRFTagger(FiledEstimator):
         return self
 
     def _train(
-        self, settings: CRFSettings, matrix: FeatureMatrix, references: References, stopping: Stopping | None, schedule: Schedule
+        self,
+        settings: CRFSettings,
+        matrix: FeatureMatrix,
+        references: References,
+        stopping: Stopping | None,
+        schedule: Schedule,
     ) -> Trained:
         if stopping is None:
             random = options.generator(self.random_state)
-            return by_batches(settings, matrix, references, schedule=schedule, random=random, verbose=bool(self.verbose))
+            return by_batches(
+                settings,
+                matrix,
+                references,
+                schedule=schedule,
+                random=random,
+                verbose=bool(self.verbose),
+            )
         c1 = not_negative("c1", self._option("c1"))
         memory = options.count("num_memories", self._option("num_memories"))
-        return by_search(settings, matrix, references, c1=c1, memory=memory, stopping=stopping, verbose=bool(self.verbose))
+        return by_search(
+            settings,
+            matrix,
+            references,
+            c1=c1,
+            memory=memory,
+            stopping=stopping,
+            verbose=bool(self.verbose),
+        )
 
     # --- predictions --------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> list[list[str]]:
         """Labels of each sentence."""
-        return self._fitted().decode(self._features(X), choice("decoding", self.decoding, get_args(Decoding)))
+        return self._fitted().decode(
+            self._features(X), choice("decoding", self.decoding, get_args(Decoding))
+        )
 
     def predict_single(self, xseq: Any) -> list[str]:
         """Labels of one sentence."""
@@ -229,7 +262,10 @@ class CRFTagger(FiledEstimator):
     def predict_marginals(self, X: Any) -> list[list[dict[str, float]]]:
         """Probabilities of all labels at each token of each sentence."""
         marginals = self._fitted().marginals(self._features(X))
-        return [[dict(zip(self.classes_, row, strict=True)) for row in sentence.tolist()] for sentence in marginals]
+        return [
+            [dict(zip(self.classes_, row, strict=True)) for row in sentence.tolist()]
+            for sentence in marginals
+        ]
 
     def predict_marginals_single(self, xseq: Any) -> list[dict[str, float]]:
         """Probabilities of all labels at each token of one sentence."""
@@ -273,13 +309,19 @@ class CRFTagger(FiledEstimator):
     def state_features_(self) -> dict[tuple[str, str], float]:
         """Weights of features with labels that are not 0: ``{(feature, label): weight}``."""
         weights, names = self._state_weights(), self._fitted().index.names()
-        return {(names[feature], self.classes_[k]): float(weights[feature, k]) for feature, k in np.argwhere(weights).tolist()}
+        return {
+            (names[feature], self.classes_[k]): float(weights[feature, k])
+            for feature, k in np.argwhere(weights).tolist()
+        }
 
     @property
     def transition_features_(self) -> dict[tuple[str, str], float]:
         """Weights of neighbouring labels that are not 0: ``{(label, next label): weight}``."""
         table = self._fitted().transitions
-        return {(self.classes_[i], self.classes_[j]): float(table[i, j]) for i, j in np.argwhere(table).tolist()}
+        return {
+            (self.classes_[i], self.classes_[j]): float(table[i, j])
+            for i, j in np.argwhere(table).tolist()
+        }
 
     @property
     def size_(self) -> int:
@@ -296,7 +338,10 @@ class CRFTagger(FiledEstimator):
         """
         tagger = self._fitted()
         notes = self._notes(as_json(self.get_params()), (*_LEARNT, "annotators_", "dev_score_"))
-        schemes = {"file_scheme": self._scheme, "trained_scheme": self._scheme}  # by them `softq evaluate` and `softq predict` convert
+        schemes = {
+            "file_scheme": self._scheme,
+            "trained_scheme": self._scheme,
+        }  # by them `softq evaluate` and `softq predict` convert
         tagger.save(path, notes | {"kind": self._kind} | schemes)
 
     @classmethod
@@ -317,17 +362,29 @@ class CRFTagger(FiledEstimator):
             # not in the files of every version
             loaded.annotators_ = tuple(AnnotatorRow(*row) for row in learnt.get("annotators_", ()))
             loaded.dev_score_ = learnt.get("dev_score_")
-            loaded._scheme = one_of("trained_scheme", notes.get("trained_scheme", tagger.scheme), (None, *get_args(Scheme)))
+            loaded._scheme = one_of(
+                "trained_scheme",
+                notes.get("trained_scheme", tagger.scheme),
+                (None, *get_args(Scheme)),
+            )
         return loaded
 
     @classmethod
     def _of_run(cls, tagger: Tagger, notes: dict[str, Any]) -> Self:
         """The tagger of a run; attributes of a fit are None."""
-        templates = list(tagger.index.templates) if isinstance(tagger.index, TemplateIndex) else None
-        loaded = cls(constraints="decode" if tagger.scheme else "none", decoding=notes["decoding"], templates=templates)
+        templates = (
+            list(tagger.index.templates) if isinstance(tagger.index, TemplateIndex) else None
+        )
+        loaded = cls(
+            constraints="decode" if tagger.scheme else "none",
+            decoding=notes["decoding"],
+            templates=templates,
+        )
         loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
         loaded._kind = "pairs" if notes["pos"] else "words"
-        loaded._scheme = one_of("trained_scheme", notes["trained_scheme"], (None, *get_args(Scheme)))
+        loaded._scheme = one_of(
+            "trained_scheme", notes["trained_scheme"], (None, *get_args(Scheme))
+        )
         loaded.annotators_, loaded.dev_score_ = (), None
         for name in _LEARNT:
             setattr(loaded, name, None)
@@ -372,10 +429,14 @@ class CRFTagger(FiledEstimator):
             )
         if choice("algorithm", self._option("algorithm"), get_args(Algorithm)) == "adagrad":
             if self.c1:
-                raise EstimatorError(f"c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got {self.c1!r}")
+                raise EstimatorError(
+                    f"c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got {self.c1!r}"
+                )
             return None
         return Stopping(
-            max_iterations=_DEFAULT_ITERATIONS if self.max_iterations is None else options.count("max_iterations", self.max_iterations),
+            max_iterations=_DEFAULT_ITERATIONS
+            if self.max_iterations is None
+            else options.count("max_iterations", self.max_iterations),
             epsilon=not_negative("epsilon", self._option("epsilon")),
             delta=not_negative("delta", self._option("delta")),
             period=options.count("period", self._option("period")),
@@ -389,4 +450,9 @@ class CRFTagger(FiledEstimator):
         )
 
 
-_LEARNT = ("n_iter_", "converged_", "loss_curve_", "kl_")  # attributes of a fit that are no part of the tagger
+_LEARNT = (
+    "n_iter_",
+    "converged_",
+    "loss_curve_",
+    "kl_",
+)  # attributes of a fit that are no part of the tagger

@@ -37,11 +37,15 @@ class Sentences(NamedTuple):
     def read(cls, given: Any) -> Sentences:
         """Check that ``given`` is a sequence of sequences of tokens."""
         if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-            raise DataError(f"X must be a sequence of sentences, each a sequence of tokens, got {shown(given)}")
+            raise DataError(
+                f"X must be a sequence of sentences, each a sequence of tokens, got {shown(given)}"
+            )
         sentences = list(given)
         for number, sentence in enumerate(sentences):
             if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
-                raise DataError(f"sentence {number} of X must be a sequence of tokens, got {shown(sentence)}; split it into tokens first")
+                raise DataError(
+                    f"sentence {number} of X must be a sequence of tokens, got {shown(sentence)}; split it into tokens first"
+                )
         kinds = {_kind(token_type) for token_type in set(map(type, chain.from_iterable(sentences)))}
         if len(kinds) > 1 or None in kinds:
             raise _mixed(sentences)
@@ -58,16 +62,24 @@ class Sentences(NamedTuple):
     def _columns(self, kind: Kind) -> tuple[list[Any], dict[str, list[list[str]]] | None]:
         if kind != "pairs":
             return self.sentences, None
-        words, pos = ([[token[part] for token in sentence] for sentence in self.sentences] for part in (0, 1))
+        words, pos = (
+            [[token[part] for token in sentence] for sentence in self.sentences] for part in (0, 1)
+        )
         return words, {"pos": pos}
 
-    def number(self, templates: Sequence[str] | None, hash_bits: int | None) -> tuple[Index, FeatureMatrix, Kind]:
+    def number(
+        self, templates: Sequence[str] | None, hash_bits: int | None
+    ) -> tuple[Index, FeatureMatrix, Kind]:
         """Number the features of these sentences; also returns their kind."""
         if self.kind is None:
-            raise DataError(f"X must hold at least one token to learn from, got {len(self.sentences)} sentences without any")
+            raise DataError(
+                f"X must hold at least one token to learn from, got {len(self.sentences)} sentences without any"
+            )
         if self.kind == "features":
             if templates is not None:
-                raise DataError("templates make features of words, and the tokens of X are features already: leave out one of them")
+                raise DataError(
+                    "templates make features of words, and the tokens of X are features already: leave out one of them"
+                )
             return *AttributeIndex.fit(self.sentences, hash_bits=hash_bits), self.kind
         words, columns = self._columns(self.kind)
         return *TemplateIndex.fit(words, templates, columns=columns, hash_bits=hash_bits), self.kind
@@ -75,9 +87,15 @@ class Sentences(NamedTuple):
     def features(self, index: Index, kind: Kind) -> FeatureMatrix:
         """Features of these sentences by an index that was made of tokens of this kind."""
         if self.kind not in (kind, None):
-            raise DataError(f"each token of X must be {_NAMES[kind]}, as in fit, got {_NAMES[self.kind]}")
+            raise DataError(
+                f"each token of X must be {_NAMES[kind]}, as in fit, got {_NAMES[self.kind]}"
+            )
         words, columns = self._columns(kind)
-        return index.transform(words) if isinstance(index, AttributeIndex) else index.transform(words, columns)
+        return (
+            index.transform(words)
+            if isinstance(index, AttributeIndex)
+            else index.transform(words, columns)
+        )
 
 
 def _kind(token_type: type) -> Kind | None:
@@ -96,10 +114,14 @@ def _mixed(sentences: list[Any]) -> DataError:
             kind = _kind(type(token))
             if kind is None:
                 expected = f"{_NAMES['words']}, {_NAMES['pairs']}, or {_NAMES['features']}"
-                return DataError(f"sentence {s}, token {t}: expected {expected}, got {shown(token)}")
+                return DataError(
+                    f"sentence {s}, token {t}: expected {expected}, got {shown(token)}"
+                )
             first = first or kind
             if kind != first:
-                return DataError(f"sentence {s}, token {t}: expected {_NAMES[first]} like the tokens before, got {shown(token)}")
+                return DataError(
+                    f"sentence {s}, token {t}: expected {_NAMES[first]} like the tokens before, got {shown(token)}"
+                )
     raise RuntimeError("all tokens are alike")
 
 
@@ -125,15 +147,27 @@ class Annotations(NamedTuple):
     def read(cls, given: Any, lengths: Sequence[int], ref_weights: Any = None) -> Annotations:
         """Check y against the lengths of the sentences; annotators that are missing, or have the weight 0, are left out."""
         per_sentence = as_long("y", given, len(lengths))
-        weights_given = [None] * len(lengths) if ref_weights is None else as_long("ref_weights", ref_weights, len(lengths))
+        weights_given = (
+            [None] * len(lengths)
+            if ref_weights is None
+            else as_long("ref_weights", ref_weights, len(lengths))
+        )
         sequences, weights, annotators, places = [], [], [], []
-        for number, (labels, length, shares) in enumerate(zip(per_sentence, lengths, weights_given, strict=True)):
+        for number, (labels, length, shares) in enumerate(
+            zip(per_sentence, lengths, weights_given, strict=True)
+        ):
             found = _sequences(labels, number)
             kept = kept_annotators(found, shares, number, "labels")
             for annotator, sequence in enumerate(found):
                 if sequence is not None and len(sequence) != length:
-                    who = f"annotator {annotator} of sentence {number}" if len(found) > 1 else f"sentence {number}"
-                    raise ShapeError(f"y must have a label for each token: {who} has {len(sequence)} labels for {length} tokens")
+                    who = (
+                        f"annotator {annotator} of sentence {number}"
+                        if len(found) > 1
+                        else f"sentence {number}"
+                    )
+                    raise ShapeError(
+                        f"y must have a label for each token: {who} has {len(sequence)} labels for {length} tokens"
+                    )
             sequences.append([one.annotation for one in kept])
             weights.append(np.array([one.weight for one in kept]))
             annotators.append([one.place for one in kept])
@@ -162,16 +196,24 @@ class Annotations(NamedTuple):
             np.array(reference_weights(sentence, reliability)) if sentence.tokens else before
             for sentence, before in zip(sentences, self.weights, strict=True)
         ]
-        return self._replace(weights=weights), tuple(sorted(reliability.annotators, key=lambda row: int(row.name)))
+        return self._replace(weights=weights), tuple(
+            sorted(reliability.annotators, key=lambda row: int(row.name))
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:
         """All labels, sorted."""
-        return tuple(sorted({str(label) for found in self.sequences for sequence in found for label in sequence}))
+        return tuple(
+            sorted(
+                {str(label) for found in self.sequences for sequence in found for label in sequence}
+            )
+        )
 
     def scheme(self) -> Scheme | None:
         """The tag scheme that the labels follow, None where some of them are no tags of entities."""
-        found = find_scheme(Sentence((), tuple(map(tuple, sequences))) for sequences in self.sequences)
+        found = find_scheme(
+            Sentence((), tuple(map(tuple, sequences))) for sequences in self.sequences
+        )
         try:
             if found is not None:
                 spans(self.labels, found)
@@ -182,7 +224,10 @@ class Annotations(NamedTuple):
     def references(self, labels: Sequence[str]) -> References:
         """By the numbers of these labels."""
         number = {label: k for k, label in enumerate(labels)}
-        arrays = [np.array([[number[label] for label in sequence] for sequence in found], np.int64) for found in self.sequences]
+        arrays = [
+            np.array([[number[label] for label in sequence] for sequence in found], np.int64)
+            for found in self.sequences
+        ]
         return References(arrays, self.weights)
 
     def accuracy(self, predicted: Sequence[Sequence[str]]) -> float:
@@ -197,7 +242,9 @@ class Annotations(NamedTuple):
 def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
     """Tell what is wrong with sentences to be scored before training, not after it."""
     if (sentences is None) != (labels is None):
-        raise DataError(f"X_dev and y_dev go together: expected both or neither, got {'y_dev' if sentences is None else 'X_dev'} alone")
+        raise DataError(
+            f"X_dev and y_dev go together: expected both or neither, got {'y_dev' if sentences is None else 'X_dev'} alone"
+        )
     if sentences is None:
         return
     try:
@@ -206,7 +253,9 @@ def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
     except SoftqError as error:
         raise type(error)(f"X_dev and y_dev: {error}") from None
     if kind is not None and held_out.kind not in (kind, None):
-        raise DataError(f"each token of X_dev must be {_NAMES[kind]}, as in X, got {_NAMES[held_out.kind]}")
+        raise DataError(
+            f"each token of X_dev must be {_NAMES[kind]}, as in X, got {_NAMES[held_out.kind]}"
+        )
 
 
 def _sequences(labels: Any, number: int) -> list[Sequence[str] | None]:
@@ -222,7 +271,10 @@ def _sequences(labels: Any, number: int) -> list[Sequence[str] | None]:
     if not all(map(may_be_annotator, entries)):
         odd = next(entry for entry in entries if not isinstance(entry, str))
         raise DtypeError(f"{wanted}, got {shown(odd)} among them")
-    return [None if entry is None else _sequence(entry, annotator, number) for annotator, entry in enumerate(entries)]
+    return [
+        None if entry is None else _sequence(entry, annotator, number)
+        for annotator, entry in enumerate(entries)
+    ]
 
 
 def _sequence(entry: Any, annotator: int, number: int) -> list[str]:

@@ -53,11 +53,15 @@ def reward_for(option: Any, entity_weight: Any, labels: Sequence[str]) -> TokenR
     if option is None:
         return entity_reward(labels, weight)
     if weight != 1.0:
-        raise EstimatorError(f"reward and entity_weight={weight:g} do not go together: put the weight into the reward")
+        raise EstimatorError(
+            f"reward and entity_weight={weight:g} do not go together: put the weight into the reward"
+        )
     if isinstance(option, Mapping):
         unknown = [label for label in option if label not in labels]
         if unknown:
-            raise OutputError(f"reward must name labels that occur in y, {', '.join(labels)}; got {unknown[0]!r}")
+            raise OutputError(
+                f"reward must name labels that occur in y, {', '.join(labels)}; got {unknown[0]!r}"
+            )
         weights = [not_negative(f"reward of {label}", option.get(label, 1.0)) for label in labels]
         return TokenReward.weighted(torch.tensor(weights, dtype=torch.float64))
     table = reward_table(option)
@@ -70,7 +74,10 @@ def reward_for(option: Any, entity_weight: Any, labels: Sequence[str]) -> TokenR
 def reward_table(option: Any) -> Array:
     """A reward that is given as a table, as float64."""
     try:
-        return np.array(option.table.cpu().numpy() if isinstance(option, TokenReward) else option, dtype=np.float64)
+        return np.array(
+            option.table.cpu().numpy() if isinstance(option, TokenReward) else option,
+            dtype=np.float64,
+        )
     except (TypeError, ValueError):
         wanted = "a table [K, K] of numbers, a softq.rewards.TokenReward, or a dict from labels to numbers"
         raise RewardError(f"reward must be {wanted}, got {type(option).__name__}") from None

@@ -15,7 +15,9 @@ from softq.linear.tagging import AdaGrad, CRFObjective, CRFSettings, Layout, Ref
 
 Array = np.ndarray[Any, Any]
 
-_ROUNDED_AWAY = 1e-3  # part of the first gradient: a search that can go no further from there is at the minimum
+_ROUNDED_AWAY = (
+    1e-3  # part of the first gradient: a search that can go no further from there is at the minimum
+)
 _NOISE = 1e-7  # relative, of a loss: what is left of it below this is nothing
 _EXACT = 1e-9  # part of the first gradient: the search's own rule, which hardly ever ends one
 
@@ -94,7 +96,14 @@ class Trained(NamedTuple):
 
 
 def by_search(
-    settings: CRFSettings, matrix: FeatureMatrix, references: References, *, c1: float, memory: int, stopping: Stopping, verbose: bool
+    settings: CRFSettings,
+    matrix: FeatureMatrix,
+    references: References,
+    *,
+    c1: float,
+    memory: int,
+    stopping: Stopping,
+    verbose: bool,
 ) -> Trained:
     """L-BFGS, or with ``c1`` OWL-QN, from weights of 0."""
     objective = settings.whole(matrix, references)
@@ -108,15 +117,24 @@ def by_search(
         )
         losses = [search.value]
         converged = stopping.converged(search, losses)
-        while not converged and search.status == "going" and search.iterations < stopping.max_iterations:
+        while (
+            not converged
+            and search.status == "going"
+            and search.iterations < stopping.max_iterations
+        ):
             search.iterate()
             if search.iterations == len(losses):  # else it begins again without memory
                 losses.append(search.value)
-                _tell(verbose, f"iteration {search.iterations}: loss {search.value:.6g}, norm of the gradient {search.norm:.2g}")
+                _tell(
+                    verbose,
+                    f"iteration {search.iterations}: loss {search.value:.6g}, norm of the gradient {search.norm:.2g}",
+                )
             converged = stopping.converged(search, losses)
         objective(search.point, torch.empty_like(search.point))
     except FloatingPointError as error:
-        raise ScoreError(f"training diverged: {error}; rescale features with large values, or raise c2 ({settings.c2:g})") from None
+        raise ScoreError(
+            f"training diverged: {error}; rescale features with large values, or raise c2 ({settings.c2:g})"
+        ) from None
     problem = None if converged else stopping.shortfall(search, losses)
     return Trained(*objective.layout.unpack(search.point), losses, objective.kl, converged, problem)
 
@@ -139,7 +157,12 @@ def by_batches(
         descent.count(matrix.take(batch))
     losses = []
     for epoch in range(1, schedule.max_epochs + 1):
-        losses.append(sum(descent.step(matrix.take(batches[i]), references.take(batches[i])) for i in random.permutation(count)))
+        losses.append(
+            sum(
+                descent.step(matrix.take(batches[i]), references.take(batches[i]))
+                for i in random.permutation(count)
+            )
+        )
         if not np.isfinite(losses[-1]):
             raise ScoreError(
                 f"training diverged in epoch {epoch}: the loss is {losses[-1]}; lower learning_rate ({schedule.learning_rate:g})"
@@ -147,7 +170,9 @@ def by_batches(
         _tell(verbose, f"epoch {epoch}: cross-entropy {losses[-1]:.6g}")
     weights, transitions = descent.unpack()
     layout = Layout(matrix.size, len(settings.labels), None, None)
-    objective = CRFObjective(matrix, settings.target(references), layout, c2=0.0, forbidden=settings.forbidden)
+    objective = CRFObjective(
+        matrix, settings.target(references), layout, c2=0.0, forbidden=settings.forbidden
+    )
     parameters = torch.empty(layout.size)
     layout.pack(weights, transitions, parameters)
     objective(parameters, torch.empty_like(parameters))

@@ -73,7 +73,9 @@ ATTACHMENT_STATISTICS = (
 
 
 def attachment_statistics(
-    gold: Sequence[TreeSentence], heads: Sequence[Sequence[int]], relations: Sequence[Sequence[str]] | None
+    gold: Sequence[TreeSentence],
+    heads: Sequence[Sequence[int]],
+    relations: Sequence[Sequence[str]] | None,
 ) -> Tensor:
     """Counts for each of N sentences, ``[N, 10]``, float64, columns as in `ATTACHMENT_STATISTICS`.
 
@@ -95,7 +97,9 @@ def attachment_statistics(
     if relations is not None:
         _check(gold, relations, "relations")
         if any(not sentence.relations and sentence.forms for sentence in gold):
-            raise ShapeError("expected gold sentences with relations to compare relations with, got one without")
+            raise ShapeError(
+                "expected gold sentences with relations to compare relations with, got one without"
+            )
     rows = torch.full((len(gold), len(ATTACHMENT_STATISTICS)), torch.nan, dtype=torch.float64)
     counts = rows.numpy()  # the same memory: single numbers of a tensor are slow to write
     for number, (sentence, guess) in enumerate(zip(gold, heads, strict=True)):
@@ -107,7 +111,10 @@ def attachment_statistics(
             true = list(map(universal, sentence.relations))
             guessed = list(map(universal, relations[number]))
             labelled = [same and a == b for same, a, b in zip(right, true, guessed, strict=True)]
-            whole = [same and a == b for same, a, b in zip(right, sentence.relations, relations[number], strict=True)]
+            whole = [
+                same and a == b
+                for same, a, b in zip(right, sentence.relations, relations[number], strict=True)
+            ]
             content = [relation in CONTENT_RELATIONS for relation in true]
             row[2:7] = (
                 sum(labelled),
@@ -176,13 +183,19 @@ def _ratio(part: Tensor, whole: Tensor) -> Tensor:
 
 def _check(gold: Sequence[TreeSentence], predicted: Sequence[Sequence[object]], what: str) -> None:
     if len(gold) != len(predicted):
-        raise ShapeError(f"expected predicted {what} for each of {len(gold)} gold sentences, got {len(predicted)}")
+        raise ShapeError(
+            f"expected predicted {what} for each of {len(gold)} gold sentences, got {len(predicted)}"
+        )
     for number, (sentence, guess) in enumerate(zip(gold, predicted, strict=True)):
         n = len(sentence.forms)
         if len(sentence.heads) != n:
-            raise ShapeError(f"sentence {sentence.sent_id or number}: expected a gold tree, got a sentence without")
+            raise ShapeError(
+                f"sentence {sentence.sent_id or number}: expected a gold tree, got a sentence without"
+            )
         if len(guess) != n:
-            raise ShapeError(f"sentence {sentence.sent_id or number}: expected predicted {what} for {n} words, got {len(guess)}")
+            raise ShapeError(
+                f"sentence {sentence.sent_id or number}: expected predicted {what} for {n} words, got {len(guess)}"
+            )
 
 
 class Agreed(NamedTuple):
@@ -221,15 +234,24 @@ def align_score(gold: Sequence[TreeSentence], system: Sequence[TreeSentence]) ->
     left, right = _Words.of(gold, "gold"), _Words.of(system, "system")
     _check_text(left, right)
     pairs = list(_align(left, right))
-    gold_of = dict.fromkeys(range(len(right.forms)), _UNALIGNED) | {s: g for g, s in pairs} | {_ROOT: _ROOT}
+    gold_of = (
+        dict.fromkeys(range(len(right.forms)), _UNALIGNED)
+        | {s: g for g, s in pairs}
+        | {_ROOT: _ROOT}
+    )
     attached = [(g, s) for g, s in pairs if gold_of[right.heads[s]] == left.heads[g]]
     sizes = len(right.forms), len(left.forms)
     words, heads = _agreed(len(pairs), *sizes), _agreed(len(attached), *sizes)
     if len(left.relations) < len(left.forms) or len(right.relations) < len(right.forms):
         return AlignedScores(words, heads, None, None)
     labelled = [left.relations[g] for g, s in attached if left.relations[g] == right.relations[s]]
-    content = [sum(relation in CONTENT_RELATIONS for relation in side) for side in (labelled, right.relations, left.relations)]
-    return AlignedScores(words, heads, _agreed(len(labelled), *sizes), _agreed(*content) if any(content) else None)
+    content = [
+        sum(relation in CONTENT_RELATIONS for relation in side)
+        for side in (labelled, right.relations, left.relations)
+    ]
+    return AlignedScores(
+        words, heads, _agreed(len(labelled), *sizes), _agreed(*content) if any(content) else None
+    )
 
 
 def _agreed(both: int, system: int, gold: int) -> Agreed:
@@ -272,13 +294,21 @@ class _Words:
             before = len(words.forms)
             if len(sentence.heads) != len(sentence.forms):
                 raise DataError(f"{name}: expected a tree, got a sentence without")
-            last_of = {token.first: (token.last, token.form) for token in sentence.multiword_tokens()}
+            last_of = {
+                token.first: (token.last, token.form) for token in sentence.multiword_tokens()
+            }
             place = 1
             while place <= len(sentence.forms):
                 last, form = last_of.get(place, (place, sentence.forms[place - 1]))
-                piece = form.replace(" ", "") if form.isascii() else "".join(c for c in form if unicodedata.category(c) != "Zs")
+                piece = (
+                    form.replace(" ", "")
+                    if form.isascii()
+                    else "".join(c for c in form if unicodedata.category(c) != "Zs")
+                )
                 if not piece:
-                    raise DataError(f"{name}: expected a word with characters other than spaces, got {form!r}")
+                    raise DataError(
+                        f"{name}: expected a word with characters other than spaces, got {form!r}"
+                    )
                 pieces.append(piece)
                 start, end = end, end + len(piece)
                 words.spans.extend([(start, end)] * (last - place + 1))
@@ -288,7 +318,15 @@ class _Words:
             words.heads.extend(before + head - 1 if head else _ROOT for head in sentence.heads)
             words.relations.extend(map(universal, sentence.relations))
             words.names.extend([name] * len(sentence.forms))
-        return cls("".join(pieces), words.forms, words.spans, words.inside, words.heads, words.relations, words.names)
+        return cls(
+            "".join(pieces),
+            words.forms,
+            words.spans,
+            words.inside,
+            words.heads,
+            words.relations,
+            words.names,
+        )
 
     def reaches(self, place: int, end: int) -> bool:
         """Whether this word, if there is one, belongs to the stretch of multi-word tokens up to ``end``."""
@@ -299,9 +337,18 @@ class _Words:
 
 def _check_text(gold: _Words, system: _Words) -> None:
     if gold.text != system.text:
-        same = next((i for i, (a, b) in enumerate(zip(gold.text, system.text, strict=False)) if a != b), None)
+        same = next(
+            (i for i, (a, b) in enumerate(zip(gold.text, system.text, strict=False)) if a != b),
+            None,
+        )
         same = min(len(gold.text), len(system.text)) if same is None else same
-        where = [next((name for name, (_, end) in zip(w.names, w.spans, strict=True) if end > same), "the end") for w in (gold, system)]
+        where = [
+            next(
+                (name for name, (_, end) in zip(w.names, w.spans, strict=True) if end > same),
+                "the end",
+            )
+            for w in (gold, system)
+        ]
         raise DataError(
             f"expected gold and system words of the same text, got {gold.text[same : same + 20]!r} in {where[0]} "
             f"and {system.text[same : same + 20]!r} in {where[1]}"
@@ -313,9 +360,13 @@ def _align(gold: _Words, system: _Words) -> Iterator[tuple[int, int]]:
     g = s = 0  # the next words
     while g < len(gold.spans) and s < len(system.spans):
         if gold.inside[g] or system.inside[s]:
-            leader, next_leader, follower, next_follower = (gold, g, system, s) if gold.inside[g] else (system, s, gold, g)
+            leader, next_leader, follower, next_follower = (
+                (gold, g, system, s) if gold.inside[g] else (system, s, gold, g)
+            )
             start, end = leader.spans[next_leader]
-            late = int(not follower.inside[next_follower] and follower.spans[next_follower][0] < start)  # it began before the token
+            late = int(
+                not follower.inside[next_follower] and follower.spans[next_follower][0] < start
+            )  # it began before the token
             first = (g, s + late) if leader is gold else (g + late, s)
             g, s = _end_of_stretch(gold, system, *first, end)
             yield from _common(gold.forms, range(first[0], g), system.forms, range(first[1], s))
@@ -335,7 +386,9 @@ def _end_of_stretch(gold: _Words, system: _Words, g: int, s: int, end: int) -> t
     beyond the stretch, or a multi-word token that begins there. A multi-word token that begins inside makes the stretch longer.
     """
     while gold.reaches(g, end) or system.reaches(s, end):
-        if s == len(system.spans) or (g < len(gold.spans) and gold.spans[g][0] <= system.spans[s][0]):
+        if s == len(system.spans) or (
+            g < len(gold.spans) and gold.spans[g][0] <= system.spans[s][0]
+        ):
             taken, place, g = gold, g, g + 1
         else:
             taken, place, s = system, s, s + 1
@@ -344,14 +397,18 @@ def _end_of_stretch(gold: _Words, system: _Words, g: int, s: int, end: int) -> t
     return g, s
 
 
-def _common(gold: list[str], left: range, system: list[str], right: range) -> Iterator[tuple[int, int]]:
+def _common(
+    gold: list[str], left: range, system: list[str], right: range
+) -> Iterator[tuple[int, int]]:
     """A longest common subsequence of two lists of words; of several, the one that a walk from the left finds, gold words passed first."""
     # longest[i][j]: of the words from i and from j on
     longest = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in range(len(left) - 1, -1, -1):
         for j in range(len(right) - 1, -1, -1):
             same = gold[left[i]] == system[right[j]]
-            longest[i][j] = 1 + longest[i + 1][j + 1] if same else max(longest[i + 1][j], longest[i][j + 1])
+            longest[i][j] = (
+                1 + longest[i + 1][j + 1] if same else max(longest[i + 1][j], longest[i][j + 1])
+            )
     i = j = 0
     while i < len(left) and j < len(right):
         if gold[left[i]] == system[right[j]]:

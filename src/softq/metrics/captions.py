@@ -44,7 +44,9 @@ Array = np.ndarray[Any, Any]
 Numbers = list[int]
 
 
-def caption_statistics(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> Tensor:
+def caption_statistics(
+    hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]
+) -> Tensor:
     """A row for each of N captions with the references of its image, ``[N, 17]``, float64, columns as in `CAPTION_STATISTICS`.
 
     The first 14 columns are those of `softq.metrics.translation_statistics`, so metrics of translations take these rows, too.
@@ -67,8 +69,13 @@ def caption_statistics(hypotheses: Sequence[Words], references: Sequence[Sequenc
     counter = itertools.count(1)
     known: defaultdict[str, int] = defaultdict(lambda: next(counter))  # no reference has a word 0
     truths = [[[known[word] for word in words] for words in several] for several in references]
-    guesses = [[0 if word == UNKNOWN_WORD else known[word] for word in words] for words in hypotheses]
-    parts = [_overlaps(guesses[first : first + _CHUNK], truths[first : first + _CHUNK]) for first in range(0, len(guesses), _CHUNK)]
+    guesses = [
+        [0 if word == UNKNOWN_WORD else known[word] for word in words] for words in hypotheses
+    ]
+    parts = [
+        _overlaps(guesses[first : first + _CHUNK], truths[first : first + _CHUNK])
+        for first in range(0, len(guesses), _CHUNK)
+    ]
     overlaps = torch.cat(parts) if parts else torch.zeros(0, 2, dtype=torch.float64)
     return torch.cat([plain, overlaps, torch.from_numpy(_cider_d(guesses, truths))[:, None]], 1)
 
@@ -100,10 +107,17 @@ def reference_agreement(references: Sequence[Sequence[Words]]) -> float:
     known: defaultdict[str, int] = defaultdict(lambda: next(counter))
     total = 0.0
     for first in range(0, len(several), _CHUNK):
-        refs = Sentences.pack([[[known[word] for word in words] for words in own] for own in several[first : first + _CHUNK]])
+        refs = Sentences.pack(
+            [
+                [[known[word] for word in words] for words in own]
+                for own in several[first : first + _CHUNK]
+            ]
+        )
         count = refs.present.sum(1)
         same = torch.eye(refs.lengths.shape[1], dtype=torch.bool)
-        rewards = SentenceBLEU(ORDERS)(*refs, *refs).masked_fill(same, 0).sum((1, 2))  # 0 where one is missing
+        rewards = (
+            SentenceBLEU(ORDERS)(*refs, *refs).masked_fill(same, 0).sum((1, 2))
+        )  # 0 where one is missing
         total += float((rewards / (count * (count - 1))).sum())
     return total / len(several) if several else math.nan
 
@@ -120,7 +134,9 @@ def _cider_d(guesses: Sequence[Numbers], truths: Sequence[Sequence[Numbers]]) ->
     images = len(guesses)
     sentences = [*guesses, *itertools.chain.from_iterable(truths)]
     counts = np.array([len(several) for several in truths], dtype=np.int64)
-    owner = np.concatenate([np.arange(images), np.repeat(np.arange(images), counts)])  # image of each sentence
+    owner = np.concatenate(
+        [np.arange(images), np.repeat(np.arange(images), counts)]
+    )  # image of each sentence
     lengths = np.array([len(words) for words in sentences], dtype=np.int64)
     tokens = np.fromiter(itertools.chain.from_iterable(sentences), np.int64, int(lengths.sum()))
     within = np.repeat(np.arange(len(sentences)), lengths)  # sentence of each word
@@ -148,13 +164,19 @@ def _cosines(grams: Array, sentence: Array, owner: Array, images: int) -> Array:
     keys, times = np.unique(sentence * size + grams, return_counts=True)
     sentence, grams = keys // size, keys % size
     true = sentence >= images  # the captions to be judged come first
-    documents = np.bincount(np.unique(owner[sentence[true]] * size + grams[true]) % size, minlength=size)
+    documents = np.bincount(
+        np.unique(owner[sentence[true]] * size + grams[true]) % size, minlength=size
+    )
     weights = times * np.log(max(images, 1) / np.maximum(documents, 1))[grams]
     norms = np.sqrt(np.bincount(sentence, weights**2, len(owner)))
     caption, own = keys[~true], weights[~true]  # keys of captions are sorted, by image and n-gram
     wanted = owner[sentence] * size + grams
     place = np.minimum(np.searchsorted(caption, wanted), max(len(caption) - 1, 0))
-    theirs = np.where(caption[place] == wanted, own[place], 0.0) if len(caption) else np.zeros(len(wanted))
+    theirs = (
+        np.where(caption[place] == wanted, own[place], 0.0)
+        if len(caption)
+        else np.zeros(len(wanted))
+    )
     products = np.bincount(sentence, np.minimum(theirs, weights) * weights, len(owner))
     scale = norms * norms[owner]
     found: Array = np.divide(products, scale, out=np.zeros(len(owner)), where=scale > 0)

@@ -59,13 +59,20 @@ class ExampleCounts(NamedTuple):
         rows, index = tensors.get(f"{split}.rows"), tensors.get(f"{split}.index")
         if rows is None or index is None:
             return None
-        if rows.dtype != torch.float64 or rows.ndim != 2 or index.dtype not in _INDEX_TYPES or index.ndim != 2:
+        if (
+            rows.dtype != torch.float64
+            or rows.ndim != 2
+            or index.dtype not in _INDEX_TYPES
+            or index.ndim != 2
+        ):
             raise DataError(
                 f"expected {split} counts of shapes [rows, statistics] (float64) and [models, examples] (integers), "
                 f"got {list(rows.shape)} {rows.dtype} and {list(index.shape)} {index.dtype}"
             )
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < len(rows):
-            raise DataError(f"expected {split} counts that refer to rows 0..{len(rows) - 1}, got {int(index.min())}..{int(index.max())}")
+            raise DataError(
+                f"expected {split} counts that refer to rows 0..{len(rows) - 1}, got {int(index.min())}..{int(index.max())}"
+            )
         return cls(rows, index)
 
 

@@ -79,7 +79,12 @@ def paired_bootstrap(
     0.0
 
     """
-    return [test.gain for test in paired_test(systems, baseline, metric, resamples=resamples, level=level, generator=generator)]
+    return [
+        test.gain
+        for test in paired_test(
+            systems, baseline, metric, resamples=resamples, level=level, generator=generator
+        )
+    ]
 
 
 def paired_test(
@@ -102,13 +107,20 @@ def paired_test(
     0.2 0.002
 
     """
-    if systems.dim() != 4 or baseline.dim() != 3 or systems.shape[2:] != baseline.shape[1:] or 0 in (*systems.shape, *baseline.shape):
+    if (
+        systems.dim() != 4
+        or baseline.dim() != 3
+        or systems.shape[2:] != baseline.shape[1:]
+        or 0 in (*systems.shape, *baseline.shape)
+    ):
         raise ShapeError(
             "statistics must be [systems, repetitions, examples, D] and [repetitions, examples, D] of the same examples and not empty, "
             f"got {list(systems.shape)} and {list(baseline.shape)}"
         )
     count, repetitions, examples, width = systems.shape
-    rows = torch.cat([systems.flatten(0, 1), baseline]).double().transpose(0, 1).reshape(examples, -1)
+    rows = (
+        torch.cat([systems.flatten(0, 1), baseline]).double().transpose(0, 1).reshape(examples, -1)
+    )
 
     def differences(sums: Tensor) -> Tensor:  # [B, all systems and repetitions, D] -> [B, systems]
         values = metric(sums)
@@ -120,14 +132,23 @@ def paired_test(
     for first in range(0, resamples, _CHUNK):
         times = min(_CHUNK, resamples - first)
         picks = (torch.randint(examples, (examples,), generator=generator) for _ in range(times))
-        weights = torch.stack([torch.bincount(pick, minlength=examples) for pick in picks])  # how often each example was drawn
+        weights = torch.stack(
+            [torch.bincount(pick, minlength=examples) for pick in picks]
+        )  # how often each example was drawn
         drawn.append(differences((weights.double() @ rows).view(times, -1, width)))
     tail = (1.0 - level) / 2.0
     found = torch.cat(drawn)  # [resamples, systems]
     low, high = found.quantile(torch.tensor([tail, 1.0 - tail], dtype=torch.float64), 0)
     others = (found * estimates.sign() <= 0).sum(0)
-    values = (2 * (others.double() + 1) / (resamples + 1)).clamp_max(1).where(found.isfinite().all(0), math.nan)
-    gains = [Interval(*numbers) for numbers in zip(estimates.tolist(), low.tolist(), high.tolist(), strict=True)]
+    values = (
+        (2 * (others.double() + 1) / (resamples + 1))
+        .clamp_max(1)
+        .where(found.isfinite().all(0), math.nan)
+    )
+    gains = [
+        Interval(*numbers)
+        for numbers in zip(estimates.tolist(), low.tolist(), high.tolist(), strict=True)
+    ]
     return [PairedTest(gain, value) for gain, value in zip(gains, values.tolist(), strict=True)]
 
 
@@ -151,7 +172,10 @@ def student_t(level: float, freedom: int) -> float:
     >>> round(student_t(0.95, 4), 4)
     2.7764
     """
-    low, high = 0.0, math.pi / 2  # θ = atan(t/√ν) runs over a bounded range, so that bisection needs no first guess
+    low, high = (
+        0.0,
+        math.pi / 2,
+    )  # θ = atan(t/√ν) runs over a bounded range, so that bisection needs no first guess
     for _ in range(100):
         middle = (low + high) / 2
         if _central_mass(middle, freedom) < level:

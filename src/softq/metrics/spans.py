@@ -18,7 +18,15 @@ from torch import Tensor
 from softq.errors import ShapeError
 from softq.formats.tags import Scheme, spans
 
-SPAN_STATISTICS = ("true_positives", "predicted", "gold", "right_tokens", "tokens", "exact", "sentences")
+SPAN_STATISTICS = (
+    "true_positives",
+    "predicted",
+    "gold",
+    "right_tokens",
+    "tokens",
+    "exact",
+    "sentences",
+)
 
 
 class SpanStatistics(NamedTuple):
@@ -37,14 +45,19 @@ class SpanStatistics(NamedTuple):
     by_kind: Tensor
 
 
-def span_statistics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme) -> SpanStatistics:
+def span_statistics(
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme
+) -> SpanStatistics:
     """Counts for each sentence, from its gold and its predicted labels; both are read as by `softq.formats.tags.spans`.
 
     >>> span_statistics([["B-PER", "I-PER", "O"]], [["B-PER", "O", "B-LOC"]], "bio").rows.tolist()
     [[0.0, 2.0, 1.0, 1.0, 3.0, 0.0, 1.0]]
     """
     _check(gold, predicted)
-    pairs = [(set(spans(right, scheme)), set(spans(guess, scheme))) for right, guess in zip(gold, predicted, strict=True)]
+    pairs = [
+        (set(spans(right, scheme)), set(spans(guess, scheme)))
+        for right, guess in zip(gold, predicted, strict=True)
+    ]
     kinds = tuple(sorted({span.kind for pair in pairs for side in pair for span in side}))
     number = {kind: index for index, kind in enumerate(kinds)}
     by_kind = torch.zeros(len(pairs), len(kinds), 3, dtype=torch.float64)
@@ -57,7 +70,9 @@ def span_statistics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[
     words = [len(labels) for labels in gold]
     tokens = torch.tensor([right, words], dtype=torch.float64).T  # [N, 2]
     exact = (tokens[:, :1] == tokens[:, 1:]).double()
-    return SpanStatistics(torch.cat([by_kind.sum(1), tokens, exact, torch.ones_like(exact)], 1), kinds, by_kind)
+    return SpanStatistics(
+        torch.cat([by_kind.sum(1), tokens, exact, torch.ones_like(exact)], 1), kinds, by_kind
+    )
 
 
 def span_precision(sums: Tensor) -> Tensor:
@@ -137,7 +152,10 @@ class SpanScores:
             f1=float(span_f1(sums)),
             token_accuracy=float(token_accuracy(sums)),
             exact_match=float(exact_match(sums)),
-            kinds={kind: _of_kind(counts) for kind, counts in zip(statistics.kinds, statistics.by_kind.sum(0), strict=True)},
+            kinds={
+                kind: _of_kind(counts)
+                for kind, counts in zip(statistics.kinds, statistics.by_kind.sum(0), strict=True)
+            },
         )
 
 
@@ -153,7 +171,11 @@ def _of_kind(counts: Tensor) -> KindScores:
 
 def _check(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> None:
     if len(gold) != len(predicted):
-        raise ShapeError(f"expected one predicted sentence for each gold one, got {len(predicted)} for {len(gold)}")
+        raise ShapeError(
+            f"expected one predicted sentence for each gold one, got {len(predicted)} for {len(gold)}"
+        )
     for sentence, (right, guess) in enumerate(zip(gold, predicted, strict=True)):
         if len(right) != len(guess):
-            raise ShapeError(f"sentence {sentence}: expected one predicted label for each gold one, got {len(guess)} for {len(right)}")
+            raise ShapeError(
+                f"sentence {sentence}: expected one predicted label for each gold one, got {len(guess)} for {len(right)}"
+            )

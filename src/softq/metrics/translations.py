@@ -38,7 +38,9 @@ _CHUNK = 256  # sentences at a time: a long one among them pads the others
 Words = Sequence[str]
 
 
-def translation_statistics(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> Tensor:
+def translation_statistics(
+    hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]
+) -> Tensor:
     """A row for each of N hypotheses with its references, ``[N, 14]``, float64, columns as in `TRANSLATION_STATISTICS`.
 
     Matches are clipped by the most often that any one reference has an n-gram, and the reference length is the closest one (the
@@ -57,47 +59,79 @@ def translation_statistics(hypotheses: Sequence[Words], references: Sequence[Seq
 
     """
     _check(hypotheses, references)
-    parts = [_chunk(hypotheses[first : first + _CHUNK], references[first : first + _CHUNK]) for first in range(0, len(hypotheses), _CHUNK)]
-    return torch.cat(parts) if parts else torch.zeros(0, len(TRANSLATION_STATISTICS), dtype=torch.float64)
+    parts = [
+        _chunk(hypotheses[first : first + _CHUNK], references[first : first + _CHUNK])
+        for first in range(0, len(hypotheses), _CHUNK)
+    ]
+    return (
+        torch.cat(parts)
+        if parts
+        else torch.zeros(0, len(TRANSLATION_STATISTICS), dtype=torch.float64)
+    )
 
 
 def _chunk(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> Tensor:
     counter = itertools.count(1)
     numbers: defaultdict[str, int] = defaultdict(lambda: next(counter))  # no reference has a word 0
-    refs = Sentences.pack([[[numbers[word] for word in sentence] for sentence in several] for several in references])
-    guesses = Sentences.pack([[[0 if word == UNKNOWN_WORD else numbers[word] for word in words]] for words in hypotheses])
+    refs = Sentences.pack(
+        [[[numbers[word] for word in sentence] for sentence in several] for several in references]
+    )
+    guesses = Sentences.pack(
+        [[[0 if word == UNKNOWN_WORD else numbers[word] for word in words]] for words in hypotheses]
+    )
     together, single = MultiReferenceBLEU(ORDERS), SentenceBLEU(ORDERS)
     counts = together.statistics(*guesses, *refs)
     matches, lengths, closest = (part[:, 0, 0].double() for part in counts)  # [B, 4], [B], [B]
     totals = (lengths[:, None] - torch.arange(ORDERS)).clamp_min(0)
-    rewards = single(*guesses, *refs)[:, 0].masked_fill(~refs.present, 0).sum(1) / refs.present.sum(1)
+    rewards = single(*guesses, *refs)[:, 0].masked_fill(~refs.present, 0).sum(1) / refs.present.sum(
+        1
+    )
     exact = [
         any(list(words) == list(sentence) for sentence in several) and UNKNOWN_WORD not in words
         for words, several in zip(hypotheses, references, strict=True)
     ]
     values = together.from_statistics(counts)[:, 0, 0]
-    columns = lengths, closest, values, rewards, torch.tensor(exact, dtype=torch.float64), torch.ones_like(lengths)
+    columns = (
+        lengths,
+        closest,
+        values,
+        rewards,
+        torch.tensor(exact, dtype=torch.float64),
+        torch.ones_like(lengths),
+    )
     return torch.cat([matches, totals, torch.stack(columns, 1)], 1)
 
 
-def reference_rewards(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> list[list[float]]:
+def reference_rewards(
+    hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]
+) -> list[list[float]]:
     """Sentence BLEU of each hypothesis against each of its references alone.
 
     >>> reference_rewards([["a", "cat", "sits"]], [[["a", "cat", "sits"], ["no", "dog"]]])[0][1]
     0.0
     """
-    pairs = [(words, one) for words, several in zip(hypotheses, references, strict=True) for one in several]
-    rewards = translation_statistics([words for words, _ in pairs], [[one] for _, one in pairs])[:, _AT["reward"]].tolist()
+    pairs = [
+        (words, one)
+        for words, several in zip(hypotheses, references, strict=True)
+        for one in several
+    ]
+    rewards = translation_statistics([words for words, _ in pairs], [[one] for _, one in pairs])[
+        :, _AT["reward"]
+    ].tolist()
     ends = list(itertools.accumulate((len(several) for several in references), initial=0))
     return [rewards[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def _check(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:
     if len(hypotheses) != len(references):
-        raise ShapeError(f"expected references for each hypothesis, got {len(references)} for {len(hypotheses)}")
+        raise ShapeError(
+            f"expected references for each hypothesis, got {len(references)} for {len(hypotheses)}"
+        )
     for number, several in enumerate(references):
         if not several:
-            raise ShapeError(f"expected at least one reference for each hypothesis, got none for number {number}")
+            raise ShapeError(
+                f"expected at least one reference for each hypothesis, got none for number {number}"
+            )
 
 
 # --- metrics --------------------------------------------------------------------------------------------
@@ -177,10 +211,14 @@ def sacre_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
-        raise DependencyError("this score needs sacreBLEU, which is not installed: pip install 'softq[translation]'") from error
+        raise DependencyError(
+            "this score needs sacreBLEU, which is not installed: pip install 'softq[translation]'"
+        ) from error
     _check(hypotheses, references)
     if not hypotheses:
         raise ShapeError("expected at least one hypothesis, got none")
     metric = BLEU()
-    score = metric.corpus_score(list(hypotheses), [list(stream) for stream in itertools.zip_longest(*references)])
+    score = metric.corpus_score(
+        list(hypotheses), [list(stream) for stream in itertools.zip_longest(*references)]
+    )
     return SacreBLEU(score.score, str(metric.get_signature()))

@@ -35,7 +35,13 @@ class TargetMaker:
 
     """
 
-    def __init__(self, objective: Objective, settings: Candidates, vocab: int, frequencies: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        objective: Objective,
+        settings: Candidates,
+        vocab: int,
+        frequencies: Tensor | None = None,
+    ) -> None:
         self.objective, self.settings = objective, settings
         self.reward = _reward(settings)
         self._samplers: list[Callable[[int], Sampler]] = []  # for so many candidates
@@ -46,12 +52,18 @@ class TargetMaker:
         if "ngram" in settings.samplers:
             by_frequency = frequencies if settings.replacements == "frequencies" else None
             self._samplers.append(
-                lru_cache(lambda size: NgramReplacement(vocab, settings.max_n, size, specials=specials, frequencies=by_frequency))
+                lru_cache(
+                    lambda size: NgramReplacement(
+                        vocab, settings.max_n, size, specials=specials, frequencies=by_frequency
+                    )
+                )
             )
         if "recombined" in settings.samplers:
             self._samplers.append(lambda size: Recombination(size, settings.max_n))
         if "hamming" in settings.samplers:
-            drawn = HammingStratified(vocab, self._tau, settings.size, specials=specials, rescale=settings.rescale)
+            drawn = HammingStratified(
+                vocab, self._tau, settings.size, specials=specials, rescale=settings.rescale
+            )
             if settings.reward == "hamming":
                 self._tau = drawn.temperature  # target and proposal are one law
             self._samplers.append(lambda _: drawn)
@@ -60,23 +72,36 @@ class TargetMaker:
         """Whether the caller is to give candidates of this kind: ``model`` are the model's own, ``near`` those of inputs that are alike."""
         return self.objective.name != "ml" and sampler in self.settings.samplers
 
-    def __call__(self, references: Sentences, generator: torch.Generator, *given: distributions.Candidates) -> Target:
+    def __call__(
+        self, references: Sentences, generator: torch.Generator, *given: distributions.Candidates
+    ) -> Target:
         """Weights on candidates for references ``[B, R, M]``, on the CPU; ``given`` are those that it `wants`."""
         if self.objective.name == "ml":
             return ml(distributions.Candidates(*references), references)
         references = self._some(references, generator)
         # a sampler counts references among what it makes; of several, each makes its share beside them
-        size = self.settings.size if self.settings.alone else self.settings.share + references.lengths.shape[1]
-        sets = [*given, *(sampler(size)(references, generator=generator) for sampler in self._samplers)]
+        size = (
+            self.settings.size
+            if self.settings.alone
+            else self.settings.share + references.lengths.shape[1]
+        )
+        sets = [
+            *given,
+            *(sampler(size)(references, generator=generator) for sampler in self._samplers),
+        ]
         if len(sets) != len(self.settings.samplers):
-            raise ValueError(f"expected candidates of all of {self.settings.sampler}, got {len(sets)} sets")
+            raise ValueError(
+                f"expected candidates of all of {self.settings.sampler}, got {len(sets)} sets"
+            )
         cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
         if given or len(sets) > 1:
             cands = cands.with_references(references)
         estimator = self.settings.estimator
         if estimator == "printed":
             # exp(hm/τ), hm minus the distance to the nearest reference: what the paper divides by, whatever τ was drawn with
-            hamming = NegativeHamming()(*cands.sentences, *references).masked_fill(~references.present.unsqueeze(1), -math.inf)
+            hamming = NegativeHamming()(*cands.sentences, *references).masked_fill(
+                ~references.present.unsqueeze(1), -math.inf
+            )
             cands = dataclasses.replace(cands, log_proposal=hamming.amax(2) / self._tau)
             estimator = "importance"
         cands = cands.measure(estimator, self.settings.k or None, generator=generator)
@@ -85,18 +110,27 @@ class TargetMaker:
     def _some(self, references: Sentences, generator: torch.Generator) -> Sentences:
         """All references, or as many of them, chosen at random, as leave half of what a step uses to others."""
         limits = [self.settings.k] if self.settings.k else []
-        limits += [self.settings.size] if self.settings.alone and self.settings.holds_references else []
+        limits += (
+            [self.settings.size] if self.settings.alone and self.settings.holds_references else []
+        )
         return some_references(references, min(limits) // 2 if limits else None, generator)
 
 
-def some_references(references: Sentences, most: int | None, generator: torch.Generator) -> Sentences:
+def some_references(
+    references: Sentences, most: int | None, generator: torch.Generator
+) -> Sentences:
     """At most so many references of each example ``[B, R, M]``, chosen at random; all if None."""
     if most is None or references.lengths.shape[1] <= most:
         return references
-    rank = torch.rand(references.lengths.shape, generator=generator).masked_fill(~references.present, -1.0)
+    rank = torch.rand(references.lengths.shape, generator=generator).masked_fill(
+        ~references.present, -1.0
+    )
     chosen = rank.topk(most, 1).indices.sort(1).values
     lengths = references.lengths.gather(1, chosen)
-    return Sentences(references.tokens.gather(1, chosen.unsqueeze(2).expand(-1, -1, references.tokens.shape[2])), lengths)
+    return Sentences(
+        references.tokens.gather(1, chosen.unsqueeze(2).expand(-1, -1, references.tokens.shape[2])),
+        lengths,
+    )
 
 
 def target_signature(objective: Objective, settings: Candidates) -> str:
@@ -121,4 +155,8 @@ def target_signature(objective: Objective, settings: Candidates) -> str:
 
 
 def _reward(settings: Candidates) -> Reward:
-    return SentenceBLEU(smoothing=settings.smoothing) if settings.reward == "bleu" else named_reward(settings.reward)
+    return (
+        SentenceBLEU(smoothing=settings.smoothing)
+        if settings.reward == "bleu"
+        else named_reward(settings.reward)
+    )

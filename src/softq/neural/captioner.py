@@ -38,9 +38,17 @@ class CaptionerSettings:
 
     def __post_init__(self) -> None:
         """Sizes are sizes."""
-        check_network(embedding=self.embedding, hidden=self.hidden, layers=self.layers, dropout=self.dropout, init=self.init)
+        check_network(
+            embedding=self.embedding,
+            hidden=self.hidden,
+            layers=self.layers,
+            dropout=self.dropout,
+            init=self.init,
+        )
         if self.tie and self.embedding != self.hidden:
-            raise RecipeError(f"tie needs embedding = hidden, got {self.embedding} and {self.hidden}")
+            raise RecipeError(
+                f"tie needs embedding = hidden, got {self.embedding} and {self.hidden}"
+            )
 
     def build(self, features: int, words: int, seed: int = 0) -> ImageCaptioner:
         """A new model for vectors and a vocabulary of these sizes."""
@@ -110,7 +118,9 @@ class Captioner(SavedModel):
         """Captions of images with these features ``[N, D]``; ``options`` are those of `softq.neural.search.Search`."""
         if features.ndim != 2 or features.shape[1] != self.features:
             of = f" of {self.encoder}" if self.encoder else ""
-            raise DataError(f"expected features{of} of {self.features} numbers for each image, got {list(features.shape)}")
+            raise DataError(
+                f"expected features{of} of {self.features} numbers for each image, got {list(features.shape)}"
+            )
         if "generator" not in options:
             options["generator"] = torch.Generator().manual_seed(0)
         search, found = Search(**options), []
@@ -120,14 +130,31 @@ class Captioner(SavedModel):
                 part = torch.from_numpy(np.array(features[first : first + at_a_time], np.float32))
                 numbers = range(first, first + len(part))
                 inputs = on_device((part,), self.model)
-                found += search.say(self.model, inputs, self.vocabulary, self.decoding, self.decoding.max_words, numbers)
+                found += search.say(
+                    self.model,
+                    inputs,
+                    self.vocabulary,
+                    self.decoding,
+                    self.decoding.max_words,
+                    numbers,
+                )
         return found
 
     def notes(self) -> dict[str, Tensor]:
         """Settings and words."""
-        decoding = {field.name: getattr(self.decoding, field.name) for field in dataclasses.fields(CaptionDecoding)}
-        about = {"format": self.format, "model": dataclasses.asdict(self.settings), "features": self.features}
-        return {"about": about_tensor(about | {"decoding": decoding, "encoder": self.encoder}), **self.vocabulary.tensors("words.")}
+        decoding = {
+            field.name: getattr(self.decoding, field.name)
+            for field in dataclasses.fields(CaptionDecoding)
+        }
+        about = {
+            "format": self.format,
+            "model": dataclasses.asdict(self.settings),
+            "features": self.features,
+        }
+        return {
+            "about": about_tensor(about | {"decoding": decoding, "encoder": self.encoder}),
+            **self.vocabulary.tensors("words."),
+        }
 
     @classmethod
     def from_notes(cls, about: dict[str, Any], tensors: Mapping[str, Tensor]) -> Self:
@@ -136,5 +163,7 @@ class Captioner(SavedModel):
         decoding = build(CaptionDecoding, about["decoding"], "decoding")
         vocabulary = vocabulary_from_tensors(tensors, "words.")
         features = check_count("features", about["features"], DataError)
-        model = build_from(tensors, settings.layers, lambda: settings.build(features, len(vocabulary)))
+        model = build_from(
+            tensors, settings.layers, lambda: settings.build(features, len(vocabulary))
+        )
         return cls(model, settings, vocabulary, decoding, str(about["encoder"]))

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from softq.errors import DataError
+from softq.lab.training.torch_learner import generator_for
 from softq.neural.modules.sequence import Inputs
 from softq.sentences import MISSING, Sentences
-from softq.train.torch_learner import generator_for
 
 Array = np.ndarray[Any, Any]
 
@@ -32,7 +32,9 @@ class Ragged:
     def __init__(self, sentences: Sequence[Sequence[int]]) -> None:
         self.lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
-        self.words = np.fromiter((word for sentence in sentences for word in sentence), np.int64, int(self.starts[-1]))
+        self.words = np.fromiter(
+            (word for sentence in sentences for word in sentence), np.int64, int(self.starts[-1])
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -78,7 +80,9 @@ class Vectors:
     def __init__(self, table: Array, rows: Array | None = None) -> None:
         self.table = table
         self.rows = np.arange(len(table)) if rows is None else rows
-        self.lengths = np.zeros(len(self.rows), np.int64)  # all alike, when batches are put together
+        self.lengths = np.zeros(
+            len(self.rows), np.int64
+        )  # all alike, when batches are put together
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -86,7 +90,9 @@ class Vectors:
     def take(self, numbers: Array, *, rounded: bool = False) -> Inputs:
         """These vectors, float32 ``[B, D]``; their width is always the same, ``rounded`` or not."""
         found = self.table[self.rows[numbers]]
-        if found.dtype == np.float16:  # torch turns these into float32 several times as fast as numpy
+        if (
+            found.dtype == np.float16
+        ):  # torch turns these into float32 several times as fast as numpy
             return (torch.from_numpy(found).float(),)
         return (torch.from_numpy(np.asarray(found, np.float32)),)
 
@@ -111,14 +117,22 @@ class Examples:
 
     """
 
-    def __init__(self, inputs: Sequence[Sequence[int]] | Vectors, references: Sequence[Sequence[Sequence[int]]]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Sequence[int]] | Vectors,
+        references: Sequence[Sequence[Sequence[int]]],
+    ) -> None:
         if len(inputs) != len(references):
-            raise DataError(f"expected references for each of {len(inputs)} inputs, got {len(references)}")
+            raise DataError(
+                f"expected references for each of {len(inputs)} inputs, got {len(references)}"
+            )
         self.inputs = inputs if isinstance(inputs, Vectors) else Ragged(inputs)
         self.references = Ragged([sentence for several in references for sentence in several])
         self.counts = np.fromiter(map(len, references), np.int64, len(references))
         if len(references) and not self.counts.all():
-            raise DataError(f"every input needs a reference, input {int(np.argmin(self.counts))} has none")
+            raise DataError(
+                f"every input needs a reference, input {int(np.argmin(self.counts))} has none"
+            )
         self._first = np.concatenate([[0], np.cumsum(self.counts)])
 
     def __len__(self) -> int:
@@ -140,7 +154,10 @@ class Examples:
         present = places < self.counts[chosen][:, None]
         rows = np.where(present, self._first[chosen][:, None] + places, -1)
         tokens, lengths = self.references.padded(rows.reshape(-1))
-        return Sentences(torch.from_numpy(tokens).view(*rows.shape, tokens.shape[1]), torch.from_numpy(lengths).view(rows.shape))
+        return Sentences(
+            torch.from_numpy(tokens).view(*rows.shape, tokens.shape[1]),
+            torch.from_numpy(lengths).view(rows.shape),
+        )
 
     def contents(self) -> Iterator[bytes]:
         """All of it, to be hashed."""

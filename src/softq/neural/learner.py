@@ -17,6 +17,8 @@ import softq.spaces as distributions
 from softq.decode import sample
 from softq.errors import RunError
 from softq.lab.recipe import Objective
+from softq.lab.training import Judgement, NonFiniteLossError, Workers
+from softq.lab.training.torch_learner import below, generator_for
 from softq.neural.candidates import TargetMaker
 from softq.neural.examples import Examples
 from softq.neural.modules.sequence import Inputs, SequenceModel
@@ -27,8 +29,6 @@ from softq.neural.search import on_device
 from softq.neural.steps import Batch, Steps, matrix_precision
 from softq.samplers import CandidateStream
 from softq.sentences import Sentences
-from softq.train import Judgement, NonFiniteLossError, Workers
-from softq.train.torch_learner import below, generator_for
 
 _THREADS = max(2, min(4, (os.cpu_count() or 2) // 2))  # that make candidates, each on one core
 _AHEAD = 8  # batches made before they are needed
@@ -40,7 +40,9 @@ _TOGETHER = 128  # examples or more, of whole batches, whose candidates are made
 class NearCandidates(Protocol):
     """How a task finds candidates for inputs among the references of others that are alike."""
 
-    def __call__(self, numbers: Tensor, size: int, generator: torch.Generator) -> distributions.Candidates:
+    def __call__(
+        self, numbers: Tensor, size: int, generator: torch.Generator
+    ) -> distributions.Candidates:
         """``size`` of them for each of the training examples with these ``numbers [B]``."""
         ...
 
@@ -100,12 +102,22 @@ class SequenceLearner:
         near: NearCandidates | None = None,
         workers: Workers,
     ) -> None:
-        self._model, self._train, self._dev, self._judge, self._workers = model, train, dev, judge, workers
+        self._model, self._train, self._dev, self._judge, self._workers = (
+            model,
+            train,
+            dev,
+            judge,
+            workers,
+        )
         self._training, self._optimizer = training, optimizer
         self._target = TargetMaker(objective, candidates, model.vocab, frequencies)
         self._near = near
-        self._said: Sentences | None = None  # what the model said of every example before this epoch, where it does
-        self._steps = Steps(model, optimizer, workers, precision=training.precision, graphs=training.graphs)
+        self._said: Sentences | None = (
+            None  # what the model said of every example before this epoch, where it does
+        )
+        self._steps = Steps(
+            model, optimizer, workers, precision=training.precision, graphs=training.graphs
+        )
         self.examples = len(train)
         self.steps = math.ceil(len(train) / training.batch_size)
         self._loss = torch.zeros((), dtype=torch.float64)  # sum over the epoch so far
@@ -130,8 +142,12 @@ class SequenceLearner:
             with torch.random.fork_rng(device):  # dropout draws from torch's own generators
                 for step in range(first, last):
                     numbers, batch = next(self._stream)
-                    seed = generator_for(self._training.seed, epoch, step, self._workers.rank).initial_seed()
-                    losses.append(self._steps(self._with_draws(numbers, batch, seed), len(numbers), seed))
+                    seed = generator_for(
+                        self._training.seed, epoch, step, self._workers.rank
+                    ).initial_seed()
+                    losses.append(
+                        self._steps(self._with_draws(numbers, batch, seed), len(numbers), seed)
+                    )
             self._add(epoch, first, torch.stack(losses).double())
         except BaseException:  # Ctrl-C among them: threads must not outlive it
             self._close()
@@ -146,7 +162,10 @@ class SequenceLearner:
         if len(bad):
             step = first + int(bad[0])
             batch = self._batches(epoch)[step]
-            raise NonFiniteLossError(f"the loss of epoch {epoch + 1}, step {step}, or its gradient, is not finite", {"examples": batch})
+            raise NonFiniteLossError(
+                f"the loss of epoch {epoch + 1}, step {step}, or its gradient, is not finite",
+                {"examples": batch},
+            )
         self._loss += losses.sum()
 
     def _batches(self, epoch: int) -> list[Tensor]:
@@ -170,10 +189,17 @@ class SequenceLearner:
         shares, begin = [], 0
         for some in group:
             here = slice(begin, begin := begin + len(some))
-            copies = int(self._train.counts[some.numpy()].max()) if only_references else tokens.shape[1]
+            copies = (
+                int(self._train.counts[some.numpy()].max()) if only_references else tokens.shape[1]
+            )
             width = int(lengths[here].max().clamp(min=0))
             inputs = self._train.take_inputs(some, rounded=self._rounds)
-            batch = Batch(inputs, tokens[here, :copies, :width], lengths[here, :copies], weights[here, :copies])
+            batch = Batch(
+                inputs,
+                tokens[here, :copies, :width],
+                lengths[here, :copies],
+                weights[here, :copies],
+            )
             shares.append(batch.share(self._workers.rank, self._workers.size))
         return shares if self._drawn_in_steps else [self._ready(share) for share in shares]
 
@@ -181,7 +207,11 @@ class SequenceLearner:
         """Candidates of some examples that are neither drawn in a step nor made of references alone."""
         given, size = [], self._target.settings.share
         if self._said is not None:
-            given.append(distributions.Candidates(self._said.tokens[numbers].long(), self._said.lengths[numbers]))
+            given.append(
+                distributions.Candidates(
+                    self._said.tokens[numbers].long(), self._said.lengths[numbers]
+                )
+            )
         if self._near is not None and self._target.wants("near"):
             given.append(self._near(numbers, size, generator))
         return given
@@ -205,32 +235,57 @@ class SequenceLearner:
         if not self._drawn_in_steps:
             return batch
         references = Sentences(batch.tokens, batch.lengths)
-        own = numbers[self._workers.rank :: self._workers.size] if self._workers.rank < len(numbers) else numbers[:1]
+        own = (
+            numbers[self._workers.rank :: self._workers.size]
+            if self._workers.rank < len(numbers)
+            else numbers[:1]
+        )
         drawn = self._say(
-            batch.inputs, int(references.lengths.max()) + _MORE_WORDS, torch.Generator(self._workers.device).manual_seed(seed)
+            batch.inputs,
+            int(references.lengths.max()) + _MORE_WORDS,
+            torch.Generator(self._workers.device).manual_seed(seed),
         )
         self._model.train()
         generator = torch.Generator().manual_seed(seed)
         target = self._target(references, generator, drawn, *self._given(own, generator))
-        weights = target.weights * batch.weights.any(1, keepdim=True)  # an example that counts nothing goes on counting nothing
+        weights = target.weights * batch.weights.any(
+            1, keepdim=True
+        )  # an example that counts nothing goes on counting nothing
         return self._ready(Batch.of(batch.inputs, target)._replace(weights=weights.float()))
 
     @torch.no_grad()
-    def _say(self, inputs: Inputs, longest: int, generator: torch.Generator) -> distributions.Candidates:
+    def _say(
+        self, inputs: Inputs, longest: int, generator: torch.Generator
+    ) -> distributions.Candidates:
         """Draws from the model, on the CPU."""
         self._model.eval()
         memory = self._model.encode(on_device(inputs, self._model))
-        return sample(self._model, memory, size=self._target.settings.share, max_length=longest, generator=generator).to("cpu")
+        return sample(
+            self._model,
+            memory,
+            size=self._target.settings.share,
+            max_length=longest,
+            generator=generator,
+        ).to("cpu")
 
     def _say_all(self, epoch: int) -> None:
         """Draws from the model for every example, to be taken in this epoch."""
-        generator = torch.Generator(self._workers.device).manual_seed(generator_for(self._training.seed, epoch, _SAID).initial_seed())
+        generator = torch.Generator(self._workers.device).manual_seed(
+            generator_for(self._training.seed, epoch, _SAID).initial_seed()
+        )
         longest = int(self._train.references.lengths.max(initial=0)) + _MORE_WORDS
-        groups = torch.split(torch.arange(len(self._train)), max(1, _SAID_TOGETHER // self._target.settings.share))
+        groups = torch.split(
+            torch.arange(len(self._train)), max(1, _SAID_TOGETHER // self._target.settings.share)
+        )
         with matrix_precision(self._training.precision):
-            parts = [self._say(self._train.take_inputs(numbers), longest, generator).sentences for numbers in groups]
+            parts = [
+                self._say(self._train.take_inputs(numbers), longest, generator).sentences
+                for numbers in groups
+            ]
         width = max(part.tokens.shape[2] for part in parts)
-        tokens = torch.cat([pad(part.tokens, (0, width - part.tokens.shape[2])).int() for part in parts])
+        tokens = torch.cat(
+            [pad(part.tokens, (0, width - part.tokens.shape[2])).int() for part in parts]
+        )
         self._said = Sentences(tokens, torch.cat([part.lengths for part in parts]))
 
     def _close(self) -> None:
@@ -247,9 +302,13 @@ class SequenceLearner:
         self._epochs += 1
         self._said = None  # the next epoch begins with others
         if self._optimizer.schedule == "linear":
-            self._steps.learning_rate = self._optimizer.learning_rate * max(0.0, 1 - float(self._epochs) / self._training.epochs)
+            self._steps.learning_rate = self._optimizer.learning_rate * max(
+                0.0, 1 - float(self._epochs) / self._training.epochs
+            )
         elif reached > float(self._lowest):
-            self._steps.learning_rate = max(rate * self._optimizer.decay, min(rate, self._optimizer.min_learning_rate))
+            self._steps.learning_rate = max(
+                rate * self._optimizer.decay, min(rate, self._optimizer.min_learning_rate)
+            )
         self._lowest = torch.minimum(self._lowest, torch.tensor(reached, dtype=torch.float64))
         return {"loss": [loss], "dev_perplexity": [reached], "learning_rate": [rate]}
 
@@ -263,7 +322,9 @@ class SequenceLearner:
     def keep_best(self, improved: Sequence[bool]) -> None:
         """Remember the parameters."""
         if improved[0]:
-            self._best = {name: value.detach().clone() for name, value in self._model.named_parameters()}
+            self._best = {
+                name: value.detach().clone() for name, value in self._model.named_parameters()
+            }
 
     @torch.no_grad()
     def judge(self) -> Judgement:
@@ -272,13 +333,28 @@ class SequenceLearner:
         self._model.eval()
         with matrix_precision(self._training.precision):
             found = self._judge.judge(self._model)
-            return found._replace(measures=[{**found.measures[0], "dev_perplexity": perplexity(self._model, self._dev)}])
+            return found._replace(
+                measures=[
+                    {**found.measures[0], "dev_perplexity": perplexity(self._model, self._dev)}
+                ]
+            )
 
     def state(self) -> dict[str, Tensor]:
         """Parameters, the optimizer's tensors, the rate, the loss so far and the lowest perplexity."""
-        parameters = {f"model.{name}": value.detach() for name, value in self._model.named_parameters()}
-        counters = {"loss": self._loss, "lowest_perplexity": self._lowest, "epochs": self._epochs, "fingerprint": self._fingerprint()}
-        said = {} if self._said is None else {"said_tokens": self._said.tokens, "said_lengths": self._said.lengths}
+        parameters = {
+            f"model.{name}": value.detach() for name, value in self._model.named_parameters()
+        }
+        counters = {
+            "loss": self._loss,
+            "lowest_perplexity": self._lowest,
+            "epochs": self._epochs,
+            "fingerprint": self._fingerprint(),
+        }
+        said = (
+            {}
+            if self._said is None
+            else {"said_tokens": self._said.tokens, "said_lengths": self._said.lengths}
+        )
         return parameters | self._steps.state() | counters | said
 
     def _fingerprint(self) -> Tensor:
@@ -302,17 +378,23 @@ class SequenceLearner:
             )
         load_parameters(self._model, below("model.", state))
         self._steps.load_state(state)
-        self._loss, self._lowest, self._epochs = (state[name].clone() for name in ("loss", "lowest_perplexity", "epochs"))
+        self._loss, self._lowest, self._epochs = (
+            state[name].clone() for name in ("loss", "lowest_perplexity", "epochs")
+        )
         if "said_tokens" in state:
             self._said = Sentences(state["said_tokens"], state["said_lengths"])
 
     def best(self) -> dict[str, Tensor]:
         """The best model's parameters, and what its file holds beside them."""
-        return {f"model.{name}": value for name, value in self._best.items()} | self._judge.notes(self._model)
+        return {f"model.{name}": value for name, value in self._best.items()} | self._judge.notes(
+            self._model
+        )
 
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Take these for the best ones."""
-        self._best = {name: value.to(self._workers.device) for name, value in below("model.", best).items()}
+        self._best = {
+            name: value.to(self._workers.device) for name, value in below("model.", best).items()
+        }
 
 
 class _Stream(Iterator[tuple[Tensor, Batch]]):
@@ -324,15 +406,23 @@ class _Stream(Iterator[tuple[Tensor, Batch]]):
         size = -(-_TOGETHER // batch_size)  # batches of a group
         batches = learner._batches(epoch)
         groups = [batches[begin : begin + size] for begin in range(0, len(batches), size)]
-        first, self._behind = divmod(step, size)  # of the first group, as many have been taken before
+        first, self._behind = divmod(
+            step, size
+        )  # of the first group, as many have been taken before
 
-        def prepare(job: tuple[int, list[Tensor]], _: torch.Generator) -> list[tuple[Tensor, Batch]]:
+        def prepare(
+            job: tuple[int, list[Tensor]], _: torch.Generator
+        ) -> list[tuple[Tensor, Batch]]:
             place, group = job
-            made = learner._prepare(group, generator_for(seed, epoch, place, _CANDIDATES).initial_seed())
+            made = learner._prepare(
+                group, generator_for(seed, epoch, place, _CANDIDATES).initial_seed()
+            )
             return list(zip(group, made, strict=True))
 
         jobs = list(enumerate(groups))[first:]
-        self._stream = CandidateStream(jobs, prepare, seed=0, workers=_THREADS, ahead=max(_THREADS, _AHEAD // size))
+        self._stream = CandidateStream(
+            jobs, prepare, seed=0, workers=_THREADS, ahead=max(_THREADS, _AHEAD // size)
+        )
         self._made: deque[tuple[Tensor, Batch]] = deque()
 
     def __next__(self) -> tuple[Tensor, Batch]:
@@ -348,4 +438,7 @@ class _Stream(Iterator[tuple[Tensor, Batch]]):
         self._stream.close()
 
 
-_CANDIDATES, _SAID = 1 << 20, 1 << 21  # places of their own among the seeds of a step and of an epoch, beside those of processes
+_CANDIDATES, _SAID = (
+    1 << 20,
+    1 << 21,
+)  # places of their own among the seeds of a step and of an epoch, beside those of processes

@@ -65,7 +65,9 @@ def _directions(vectors: Tensor) -> Tensor:
                 f"the features of row {row + 1} of {len(vectors)} are too large, up to {largest:g}: their length is infinite in "
                 f"{str(vectors.dtype).removeprefix('torch.')}; divide the features of all images by one number"
             )
-        raise DataError(f"vectors must be finite to have neighbours, vector {row} has length {float(norms[row]):g}")
+        raise DataError(
+            f"vectors must be finite to have neighbours, vector {row} has length {float(norms[row]):g}"
+        )
     return vectors / norms.clamp(min=_NOTHING)
 
 
@@ -90,18 +92,26 @@ class NearReferences:
 
     def __init__(self, examples: Examples, neighbours: Tensor) -> None:
         if neighbours.dim() != 2 or neighbours.dtype != torch.int64:
-            raise ShapeError(f"neighbours must be an int64 tensor [N, K], got {neighbours.dtype} {list(neighbours.shape)}")
+            raise ShapeError(
+                f"neighbours must be an int64 tensor [N, K], got {neighbours.dtype} {list(neighbours.shape)}"
+            )
         bad = (neighbours < -1) | (neighbours >= len(examples))
         if bool(bad.any()):
             row, column = bad.nonzero()[0].tolist()
             got = int(neighbours[row, column])
-            raise DataError(f"neighbours must be numbers of examples, 0..{len(examples) - 1}, or -1, got {got} for input {row}")
+            raise DataError(
+                f"neighbours must be numbers of examples, 0..{len(examples) - 1}, or -1, got {got} for input {row}"
+            )
         self._references = examples.references
         self._neighbours = neighbours.cpu().numpy()
-        self._counts = np.append(examples.counts, 0)  # the last one, which -1 finds, has no references
+        self._counts = np.append(
+            examples.counts, 0
+        )  # the last one, which -1 finds, has no references
         self._first = np.cumsum(self._counts) - self._counts
 
-    def __call__(self, numbers: Tensor, size: int, generator: torch.Generator | None = None) -> Candidates:
+    def __call__(
+        self, numbers: Tensor, size: int, generator: torch.Generator | None = None
+    ) -> Candidates:
         """Candidates ``[B, size, L]`` of inputs ``numbers [B]``, drawn without replacement; missing where there are fewer references."""
         check_count("size", size, SamplerError)
         near = self._neighbours[numbers.numpy()]  # [B, K]
@@ -109,8 +119,17 @@ class NearReferences:
         places = np.arange(int(counts.max(initial=0)))
         there = torch.from_numpy(places < counts[..., None]).flatten(1)  # [B, K · R]
         rows = torch.from_numpy(self._first[near][..., None] + places).flatten(1)
-        rank = torch.rand(there.shape, dtype=torch.float64, generator=generator).masked_fill(~there, -1.0)
-        rank, chosen = rank.topk(min(size, there.shape[1]), 1)  # the highest of random numbers are a draw without replacement
-        drawn = pad(rows.gather(1, chosen).masked_fill(rank < 0, -1), (0, size - rank.shape[1]), value=-1)
+        rank = torch.rand(there.shape, dtype=torch.float64, generator=generator).masked_fill(
+            ~there, -1.0
+        )
+        rank, chosen = rank.topk(
+            min(size, there.shape[1]), 1
+        )  # the highest of random numbers are a draw without replacement
+        drawn = pad(
+            rows.gather(1, chosen).masked_fill(rank < 0, -1), (0, size - rank.shape[1]), value=-1
+        )
         tokens, lengths = self._references.padded(drawn.numpy().reshape(-1))
-        return Candidates(torch.from_numpy(tokens).view(*drawn.shape, tokens.shape[1]), torch.from_numpy(lengths).view(drawn.shape))
+        return Candidates(
+            torch.from_numpy(tokens).view(*drawn.shape, tokens.shape[1]),
+            torch.from_numpy(lengths).view(drawn.shape),
+        )

@@ -20,9 +20,14 @@ def perplexity(model: SequenceModel, examples: Examples) -> float:
     """The exponential of minus the mean log-probability of a word of the references, ends of sentences included."""
     total = 0.0
     order = torch.from_numpy(examples.inputs.lengths).argsort(stable=True)
-    width = (int(examples.references.lengths.max(initial=0)) + 1) * int(examples.counts.max(initial=1))
+    width = (int(examples.references.lengths.max(initial=0)) + 1) * int(
+        examples.counts.max(initial=1)
+    )
     with evaluating(model):
         for numbers in torch.split(order, max(1, _WORDS // width)):
-            inputs, references = on_device(examples.take_inputs(numbers), model), on_device(examples.take_references(numbers), model)
+            inputs, references = (
+                on_device(examples.take_inputs(numbers), model),
+                on_device(examples.take_references(numbers), model),
+            )
             total += float(model.log_prob(inputs, Sentences(*references)).double().sum())
     return math.exp(min(-total / examples.words, _MOST))

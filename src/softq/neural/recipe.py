@@ -28,8 +28,12 @@ class Candidates:
         "references of inputs that are alike; recombined: replace an n-gram of a reference by one of another reference of the input; or "
         "several joined by +, such as model+recombined, which share size equally",
     )
-    reward: RewardName = key("bleu", "bleu: of the sentence; hamming: minus the number of words that differ")
-    smoothing: Smoothing = key("nltk3", "of the sentence's BLEU: nltk3 (the paper), mteval, sacrebleu, none")
+    reward: RewardName = key(
+        "bleu", "bleu: of the sentence; hamming: minus the number of words that differ"
+    )
+    smoothing: Smoothing = key(
+        "nltk3", "of the sentence's BLEU: nltk3 (the paper), mteval, sacrebleu, none"
+    )
     size: int = key(
         10,
         "candidates of an example, references included, of which a step takes half as many at most; with hamming, model, near or several "
@@ -37,38 +41,56 @@ class Candidates:
     )
     k: int = key(0, "of these, how many a step uses; 0: all")
     max_n: int = key(4, "longest n-gram to replace")
-    refresh: Refresh = key("step", "when the model says its candidates anew, with sampler = model: in every step, or before every epoch")
-    neighbours: int = key(10, "how many inputs that are most alike lend their references, with sampler = near")
+    refresh: Refresh = key(
+        "step",
+        "when the model says its candidates anew, with sampler = model: in every step, or before every epoch",
+    )
+    neighbours: int = key(
+        10, "how many inputs that are most alike lend their references, with sampler = near"
+    )
     estimator: EstimatorName = key(
         "set",
         "set: softmax over the candidates; paper: the same, k of them, not renormalised; importance: divided by the probability of being "
         "drawn; printed: by exp(-distance/tau), as the paper prints it (hamming)",
     )
     rescale: bool = key(True, "draw hamming at tau / (1 + log(words - 1)), the paper's footnote")
-    replacements: Replacements = key("uniform", "which words are written by ngram: all alike, or by their frequency in the training text")
+    replacements: Replacements = key(
+        "uniform",
+        "which words are written by ngram: all alike, or by their frequency in the training text",
+    )
 
     def __post_init__(self) -> None:
         """What goes together."""
         unknown = [name for name in self.samplers if name not in get_args(SamplerName)]
         if unknown or len(set(self.samplers)) < len(self.samplers):
-            raise RecipeError(f"sampler must be one of {', '.join(get_args(SamplerName))}, or several joined by +, got {self.sampler!r}")
+            raise RecipeError(
+                f"sampler must be one of {', '.join(get_args(SamplerName))}, or several joined by +, got {self.sampler!r}"
+            )
         if len(self.samplers) > 1 and "hamming" in self.samplers:
             raise RecipeError(
                 f"sampler = hamming draws candidates by a law of its own: it cannot be joined with others, got {self.sampler!r}"
             )
-        at_least("size", self.size, 2 if self.alone and self.holds_references else len(self.samplers))
+        at_least(
+            "size", self.size, 2 if self.alone and self.holds_references else len(self.samplers)
+        )
         at_least("k", self.k, 0)
         at_least("max_n", self.max_n, 1)
         at_least("neighbours", self.neighbours, 1)
         if self.k == 1:
-            raise RecipeError("k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for all candidates")
+            raise RecipeError(
+                "k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for all candidates"
+            )
         made = self.share * len(self.samplers)
         if self.k > made:
             raise RecipeError(f"k must not exceed size, got k = {self.k} of {made}")
         if self.estimator == "paper" and not self.k:
-            raise RecipeError("estimator = paper needs k, how many candidates a step uses (the paper: 10 of size = 100)")
+            raise RecipeError(
+                "estimator = paper needs k, how many candidates a step uses (the paper: 10 of size = 100)"
+            )
         if self.estimator in ("importance", "printed") and self.k:
-            raise RecipeError(f"estimator = {self.estimator} uses every draw: leave out k, and lower size instead")
+            raise RecipeError(
+                f"estimator = {self.estimator} uses every draw: leave out k, and lower size instead"
+            )
         if self.estimator == "importance" and self.sampler not in ("ngram", "hamming", "model"):
             raise RecipeError(
                 "estimator = importance needs the probability of a draw, which ngram, hamming and model alone have: choose one of them, or "
@@ -79,17 +101,25 @@ class Candidates:
                 "estimator = importance needs the probability of a draw, which is not kept for an epoch: choose refresh = step"
             )
         if self.refresh == "epoch" and "model" not in self.samplers:
-            raise RecipeError(f"refresh = epoch is for what the model says, sampler = model, got sampler = {self.sampler}")
+            raise RecipeError(
+                f"refresh = epoch is for what the model says, sampler = model, got sampler = {self.sampler}"
+            )
         if self.estimator == "printed" and (self.sampler, self.reward) != ("hamming", "bleu"):
-            raise RecipeError("estimator = printed is the paper's formula for sampler = hamming with reward = bleu")
+            raise RecipeError(
+                "estimator = printed is the paper's formula for sampler = hamming with reward = bleu"
+            )
         if self.reward == "hamming" and self.sampler != "hamming":
-            raise RecipeError("reward = hamming is between sentences of one length: draw them with sampler = hamming")
+            raise RecipeError(
+                "reward = hamming is between sentences of one length: draw them with sampler = hamming"
+            )
         if self.reward == "hamming" and self.estimator != "importance":
             raise RecipeError(
                 "reward = hamming is drawn from itself: choose estimator = importance, which gives every draw the same weight"
             )
         if self.sampler == "hamming" and self.estimator == "paper":
-            raise RecipeError("estimator = paper chooses among candidates that hold the references; sampler = hamming only draws")
+            raise RecipeError(
+                "estimator = paper chooses among candidates that hold the references; sampler = hamming only draws"
+            )
 
     @property
     def samplers(self) -> tuple[str, ...]:
@@ -117,8 +147,14 @@ class Optimizer:
     """Adam, with a rate that falls."""
 
     learning_rate: float = key(1e-3, "of Adam")
-    schedule: Schedule = key("plateau", "plateau: the rate falls by decay when the development perplexity rises; linear: evenly to 0")
-    decay: float = key(0.5, "what the rate is multiplied by after an epoch without the lowest development perplexity so far; 1: never")
+    schedule: Schedule = key(
+        "plateau",
+        "plateau: the rate falls by decay when the development perplexity rises; linear: evenly to 0",
+    )
+    decay: float = key(
+        0.5,
+        "what the rate is multiplied by after an epoch without the lowest development perplexity so far; 1: never",
+    )
     min_learning_rate: float = key(1e-5, "the rate does not fall below this")
     clip: float = key(5.0, "gradients are scaled down to this norm; 0: never")
     label_smoothing: float = key(0.0, "share of each word's target that is spread over all words")
@@ -139,14 +175,22 @@ class SequenceTraining(Training):
     """How long and where."""
 
     epochs: int = key(20, "passes over the training data, at most")
-    patience: int = key(5, "epochs without a better development score before training stops; 0: never stops early")
+    patience: int = key(
+        5, "epochs without a better development score before training stops; 0: never stops early"
+    )
     batch_size: int = key(64, "inputs of one step, over all processes, with all their candidates")
-    start: str = key("", "a run folder or model file whose model to go on from, such as one trained by ml; empty: from scratch")
+    start: str = key(
+        "",
+        "a run folder or model file whose model to go on from, such as one trained by ml; empty: from scratch",
+    )
     precision: Precision = key(
-        "bf16", "of matrix products on a GPU: float32; tf32, coarser and faster; bf16: tf32, and bfloat16 factors in the output layer"
+        "bf16",
+        "of matrix products on a GPU: float32; tf32, coarser and faster; bf16: tf32, and bfloat16 factors in the output layer",
     )
     graphs: bool = key(
-        True, "on a GPU, record a step once per shape and replay it, instead of launching it kernel by kernel", identity=False
+        True,
+        "on a GPU, record a step once per shape and replay it, instead of launching it kernel by kernel",
+        identity=False,
     )
 
 
@@ -162,9 +206,13 @@ def check_network(*, dropout: float, init: float, **sizes: int) -> None:
 def check_objective(objective: Objective, candidates: Candidates, *, merge: bool) -> None:
     """Refuse objectives that models of sentences have not; without ``merge`` each reference is an example of its own."""
     if objective.temperature_scaled:
-        raise RecipeError("temperature_scaled divides scores by tau, and a model of sentences has none; leave it out")
+        raise RecipeError(
+            "temperature_scaled divides scores by tau, and a model of sentences has none; leave it out"
+        )
     if objective.name == "sqdml" and not merge:
-        raise RecipeError("sqdml is of examples with several references, and merge = false makes one of each: leave it out, or choose raml")
+        raise RecipeError(
+            "sqdml is of examples with several references, and merge = false makes one of each: leave it out, or choose raml"
+        )
     if "recombined" in candidates.samplers and not merge:
         raise RecipeError(
             "sampler = recombined takes n-grams of other references, and merge = false leaves an example with one: leave it out"

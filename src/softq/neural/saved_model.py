@@ -49,19 +49,27 @@ class SavedModel(ABC):
 
     def tensors(self) -> dict[str, Tensor]:
         """All of it as tensors."""
-        return {f"{_PARAMETERS}{name}": value.detach().cpu() for name, value in self.model.named_parameters()} | self.notes()
+        return {
+            f"{_PARAMETERS}{name}": value.detach().cpu()
+            for name, value in self.model.named_parameters()
+        } | self.notes()
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
         """The model of `tensors`; what is none is a `DataError`."""
         about = notes_in(tensors, "about", cls.kind)
         check_format(about, cls.format)
-        with refusing(f"expected the settings and words of a {cls.kind}, got what does not fit together"):
+        with refusing(
+            f"expected the settings and words of a {cls.kind}, got what does not fit together"
+        ):
             return cls.from_notes(about, tensors)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to one safetensors file, whole or not at all."""
-        write_atomically(Path(path), to_safetensors({name: value.contiguous() for name, value in self.tensors().items()}))
+        write_atomically(
+            Path(path),
+            to_safetensors({name: value.contiguous() for name, value in self.tensors().items()}),
+        )
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -84,7 +92,11 @@ def build_from(tensors: Mapping[str, Tensor], layers: int, build: Callable[[], M
 
     So their names and shapes are compared before anything of the size that the settings ask for is made.
     """
-    parameters = {name.removeprefix(_PARAMETERS): value for name, value in tensors.items() if name.startswith(_PARAMETERS)}
+    parameters = {
+        name.removeprefix(_PARAMETERS): value
+        for name, value in tensors.items()
+        if name.startswith(_PARAMETERS)
+    }
     if layers > len(parameters):
         raise DataError(f"expected parameters of {layers} layers, got {len(parameters)} parameters")
     with torch.device("meta"):  # shapes, and nothing in them
@@ -102,15 +114,23 @@ def load_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
             known[name].copy_(value)
 
 
-def _check_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, nn.Parameter]:
+def _check_parameters(
+    model: nn.Module, parameters: Mapping[str, Tensor]
+) -> dict[str, nn.Parameter]:
     """The model's own parameters by all their names."""
-    known = dict(model.named_parameters(remove_duplicate=False))  # a weight that is tied has two names, and files hold one or both
+    known = dict(
+        model.named_parameters(remove_duplicate=False)
+    )  # a weight that is tied has two names, and files hold one or both
     missing = sorted(dict(model.named_parameters()).keys() - parameters.keys())
     unknown = sorted(parameters.keys() - known.keys())
     if missing or unknown:
-        raise DataError(f"expected {f'a parameter {missing[0]}' if missing else f'no parameter {unknown[0]}'}: the model is another one")
+        raise DataError(
+            f"expected {f'a parameter {missing[0]}' if missing else f'no parameter {unknown[0]}'}: the model is another one"
+        )
     for name, value in parameters.items():
         if known[name].shape != value.shape or known[name].dtype != value.dtype:
             got = f"{value.dtype} {list(value.shape)}"
-            raise DataError(f"expected the parameter {name} as {known[name].dtype} {list(known[name].shape)}, got {got}")
+            raise DataError(
+                f"expected the parameter {name} as {known[name].dtype} {list(known[name].shape)}, got {got}"
+            )
     return known

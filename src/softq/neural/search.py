@@ -20,7 +20,10 @@ from softq.rewards import Reward, SentenceBLEU
 SearchName = Literal["beam", "greedy", "sample", "mbr"]
 """The best of a beam; the best word after each; a draw; the draw that is best on average if any of them might be right."""
 
-_WIDEST_BEAM, _LARGEST_PENALTY = 1000, 10.0  # of a model's own settings, which come with a file; `Search` may ask for more
+_WIDEST_BEAM, _LARGEST_PENALTY = (
+    1000,
+    10.0,
+)  # of a model's own settings, which come with a file; `Search` may ask for more
 _BATCH, _BATCH_ON_GPU = 64, 512  # inputs at a time, unless told
 _DRAWS = 32  # of which minimum Bayes risk chooses, unless told
 
@@ -86,7 +89,9 @@ class Search:
 
     def __post_init__(self) -> None:
         if self.method not in get_args(SearchName):
-            raise ModelError(f"method must be one of {', '.join(get_args(SearchName))}, got {self.method!r}")
+            raise ModelError(
+                f"method must be one of {', '.join(get_args(SearchName))}, got {self.method!r}"
+            )
 
     def at_a_time(self, model: SequenceModel) -> int:
         """Inputs of a batch."""
@@ -105,9 +110,19 @@ class Search:
         if self.method in ("beam", "greedy"):
             penalty = usual.length_penalty if self.length_penalty is None else self.length_penalty
             how: Literal["beam", "greedy"] = "beam" if self.method == "beam" else "greedy"
-            found = model.generate(inputs, method=how, size=self.beam or usual.beam, max_length=max_length, length_penalty=penalty)
+            found = model.generate(
+                inputs,
+                method=how,
+                size=self.beam or usual.beam,
+                max_length=max_length,
+                length_penalty=penalty,
+            )
         else:
-            own = [self.generator[number] for number in numbers] if isinstance(self.generator, Sequence) else self.generator
+            own = (
+                [self.generator[number] for number in numbers]
+                if isinstance(self.generator, Sequence)
+                else self.generator
+            )
             found = model.generate(
                 inputs,
                 method="sample",
@@ -122,10 +137,14 @@ class Search:
             best = mbr(found, self.reward or SentenceBLEU())
             chosen, expected = best.index.tolist(), best.expected_reward.tolist()
         best_of_each = found.select(torch.tensor(chosen, device=found.tokens.device).unsqueeze(1))
-        log_probs = best_of_each.log_model.squeeze(1).tolist() if best_of_each.log_model is not None else []
+        log_probs = (
+            best_of_each.log_model.squeeze(1).tolist() if best_of_each.log_model is not None else []
+        )
         return [
             Said(vocabulary.decode(words), tuple(vocabulary.words(words)), log_prob, gain)
-            for (words,), log_prob, gain in zip(best_of_each.sentences.unpack(), log_probs, expected, strict=True)
+            for (words,), log_prob, gain in zip(
+                best_of_each.sentences.unpack(), log_probs, expected, strict=True
+            )
         ]
 
 

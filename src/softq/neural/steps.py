@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from softq.lab.training.torch_learner import load_optimizer, optimizer_state
+from softq.lab.training.workers import Workers
 from softq.neural.examples import round_width
 from softq.neural.modules.sequence import Inputs, SequenceModel
 from softq.neural.recipe import Optimizer, Precision
 from softq.sentences import Sentences
 from softq.targets import Target
-from softq.train.torch_learner import load_optimizer, optimizer_state
-from softq.train.workers import Workers
 
 
 class Batch(NamedTuple):
@@ -66,12 +66,21 @@ class Batch(NamedTuple):
         >>> [list(part.shape) for part in batch.rounded(4).tensors]
         [[4, 3], [4, 3, 6], [4, 3], [4, 3]]
         """
-        more, wider = inputs - len(self.tokens), round_width(self.tokens.shape[2]) - self.tokens.shape[2]
-        batch = self._replace(tokens=pad(self.tokens, (0, wider, 0, 0, 0, more))) if wider or more else self
+        more, wider = (
+            inputs - len(self.tokens),
+            round_width(self.tokens.shape[2]) - self.tokens.shape[2],
+        )
+        batch = (
+            self._replace(tokens=pad(self.tokens, (0, wider, 0, 0, 0, more)))
+            if wider or more
+            else self
+        )
         if not more:  # nearly always, and inputs may be large
             return batch
         return Batch(
-            tuple(torch.cat([part, part[:1].expand(more, *part.shape[1:])]) for part in self.inputs),
+            tuple(
+                torch.cat([part, part[:1].expand(more, *part.shape[1:])]) for part in self.inputs
+            ),
             batch.tokens,
             pad(self.lengths, (0, 0, 0, more)),
             pad(self.weights, (0, 0, 0, more)),
@@ -95,7 +104,9 @@ class CandidateLoss(nn.Module):
 
     def forward(self, inputs: Inputs, tokens: Tensor, lengths: Tensor, weights: Tensor) -> Tensor:
         """Losses of a `Batch`."""
-        log_probs = self.model.log_prob(inputs, Sentences(tokens, lengths), smoothing=self.smoothing)
+        log_probs = self.model.log_prob(
+            inputs, Sentences(tokens, lengths), smoothing=self.smoothing
+        )
         return -(weights.to(log_probs.dtype) * log_probs).sum(1)
 
 
@@ -116,7 +127,13 @@ class Steps:
     """
 
     def __init__(
-        self, model: SequenceModel, optimizer: Optimizer, workers: Workers, *, precision: Precision = "float32", graphs: bool = True
+        self,
+        model: SequenceModel,
+        optimizer: Optimizer,
+        workers: Workers,
+        *,
+        precision: Precision = "float32",
+        graphs: bool = True,
     ) -> None:
         device = workers.device
         self._workers, self._precision, self._clip = workers, precision, optimizer.clip
@@ -124,13 +141,17 @@ class Steps:
         loss = CandidateLoss(model.to(device), optimizer.label_smoothing)
         self._rate = torch.tensor(optimizer.learning_rate, device=device)
         on_gpu = device.type == "cuda"
-        self.optimizer = torch.optim.Adam(loss.parameters(), lr=self._rate, fused=True, capturable=on_gpu)
+        self.optimizer = torch.optim.Adam(
+            loss.parameters(), lr=self._rate, fused=True, capturable=on_gpu
+        )
         self._parameters = list(loss.parameters())
         self._loss, _ = workers.prepare(loss, self.optimizer)
         self._share = torch.zeros((), device=device)  # what each loss counts in the mean
         self._stopped = torch.zeros((), device=device)  # 1 after something that is not finite
         self.graphs = on_gpu and graphs and workers.size == 1
-        self._recorded: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Tensor, Batch]] = {}
+        self._recorded: dict[
+            tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Tensor, Batch]
+        ] = {}
         self._update_recorded: torch.cuda.CUDAGraph | None = None
         self._pool = torch.cuda.graph_pool_handle() if self.graphs else None
         for parameter in self._parameters:
@@ -187,7 +208,9 @@ class Steps:
 
     def _update(self) -> None:
         """Adam, on gradients scaled down to the norm that they may have."""
-        norm = nn.utils.get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
+        norm = nn.utils.get_total_norm(
+            [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        )
         self._note_finite(norm)
         # what mixed precision hands to a fused Adam: gradients are divided by the one, and nothing is done if the other is 1
         adam: Any = self.optimizer

@@ -31,23 +31,39 @@ _MORE_WORDS = 10  # that a translation may have beyond max_ratio times those of 
 class ModelSettings:
     """What the model is."""
 
-    kind: Literal["lstm", "transformer"] = key("lstm", "lstm: the paper's, with attention and input feeding; or a transformer")
+    kind: Literal["lstm", "transformer"] = key(
+        "lstm", "lstm: the paper's, with attention and input feeding; or a transformer"
+    )
     embedding: int = key(256, "size of word vectors of an lstm")
-    hidden: int = key(256, "size of states, and of all vectors of a transformer, whose feed-forward layers are four times as wide")
+    hidden: int = key(
+        256,
+        "size of states, and of all vectors of a transformer, whose feed-forward layers are four times as wide",
+    )
     layers: int = key(1, "of encoder and decoder")
     heads: int = key(4, "of a transformer's attention")
     dropout: float = key(0.2, "share of what is dropped in training")
-    tie: bool = key(False, "one weight for the embeddings of the target's words and for the output layer")
+    tie: bool = key(
+        False, "one weight for the embeddings of the target's words and for the output layer"
+    )
     init: float = key(0.1, "parameters of an lstm begin uniform in ± this")
 
     def __post_init__(self) -> None:
         """Sizes are sizes."""
-        sizes = {"embedding": self.embedding, "hidden": self.hidden, "layers": self.layers, "heads": self.heads}
+        sizes = {
+            "embedding": self.embedding,
+            "hidden": self.hidden,
+            "layers": self.layers,
+            "heads": self.heads,
+        }
         check_network(**sizes, dropout=self.dropout, init=self.init)
         if self.kind == "lstm" and self.tie and self.embedding != self.hidden:
-            raise RecipeError(f"tie needs embedding = hidden, got {self.embedding} and {self.hidden}")
+            raise RecipeError(
+                f"tie needs embedding = hidden, got {self.embedding} and {self.hidden}"
+            )
         if self.kind == "transformer" and (self.hidden % self.heads or self.hidden % 2):
-            raise RecipeError(f"hidden must be even and a multiple of heads, got {self.hidden} and {self.heads}")
+            raise RecipeError(
+                f"hidden must be even and a multiple of heads, got {self.hidden} and {self.heads}"
+            )
 
     def build(self, source_words: int, target_words: int, seed: int = 0) -> SequenceModel:
         """A new model for vocabularies of these sizes."""
@@ -92,7 +108,9 @@ class ModelSettings:
 class Decoding(BeamSettings):
     """How translations are found, if nobody says otherwise."""
 
-    max_ratio: float = key(2.0, "a translation has at most this many times the words of its source, and ten")
+    max_ratio: float = key(
+        2.0, "a translation has at most this many times the words of its source, and ten"
+    )
 
     def __post_init__(self) -> None:
         """Beams hold something."""
@@ -135,34 +153,61 @@ class Translator(SavedModel):
             options["generator"] = torch.Generator().manual_seed(0)
         waiting = iter(texts)
         while window := list(islice(waiting, _WINDOW)):
-            yield from self.translate_numbers([self.source.encode(text) for text in window], **options)
+            yield from self.translate_numbers(
+                [self.source.encode(text) for text in window], **options
+            )
 
     def translate_numbers(self, sources: Sequence[Sequence[int]], **options: Any) -> list[Said]:
         """Translations of sentences that have their numbers already; ``options`` are those of `softq.neural.search.Search`."""
         search = Search(**options)
         found = [_EMPTY] * len(sources)
-        order = sorted((number for number, words in enumerate(sources) if len(words)), key=lambda number: len(sources[number]))
+        order = sorted(
+            (number for number, words in enumerate(sources) if len(words)),
+            key=lambda number: len(sources[number]),
+        )
         at_a_time = search.at_a_time(self.model)
         with evaluating(self.model):
             for first in range(0, len(order), at_a_time):
                 batch = order[first : first + at_a_time]
-                source = Sentences(*on_device(Sentences.pack([list(sources[number]) for number in batch]), self.model))
+                source = Sentences(
+                    *on_device(
+                        Sentences.pack([list(sources[number]) for number in batch]), self.model
+                    )
+                )
                 limits = (source.lengths * self.decoding.max_ratio).ceil().long() + _MORE_WORDS
-                for number, said in zip(batch, search.say(self.model, source, self.target, self.decoding, limits, batch), strict=True):
+                for number, said in zip(
+                    batch,
+                    search.say(self.model, source, self.target, self.decoding, limits, batch),
+                    strict=True,
+                ):
                     found[number] = said
         return found
 
     def notes(self) -> dict[str, Tensor]:
         """Settings and words."""
-        decoding = {field.name: getattr(self.decoding, field.name) for field in dataclasses.fields(Decoding)}
-        about = {"format": self.format, "model": dataclasses.asdict(self.settings), "decoding": decoding}
-        return {"about": about_tensor(about), **self.source.tensors("source."), **self.target.tensors("target.")}
+        decoding = {
+            field.name: getattr(self.decoding, field.name) for field in dataclasses.fields(Decoding)
+        }
+        about = {
+            "format": self.format,
+            "model": dataclasses.asdict(self.settings),
+            "decoding": decoding,
+        }
+        return {
+            "about": about_tensor(about),
+            **self.source.tensors("source."),
+            **self.target.tensors("target."),
+        }
 
     @classmethod
     def from_notes(cls, about: dict[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """From settings and words."""
         settings = build(ModelSettings, about["model"], "model")
         decoding = build(Decoding, about["decoding"], "decoding")
-        source, target = (vocabulary_from_tensors(tensors, prefix) for prefix in ("source.", "target."))
-        model = build_from(tensors, settings.layers, lambda: settings.build(len(source), len(target)))
+        source, target = (
+            vocabulary_from_tensors(tensors, prefix) for prefix in ("source.", "target.")
+        )
+        model = build_from(
+            tensors, settings.layers, lambda: settings.build(len(source), len(target))
+        )
         return cls(model, settings, source, target, decoding)

@@ -8,7 +8,9 @@ from softq.errors import DependencyError
 try:
     import transformers as _transformers  # noqa: F401
 except ImportError as error:
-    raise DependencyError("softq.integrations.transformers needs Transformers: pip install 'softq[transformers]'") from error
+    raise DependencyError(
+        "softq.integrations.transformers needs Transformers: pip install 'softq[transformers]'"
+    ) from error
 
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import OnText

@@ -15,7 +15,11 @@ from softq.targets import ObjectiveName
 CandidateKind = Literal["ngram", "hamming", "edit", "recombined", "model", "dataset"]
 CorpusMetric = Literal["bleu", "chrf", "none"]
 
-_DRAWN = ("hamming", "edit", "model")  # candidates whose probability is known, as importance weights need it
+_DRAWN = (
+    "hamming",
+    "edit",
+    "model",
+)  # candidates whose probability is known, as importance weights need it
 
 
 @dataclass
@@ -50,47 +54,91 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
     """
 
     objective: ObjectiveName = field(default="raml", metadata={"help": "ml, raml or sqdml"})
-    tau: float | None = field(default=None, metadata={"help": "temperature of raml and sqdml, in units of the reward"})
-    reward: str = field(default="bleu", metadata={"help": "reward by name, on token numbers, or on words with words: before it"})
-    candidates: str = field(default="ngram", metadata={"help": "ngram, hamming, edit, recombined, model, dataset, or several joined by +"})
-    candidate_size: int = field(default=8, metadata={"help": "candidates of a row, from each source"})
-    k: int | None = field(default=None, metadata={"help": "candidates that a step uses; all if not given"})
+    tau: float | None = field(
+        default=None, metadata={"help": "temperature of raml and sqdml, in units of the reward"}
+    )
+    reward: str = field(
+        default="bleu",
+        metadata={"help": "reward by name, on token numbers, or on words with words: before it"},
+    )
+    candidates: str = field(
+        default="ngram",
+        metadata={
+            "help": "ngram, hamming, edit, recombined, model, dataset, or several joined by +"
+        },
+    )
+    candidate_size: int = field(
+        default=8, metadata={"help": "candidates of a row, from each source"}
+    )
+    k: int | None = field(
+        default=None, metadata={"help": "candidates that a step uses; all if not given"}
+    )
     estimator: Estimator = field(default="set", metadata={"help": "set, paper or importance"})
     max_n: int = field(default=4, metadata={"help": "longest n-gram that is changed at once"})
-    sampling_temperature: float = field(default=1.0, metadata={"help": "of the model's own samples"})
-    sampling_top_p: float = field(default=1.0, metadata={"help": "of the model's own samples; 1: from the whole distribution"})
+    sampling_temperature: float = field(
+        default=1.0, metadata={"help": "of the model's own samples"}
+    )
+    sampling_top_p: float = field(
+        default=1.0, metadata={"help": "of the model's own samples; 1: from the whole distribution"}
+    )
     max_new_tokens: int = field(default=128, metadata={"help": "longest text that is generated"})
-    eval_generate: bool = field(default=True, metadata={"help": "whether evaluation generates texts and scores them"})
+    eval_generate: bool = field(
+        default=True, metadata={"help": "whether evaluation generates texts and scores them"}
+    )
     eval_num_beams: int = field(default=1, metadata={"help": "beams in evaluation; 1: greedy"})
-    eval_mbr_samples: int = field(default=0, metadata={"help": "samples for minimum Bayes risk in evaluation; 0: none"})
+    eval_mbr_samples: int = field(
+        default=0, metadata={"help": "samples for minimum Bayes risk in evaluation; 0: none"}
+    )
     corpus_metric: CorpusMetric = field(default="bleu", metadata={"help": "bleu, chrf or none"})
     # Trainer does not find it out behind every adapter
-    label_names: list[str] | None = field(default_factory=lambda: ["labels"], metadata={"help": "what a batch calls its labels"})
+    label_names: list[str] | None = field(
+        default_factory=lambda: ["labels"], metadata={"help": "what a batch calls its labels"}
+    )
     # rows have columns that no model knows: references and candidates
-    remove_unused_columns: bool = field(default=False, metadata={"help": "kept False: the columns are the collator's to read"})
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "kept False: the columns are the collator's to read"}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, choices in (("objective", ObjectiveName), ("estimator", Estimator), ("corpus_metric", CorpusMetric)):
+        for name, choices in (
+            ("objective", ObjectiveName),
+            ("estimator", Estimator),
+            ("corpus_metric", CorpusMetric),
+        ):
             _check_choice(name, getattr(self, name), get_args(choices))
         if not isinstance(self.candidates, str):
-            raise RecipeError(f"candidates must be a text, several joined by + as in 'ngram+model', got {self.candidates!r}")
+            raise RecipeError(
+                f"candidates must be a text, several joined by + as in 'ngram+model', got {self.candidates!r}"
+            )
         for kind in self.candidate_kinds:
             _check_choice("candidates", kind, get_args(CandidateKind))
         if len(set(self.candidate_kinds)) < len(self.candidate_kinds):
             raise RecipeError(f"candidates must name each source once, got {self.candidates!r}")
-        for name, least in (("candidate_size", 1), ("max_n", 1), ("max_new_tokens", 1), ("eval_num_beams", 1), ("eval_mbr_samples", 0)):
+        for name, least in (
+            ("candidate_size", 1),
+            ("max_n", 1),
+            ("max_new_tokens", 1),
+            ("eval_num_beams", 1),
+            ("eval_mbr_samples", 0),
+        ):
             _check_number(name, getattr(self, name), least)
         if self.k is not None:
             _check_number("k", self.k, 1)
         if self.remove_unused_columns:
-            raise RecipeError("remove_unused_columns must stay False: references and candidates are columns that the model does not know")
+            raise RecipeError(
+                "remove_unused_columns must stay False: references and candidates are columns that the model does not know"
+            )
         if not 0 < self.sampling_top_p <= 1:
             raise RecipeError(f"sampling_top_p must lie in 0..1, got {self.sampling_top_p}")
         if not self.sampling_temperature > 0:
-            raise RecipeError(f"sampling_temperature must be positive, got {self.sampling_temperature}")
+            raise RecipeError(
+                f"sampling_temperature must be positive, got {self.sampling_temperature}"
+            )
         if self.accelerator_config.dispatch_batches:
-            raise RecipeError("accelerator_config must leave dispatch_batches False: a batch holds its target, which cannot be sent about")
+            raise RecipeError(
+                "accelerator_config must leave dispatch_batches False: a batch holds its target, which cannot be sent about"
+            )
         self.accelerator_config.dispatch_batches = False  # it would be True for streamed datasets
         if self.objective != "ml":
             self._check_target()
@@ -106,19 +154,31 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
 
     def _check_target(self) -> None:
         if self.tau is None:
-            raise TemperatureError(f"{self.objective} needs a temperature: give tau, such as 0.2 for BLEU (see docs/temperature.md)")
+            raise TemperatureError(
+                f"{self.objective} needs a temperature: give tau, such as 0.2 for BLEU (see docs/temperature.md)"
+            )
         check_tau(self.tau)
         if self.label_smoothing_factor:
-            raise RecipeError(f"label_smoothing_factor is for ml: {self.objective} has a smooth target of its own; leave it at 0")
+            raise RecipeError(
+                f"label_smoothing_factor is for ml: {self.objective} has a smooth target of its own; leave it at 0"
+            )
         if self.estimator == "paper" and self.k is None:
-            raise RecipeError("estimator 'paper' needs k, how many candidates a step uses (the paper: 10 of 100)")
+            raise RecipeError(
+                "estimator 'paper' needs k, how many candidates a step uses (the paper: 10 of 100)"
+            )
         if self.estimator == "importance":
             if len(self.candidate_kinds) > 1 or self.candidates not in _DRAWN:
-                raise RecipeError(f"importance weights need one source of known probability ({', '.join(_DRAWN)}), got {self.candidates!r}")
+                raise RecipeError(
+                    f"importance weights need one source of known probability ({', '.join(_DRAWN)}), got {self.candidates!r}"
+                )
             if self.k is not None:
                 raise RecipeError("importance weights use every candidate: leave out k")
-            if self.candidates == "model" and (self.sampling_temperature != 1 or self.sampling_top_p != 1):
-                raise RecipeError("importance weights of the model's samples need sampling_temperature 1 and sampling_top_p 1")
+            if self.candidates == "model" and (
+                self.sampling_temperature != 1 or self.sampling_top_p != 1
+            ):
+                raise RecipeError(
+                    "importance weights of the model's samples need sampling_temperature 1 and sampling_top_p 1"
+                )
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -55,7 +55,9 @@ class StepTarget(NamedTuple):
 
     def to(self, device: torch.device | str) -> StepTarget:
         """The same on another device."""
-        return StepTarget(self.scored.to(device), self.weights.to(device, non_blocking=True), self.signature)
+        return StepTarget(
+            self.scored.to(device), self.weights.to(device, non_blocking=True), self.signature
+        )
 
 
 class Ends(NamedTuple):
@@ -108,11 +110,16 @@ class StepTargets:
         self._samplers = [] if arguments.objective == "ml" else [*self._make_samplers(vocab)]
 
     def _make_samplers(self, vocab: int) -> Iterator[Sampler]:
-        settings, specials = self.arguments, sorted(number for number in self.unwritable if number < vocab)
+        settings, specials = (
+            self.arguments,
+            sorted(number for number in self.unwritable if number < vocab),
+        )
         tau = settings.tau or 0.0
         for kind in settings.candidate_kinds:
             if kind == "ngram":
-                yield NgramReplacement(vocab, settings.max_n, settings.candidate_size, specials=specials)
+                yield NgramReplacement(
+                    vocab, settings.max_n, settings.candidate_size, specials=specials
+                )
             elif kind == "recombined":
                 yield Recombination(settings.candidate_size, settings.max_n)
             elif kind in ("hamming", "edit"):
@@ -123,9 +130,16 @@ class StepTargets:
         """Whether candidates of this kind are asked for."""
         return self.arguments.objective != "ml" and kind in self.arguments.candidate_kinds
 
-    def __call__(self, rows: Sequence[Row], generator: torch.Generator, *drawn: Candidates) -> StepTarget:
+    def __call__(
+        self, rows: Sequence[Row], generator: torch.Generator, *drawn: Candidates
+    ) -> StepTarget:
         """Candidates ``[B, K]`` and weights; ``drawn`` are texts of the model's own, without special tokens at their ends."""
-        references = Sentences.pack([[strip_specials(reference, self.specials)[0] for reference in row.references] for row in rows])
+        references = Sentences.pack(
+            [
+                [strip_specials(reference, self.specials)[0] for reference in row.references]
+                for row in rows
+            ]
+        )
         references = some_references(references, self._most_references(), generator)
         if self.arguments.objective == "ml":
             target = ml(Candidates(*references), references)
@@ -141,20 +155,40 @@ class StepTargets:
         if self.wants("dataset"):  # whose rewards may be given reference by reference
             return None
         limits = [settings.k] if settings.k else []
-        limits += [settings.candidate_size] if {"ngram", "recombined"} & {*settings.candidate_kinds} else []
+        limits += (
+            [settings.candidate_size]
+            if {"ngram", "recombined"} & {*settings.candidate_kinds}
+            else []
+        )
         return max(1, min(limits) // 2) if limits else None
 
-    def _target(self, rows: Sequence[Row], references: Sentences, generator: torch.Generator, drawn: Sequence[Candidates]) -> Target:
+    def _target(
+        self,
+        rows: Sequence[Row],
+        references: Sentences,
+        generator: torch.Generator,
+        drawn: Sequence[Candidates],
+    ) -> Target:
         settings = self.arguments
         own = self._own(rows) if self.wants("dataset") else None
-        made = [self._intact(sampler(references, generator=generator), references) for sampler in self._samplers]
+        made = [
+            self._intact(sampler(references, generator=generator), references)
+            for sampler in self._samplers
+        ]
         sets = [*([own[0]] if own else []), *drawn, *made]
         cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
         known = own[1] if own else {}
         if settings.candidates not in ("ngram", "recombined"):  # these hold the references already
             # what the user has scored is a set of its own
-            complete = torch.tensor([len(sets) == 1 and self.wants("dataset") and row.rewards is not None for row in rows])
-            added = references._replace(lengths=references.lengths.masked_fill(complete.unsqueeze(1), MISSING))
+            complete = torch.tensor(
+                [
+                    len(sets) == 1 and self.wants("dataset") and row.rewards is not None
+                    for row in rows
+                ]
+            )
+            added = references._replace(
+                lengths=references.lengths.masked_fill(complete.unsqueeze(1), MISSING)
+            )
             cands = cands.with_references(added)
         reward = with_sources(self.reward, [row.source for row in rows])
         reward = Known(reward, known) if known else reward
@@ -163,17 +197,25 @@ class StepTargets:
         cands = cands.measure(settings.estimator, k, generator=generator)
         return target_of(settings.objective, cands, references, settings.tau, reward)
 
-    def _own(self, rows: Sequence[Row]) -> tuple[Candidates, dict[tuple[int, tuple[int, ...]], list[float]]]:
+    def _own(
+        self, rows: Sequence[Row]
+    ) -> tuple[Candidates, dict[tuple[int, tuple[int, ...]], list[float]]]:
         """The user's candidates, and what is known of their rewards, by example and text."""
         given: dict[tuple[int, tuple[int, ...]], list[list[float]]] = {}
         contents = []
         for b, row in enumerate(rows):
             if not row.candidates:
-                raise DataError("candidates 'dataset' needs the column 'candidates' with one or more texts in every row, a row has none")
+                raise DataError(
+                    "candidates 'dataset' needs the column 'candidates' with one or more texts in every row, a row has none"
+                )
             contents.append([strip_specials(text, self.specials)[0] for text in row.candidates])
-            for content, rewards in zip(contents[b], row.rewards or [], strict=row.rewards is not None):
+            for content, rewards in zip(
+                contents[b], row.rewards or [], strict=row.rewards is not None
+            ):
                 given.setdefault((b, tuple(content)), []).append(rewards)
-        return Candidates(*Sentences.pack(contents)), {text: _mean_rewards(several) for text, several in given.items()}
+        return Candidates(*Sentences.pack(contents)), {
+            text: _mean_rewards(several) for text, several in given.items()
+        }
 
     def _intact(self, cands: Candidates, references: Sentences) -> Candidates:
         """Without those in which a special token of the reference has changed; there are hardly ever any within a text."""
@@ -181,12 +223,17 @@ class StepTargets:
         if not bool((torch.isin(references.tokens, special) & (_places(references))).any()):
             return cands
         if self.arguments.estimator == "importance":
-            raise RecipeError("importance weights need references without special tokens within the text; use estimator 'set'")
+            raise RecipeError(
+                "importance weights need references without special tokens within the text; use estimator 'set'"
+            )
         wanted = [{self._only_specials(text) for text in row} for row in references.unpack()]
         lengths = cands.lengths.clone()
         for b, row in enumerate(cands.tokens.tolist()):
             for s, text in enumerate(row):
-                if lengths[b, s] >= 0 and self._only_specials(text[: int(lengths[b, s])]) not in wanted[b]:
+                if (
+                    lengths[b, s] >= 0
+                    and self._only_specials(text[: int(lengths[b, s])]) not in wanted[b]
+                ):
                     lengths[b, s] = -1
         return Candidates(cands.tokens, lengths)
 
@@ -198,7 +245,11 @@ class StepTargets:
         kept = target.weights > 0
         order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
         outputs = target.outputs.select(order.masked_fill(~kept.gather(1, order), -1))
-        return StepTarget(add_ends(outputs.sentences, ends), target.weights.gather(1, order).float(), target.signature)
+        return StepTarget(
+            add_ends(outputs.sentences, ends),
+            target.weights.gather(1, order).float(),
+            target.signature,
+        )
 
     def ends(self, rows: Sequence[Row]) -> list[Ends]:
         """The special tokens around the first reference of each row, and so around every candidate."""
@@ -207,14 +258,25 @@ class StepTargets:
 
 def add_ends(texts: Sentences, ends: Sequence[Ends]) -> Scored:
     """Texts ``[B, K, L]`` with special tokens around those of each row."""
-    before, after = (Sentences.pack([list(part) for part in side]) for side in zip(*ends, strict=True))
+    before, after = (
+        Sentences.pack([list(part) for part in side]) for side in zip(*ends, strict=True)
+    )
     starts = before.lengths.unsqueeze(1)  # of the text, [B, 1]
     stops = starts + texts.lengths.clamp(min=0)  # [B, K]
     full = (stops + after.lengths.unsqueeze(1)).masked_fill(~texts.present, MISSING)
     place = torch.arange(max(1, int(full.max()))).expand(*full.shape, -1)  # [B, K, T]
-    parts = ((before, place), (texts, place - starts.unsqueeze(2)), (after, place - stops.unsqueeze(2)))
+    parts = (
+        (before, place),
+        (texts, place - starts.unsqueeze(2)),
+        (after, place - stops.unsqueeze(2)),
+    )
     head, text, tail = (_look_up(part.tokens, at) for part, at in parts)
-    return Scored(torch.where(place < starts.unsqueeze(2), head, torch.where(place < stops.unsqueeze(2), text, tail)), full)
+    return Scored(
+        torch.where(
+            place < starts.unsqueeze(2), head, torch.where(place < stops.unsqueeze(2), text, tail)
+        ),
+        full,
+    )
 
 
 def _look_up(tokens: Tensor, places: Tensor) -> Tensor:
@@ -229,7 +291,9 @@ def _look_up(tokens: Tensor, places: Tensor) -> Tensor:
 class Known(Reward):
     """Rewards that the user has already, by example and text; those of other texts are computed."""
 
-    def __init__(self, reward: Reward, known: dict[tuple[int, tuple[int, ...]], list[float]]) -> None:
+    def __init__(
+        self, reward: Reward, known: dict[tuple[int, tuple[int, ...]], list[float]]
+    ) -> None:
         self.reward, self.known = reward, known
 
     @property
@@ -245,19 +309,28 @@ class Known(Reward):
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         """Rewards ``[B, S, R]``; one number for all references counts against each."""
         texts = [
-            [tuple(row[:length]) for row, length in zip(*pair, strict=True)] for pair in zip(*map(Tensor.tolist, candidates), strict=True)
+            [tuple(row[:length]) for row, length in zip(*pair, strict=True)]
+            for pair in zip(*map(Tensor.tolist, candidates), strict=True)
         ]
         found = [[self.known.get((b, text)) for text in row] for b, row in enumerate(texts)]
-        unknown = torch.tensor([[value is None for value in row] for row in found]) & candidates.present
+        unknown = (
+            torch.tensor([[value is None for value in row] for row in found]) & candidates.present
+        )
         rest = candidates._replace(lengths=candidates.lengths.masked_fill(~unknown, -1))
-        values = self.reward(*rest, *references).expand(*candidates.lengths.shape, references.lengths.shape[1]).clone()
+        values = (
+            self.reward(*rest, *references)
+            .expand(*candidates.lengths.shape, references.lengths.shape[1])
+            .clone()
+        )
         count = references.present.sum(1).tolist()
         for b, row in enumerate(found):
             for s, given in enumerate(row):
                 if given is None or not bool(candidates.present[b, s]):
                     continue
                 if len(given) not in (1, count[b]):
-                    raise DataError(f"candidate_rewards must give one number, or one for each of {count[b]} references, got {len(given)}")
+                    raise DataError(
+                        f"candidate_rewards must give one number, or one for each of {count[b]} references, got {len(given)}"
+                    )
                 values[b, s, references.present[b]] = torch.tensor(given, dtype=values.dtype)
         return values
 
@@ -265,7 +338,9 @@ class Known(Reward):
 def _mean_rewards(several: Sequence[list[float]]) -> list[float]:
     """Of a text that a row lists more than once, as two judges' scores of it."""
     if len({len(rewards) for rewards in several}) > 1:
-        raise DataError(f"candidate_rewards of a text that stands twice must be equally many each time, got {several}")
+        raise DataError(
+            f"candidate_rewards of a text that stands twice must be equally many each time, got {several}"
+        )
     return [sum(values) / len(several) for values in zip(*several, strict=True)]
 
 

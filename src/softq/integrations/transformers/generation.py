@@ -41,7 +41,9 @@ class Text(NamedTuple):
     """Whether the model ended it of its own accord: not for want of room, nor at the last place, where some are made to."""
 
 
-def texts_of(sequences: Tensor, first: int, most: int, specials: Collection[int], ends: Collection[int]) -> list[Text]:
+def texts_of(
+    sequences: Tensor, first: int, most: int, specials: Collection[int], ends: Collection[int]
+) -> list[Text]:
     """What was written from place ``first`` on, up to an end-of-text token, at most ``most`` tokens."""
     found = []
     for row in sequences[:, first:].tolist():
@@ -91,26 +93,60 @@ class Writer:
 
     """
 
-    def __init__(self, arguments: WritingSettings, causal: bool, specials: Collection[int], ends: Collection[int], pad: int) -> None:
-        self.arguments, self.causal, self.specials, self.ends, self.pad = arguments, causal, specials, ends, pad
+    def __init__(
+        self,
+        arguments: WritingSettings,
+        causal: bool,
+        specials: Collection[int],
+        ends: Collection[int],
+        pad: int,
+    ) -> None:
+        self.arguments, self.causal, self.specials, self.ends, self.pad = (
+            arguments,
+            causal,
+            specials,
+            ends,
+            pad,
+        )
 
     def best(self, core: Any, inputs: Mapping[str, Any]) -> list[Numbers]:
         """The most probable text for each input, as far as beam search finds it."""
-        return [text.content for text in self._write(core, inputs, do_sample=False, num_beams=self.arguments.eval_num_beams)]
+        return [
+            text.content
+            for text in self._write(
+                core, inputs, do_sample=False, num_beams=self.arguments.eval_num_beams
+            )
+        ]
 
-    def samples(self, core: Any, inputs: Mapping[str, Any], size: int, *, finished: bool = False) -> Candidates:
+    def samples(
+        self, core: Any, inputs: Mapping[str, Any], size: int, *, finished: bool = False
+    ) -> Candidates:
         """Texts ``[B, size]`` drawn from the model; an empty one is missing, and with ``finished`` one that was cut off."""
         settings = self.arguments
         drawn = {"do_sample": True, "num_beams": 1, "num_return_sequences": size, "top_k": 0}
-        texts = self._write(core, inputs, **drawn, temperature=settings.sampling_temperature, top_p=settings.sampling_top_p)
-        packed = Sentences.pack([[text.content for text in texts[i : i + size]] for i in range(0, len(texts), size)])
-        there = torch.tensor([bool(text.content) and (text.finished or not finished) for text in texts]).view(-1, size)
+        texts = self._write(
+            core,
+            inputs,
+            **drawn,
+            temperature=settings.sampling_temperature,
+            top_p=settings.sampling_top_p,
+        )
+        packed = Sentences.pack(
+            [[text.content for text in texts[i : i + size]] for i in range(0, len(texts), size)]
+        )
+        there = torch.tensor(
+            [bool(text.content) and (text.finished or not finished) for text in texts]
+        ).view(-1, size)
         return Candidates(packed.tokens, packed.lengths.masked_fill(~there, MISSING))
 
     def _write(self, core: Any, inputs: Mapping[str, Any], **how: Any) -> list[Text]:
         with evaluating(core):
-            sequences = core.generate(**inputs, max_new_tokens=self.arguments.max_new_tokens, pad_token_id=self.pad, **how)
-        first = inputs["input_ids"].shape[1] if self.causal else 1  # an encoder-decoder's text begins with its start token
+            sequences = core.generate(
+                **inputs, max_new_tokens=self.arguments.max_new_tokens, pad_token_id=self.pad, **how
+            )
+        first = (
+            inputs["input_ids"].shape[1] if self.causal else 1
+        )  # an encoder-decoder's text begins with its start token
         return texts_of(sequences, first, self.arguments.max_new_tokens, self.specials, self.ends)
 
 
@@ -129,7 +165,11 @@ class Written(NamedTuple):
 
 
 def write_and_score(
-    writer: Writer, core: Any, inputs: Mapping[str, Any], references: Sequence[Sequence[Numbers]], reward: Reward
+    writer: Writer,
+    core: Any,
+    inputs: Mapping[str, Any],
+    references: Sequence[Sequence[Numbers]],
+    reward: Reward,
 ) -> Written:
     """Most probable texts and, if they are asked for, texts of minimum Bayes risk, with their rewards; special tokens do not count."""
     contents = [[strip_specials(text, writer.specials)[0] for text in row] for row in references]
@@ -142,31 +182,51 @@ def write_and_score(
         return Written(best, rewards, None, seconds, 0.0)
     start = time.perf_counter()
     chosen = least_risk(writer, core, inputs, best, size, reward)
-    mbr_seconds = seconds + time.perf_counter() - start  # the most probable text is among its choices
+    mbr_seconds = (
+        seconds + time.perf_counter() - start
+    )  # the most probable text is among its choices
     return Written(best, rewards, mean_rewards(chosen, contents, reward), seconds, mbr_seconds)
 
 
-def least_risk(writer: Writer, core: Any, inputs: Mapping[str, Any], best: Sequence[Numbers], size: int, reward: Reward) -> list[Numbers]:
+def least_risk(
+    writer: Writer,
+    core: Any,
+    inputs: Mapping[str, Any],
+    best: Sequence[Numbers],
+    size: int,
+    reward: Reward,
+) -> list[Numbers]:
     """Of ``size`` samples and the most probable text of each input, the one of the highest expected reward if any sample might be right."""
     if not reward.pairwise:
-        raise RewardError(f"minimum Bayes risk needs a reward of two texts, and {reward!r} takes all references together: draw no samples")
+        raise RewardError(
+            f"minimum Bayes risk needs a reward of two texts, and {reward!r} takes all references together: draw no samples"
+        )
     drawn = writer.samples(core, inputs, size)
     # the most probable text stands in where nothing but empty texts was drawn
     choices = Candidates(*Sentences.pack([[text] for text in best])).beside(drawn)
-    evidence = Candidates(drawn.tokens, torch.where(drawn.present.any(1, keepdim=True), drawn.lengths, drawn.lengths.clamp(min=0)))
+    evidence = Candidates(
+        drawn.tokens,
+        torch.where(drawn.present.any(1, keepdim=True), drawn.lengths, drawn.lengths.clamp(min=0)),
+    )
     return [list(text) for text in mbr(choices, reward, evidence=evidence).sentences.unpack()]
 
 
-def mean_rewards(texts: Sequence[Numbers], references: Sequence[Sequence[Numbers]], reward: Reward) -> Tensor:
+def mean_rewards(
+    texts: Sequence[Numbers], references: Sequence[Sequence[Numbers]], reward: Reward
+) -> Tensor:
     """Reward of each text, mean over its references, float64 ``[B]``."""
     refs = Sentences.pack([list(row) for row in references])
-    values = reward(*Sentences.pack([[text] for text in texts]), *refs).squeeze(1)  # [B, R], or [B, 1] for all together
+    values = reward(*Sentences.pack([[text] for text in texts]), *refs).squeeze(
+        1
+    )  # [B, R], or [B, 1] for all together
     if not reward.pairwise:
         return values.squeeze(1)
     return (values * refs.present).sum(1) / refs.present.sum(1)
 
 
-def corpus_score(metric: CorpusMetric, texts: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+def corpus_score(
+    metric: CorpusMetric, texts: Sequence[str], references: Sequence[Sequence[str]]
+) -> dict[str, float]:
     """BLEU or chrF of all texts together, by sacreBLEU, in 0..100; nothing if none is asked for."""
     if metric == "none":
         return {}
@@ -174,7 +234,9 @@ def corpus_score(metric: CorpusMetric, texts: Sequence[str], references: Sequenc
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
     except ImportError as error:
-        raise DependencyError("corpus metrics are sacreBLEU's: pip install 'softq[transformers]', or set corpus_metric none") from error
+        raise DependencyError(
+            "corpus metrics are sacreBLEU's: pip install 'softq[transformers]', or set corpus_metric none"
+        ) from error
     widest = max(map(len, references))
     # one list for each place; a row with fewer references says its last again, which changes no count
     streams = [[row[min(place, len(row) - 1)] for row in references] for place in range(widest)]

@@ -25,7 +25,15 @@ from transformers.utils import logging as transformers_logging
 
 from softq.errors import DependencyError, ModelError
 
-_DROPOUTS = ("dropout_rate", "dropout", "attention_dropout", "activation_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
+_DROPOUTS = (
+    "dropout_rate",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+)
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"  # their numbers are 0, 1 and 2, as in every T5
 
 
@@ -65,8 +73,14 @@ def load_model(name: str, dtype: str = "float32", dropout: float | None = None) 
 
     ``dropout`` takes the place of the model's own.
     """
-    if not Path(name).is_dir() and (name.count("/") != 1 or name.startswith((".", "/"))) and "/" in name:
-        raise ModelError(f"there is no folder {name}: expected a run folder of softq train lm, or one that save_pretrained has written")
+    if (
+        not Path(name).is_dir()
+        and (name.count("/") != 1 or name.startswith((".", "/")))
+        and "/" in name
+    ):
+        raise ModelError(
+            f"there is no folder {name}: expected a run folder of softq train lm, or one that save_pretrained has written"
+        )
     try:
         with quiet():
             config = AutoConfig.from_pretrained(name)
@@ -74,16 +88,24 @@ def load_model(name: str, dtype: str = "float32", dropout: float | None = None) 
             for share in _DROPOUTS if dropout is not None else ():
                 if hasattr(config, share):
                     setattr(config, share, dropout)
-            return Loaded(kind.from_pretrained(name, config=config).to(getattr(torch, dtype)), AutoTokenizer.from_pretrained(name))
+            return Loaded(
+                kind.from_pretrained(name, config=config).to(getattr(torch, dtype)),
+                AutoTokenizer.from_pretrained(name),
+            )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
         raise ModelError(f"Transformers cannot load {name}: {reason}") from None
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without Transformers' own progress bars and remarks."""
-    level, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    level, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
@@ -124,12 +146,18 @@ def train_tokenizer(texts: Sequence[str], size: int) -> Any:
     made.normalizer = tokenizers.normalizers.NFC()
     made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     made.decoder = tokenizers.decoders.Metaspace()
-    trainer = tokenizers.trainers.BpeTrainer(vocab_size=size, special_tokens=[_PAD, _END, _UNKNOWN], show_progress=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[_PAD, _END, _UNKNOWN], show_progress=False
+    )
     made.train_from_iterator(texts, trainer)
     made.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"$A {_END}", pair=f"$A {_END} $B {_END}", special_tokens=[(_END, made.token_to_id(_END))]
+        single=f"$A {_END}",
+        pair=f"$A {_END} $B {_END}",
+        special_tokens=[(_END, made.token_to_id(_END))],
     )
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token=_PAD, eos_token=_END, unk_token=_UNKNOWN)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token=_PAD, eos_token=_END, unk_token=_UNKNOWN
+    )
 
 
 def with_adapters(model: Any, rank: int) -> Any:
@@ -137,11 +165,17 @@ def with_adapters(model: Any, rank: int) -> Any:
     try:
         peft = import_module("peft")
     except ImportError as error:
-        raise DependencyError("low-rank adapters are PEFT's, which is not installed: pip install peft") from error
+        raise DependencyError(
+            "low-rank adapters are PEFT's, which is not installed: pip install peft"
+        ) from error
     kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
-    settings = peft.LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=kind)
+    settings = peft.LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=kind
+    )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="fan_in_fan_out")  # GPT-2's layers are the other way round, and PEFT sees to it
+        warnings.filterwarnings(
+            "ignore", message="fan_in_fan_out"
+        )  # GPT-2's layers are the other way round, and PEFT sees to it
         return peft.get_peft_model(model, settings)
 
 

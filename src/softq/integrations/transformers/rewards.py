@@ -50,10 +50,15 @@ class OnText(Reward):
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         """Rewards of candidates ``[B, S, L]`` against references ``[B, R, M]``, ``[B, S, R]``."""
         numbers: dict[str, int] = {}
-        return self.reward(*self._numbered(candidates, numbers), *self._numbered(references, numbers))
+        return self.reward(
+            *self._numbered(candidates, numbers), *self._numbered(references, numbers)
+        )
 
     def _numbered(self, sentences: Sentences, numbers: dict[str, int]) -> Sentences:
-        tokens, lengths = sentences.tokens.flatten(0, 1).tolist(), sentences.lengths.flatten().tolist()
+        tokens, lengths = (
+            sentences.tokens.flatten(0, 1).tolist(),
+            sentences.lengths.flatten().tolist(),
+        )
         rows = [row[:length] for row, length in zip(tokens, lengths, strict=True) if length >= 0]
         units = [self._units(text) for text in decode_all(self.tokenizer, rows)]
         width = max(map(len, units), default=0)
@@ -61,9 +66,13 @@ class OnText(Reward):
         cut_lengths = sentences.lengths.flatten().clone()
         places = (place for place, length in enumerate(lengths) if length >= 0)
         for place, row in zip(places, units, strict=True):
-            cut[place, : len(row)] = torch.tensor([numbers.setdefault(unit, len(numbers)) for unit in row], dtype=torch.int64)
+            cut[place, : len(row)] = torch.tensor(
+                [numbers.setdefault(unit, len(numbers)) for unit in row], dtype=torch.int64
+            )
             cut_lengths[place] = len(row)
-        return Sentences(cut.view(*sentences.lengths.shape, width), cut_lengths.view(sentences.lengths.shape))
+        return Sentences(
+            cut.view(*sentences.lengths.shape, width), cut_lengths.view(sentences.lengths.shape)
+        )
 
     def _units(self, text: str) -> list[str]:
         return text.split() if self.unit == "words" else [*"".join(text.split())]
@@ -86,13 +95,19 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
     if isinstance(reward, str):
         return _named(reward, tokenizer)
     if isinstance(reward, type):
-        raise RewardError(f"reward must be an object, got the class {reward.__name__}: give {reward.__name__}()")
+        raise RewardError(
+            f"reward must be an object, got the class {reward.__name__}: give {reward.__name__}()"
+        )
     if callable(reward):
         if tokenizer is None:
-            raise RewardError("a function of strings needs a tokenizer to make strings: give the trainer processing_class")
+            raise RewardError(
+                "a function of strings needs a tokenizer to make strings: give the trainer processing_class"
+            )
         _takes_sources(reward)  # an error at once, if there is one
         return FromFunction(reward, decode=decoder(tokenizer), batched=True)
-    raise RewardError(f"reward must be a name, one of softq.rewards or a function of two lists of strings, got {reward!r}")
+    raise RewardError(
+        f"reward must be a name, one of softq.rewards or a function of two lists of strings, got {reward!r}"
+    )
 
 
 def with_sources(reward: Reward, sources: Sequence[list[int]]) -> Reward:
@@ -100,8 +115,12 @@ def with_sources(reward: Reward, sources: Sequence[list[int]]) -> Reward:
     if not isinstance(reward, FromFunction) or not _takes_sources(reward.function):
         return reward
     if not all(sources):
-        raise RewardError(f"the reward {reward.name!r} takes sources, which must be text: expected rows with input_ids")
-    return reward.with_values(sources if reward.decode is None else [reward.decode(source) for source in sources])
+        raise RewardError(
+            f"the reward {reward.name!r} takes sources, which must be text: expected rows with input_ids"
+        )
+    return reward.with_values(
+        sources if reward.decode is None else [reward.decode(source) for source in sources]
+    )
 
 
 def _takes_sources(function: Callable[..., Any]) -> bool:
@@ -109,20 +128,36 @@ def _takes_sources(function: Callable[..., Any]) -> bool:
         found = inspect.signature(function).parameters.values()
     except ValueError:  # a function of C, which does not tell
         return False
-    names = [parameter.name for parameter in found if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)]
-    free = {parameter.name for parameter in found if parameter.default is not parameter.empty or parameter.kind == parameter.VAR_KEYWORD}
+    names = [
+        parameter.name
+        for parameter in found
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    free = {
+        parameter.name
+        for parameter in found
+        if parameter.default is not parameter.empty or parameter.kind == parameter.VAR_KEYWORD
+    }
     takes = names[_SOURCES : _SOURCES + 1] == ["sources"]
-    needed = [parameter.name for parameter in found if parameter.name not in free and parameter.kind != parameter.VAR_POSITIONAL]
+    needed = [
+        parameter.name
+        for parameter in found
+        if parameter.name not in free and parameter.kind != parameter.VAR_POSITIONAL
+    ]
     if ("sources" in names and not takes) or not {*needed} <= {*names[: _SOURCES + takes]}:
         every = ", ".join(parameter.name for parameter in found)
-        raise RewardError(f"a reward takes candidates, references and, if asked for by this name, sources, in this order, got ({every})")
+        raise RewardError(
+            f"a reward takes candidates, references and, if asked for by this name, sources, in this order, got ({every})"
+        )
     return takes
 
 
 def _named(name: str, tokenizer: Any) -> Reward:
     plain = name.removeprefix(_WORDS)
     if plain not in REWARDS:
-        raise RewardError(f"reward must be one of {', '.join(REWARDS)}, or with {_WORDS} before it, got {name!r}")
+        raise RewardError(
+            f"reward must be one of {', '.join(REWARDS)}, or with {_WORDS} before it, got {name!r}"
+        )
     reward = named_reward(plain)
     if plain == "chrf":
         return _on_text(reward, tokenizer, "characters", name)
@@ -131,13 +166,17 @@ def _named(name: str, tokenizer: Any) -> Reward:
 
 def _on_text(reward: Reward, tokenizer: Any, unit: str, name: str) -> Reward:
     if tokenizer is None:
-        raise RewardError(f"the reward {name!r} needs a tokenizer to make text: give the trainer processing_class")
+        raise RewardError(
+            f"the reward {name!r} needs a tokenizer to make text: give the trainer processing_class"
+        )
     return OnText(reward, tokenizer, unit)
 
 
 def decoder(tokenizer: Any) -> Callable[[list[int]], str]:
     """A function from token numbers to text without special tokens."""
-    return partial(_decode, tokenizer)  # unlike a lambda it can be sent to the workers of a data loader
+    return partial(
+        _decode, tokenizer
+    )  # unlike a lambda it can be sent to the workers of a data loader
 
 
 def _decode(tokenizer: Any, tokens: list[int]) -> str:
@@ -146,4 +185,8 @@ def _decode(tokenizer: Any, tokens: list[int]) -> str:
 
 def decode_all(tokenizer: Any, rows: list[list[int]]) -> list[str]:
     """Texts of many rows, without special tokens."""
-    return [str(text) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)] if rows else []
+    return (
+        [str(text) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
+        if rows
+        else []
+    )

@@ -23,8 +23,16 @@ from softq.integrations.transformers.candidates import (
 )
 from softq.integrations.transformers.scoring import IGNORED, Prompts
 
-COLUMNS = ("labels", "candidates", "candidate_rewards")  # of a row, which are not the model's inputs
-ROWS, TARGET, PROMPTS = "softq_rows", "softq_target", "softq_prompts"  # what a batch has beside Transformers' own keys
+COLUMNS = (
+    "labels",
+    "candidates",
+    "candidate_rewards",
+)  # of a row, which are not the model's inputs
+ROWS, TARGET, PROMPTS = (
+    "softq_rows",
+    "softq_target",
+    "softq_prompts",
+)  # what a batch has beside Transformers' own keys
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +56,26 @@ class RowEncoder:
 
     """
 
-    def __init__(self, tokenizer: Any, *, causal: bool, max_source: int = 512, max_target: int = 128) -> None:
-        self.tokenizer, self.causal, self.max_source, self.max_target = tokenizer, causal, max_source, max_target
+    def __init__(
+        self, tokenizer: Any, *, causal: bool, max_source: int = 512, max_target: int = 128
+    ) -> None:
+        self.tokenizer, self.causal, self.max_source, self.max_target = (
+            tokenizer,
+            causal,
+            max_source,
+            max_target,
+        )
         least = 2 if causal else 1  # of a target: a token and the end of the text
-        for name, value, at_least in (("max_source", max_source, 1), ("max_target", max_target, least)):
+        for name, value, at_least in (
+            ("max_source", max_source, 1),
+            ("max_target", max_target, least),
+        ):
             if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
                 raise DataError(f"{name} must be a whole number from {at_least}, got {value!r}")
         if causal and tokenizer.eos_token_id is None:
-            raise ModelError("the tokenizer has no eos_token, and a text must end: set tokenizer.eos_token")
+            raise ModelError(
+                "the tokenizer has no eos_token, and a text must end: set tokenizer.eos_token"
+            )
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """One row of token numbers: ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any."""
@@ -64,19 +84,36 @@ class RowEncoder:
     def all(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Many rows at once, which tokenizers are far quicker at than at one after the other; what was cut is counted in a warning."""
         if isinstance(rows, Mapping):
-            raise DataError("expected a list of rows, got columns: encode row by row, as Dataset.map does without batched=True")
-        several, own = [_references(row) for row in rows], [_texts(row, "candidates") for row in rows]
+            raise DataError(
+                "expected a list of rows, got columns: encode row by row, as Dataset.map does without batched=True"
+            )
+        several, own = (
+            [_references(row) for row in rows],
+            [_texts(row, "candidates") for row in rows],
+        )
         sources, cut_sources = self._sources([row["source"] for row in rows])
-        numbers, cut_targets = self._targets([text for texts in zip(several, own, strict=True) for part in texts for text in part])
+        numbers, cut_targets = self._targets(
+            [text for texts in zip(several, own, strict=True) for part in texts for text in part]
+        )
         if cut_sources or cut_targets:
             logger.warning(
                 "cut off: %d of %d sources, which are longer than %d tokens, and %d of %d references and candidates, longer than %d",
-                *(cut_sources, len(sources), self.max_source, cut_targets, len(numbers), self.max_target),
+                *(
+                    cut_sources,
+                    len(sources),
+                    self.max_source,
+                    cut_targets,
+                    len(numbers),
+                    self.max_target,
+                ),
             )
         targets = iter(numbers)
         made: list[dict[str, Any]] = []
         for row, source, references, candidates in zip(rows, sources, several, own, strict=True):
-            new: dict[str, Any] = {"input_ids": source, "labels": [next(targets) for _ in references]}
+            new: dict[str, Any] = {
+                "input_ids": source,
+                "labels": [next(targets) for _ in references],
+            }
             if candidates:
                 new["candidates"] = [next(targets) for _ in candidates]
             rewards = _plain(row.get("candidate_rewards"))
@@ -93,48 +130,76 @@ class RowEncoder:
         """Of sources, and how many were cut."""
         if not self.causal:
             if not all(isinstance(text, str) for text in texts):
-                raise DataError("a list of chat messages is for causal models: give 'source' as a text")
+                raise DataError(
+                    "a list of chat messages is for causal models: give 'source' as a text"
+                )
             return self._cut_at_the_end("text", texts, self.max_source)
         plain = iter(self._tokenized("text", [text for text in texts if isinstance(text, str)]))
         end = self.tokenizer.eos_token_id
-        whole = [_without_end(next(plain), end) if isinstance(text, str) else self._chat(text) for text in texts]
+        whole = [
+            _without_end(next(plain), end) if isinstance(text, str) else self._chat(text)
+            for text in texts
+        ]
         specials = _said_special(self.tokenizer)
-        return [_cut_behind_marks(prompt, self.max_source, specials) for prompt in whole], sum(len(row) > self.max_source for row in whole)
+        return [_cut_behind_marks(prompt, self.max_source, specials) for prompt in whole], sum(
+            len(row) > self.max_source for row in whole
+        )
 
     def _chat(self, messages: list[dict[str, Any]]) -> Numbers:
-        found = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
-        return list(found if isinstance(found, list) else found["input_ids"])  # which of them depends on the version
+        found = self.tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True
+        )
+        return list(
+            found if isinstance(found, list) else found["input_ids"]
+        )  # which of them depends on the version
 
     def _targets(self, texts: Sequence[str]) -> tuple[list[Numbers], int]:
         """Of references and candidates, and how many were cut."""
         if not self.causal:
             return self._cut_at_the_end("text_target", texts, self.max_target)
-        rows, cut = self._cut_at_the_end("text", texts, self.max_target - 1, add_special_tokens=False)
+        rows, cut = self._cut_at_the_end(
+            "text", texts, self.max_target - 1, add_special_tokens=False
+        )
         return [[*row, self.tokenizer.eos_token_id] for row in rows], cut
 
-    def _cut_at_the_end(self, name: str, texts: Sequence[Any], most: int, **how: Any) -> tuple[list[Numbers], int]:
+    def _cut_at_the_end(
+        self, name: str, texts: Sequence[Any], most: int, **how: Any
+    ) -> tuple[list[Numbers], int]:
         rows = self._tokenized(name, texts, **how)
         long = [place for place, row in enumerate(rows) if len(row) > most]
-        shorter = self._tokenized(name, [texts[place] for place in long], truncation=True, max_length=most, **how)  # end marks stay
+        shorter = self._tokenized(
+            name, [texts[place] for place in long], truncation=True, max_length=most, **how
+        )  # end marks stay
         for place, row in zip(long, shorter, strict=True):
             rows[place] = row
         return rows, len(long)
 
     def _tokenized(self, name: str, texts: Sequence[Any], **how: Any) -> list[Numbers]:
-        return [list(row) for row in self.tokenizer(**{name: list(texts)}, verbose=False, **how)["input_ids"]] if texts else []
+        return (
+            [
+                list(row)
+                for row in self.tokenizer(**{name: list(texts)}, verbose=False, **how)["input_ids"]
+            ]
+            if texts
+            else []
+        )
 
 
 def _references(row: Mapping[str, Any]) -> list[str]:
     """The references of a row of text, checked; there is a source, too."""
     if not isinstance(row, Mapping):
-        raise DataError(f"a row must be a mapping with 'source' and 'references', got {type(row).__name__}")
+        raise DataError(
+            f"a row must be a mapping with 'source' and 'references', got {type(row).__name__}"
+        )
     given = row.get("references")
     references = ([given] if given else []) if isinstance(given, str) else _texts(row, "references")
     for name, value in (("source", row.get("source")), ("references", references)):
         if not value:
             raise DataError(f"a row needs {name!r}, got {sorted(row)}")
     if not all(text.strip() for text in references):
-        raise DataError(f"a reference is empty, which leaves nothing to be said: remove it from the row of source {row['source']!r}")
+        raise DataError(
+            f"a reference is empty, which leaves nothing to be said: remove it from the row of source {row['source']!r}"
+        )
     return references
 
 
@@ -151,7 +216,9 @@ def _cut_behind_marks(prompt: Numbers, most: int, specials: Collection[int]) -> 
     """The special tokens that a prompt begins with, and as many of its last tokens as there is room for."""
     if len(prompt) <= most:
         return prompt
-    first = min(next((place for place, number in enumerate(prompt) if number not in specials), 0), most)
+    first = min(
+        next((place for place, number in enumerate(prompt) if number not in specials), 0), most
+    )
     return prompt[:first] + prompt[len(prompt) - most + first :]
 
 
@@ -174,8 +241,22 @@ class RewardAugmentedCollator:
 
     """
 
-    def __init__(self, *, causal: bool, pad: int, targets: StepTargets, seed: int, inputs: Collator | None = None) -> None:
-        self.causal, self.pad, self.targets, self.seed, self.inputs = causal, pad, targets, seed, inputs
+    def __init__(
+        self,
+        *,
+        causal: bool,
+        pad: int,
+        targets: StepTargets,
+        seed: int,
+        inputs: Collator | None = None,
+    ) -> None:
+        self.causal, self.pad, self.targets, self.seed, self.inputs = (
+            causal,
+            pad,
+            targets,
+            seed,
+            inputs,
+        )
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         # shared, since workers of a data loader may outlive an epoch
         self.training = True
@@ -201,28 +282,43 @@ class RewardAugmentedCollator:
                 _check_prompt_alone(row)
             prompts = [_source_numbers(row) for row in rows]
             batch |= _continued(prompts, first, self.pad)
-            batch[PROMPTS] = Prompts(*left_padded(prompts, self.pad))._asdict()  # Trainer takes named tuples for plain ones
+            batch[PROMPTS] = Prompts(
+                *left_padded(prompts, self.pad)
+            )._asdict()  # Trainer takes named tuples for plain ones
         else:
             batch |= self._encoder_inputs(rows)
             batch["labels"] = right_padded(first, IGNORED)
-        weighed = self.targets.arguments.objective != "ml" or any(len(row.references) > 1 for row in wanted)
+        weighed = self.targets.arguments.objective != "ml" or any(
+            len(row.references) > 1 for row in wanted
+        )
         if self.training and weighed and not self.targets.wants("model"):
             batch[TARGET] = PendingTarget(lambda: self.make(wanted), self._threads())
         return batch
 
     def make(self, rows: Sequence[Row], *drawn: Any) -> StepTarget:
         """The target of these rows; ``drawn`` are the model's own samples."""
-        contents = [np.concatenate([np.array(text, dtype=np.int64) for text in row.references]).tobytes() for row in rows]
+        contents = [
+            np.concatenate([np.array(text, dtype=np.int64) for text in row.references]).tobytes()
+            for row in rows
+        ]
         generator = torch.Generator().manual_seed(batch_seed(self.seed, self.epoch, *contents))
         return self.targets(rows, generator, *drawn)
 
     def _encoder_inputs(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         if self.inputs is not None:
-            return self.inputs([{name: value for name, value in row.items() if name not in COLUMNS} for row in rows])
+            return self.inputs(
+                [
+                    {name: value for name, value in row.items() if name not in COLUMNS}
+                    for row in rows
+                ]
+            )
         sources = [_source_numbers(row) for row in rows]
         input_ids = right_padded(sources, self.pad)
         lengths = torch.tensor([len(source) for source in sources])
-        return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long()}
+        return {
+            "input_ids": input_ids,
+            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long(),
+        }
 
     def _threads(self) -> ThreadPoolExecutor | None:
         if get_worker_info() is not None:
@@ -242,7 +338,9 @@ def as_row(row: Mapping[str, Any]) -> Row:
     """
     labels = _plain(row.get("labels"))
     if not isinstance(labels, list) or not labels:
-        raise DataError(f"a row needs 'labels', the token numbers of a reference or a list of those, got {labels!r}; see RowEncoder")
+        raise DataError(
+            f"a row needs 'labels', the token numbers of a reference or a list of those, got {labels!r}; see RowEncoder"
+        )
     several = labels if isinstance(labels[0], list) else [labels]
     references = [_numbers(reference, "labels") for reference in several]
     candidates = [_numbers(text, "candidates") for text in _plain(row.get("candidates")) or []]
@@ -256,9 +354,14 @@ def _rewards(given: Any, count: int) -> list[list[float]] | None:
     if given is None:
         return None
     if not isinstance(given, list) or len(given) != count:
-        raise DataError(f"candidate_rewards must have a value for each of {count} candidates, got {given}")
+        raise DataError(
+            f"candidate_rewards must have a value for each of {count} candidates, got {given}"
+        )
     try:
-        listed = [[float(value) for value in (values if isinstance(values, list) else [values])] for values in given]
+        listed = [
+            [float(value) for value in (values if isinstance(values, list) else [values])]
+            for values in given
+        ]
     except (TypeError, ValueError):
         listed = [[np.nan]]
     if not np.isfinite([value for values in listed for value in values]).all():
@@ -283,7 +386,9 @@ def _source_numbers(row: Mapping[str, Any]) -> Numbers:
     if mask is None:
         return numbers
     if not isinstance(mask, list) or len(mask) != len(numbers):
-        raise DataError(f"'attention_mask' of a row must have a number for each of its {len(numbers)} input_ids, got {mask!r}")
+        raise DataError(
+            f"'attention_mask' of a row must have a number for each of its {len(numbers)} input_ids, got {mask!r}"
+        )
     kept = [number for number, seen in zip(numbers, mask, strict=True) if seen]
     if not kept:
         raise DataError("'attention_mask' of a row hides all of its input_ids")
@@ -293,7 +398,12 @@ def _source_numbers(row: Mapping[str, Any]) -> Numbers:
 def _check_prompt_alone(row: Mapping[str, Any]) -> None:
     """Rows for plain fine-tuning have prompt and completion in ``input_ids``; here the model would be given the answer."""
     labels, source = _plain(row.get("labels")), _plain(row.get("input_ids"))
-    if not isinstance(labels, list) or not isinstance(source, list) or len(labels) != len(source) or labels[:1] != [IGNORED]:
+    if (
+        not isinstance(labels, list)
+        or not isinstance(source, list)
+        or len(labels) != len(source)
+        or labels[:1] != [IGNORED]
+    ):
         return
     if all(label in (IGNORED, number) for label, number in zip(labels, source, strict=True)):
         raise DataError(
@@ -304,8 +414,14 @@ def _check_prompt_alone(row: Mapping[str, Any]) -> None:
 
 def _numbers(value: Any, name: str) -> Numbers:
     numbers = _plain(value)
-    if not isinstance(numbers, list) or not numbers or not all(isinstance(number, int) for number in numbers):
-        raise DataError(f"{name!r} of a row must be a list of one or more token numbers, got {value!r}; see RowEncoder")
+    if (
+        not isinstance(numbers, list)
+        or not numbers
+        or not all(isinstance(number, int) for number in numbers)
+    ):
+        raise DataError(
+            f"{name!r} of a row must be a list of one or more token numbers, got {value!r}; see RowEncoder"
+        )
     kept = [number for number in numbers if number != IGNORED]  # labels that were padded already
     if not kept:
         raise DataError(f"{name!r} of a row holds nothing but {IGNORED}")
@@ -330,10 +446,17 @@ def left_padded(rows: Sequence[Numbers], pad: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(out), torch.from_numpy(mask)
 
 
-def _continued(prompts: Sequence[Numbers], completions: Sequence[Numbers], pad: int) -> dict[str, Tensor]:
+def _continued(
+    prompts: Sequence[Numbers], completions: Sequence[Numbers], pad: int
+) -> dict[str, Tensor]:
     """Prompt and completion as one row, padded on the right; labels only on the completion."""
-    whole = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
-    labels = [[IGNORED] * len(prompt) + completion for prompt, completion in zip(prompts, completions, strict=True)]
+    whole = [
+        [*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)
+    ]
+    labels = [
+        [IGNORED] * len(prompt) + completion
+        for prompt, completion in zip(prompts, completions, strict=True)
+    ]
     input_ids = right_padded(whole, pad)
     lengths = torch.tensor([len(row) for row in whole])
     mask = (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long()
@@ -358,7 +481,10 @@ def unwritable_numbers(tokenizer: Any, core: Any) -> set[int]:
 
 def _said_special(tokenizer: Any) -> set[int]:
     added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {*getattr(tokenizer, "all_special_ids", ()), *(number for number, token in added.items() if token.special)}
+    return {
+        *getattr(tokenizer, "all_special_ids", ()),
+        *(number for number, token in added.items() if token.special),
+    }
 
 
 def end_numbers(tokenizer: Any, core: Any) -> set[int]:
@@ -370,5 +496,7 @@ def _named_numbers(name: str, *holders: Any) -> set[int]:
     found: set[int] = set()
     for holder in holders:
         value = getattr(holder, name, None)
-        found.update(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
+        found.update(
+            value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        )
     return found

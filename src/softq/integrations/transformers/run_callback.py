@@ -13,11 +13,16 @@ from transformers import TrainerCallback
 
 from softq.errors import RunError
 from softq.lab.run import METRICS, TIMINGS, RunFolder
-from softq.train import StoppedError, Watcher
-from softq.train.interrupts import Interrupts
+from softq.lab.training import StoppedError, Watcher
+from softq.lab.training.interrupts import Interrupts
 
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"
-_TIMES = ("runtime", "samples_per_second", "steps_per_second", "generation_seconds")  # of an evaluation; differ between equal runs
+_TIMES = (
+    "runtime",
+    "samples_per_second",
+    "steps_per_second",
+    "generation_seconds",
+)  # of an evaluation; differ between equal runs
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
@@ -33,7 +38,16 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
 
     """
 
-    def __init__(self, run: RunFolder, *, best_by: str, patience: int, watcher: Watcher, interrupts: Interrupts, batch: int) -> None:
+    def __init__(
+        self,
+        run: RunFolder,
+        *,
+        best_by: str,
+        patience: int,
+        watcher: Watcher,
+        interrupts: Interrupts,
+        batch: int,
+    ) -> None:
         self.run, self.best_by, self.patience, self.watcher, self.interrupts, self.batch = (
             run,
             best_by,
@@ -52,10 +66,14 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
         self.watcher.begin(state.max_steps * self.batch, state.global_step * self.batch)
         for name in (METRICS, TIMINGS):
             if (self.run.path / name).is_file():
-                self.run.rewrite_lines(name, [row for row in self.run.lines(name) if row["step"] <= state.global_step])
+                self.run.rewrite_lines(
+                    name, [row for row in self.run.lines(name) if row["step"] <= state.global_step]
+                )
         self._began = time.perf_counter()
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **more: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **more: Any
+    ) -> None:
         """Keep the loss; one that is no number ends the run, from whose last checkpoint another one may go on."""
         self._loss = (logs or {}).get("loss", self._loss)
         if math.isinf(self._loss) or (math.isnan(self._loss) and "loss" in (logs or {})):
@@ -66,24 +84,48 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Move the bar; stop with a checkpoint if that was asked for."""
-        seen = [f"loss {self._loss:.3f}"] * (not math.isnan(self._loss)) + [f"reward {self._reward:.4f}"] * (not math.isnan(self._reward))
+        seen = [f"loss {self._loss:.3f}"] * (not math.isnan(self._loss)) + [
+            f"reward {self._reward:.4f}"
+        ] * (not math.isnan(self._reward))
         self.watcher.advance(self.batch, ", ".join(seen))
         try:
-            self.interrupts.stop_if_asked(lambda: None, f"stopped at step {state.global_step} of {state.max_steps}: add --resume to go on")
+            self.interrupts.stop_if_asked(
+                lambda: None,
+                f"stopped at step {state.global_step} of {state.max_steps}: add --resume to go on",
+            )
         except StoppedError as stop:
             self.stopped = stop
             control.should_save = control.should_training_stop = True
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any] | None = None, **more: Any) -> None:
+    def on_evaluate(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        metrics: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
         """Write a line of scores, and one of times."""
-        scores = {name.removeprefix("eval_"): value for name, value in (metrics or {}).items() if name.startswith("eval_")}
+        scores = {
+            name.removeprefix("eval_"): value
+            for name, value in (metrics or {}).items()
+            if name.startswith("eval_")
+        }
         self._reward = scores.get("reward", math.nan)
         place = {"step": state.global_step, "epoch": round(state.epoch or 0.0, 6)}
         seconds = time.perf_counter() - self._began
         self._began = time.perf_counter()
-        self.run.append_line(METRICS, place | {f"dev_{name}": value for name, value in scores.items() if name not in _TIMES})
+        self.run.append_line(
+            METRICS,
+            place | {f"dev_{name}": value for name, value in scores.items() if name not in _TIMES},
+        )
         times = {f"dev_{name}": value for name, value in scores.items() if name in _TIMES}
-        self.run.append_line(TIMINGS, place | {"seconds": seconds, "loss": None if math.isnan(self._loss) else self._loss} | times)
+        self.run.append_line(
+            TIMINGS,
+            place
+            | {"seconds": seconds, "loss": None if math.isnan(self._loss) else self._loss}
+            | times,
+        )
         if self.patience and self._evaluations_since_best() >= self.patience:
             control.should_training_stop = True
 

@@ -19,8 +19,13 @@ from torch import Tensor, nn
 
 IGNORED = -100  # label of a position that has none
 
-_TRACED = torch.__version__ >= "2.8"  # before, torch.compile does not follow a tensor of another class
-_STATES, _MASK = "encoder_hidden_states", "encoder_attention_mask"  # what a decoder is given of its source
+_TRACED = (
+    torch.__version__ >= "2.8"
+)  # before, torch.compile does not follow a tensor of another class
+_STATES, _MASK = (
+    "encoder_hidden_states",
+    "encoder_attention_mask",
+)  # what a decoder is given of its source
 
 
 class Scored(NamedTuple):
@@ -34,11 +39,19 @@ class Scored(NamedTuple):
 
     def places(self) -> Tensor:
         """Where among the ``B·K`` candidates those stand that are not missing, ``[N]``."""
-        return (self.lengths.flatten() >= 0).nonzero()[:, 0] if self.known_places is None else self.known_places
+        return (
+            (self.lengths.flatten() >= 0).nonzero()[:, 0]
+            if self.known_places is None
+            else self.known_places
+        )
 
     def spread(self, values: Tensor) -> Tensor:
         """A value for each of those that are not missing ``[N]`` in its place, ``[B, K]``, and 0 in the others."""
-        return values.new_zeros(self.lengths.numel()).index_copy(0, self.places(), values).view(self.lengths.shape)
+        return (
+            values.new_zeros(self.lengths.numel())
+            .index_copy(0, self.places(), values)
+            .view(self.lengths.shape)
+        )
 
     def to(self, device: torch.device | str) -> Scored:
         """The same on another device."""
@@ -48,7 +61,9 @@ class Scored(NamedTuple):
     @property
     def real(self) -> Tensor:
         """Which tokens are there, bool ``[B, K, T]``."""
-        return torch.arange(self.tokens.shape[2], device=self.tokens.device) < self.lengths.unsqueeze(2)
+        return torch.arange(
+            self.tokens.shape[2], device=self.tokens.device
+        ) < self.lengths.unsqueeze(2)
 
 
 class Prompts(NamedTuple):
@@ -58,7 +73,9 @@ class Prompts(NamedTuple):
     attention_mask: Tensor
 
 
-def encoder_decoder_log_probs(model: nn.Module, core: Any, inputs: Mapping[str, Any], scored: Scored, *, shared: bool) -> Tensor:
+def encoder_decoder_log_probs(
+    model: nn.Module, core: Any, inputs: Mapping[str, Any], scored: Scored, *, shared: bool
+) -> Tensor:
     """Log-probabilities log P(y_s | x) of all candidates, float32 ``[B, K]``, 0 of those that are missing.
 
     Args:
@@ -75,10 +92,15 @@ def encoder_decoder_log_probs(model: nn.Module, core: Any, inputs: Mapping[str, 
     decoder_input_ids = core.prepare_decoder_input_ids_from_labels(labels=labels)
     if shared:
         complete = len(places) == scored.lengths.numel()
-        with _hooked(core.get_decoder(), _repeat_sources if complete else partial(_choose_sources, owners)):
+        with _hooked(
+            core.get_decoder(), _repeat_sources if complete else partial(_choose_sources, owners)
+        ):
             logits = model(**inputs, decoder_input_ids=decoder_input_ids, use_cache=False).logits
     else:
-        repeated = {name: value.index_select(0, owners) if isinstance(value, Tensor) else value for name, value in inputs.items()}
+        repeated = {
+            name: value.index_select(0, owners) if isinstance(value, Tensor) else value
+            for name, value in inputs.items()
+        }
         logits = model(**repeated, decoder_input_ids=decoder_input_ids, use_cache=False).logits
     return scored.spread(token_log_probs(logits, labels).sum(1))
 
@@ -93,20 +115,32 @@ def _hooked(decoder: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
         handle.remove()
 
 
-def _repeat_sources(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _repeat_sources(
+    _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Each of B sources K times in a row, for B·K candidates. It knows shapes alone, so that what was compiled with it stays right."""
     texts = len(_by_name("input_ids", kwargs))
-    return args, {**kwargs, **_for_candidates(kwargs, lambda sources: sources.repeat_interleave(texts // len(sources), 0))}
+    return args, {
+        **kwargs,
+        **_for_candidates(
+            kwargs, lambda sources: sources.repeat_interleave(texts // len(sources), 0)
+        ),
+    }
 
 
 def _choose_sources(
     owners: Tensor, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Source ``owners[n]`` for candidate n."""
-    return args, {**kwargs, **_for_candidates(kwargs, lambda sources: sources.index_select(0, owners))}
+    return args, {
+        **kwargs,
+        **_for_candidates(kwargs, lambda sources: sources.index_select(0, owners)),
+    }
 
 
-def _for_candidates(given: Mapping[str, Any], to_candidates: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+def _for_candidates(
+    given: Mapping[str, Any], to_candidates: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
     """What a decoder is given of its sources, a row for every candidate."""
     sources = _by_name(_STATES, given)
     repeated = to_candidates(sources)
@@ -135,7 +169,9 @@ class _Repeated(Tensor):
     to_candidates: Callable[[Tensor], Tensor]
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Called by torch in place of a function of it."""
         if function is nn.functional.linear and args and isinstance(args[0], cls):
             return args[0].to_candidates(function(args[0].sources, *args[1:], **(kwargs or {})))
@@ -143,7 +179,9 @@ class _Repeated(Tensor):
             return function(*args, **(kwargs or {}))
 
 
-def causal_log_probs(model: nn.Module, core: Any, prompts: Prompts, scored: Scored, *, shared: bool) -> Tensor:
+def causal_log_probs(
+    model: nn.Module, core: Any, prompts: Prompts, scored: Scored, *, shared: bool
+) -> Tensor:
     """Log-probabilities log P(y_s | prompt) of all candidates, float32 ``[B, K]``, 0 of those that are missing; see above."""
     _, size, width = scored.tokens.shape
     if shared and fits_one_row(core, prompts, scored):
@@ -166,8 +204,13 @@ def fits_one_row(core: Any, prompts: Prompts, scored: Scored) -> bool:
 
     Else it would count the candidates in between, or forget its limit where it is told what to see.
     """
-    config = core.config.get_text_config() if hasattr(core.config, "get_text_config") else core.config
-    limits = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")]
+    config = (
+        core.config.get_text_config() if hasattr(core.config, "get_text_config") else core.config
+    )
+    limits = [
+        getattr(config, name, None)
+        for name in ("sliding_window", "attention_chunk_size", "window_size")
+    ]
     (_, size, width), prompt = scored.tokens.shape, prompts.input_ids.shape[1]
     return all(prompt + size * width <= limit for limit in limits if isinstance(limit, int))
 
@@ -182,7 +225,9 @@ def _in_one_row(model: nn.Module, core: Any, prompts: Prompts, scored: Scored) -
     batch, size, width = scored.tokens.shape
     known = prompts.attention_mask.bool()  # [B, P]
     lengths = known.sum(1, keepdim=True)
-    step = torch.arange(width, device=lengths.device).repeat(size)  # [K·T]: place within its candidate
+    step = torch.arange(width, device=lengths.device).repeat(
+        size
+    )  # [K·T]: place within its candidate
     positions = torch.cat([(known.cumsum(1) - 1).clamp(min=0), lengths + step], 1)
     logits = model(
         input_ids=torch.cat([prompts.input_ids, scored.tokens.reshape(batch, size * width)], 1),
@@ -192,11 +237,15 @@ def _in_one_row(model: nn.Module, core: Any, prompts: Prompts, scored: Scored) -
         **_accepted(core, logits_to_keep=size * width + 1),
     ).logits[:, -size * width - 1 :]
     # The prompt's last word says the first of every candidate; the rest are said by the word before them.
-    first = torch.log_softmax(logits[:, 0].float(), 1).gather(1, scored.tokens[:, :, 0].clamp(min=0))  # [B, K]
+    first = torch.log_softmax(logits[:, 0].float(), 1).gather(
+        1, scored.tokens[:, :, 0].clamp(min=0)
+    )  # [B, K]
     following = scored.tokens.masked_fill(~scored.real, IGNORED)[:, :, 1:]
     labels = nn.functional.pad(following, (0, 1), value=IGNORED).reshape(batch, size * width)
     rest = token_log_probs(logits[:, 1:], labels).reshape(batch, size, width).sum(2)
-    return (first + rest).masked_fill(scored.lengths < 1, 0.0)  # an empty one is certain, as there is no end to be said
+    return (first + rest).masked_fill(
+        scored.lengths < 1, 0.0
+    )  # an empty one is certain, as there is no end to be said
 
 
 def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
@@ -205,16 +254,26 @@ def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
     prompt = known.shape[1]
     place = torch.arange(prompt + size * width, device=known.device)
     candidate = torch.where(place < prompt, -1, (place - prompt) // width)  # -1: the prompt
-    same = (candidate.unsqueeze(1) == candidate) | (candidate == -1)  # [L, L]: own candidate, or the prompt
+    same = (candidate.unsqueeze(1) == candidate) | (
+        candidate == -1
+    )  # [L, L]: own candidate, or the prompt
     real = torch.cat([known, scored.real.reshape(batch, size * width)], 1)  # [B, L]
     seen = same & (place.unsqueeze(1) >= place) & real.unsqueeze(1)  # [B, L, L]
-    seen |= torch.eye(len(place), dtype=torch.bool, device=known.device)  # padding looks at itself: a softmax needs something
-    return torch.zeros(seen.shape, dtype=dtype, device=known.device).masked_fill(~seen, torch.finfo(dtype).min).unsqueeze(1)
+    seen |= torch.eye(
+        len(place), dtype=torch.bool, device=known.device
+    )  # padding looks at itself: a softmax needs something
+    return (
+        torch.zeros(seen.shape, dtype=dtype, device=known.device)
+        .masked_fill(~seen, torch.finfo(dtype).min)
+        .unsqueeze(1)
+    )
 
 
 def token_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
     """Log-probability of each label, float32 ``[N, T]``, 0 where it is `IGNORED`; logits ``[N, T, V]``."""
-    loss = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    loss = nn.functional.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    )
     return -loss.view(labels.shape)
 
 

@@ -102,14 +102,30 @@ class TextModel:
 
     def numbers(self, text: str) -> Numbers:
         """The tokens of a text that the model may write, without special ones at its ends."""
-        found = self.tokenizer(text, add_special_tokens=False) if self.causal else self.tokenizer(text_target=text)
+        found = (
+            self.tokenizer(text, add_special_tokens=False)
+            if self.causal
+            else self.tokenizer(text_target=text)
+        )
         return strip_specials(found["input_ids"], self._specials)[0]
 
-    def write(self, sources: Sequence[str], how: Writing, tell: Callable[[int], None] | None = None) -> list[str]:
+    def write(
+        self, sources: Sequence[str], how: Writing, tell: Callable[[int], None] | None = None
+    ) -> list[str]:
         """A text for each source, in their order; an empty one for an empty one. ``tell`` is told how many are done, batch by batch."""
-        writer = Writer(how, self.causal, self._specials, end_numbers(self.tokenizer, self.core), self._pad)
+        writer = Writer(
+            how, self.causal, self._specials, end_numbers(self.tokenizer, self.core), self._pad
+        )
         said = [place for place, text in enumerate(sources) if text.strip()]
-        encoded = dict(zip(said, self._encoder.sources([self.template.replace("{}", sources[place]) for place in said]), strict=True))
+        encoded = dict(
+            zip(
+                said,
+                self._encoder.sources(
+                    [self.template.replace("{}", sources[place]) for place in said]
+                ),
+                strict=True,
+            )
+        )
         order = sorted(encoded, key=lambda place: len(encoded[place]))
         texts = [""] * len(sources)
         with _drawing(how.seed, self.core.device), self._length_penalty(how.length_penalty):
@@ -128,12 +144,19 @@ class TextModel:
         else:
             tokens = right_padded(sources, self._pad)
             mask = right_padded([[1] * len(source) for source in sources], 0)
-        inputs = {"input_ids": tokens.to(self.core.device), "attention_mask": mask.to(self.core.device)}
+        inputs = {
+            "input_ids": tokens.to(self.core.device),
+            "attention_mask": mask.to(self.core.device),
+        }
         if how.method == "sample":
             drawn = writer.samples(self.core, inputs, 1)
             return [row[0] if row else [] for row in drawn.sentences.unpack()]
         best = writer.best(self.core, inputs)
-        return least_risk(writer, self.core, inputs, best, how.samples, self.reward(how.reward)) if how.method == "mbr" else best
+        return (
+            least_risk(writer, self.core, inputs, best, how.samples, self.reward(how.reward))
+            if how.method == "mbr"
+            else best
+        )
 
     @contextmanager
     def _length_penalty(self, penalty: float | None) -> Iterator[None]:

@@ -86,27 +86,47 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
     """
 
     def __init__(
-        self, model: Any = None, args: RewardAugmentedArguments | None = None, *, reward: Any = None, data_collator: Any = None, **more: Any
+        self,
+        model: Any = None,
+        args: RewardAugmentedArguments | None = None,
+        *,
+        reward: Any = None,
+        data_collator: Any = None,
+        **more: Any,
     ) -> None:
         if not isinstance(args, RewardAugmentedArguments):
             raise RecipeError(f"args must be RewardAugmentedArguments, got {type(args).__name__}")
         tokenizer = more.get("processing_class")
-        core = core_of(_first_model(more["model_init"]) if model is None and more.get("model_init") else model)
+        core = core_of(
+            _first_model(more["model_init"]) if model is None and more.get("model_init") else model
+        )
         self.causal = not core.config.is_encoder_decoder
         if self.causal and data_collator is not None:
-            raise RecipeError("a causal model's rows are collated by softq; data_collator is for the inputs of encoder-decoders")
+            raise RecipeError(
+                "a causal model's rows are collated by softq; data_collator is for the inputs of encoder-decoders"
+            )
         if args.objective != "ml" and more.get("compute_loss_func") is not None:
-            raise RecipeError(f"compute_loss_func is for ml: the loss of {args.objective} is the trainer's own")
+            raise RecipeError(
+                f"compute_loss_func is for ml: the loss of {args.objective} is the trainer's own"
+            )
         if args.objective != "ml" and args.estimator == "importance" and args.candidates == "model":
             _check_draws(core.generation_config)
         self.reward = as_text_reward(args.reward if reward is None else reward, tokenizer)
         specials = special_numbers(tokenizer, core)
         pad = pad_number(tokenizer, core)
-        vocab = len(tokenizer) if tokenizer is not None else core.get_input_embeddings().num_embeddings
-        self.targets = StepTargets(args, self.reward, vocab, specials, unwritable_numbers(tokenizer, core))
+        vocab = (
+            len(tokenizer) if tokenizer is not None else core.get_input_embeddings().num_embeddings
+        )
+        self.targets = StepTargets(
+            args, self.reward, vocab, specials, unwritable_numbers(tokenizer, core)
+        )
         self.writer = Writer(args, self.causal, specials, end_numbers(tokenizer, core), pad)
-        collator = RewardAugmentedCollator(causal=self.causal, pad=pad, targets=self.targets, seed=args.seed, inputs=data_collator)
-        self._shared: bool | None = None  # whether what candidates share is computed once; found out on the first batch
+        collator = RewardAugmentedCollator(
+            causal=self.causal, pad=pad, targets=self.targets, seed=args.seed, inputs=data_collator
+        )
+        self._shared: bool | None = (
+            None  # whether what candidates share is computed once; found out on the first batch
+        )
         super().__init__(model=model, args=args, data_collator=collator, **more)
         self.add_callback(_Epochs(collator))
         if args.objective != "ml":
@@ -121,10 +141,16 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         zero = getattr(getattr(self.accelerator.state, "deepspeed_plugin", None), "zero_stage", 0)
         pieces = "FSDP" if self.is_fsdp_enabled else "DeepSpeed ZeRO-3" if zero == 3 else None
         if pieces:
-            raise ModelError(f"{pieces} is not supported, since candidates are scored and written outside of what it wraps: use DDP")
+            raise ModelError(
+                f"{pieces} is not supported, since candidates are scored and written outside of what it wraps: use DDP"
+            )
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Tensor | int | None = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Loss of a batch: Transformers' own for ``ml`` with one reference and in evaluation, else the cross-entropy from the target.
 
@@ -139,10 +165,14 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             # Trainer keeps labels from the model then, of which an encoder-decoder makes what its decoder reads
             if replaced and not self.causal and "labels" in batch:
                 core = core_of(self.accelerator.unwrap_model(model))
-                batch["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+                batch["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(
+                    labels=batch["labels"]
+                )
             return super().compute_loss(model, batch, return_outputs, num_items_in_batch)
         if replaced:
-            raise RecipeError("label_smoothing_factor and compute_loss_func are for rows of one reference: leave them out")
+            raise RecipeError(
+                "label_smoothing_factor and compute_loss_func are for rows of one reference: leave them out"
+            )
         self._check_parallel()
         labels = batch.pop("labels")
         given = Prompts(**own[PROMPTS]) if self.causal else batch
@@ -167,7 +197,9 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         """The model's own texts, with their probabilities where importance weights need them."""
         core, size = core_of(self.accelerator.unwrap_model(model)), self.args.candidate_size
         weighed = self.args.estimator == "importance"
-        drawn = self.writer.samples(core, given._asdict() if self.causal else given, size, finished=weighed)
+        drawn = self.writer.samples(
+            core, given._asdict() if self.causal else given, size, finished=weighed
+        )
         if not weighed:
             return drawn
         log_probs = torch.zeros(drawn.lengths.shape)
@@ -175,16 +207,22 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             scored = add_ends(drawn.sentences, self.targets.ends(rows))
             with evaluating(model):
                 log_probs = self._log_probs(model, given, scored.to(self.args.device))
-        return replace(drawn, log_proposal=log_probs.double().cpu(), draws=torch.full((len(rows),), size))
+        return replace(
+            drawn, log_proposal=log_probs.double().cpu(), draws=torch.full((len(rows),), size)
+        )
 
     def _log_probs(self, model: nn.Module, given: Any, scored: Scored) -> Tensor:
         core = core_of(self.accelerator.unwrap_model(model))
         score = causal_log_probs if self.causal else encoder_decoder_log_probs
         # one candidate shares nothing, and neither do those of a row that is too long; so they do not say whether it can be
-        together = scored.tokens.shape[1] > 1 and (not self.causal or fits_one_row(core, given, scored))
+        together = scored.tokens.shape[1] > 1 and (
+            not self.causal or fits_one_row(core, given, scored)
+        )
         if together and self._shared is None:
             exact = core.dtype == torch.float32 and self.accelerator.mixed_precision == "no"
-            self._shared = can_share(score, core, given, scored, _TOLERANCE if exact else _LOW_TOLERANCE)
+            self._shared = can_share(
+                score, core, given, scored, _TOLERANCE if exact else _LOW_TOLERANCE
+            )
         worth = not self.causal or one_row_is_less(given, scored)
         return score(model, core, given, scored, shared=together and worth and bool(self._shared))
 
@@ -204,13 +242,19 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         collator = self.data_collator
         collator.training = False
         try:
-            output = super().evaluation_loop(dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix)
+            output = super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
             if self.args.eval_generate:
                 devices = [self.args.device] if self.args.device.type == "cuda" else []
-                with torch.random.fork_rng(devices):  # the same samples whenever it is called, and training goes on as if it had not been
+                with torch.random.fork_rng(
+                    devices
+                ):  # the same samples whenever it is called, and training goes on as if it had not been
                     torch.manual_seed(self.args.seed)
                     scores = self._scores(dataloader)
-                output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in scores.items()})
+                output.metrics.update(
+                    {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
+                )
         finally:
             collator.training = True
         return output
@@ -220,21 +264,35 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         written: list[tuple[Any, ...]] = []  # for each row: reward, reward of MBR, text, references
         seconds = mbr_seconds = 0.0
         for batch in dataloader:
-            inputs = {name: value for name, value in self._inputs_of(batch).items() if value is not None}
+            inputs = {
+                name: value for name, value in self._inputs_of(batch).items() if value is not None
+            }
             references = [row.references for row in batch[ROWS]]
             reward = with_sources(self.reward, [row.source for row in batch[ROWS]])
             found = write_and_score(self.writer, core, inputs, references, reward)
             seconds, mbr_seconds = seconds + found.seconds, mbr_seconds + found.mbr_seconds
-            mbr_rewards = [None] * len(found.best) if found.mbr_rewards is None else found.mbr_rewards.tolist()
-            rows = list(zip(found.rewards.tolist(), mbr_rewards, found.best, references, strict=True))
+            mbr_rewards = (
+                [None] * len(found.best)
+                if found.mbr_rewards is None
+                else found.mbr_rewards.tolist()
+            )
+            rows = list(
+                zip(found.rewards.tolist(), mbr_rewards, found.best, references, strict=True)
+            )
             written += self.accelerator.gather_for_metrics(rows, use_gather_object=True)
         if not written:
-            raise DataError("there are no rows to evaluate: give an eval_dataset of one or more, or set eval_generate False")
+            raise DataError(
+                "there are no rows to evaluate: give an eval_dataset of one or more, or set eval_generate False"
+            )
         rewards, risk_rewards, texts, right = zip(*written, strict=True)
         scores = {"reward": sum(rewards) / len(rewards), "generation_seconds": seconds}
         if self.args.eval_mbr_samples:
             mean = sum(risk_rewards) / len(risk_rewards)
-            scores |= {"mbr_reward": mean, "mbr_gap": mean - scores["reward"], "mbr_seconds": mbr_seconds}
+            scores |= {
+                "mbr_reward": mean,
+                "mbr_gap": mean - scores["reward"],
+                "mbr_seconds": mbr_seconds,
+            }
         if self.processing_class is not None:
             said = decode_all(self.processing_class, list(texts))
             wanted = [decode_all(self.processing_class, row) for row in right]
@@ -245,7 +303,11 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         """What a model is given in order to write."""
         if self.causal:
             return {name: value.to(self.args.device) for name, value in batch[PROMPTS].items()}
-        return {name: value for name, value in batch.items() if name not in (ROWS, TARGET, PROMPTS, "labels")}
+        return {
+            name: value
+            for name, value in batch.items()
+            if name not in (ROWS, TARGET, PROMPTS, "labels")
+        }
 
 
 class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
@@ -256,8 +318,12 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy kn
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Called by Trainer."""
-        self.collator.epoch = int((state.epoch or 0.0) + 1e-6)  # epochs are counted in steps, as a sum of fractions
-        if getattr(args, "group_by_length", False) or getattr(args, "train_sampling_strategy", "random") not in ("random", "sequential"):
+        self.collator.epoch = int(
+            (state.epoch or 0.0) + 1e-6
+        )  # epochs are counted in steps, as a sum of fractions
+        if getattr(args, "group_by_length", False) or getattr(
+            args, "train_sampling_strategy", "random"
+        ) not in ("random", "sequential"):
             # Trainer draws such an order from the seed of all things, which a resumed run has left elsewhere
             torch.manual_seed(batch_seed(args.seed, self.collator.epoch))
 
@@ -273,12 +339,16 @@ def core_of(model: Any) -> Any:
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a Transformers model, got {type(model).__name__}")
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
-        raise ModelError("adapters that put something before the prompt are not supported: use one that changes layers, such as LoRA")
+        raise ModelError(
+            "adapters that put something before the prompt are not supported: use one that changes layers, such as LoRA"
+        )
     core: Any = model
     if hasattr(model, "get_base_model"):
         core = core.get_base_model()
     if not hasattr(core, "generate") or not hasattr(core, "config"):
-        raise ModelError(f"expected a Transformers model that generates text, got {type(core).__name__}")
+        raise ModelError(
+            f"expected a Transformers model that generates text, got {type(core).__name__}"
+        )
     return core
 
 
@@ -289,17 +359,28 @@ def can_share(score: Any, core: Any, given: Any, scored: Scored, tolerance: floa
         try:
             shared = score(core, core, given, scored, shared=True)
         except (RuntimeError, TypeError, ValueError) as error:
-            logger.warning("candidates are scored one by one, since %s cannot read them together: %s", type(core).__name__, error)
+            logger.warning(
+                "candidates are scored one by one, since %s cannot read them together: %s",
+                type(core).__name__,
+                error,
+            )
             return False
     if not torch.allclose(plain, shared, rtol=tolerance, atol=tolerance):
-        logger.warning("candidates are scored one by one, since %s reads them differently together", type(core).__name__)
+        logger.warning(
+            "candidates are scored one by one, since %s reads them differently together",
+            type(core).__name__,
+        )
         return False
     return True
 
 
 def _check_draws(settings: Any) -> None:
     """Whether a model draws texts as it scores them, so that their probability is known."""
-    found = [name for name, neutral in _ALTERING.items() if getattr(settings, name, None) not in (None, neutral, [])]
+    found = [
+        name
+        for name, neutral in _ALTERING.items()
+        if getattr(settings, name, None) not in (None, neutral, [])
+    ]
     if found:
         raise RecipeError(
             f"importance weights of the model's samples need draws from the model as it is: unset {', '.join(found)} in "
@@ -316,4 +397,6 @@ def pad_number(tokenizer: Any, core: Any) -> int:
     ends = end_numbers(tokenizer, core)
     if ends:
         return min(ends)
-    raise ModelError("neither tokenizer nor model names a padding token: set pad_token_id in model.generation_config")
+    raise ModelError(
+        "neither tokenizer nor model names a padding token: set pad_token_id in model.generation_config"
+    )

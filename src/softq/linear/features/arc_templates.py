@@ -47,7 +47,9 @@ class ArcTemplate(NamedTuple):
     @property
     def columns(self) -> set[str]:
         """The columns it reads."""
-        return {column for column, _ in self.head + self.dependent} | ({self.between} if self.between else set())
+        return {column for column, _ in self.head + self.dependent} | (
+            {self.between} if self.between else set()
+        )
 
     @property
     def features(self) -> tuple[object, ...]:
@@ -187,7 +189,11 @@ def templates_for(templates: Sequence[str], given: Collection[str]) -> tuple[str
     >>> templates_for(["head.upos|dep.upos", "head.xpos|dep.xpos", "head.word|dep.xpos", "dep.lemma"], given={"word", "upos"})
     ('head.upos|dep.upos', 'head.word|dep.upos')
     """
-    instead = {column: other for column, other in (("upos", "xpos"), ("xpos", "upos")) if column not in given and other in given}
+    instead = {
+        column: other
+        for column, other in (("upos", "xpos"), ("xpos", "upos"))
+        if column not in given and other in given
+    }
     found: dict[tuple[object, ...], str] = {}
     for text in templates:
         for column, other in instead.items():
@@ -205,7 +211,9 @@ def parse_arc_template(text: str) -> ArcTemplate:
     (('word', -1),)
     """
     if not isinstance(text, str):
-        raise RecipeError(f"a template of arcs must be a string such as 'head.upos|dep.word', got {text!r}")
+        raise RecipeError(
+            f"a template of arcs must be a string such as 'head.upos|dep.word', got {text!r}"
+        )
     sides: dict[str, list[tuple[str, int]]] = {"head": [], "dep": [], "between": []}
     for atom in text.split("|"):
         found = _ATOM.fullmatch(atom.strip())
@@ -217,10 +225,14 @@ def parse_arc_template(text: str) -> ArcTemplate:
         if column not in COLUMNS:
             near = difflib.get_close_matches(column, COLUMNS, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise RecipeError(f"template {text!r}: expected one of the columns {', '.join(COLUMNS)}, got {column!r}{hint}")
+            raise RecipeError(
+                f"template {text!r}: expected one of the columns {', '.join(COLUMNS)}, got {column!r}{hint}"
+            )
         sides[side].append((column, int(place or 0)))
     if len(sides["between"]) > 1 or any(place for _, place in sides["between"]):
-        raise RecipeError(f"template {text!r}: expected at most one atom between, without a place, got {text.count('between.')}")
+        raise RecipeError(
+            f"template {text!r}: expected at most one atom between, without a place, got {text.count('between.')}"
+        )
     between = sides["between"][0][0] if sides["between"] else None
     return ArcTemplate(text, tuple(sides["head"]), tuple(sides["dep"]), between)
 
@@ -234,23 +246,37 @@ def columns_of(templates: Sequence[str]) -> tuple[str, ...]:
 def make_plan(templates: Sequence[str], columns: Sequence[str]) -> Plan:
     """Templates as the kernels read them, for words whose columns stand in this order."""
     if isinstance(templates, str) or not templates:
-        raise RecipeError(f"templates must be a sequence of at least one template, such as ('head.upos|dep.upos',), got {templates!r}")
+        raise RecipeError(
+            f"templates must be a sequence of at least one template, such as ('head.upos|dep.upos',), got {templates!r}"
+        )
     parsed = [parse_arc_template(text) for text in templates]
     same: dict[tuple[object, ...], str] = {}
     for template in parsed:
         if template.features in same:
             other = same[template.features]
-            raise RecipeError(f"templates {other!r} and {template.text!r} would give an arc the same features: leave one out")
+            raise RecipeError(
+                f"templates {other!r} and {template.text!r} would give an arc the same features: leave one out"
+            )
         same[template.features] = template.text
-    parsed.sort(key=lambda template: template.between is not None)  # stable: those with a tag between come last
+    parsed.sort(
+        key=lambda template: template.between is not None
+    )  # stable: those with a tag between come last
     between = sorted({columns.index(template.between) for template in parsed if template.between})
-    numbers = [-1 if template.between is None else between.index(columns.index(template.between)) for template in parsed]
+    numbers = [
+        -1 if template.between is None else between.index(columns.index(template.between))
+        for template in parsed
+    ]
     atoms_from, atoms = _ragged(
-        [[(columns.index(c), place) for c, place in side] for side in (*(t.head for t in parsed), *(t.dependent for t in parsed))]
+        [
+            [(columns.index(c), place) for c, place in side]
+            for side in (*(t.head for t in parsed), *(t.dependent for t in parsed))
+        ]
     )
     return Plan(
         # a crc tells strings apart on every machine, and the product spreads it over 64 bits
-        seeds=np.array([zlib.crc32(t.text.encode()) * 0x9E3779B97F4A7C15 % 2**64 for t in parsed], np.uint64),
+        seeds=np.array(
+            [zlib.crc32(t.text.encode()) * 0x9E3779B97F4A7C15 % 2**64 for t in parsed], np.uint64
+        ),
         atoms_from=np.stack([atoms_from[: len(parsed) + 1], atoms_from[len(parsed) :]]),
         atoms=atoms,
         between=np.array(numbers, np.int64),
@@ -262,4 +288,6 @@ def make_plan(templates: Sequence[str], columns: Sequence[str]) -> Plan:
 def _ragged(rows: Sequence[Sequence[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
     """Where each row begins, and all rows one after another ``[A, 2]``."""
     begins = np.cumsum([0, *(len(row) for row in rows)])
-    return begins.astype(np.int64), np.array([pair for row in rows for pair in row], np.int64).reshape(-1, 2)
+    return begins.astype(np.int64), np.array(
+        [pair for row in rows for pair in row], np.int64
+    ).reshape(-1, 2)

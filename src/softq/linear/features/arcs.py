@@ -26,9 +26,18 @@ from softq.linear.features.arc_templates import (
 Array = np.ndarray[Any, Any]
 
 _AFFIX = 3
-_FREQUENT = ("word", "lemma", "prefix", "suffix")  # columns of open vocabularies, where what is rare is as good as unknown
+_FREQUENT = (
+    "word",
+    "lemma",
+    "prefix",
+    "suffix",
+)  # columns of open vocabularies, where what is rare is as good as unknown
 _NOTHING = "_"
-_TELLING = ("lemma", "upos", "xpos")  # columns that every word has, if any has; there may be no morphology to tell of
+_TELLING = (
+    "lemma",
+    "upos",
+    "xpos",
+)  # columns that every word has, if any has; there may be no morphology to tell of
 
 
 class TaggedWords(Protocol):
@@ -66,7 +75,10 @@ def shape(form: str) -> str:
     >>> shape("U.S.-based"), shape("2026")
     ('X.X.-x', 'd')
     """
-    symbols = ("X" if c.isupper() or c.istitle() else "d" if c.isdigit() else "x" if c.isalpha() else c for c in form)
+    symbols = (
+        "X" if c.isupper() or c.istitle() else "d" if c.isdigit() else "x" if c.isalpha() else c
+        for c in form
+    )
     return "".join(symbol for symbol, _ in groupby(symbols))
 
 
@@ -111,7 +123,9 @@ def given_columns(sentences: Sequence[TaggedWords]) -> set[str]:
     """The columns in which some word has something."""
     found = set()
     for column, (attribute, _) in _READ.items():
-        if any(value != _NOTHING for sentence in sentences for value in getattr(sentence, attribute)):
+        if any(
+            value != _NOTHING for sentence in sentences for value in getattr(sentence, attribute)
+        ):
             found.add(column)
     return found
 
@@ -143,7 +157,10 @@ class ArcIndex:
 
     @cached_property
     def _numbers(self) -> dict[str, dict[str, int]]:
-        return {name: {text: k for k, text in enumerate(known, kernels.FIRST)} for name, known in self.strings.items()}
+        return {
+            name: {text: k for k, text in enumerate(known, kernels.FIRST)}
+            for name, known in self.strings.items()
+        }
 
     @classmethod
     def fit(
@@ -165,9 +182,15 @@ class ArcIndex:
         """
         given = given_columns(sentences)
         if not given and None in (templates, relation_templates):
-            raise DataError("the sentences have nothing to look at: expected words with at least a FORM or a part of speech, got '_' alone")
+            raise DataError(
+                "the sentences have nothing to look at: expected words with at least a FORM or a part of speech, got '_' alone"
+            )
         arcs = tuple(templates) if templates is not None else templates_for(ARC_TEMPLATES, given)
-        relations = tuple(relation_templates) if relation_templates is not None else templates_for(RELATION_TEMPLATES, given)
+        relations = (
+            tuple(relation_templates)
+            if relation_templates is not None
+            else templates_for(RELATION_TEMPLATES, given)
+        )
         columns = columns_of((*arcs, *relations))
         for plan in (arcs, relations):
             make_plan(plan, columns)  # what is wrong with them is told now
@@ -175,10 +198,14 @@ class ArcIndex:
         for column in columns:
             attribute, read = _READ[column]
             counts: Counter[str] = Counter()
-            for text, count in Counter(value for sentence in sentences for value in getattr(sentence, attribute)).items():
+            for text, count in Counter(
+                value for sentence in sentences for value in getattr(sentence, attribute)
+            ).items():
                 counts[read(text)] += count
             least = min_freq if column in _FREQUENT else 1
-            strings[column] = tuple(sorted(text for text, count in counts.items() if count >= least))
+            strings[column] = tuple(
+                sorted(text for text, count in counts.items() if count >= least)
+            )
         return cls(arcs, relations, strings)
 
     def encode(self, sentences: Sequence[TaggedWords]) -> ArcCodes:
@@ -195,7 +222,9 @@ class ArcIndex:
             for number, sentence in enumerate(sentences):
                 values = getattr(sentence, attribute)
                 if len(values) != len(sentence.forms):
-                    raise DataError(f"sentence {number}: expected {len(sentence.forms)} {attribute}, one per word, got {len(values)}")
+                    raise DataError(
+                        f"sentence {number}: expected {len(sentence.forms)} {attribute}, one per word, got {len(values)}"
+                    )
                 for value in values:
                     if value not in memory:
                         memory[value] = known.get(read(value), kernels.UNKNOWN)
@@ -207,19 +236,34 @@ class ArcIndex:
 
     def tensors(self) -> dict[str, Array]:
         """Known strings, one per line; a form may hold anything but the line's end."""
-        return {name: np.frombuffer("\n".join(strings).encode(), np.uint8) for name, strings in self.strings.items()}
+        return {
+            name: np.frombuffer("\n".join(strings).encode(), np.uint8)
+            for name, strings in self.strings.items()
+        }
 
     def notes(self) -> dict[str, Any]:
         """The rest, as JSON can hold it."""
-        return {"templates": list(self.templates), "relation_templates": list(self.relation_templates), "columns": list(self.strings)}
+        return {
+            "templates": list(self.templates),
+            "relation_templates": list(self.relation_templates),
+            "columns": list(self.strings),
+        }
 
     @classmethod
     def from_tensors(cls, tensors: Tensors, notes: Mapping[str, Any]) -> ArcIndex:
         """The index of `tensors` and `notes`; what templates read is there."""
-        columns = [one_of("a column", name, COLUMNS) for name in string_list("columns", notes["columns"])]
-        texts = {name: as_array(name, tensors[name], np.uint8, 1).tobytes().decode() for name in columns}
+        columns = [
+            one_of("a column", name, COLUMNS) for name in string_list("columns", notes["columns"])
+        ]
+        texts = {
+            name: as_array(name, tensors[name], np.uint8, 1).tobytes().decode() for name in columns
+        }
         known = {name: tuple(text.split("\n")) if text else () for name, text in texts.items()}
-        found = cls(string_list("templates", notes["templates"]), string_list("relation_templates", notes["relation_templates"]), known)
+        found = cls(
+            string_list("templates", notes["templates"]),
+            string_list("relation_templates", notes["relation_templates"]),
+            known,
+        )
         found.plan, found.relation_plan  # noqa: B018 -- made here, so that what is wrong with them is told when a file is opened
         return found
 
@@ -233,10 +277,16 @@ def tag_columns(index: ArcIndex, *, relations: bool = True) -> list[str]:
 
     """
     read = columns_of((*index.templates, *(index.relation_templates if relations else ())))
-    return [name.upper() for name in (*_TELLING, "feats") if name in read and {*index.strings[name]} - {_NOTHING}]
+    return [
+        name.upper()
+        for name in (*_TELLING, "feats")
+        if name in read and {*index.strings[name]} - {_NOTHING}
+    ]
 
 
-def lacking_columns(index: ArcIndex, sentences: Sequence[TaggedWords], *, relations: bool = True) -> list[str]:
+def lacking_columns(
+    index: ArcIndex, sentences: Sequence[TaggedWords], *, relations: bool = True
+) -> list[str]:
     """Those of `tag_columns` that none of these sentences has; [] if they are fine, or have no words.
 
     FEATS is not among them: there may be no morphology to tell of. Nor is LEMMA where every FORM is "_", whose lemma is "_" as well.
@@ -252,4 +302,8 @@ def lacking_columns(index: ArcIndex, sentences: Sequence[TaggedWords], *, relati
     if "word" not in given:
         given.add("lemma")
     wanted = [name for name in tag_columns(index, relations=relations) if name.lower() in _TELLING]
-    return [name for name in wanted if name.lower() not in given] if any(sentence.forms for sentence in sentences) else []
+    return (
+        [name for name in wanted if name.lower() not in given]
+        if any(sentence.forms for sentence in sentences)
+        else []
+    )

@@ -49,7 +49,11 @@ class AttributeIndex:
 
     @classmethod
     def fit(
-        cls, sentences: Sequence[Sequence[Attributes]], *, min_freq: int = 1, hash_bits: int | None = None
+        cls,
+        sentences: Sequence[Sequence[Attributes]],
+        *,
+        min_freq: int = 1,
+        hash_bits: int | None = None,
     ) -> tuple[AttributeIndex, FeatureMatrix]:
         """Number the features of sentences; the index, and the features as a matrix.
 
@@ -67,11 +71,17 @@ class AttributeIndex:
             kept = np.arange(len(read.distinct))
             if min_freq > 1:
                 rows = np.repeat(np.arange(len(read.counts)), read.counts)
-                once = np.unique(rows * len(read.distinct) + read.ids) % max(len(read.distinct), 1)  # each feature once per token
+                once = np.unique(rows * len(read.distinct) + read.ids) % max(
+                    len(read.distinct), 1
+                )  # each feature once per token
                 kept = np.flatnonzero(np.bincount(once, minlength=len(read.distinct)) >= min_freq)
             names = [read.distinct[number].encode() for number in kept]
-            offsets = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
-            table = ColumnTable.make(read.keys[kept], np.frombuffer(b"".join(names), np.uint8), offsets)
+            offsets = np.concatenate(
+                [[0], np.cumsum([len(name) for name in names], dtype=np.int64)]
+            )
+            table = ColumnTable.make(
+                read.keys[kept], np.frombuffer(b"".join(names), np.uint8), offsets
+            )
         return cls(table), read.matrix(table)
 
     def transform(self, sentences: Sequence[Sequence[Attributes]]) -> FeatureMatrix:
@@ -99,7 +109,9 @@ class AttributeIndex:
     def from_tensors(cls, tensors: Tensors, notes: Mapping[str, Any]) -> AttributeIndex:
         """The index that was saved. The arrays are used as they are, read-only ones too."""
         if notes.get("kind") != _KIND:
-            raise DataError(f"expected the notes of an AttributeIndex (kind {_KIND!r}), got kind {notes.get('kind')!r}")
+            raise DataError(
+                f"expected the notes of an AttributeIndex (kind {_KIND!r}), got kind {notes.get('kind')!r}"
+            )
         return cls(ColumnTable.from_tensors(tensors, notes))
 
 
@@ -131,7 +143,9 @@ def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
     lengths: list[int] = []
     for s, sentence in enumerate(sentences):
         if isinstance(sentence, (str, bytes, Mapping)) or not isinstance(sentence, Iterable):
-            raise DataError(f"sentence {s} must be a sequence of tokens, each a dict or a list of strings, got {sentence!r}")
+            raise DataError(
+                f"sentence {s} must be a sequence of tokens, each a dict or a list of strings, got {sentence!r}"
+            )
         before = len(ends)
         for t, token in enumerate(sentence):
             if not _read_plain(token, names, weights):
@@ -145,19 +159,38 @@ def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
     try:
         texts = encode(stream.distinct)
     except UnicodeEncodeError:
-        place = next(place for place, name in enumerate(names) if any("\ud800" <= character <= "\udfff" for character in name))
+        place = next(
+            place
+            for place, name in enumerate(names)
+            if any("\ud800" <= character <= "\udfff" for character in name)
+        )
         where = _where(place, ends, lengths)
-        raise DataError(f"{where}: expected text, got {names[place]!r}, which holds half of a character (a lone surrogate)") from None
+        raise DataError(
+            f"{where}: expected text, got {names[place]!r}, which holds half of a character (a lone surrogate)"
+        ) from None
     values = None
     if weights:
-        bad = next((place for place, value in weights.items() if not -_LARGEST <= value <= _LARGEST), None)
+        bad = next(
+            (place for place, value in weights.items() if not -_LARGEST <= value <= _LARGEST), None
+        )
         if bad is not None:
             where = f"{_where(bad, ends, lengths)}, key {names[bad]!r}"
-            raise DataError(f"{where}: expected a finite number that a 32-bit float can hold, got {weights[bad]!r}")
+            raise DataError(
+                f"{where}: expected a finite number that a 32-bit float can hold, got {weights[bad]!r}"
+            )
         values = np.ones(len(names), np.float32)
-        values[np.fromiter(weights, np.int64, len(weights))] = np.fromiter(weights.values(), np.float64, len(weights))
+        values[np.fromiter(weights, np.int64, len(weights))] = np.fromiter(
+            weights.values(), np.float64, len(weights)
+        )
     counts = np.diff(np.array([0, *ends], np.int64))
-    return _Read(stream.distinct, feature_keys(np.uint64(0), hash_texts(*texts)), stream.ids, values, counts, np.array(lengths, np.int64))
+    return _Read(
+        stream.distinct,
+        feature_keys(np.uint64(0), hash_texts(*texts)),
+        stream.ids,
+        values,
+        counts,
+        np.array(lengths, np.int64),
+    )
 
 
 def _where(place: int, ends: Sequence[int], lengths: Sequence[int]) -> str:
@@ -191,7 +224,9 @@ def _read_plain(token: Any, names: list[str], weights: dict[int, float]) -> bool
                     weights[len(names)] = value
                 names.append(key)
                 continue
-        del names[start:]  # weights may stay: whoever reads the token again puts the same ones there
+        del names[
+            start:
+        ]  # weights may stay: whoever reads the token again puts the same ones there
         return False
     return True
 
@@ -209,14 +244,18 @@ def _features(token: Any, where: str, prefix: str) -> Iterator[tuple[str, float]
                 yield name, value.item() if isinstance(value, np.generic) else value  # type: ignore[misc]
             else:
                 wanted = "expected a string, a number, a dict or a list of strings"
-                raise DataError(f"{where}, key {name!r}: {wanted}, got {value!r} ({type(value).__name__})")
+                raise DataError(
+                    f"{where}, key {name!r}: {wanted}, got {value!r} ({type(value).__name__})"
+                )
     elif isinstance(token, _LISTS):
         at = f"{where}, key {prefix[:-1]!r}" if prefix else where
         texts = [_text(name, at, "a feature") for name in token]
         for text in sorted(texts) if isinstance(token, (set, frozenset)) else texts:
             yield prefix + text, 1.0
     else:
-        raise DataError(f"{where}: expected a dict or a list, tuple or set of strings, got {token!r} ({type(token).__name__})")
+        raise DataError(
+            f"{where}: expected a dict or a list, tuple or set of strings, got {token!r} ({type(token).__name__})"
+        )
 
 
 def _text(text: Any, where: str, what: str) -> str:
@@ -227,4 +266,6 @@ def _text(text: Any, where: str, what: str) -> str:
             return text.decode()
         except UnicodeDecodeError:
             raise DataError(f"{where}: expected {what} in UTF-8, got {text!r}") from None
-    raise DataError(f"{where}: expected {what} that is a string, got {text!r} ({type(text).__name__})")
+    raise DataError(
+        f"{where}: expected {what} that is a string, got {text!r} ({type(text).__name__})"
+    )

@@ -60,13 +60,17 @@ def number_strings(strings: Sequence[str]) -> Stream:
     Stream(ids=array([0, 1, 2, 3, 0, 1], dtype=int32), distinct=['to', 'be', 'or', 'not'])
     """
     numbers = {text: number for number, text in enumerate(dict.fromkeys(strings))}
-    return Stream(np.fromiter(map(numbers.__getitem__, strings), np.int32, len(strings)), list(numbers))
+    return Stream(
+        np.fromiter(map(numbers.__getitem__, strings), np.int32, len(strings)), list(numbers)
+    )
 
 
 def read_stream(name: str, sentences: Sequence[Sequence[str]]) -> tuple[Stream, Array]:
     """Distinct strings of sentences, and the sentences' lengths ``[N]``; ``name`` is what an error calls a string."""
     if not hasattr(sentences, "__len__"):
-        raise DataError(f"sentences must be a sequence of sequences of strings, one {name} per token, got {type(sentences).__name__}")
+        raise DataError(
+            f"sentences must be a sequence of sequences of strings, one {name} per token, got {type(sentences).__name__}"
+        )
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, (str, bytes)):
             raise DataError(

@@ -39,7 +39,9 @@ Sentences = Sequence[Sequence[str]]
 _KIND = "templates"
 _LONGEST_RUN = {"shape": 4, "type": 1}
 _ENDS = ("<s>", "</s>")
-_END_HASHES = np.array([0x13198A2E03707344, 0xA4093822299F31D0], np.uint64)  # of no text: a word "<s>" is another value than the end
+_END_HASHES = np.array(
+    [0x13198A2E03707344, 0xA4093822299F31D0], np.uint64
+)  # of no text: a word "<s>" is another value than the end
 
 
 class TemplateIndex:
@@ -92,7 +94,9 @@ class TemplateIndex:
         offsets, indices = write_rows(*work, resolved)
         learned = learned.take(number_by_occurrence(indices, len(learned.keys)))
         if min_freq > 1:
-            frequent = np.bincount(indices, minlength=len(learned.keys)) >= min_freq  # a row has a column at most once
+            frequent = (
+                np.bincount(indices, minlength=len(learned.keys)) >= min_freq
+            )  # a row has a column at most once
             numbers = np.where(frequent, np.cumsum(frequent) - 1, UNKNOWN).astype(np.int32)
             offsets, indices = drop_unknown(offsets, numbers[indices])
             learned = learned.take(frequent)
@@ -100,7 +104,9 @@ class TemplateIndex:
         names = render_names(*work, learned, [template.label for template in parsed])
         return cls(templates, ColumnTable.make(learned.keys, *names)), matrix
 
-    def transform(self, sentences: Sentences, columns: Mapping[str, Sentences] | None = None) -> FeatureMatrix:
+    def transform(
+        self, sentences: Sentences, columns: Mapping[str, Sentences] | None = None
+    ) -> FeatureMatrix:
         """Features of sentences; those that `fit` has not met (or not kept) are left out."""
         work = _Extraction.of(self._templates, sentences, columns)
         rows = write_rows(*work, look_up(*work, self._table.known))
@@ -132,8 +138,12 @@ class TemplateIndex:
     def from_tensors(cls, tensors: Tensors, notes: Mapping[str, Any]) -> TemplateIndex:
         """The index that was saved. The arrays are used as they are, read-only ones too."""
         if notes.get("kind") != _KIND:
-            raise DataError(f"expected the notes of a TemplateIndex (kind {_KIND!r}), got kind {notes.get('kind')!r}")
-        return cls(string_list("templates", notes["templates"]), ColumnTable.from_tensors(tensors, notes))
+            raise DataError(
+                f"expected the notes of a TemplateIndex (kind {_KIND!r}), got kind {notes.get('kind')!r}"
+            )
+        return cls(
+            string_list("templates", notes["templates"]), ColumnTable.from_tensors(tensors, notes)
+        )
 
 
 class _Extraction(NamedTuple):
@@ -144,7 +154,12 @@ class _Extraction(NamedTuple):
     tokens: Tokens
 
     @classmethod
-    def of(cls, templates: Sequence[Template], sentences: Sentences, columns: Mapping[str, Sentences] | None) -> _Extraction:
+    def of(
+        cls,
+        templates: Sequence[Template],
+        sentences: Sentences,
+        columns: Mapping[str, Sentences] | None,
+    ) -> _Extraction:
         columns = columns or {}
         needed = check_columns(templates, columns)
         words, lengths = read_stream("word", sentences)
@@ -158,7 +173,10 @@ class _Extraction(NamedTuple):
                 atoms.add(atom)
         elements = atoms.elements()
         plan = _plan(templates, atoms)
-        tokens = Tokens(np.stack([stream.ids for stream in streams.values()]), np.concatenate([[0], np.cumsum(lengths)]))
+        tokens = Tokens(
+            np.stack([stream.ids for stream in streams.values()]),
+            np.concatenate([[0], np.cumsum(lengths)]),
+        )
         return cls(plan, elements, tokens)
 
     @property
@@ -197,7 +215,8 @@ class _AtomBlocks:
             np.concatenate([made.begins, len(made.codes) + ends.begins]) + self._codes,
             np.concatenate([made.sizes, ends.sizes]),
             np.concatenate([made.hashes, _END_HASHES]),
-            np.concatenate([made.offsets, [count + 1]]) + self._elements,  # the end of the last is the next one's start
+            np.concatenate([made.offsets, [count + 1]])
+            + self._elements,  # the end of the last is the next one's start
         )
         self._blocks[self._key(atom)] = _Block(self._entries, len(part.offsets))
         self._parts.append(part)
@@ -211,7 +230,9 @@ class _AtomBlocks:
     def elements(self) -> Elements:
         if not self._parts:  # the bias and nothing else
             empty = np.zeros(0, np.int64)
-            return Elements(np.zeros(0, np.uint32), empty, empty, empty.view(np.uint64), np.zeros(1, np.int64))
+            return Elements(
+                np.zeros(0, np.uint32), empty, empty, empty.view(np.uint64), np.zeros(1, np.int64)
+            )
         joined = Elements(*(np.concatenate(fields) for fields in zip(*self._parts, strict=True)))
         return joined._replace(offsets=np.append(joined.offsets, self._elements))
 
@@ -244,12 +265,19 @@ def _one_each(texts: Texts) -> Elements:
 def _plan(templates: Sequence[Template], blocks: _AtomBlocks) -> Plan:
     """Templates as numbers."""
     joint = np.array([len(template.atoms) != 1 for template in templates])
-    sizes = np.array([0 if len(template.atoms) != 1 else blocks.block(template.atoms[0]).entries for template in templates])
+    sizes = np.array(
+        [
+            0 if len(template.atoms) != 1 else blocks.block(template.atoms[0]).entries
+            for template in templates
+        ]
+    )
     atoms = [atom for template in templates for atom in template.atoms]
     return Plan(
         salts=hash_texts(*encode([template.label for template in templates])),
         joint=joint,
-        atoms=np.concatenate([[0], np.cumsum([len(template.atoms) for template in templates], dtype=np.int64)]),
+        atoms=np.concatenate(
+            [[0], np.cumsum([len(template.atoms) for template in templates], dtype=np.int64)]
+        ),
         lows=np.array([atom.first for atom in atoms], np.int64),
         highs=np.array([atom.last for atom in atoms], np.int64),
         streams=np.array([blocks.streams[atom.column] for atom in atoms], np.int64),
@@ -261,7 +289,9 @@ def _plan(templates: Sequence[Template], blocks: _AtomBlocks) -> Plan:
 
 def _check_lengths(name: str, lengths: Array, others: Array) -> None:
     if len(lengths) != len(others):
-        raise DataError(f"column {name!r} must have as many sentences as there are, {len(lengths)}, got {len(others)}")
+        raise DataError(
+            f"column {name!r} must have as many sentences as there are, {len(lengths)}, got {len(others)}"
+        )
     wrong = np.flatnonzero(lengths != others)
     if len(wrong):
         first = wrong[0]

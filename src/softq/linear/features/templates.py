@@ -63,7 +63,13 @@ FINKEL = (
 Affixes of the word are among its n-grams: ``<Par`` is the prefix ``Par``.
 """
 
-_FINKEL_POS = ("pos[0]", "pos[-1]|pos[0]", "pos[0]|pos[1]", "pos[-1]|pos[0]|pos[1]", "word[0]|pos[0]")
+_FINKEL_POS = (
+    "pos[0]",
+    "pos[-1]|pos[0]",
+    "pos[0]|pos[1]",
+    "pos[-1]|pos[0]|pos[1]",
+    "word[0]|pos[0]",
+)
 
 _WORD_ATOMS = ("word", "lower", "shape", "type")
 _PIECES = ("prefix", "suffix", "ngrams")
@@ -83,7 +89,11 @@ class Atom(NamedTuple):
     @property
     def label(self) -> str:
         """The atom without its braces."""
-        return f"{self.name}[{self.first}:{self.last}]" if self.name == "bag" else f"{self.name}[{self.first}]"
+        return (
+            f"{self.name}[{self.first}:{self.last}]"
+            if self.name == "bag"
+            else f"{self.name}[{self.first}]"
+        )
 
     @property
     def column(self) -> str | None:
@@ -117,7 +127,9 @@ def parse_templates(templates: Sequence[str]) -> tuple[Template, ...]:
     if isinstance(templates, str) or not all(isinstance(text, str) for text in templates):
         raise RecipeError(f"templates must be a sequence of strings, got {templates!r}")
     if not templates:
-        raise RecipeError("templates must hold at least one template, got none; 'bias' is the smallest")
+        raise RecipeError(
+            "templates must hold at least one template, got none; 'bias' is the smallest"
+        )
     seen: dict[str, str] = {}
     parsed = tuple(parse_template(text) for text in templates)
     for template in parsed:
@@ -189,7 +201,9 @@ class _Reader:
         first = last = self.number("a place such as -1, 0 or 1")
         if name == "bag":
             self.expect(":", "':' and the last place of the bag")
-            last = self.number("the last place of the bag", at_least=first, at_most=first + _WIDEST_BAG - 1)
+            last = self.number(
+                "the last place of the bag", at_least=first, at_most=first + _WIDEST_BAG - 1
+            )
         self.expect("]", "']'")
         if name not in _PIECES:
             return Atom(name, first, last)

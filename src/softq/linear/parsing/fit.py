@@ -30,7 +30,10 @@ FEWEST_BITS, MOST_BITS = 4, 30
 """Bits of tables of weights: each of eight banks has two weights at least, and a feature is a number of 32 bits."""
 
 _BATCH_CELLS = 1 << 19  # arcs of one batch where the whole corpus is summed
-_SQUARES, _RELATION_SQUARES = 10.0, 1.0  # where AdaGrad's sums of squares begin; a derivative is at most the number of words of a batch
+_SQUARES, _RELATION_SQUARES = (
+    10.0,
+    1.0,
+)  # where AdaGrad's sums of squares begin; a derivative is at most the number of words of a batch
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class ParserSettings:
 
     def targets(self, treebank: Treebank, *, remember: bool = True) -> TreeTargets:
         """The exact targets of its sentences."""
-        return TreeTargets(treebank.possible, self.objective, self.tau, spanning=self.spanning, remember=remember)
+        return TreeTargets(
+            treebank.possible, self.objective, self.tau, spanning=self.spanning, remember=remember
+        )
 
 
 @dataclass(frozen=True)
@@ -81,25 +86,39 @@ class Treebank:
     @property
     def relations(self) -> tuple[str, ...]:
         """Names of relations, in order."""
-        return tuple(sorted({name for sentence in self.trees.relations for names in sentence for name in names}))
+        return tuple(
+            sorted(
+                {name for sentence in self.trees.relations for names in sentence for name in names}
+            )
+        )
 
     @property
     def root_relation(self) -> str | None:
         """The relation that the words under the root have, and no others (Universal Dependencies: root); None if there is no such one."""
         pairs = {
             (name, head == 0)
-            for trees, sentence in zip(self.trees.heads, self.trees.relations, strict=False)  # none where there are no relations
+            for trees, sentence in zip(
+                self.trees.heads, self.trees.relations, strict=False
+            )  # none where there are no relations
             for tree, names in zip(trees.tolist(), sentence, strict=True)
             for head, name in zip(tree, names, strict=True)
         }
         found = {name for name, under_root in pairs if under_root}
-        return found.pop() if len(found) == 1 and not any((name, False) in pairs for name in found) else None
+        return (
+            found.pop()
+            if len(found) == 1 and not any((name, False) in pairs for name in found)
+            else None
+        )
 
 
-def _slopes(scores: Array, codes: ArcCodes, expected: Tensor, spanning: bool) -> tuple[float, Array]:
+def _slopes(
+    scores: Array, codes: ArcCodes, expected: Tensor, spanning: bool
+) -> tuple[float, Array]:
     """Cross-entropy of a batch, summed, and its derivatives by the scores of arcs: model's less target's expectations."""
     arcs = torch.from_numpy(scores).requires_grad_()
-    model = (SpanningTree if spanning else ProjectiveTree)(arcs, torch.from_numpy(codes.lengths), validate=False)
+    model = (SpanningTree if spanning else ProjectiveTree)(
+        arcs, torch.from_numpy(codes.lengths), validate=False
+    )
     loss = model.fused_loss(Expected(parts=(expected,))).double().sum()
     (slopes,) = torch.autograd.grad(loss, arcs)
     return float(loss.detach()), slopes.numpy()
@@ -114,7 +133,9 @@ class ParserObjective:
 
     """
 
-    def __init__(self, treebank: Treebank, settings: ParserSettings, c2: float = 0.0, *, once: bool = False) -> None:
+    def __init__(
+        self, treebank: Treebank, settings: ParserSettings, c2: float = 0.0, *, once: bool = False
+    ) -> None:
         """``once``: the objective is asked for at one point alone, so that there is no use in remembering its targets."""
         self._bank, self._settings, self._c2 = treebank, settings, c2
         self._targets = settings.targets(treebank, remember=not once)
@@ -191,22 +212,33 @@ class Relations:
         rows, heads, dependents, wanted, shares = [], [], [], [], []
         for row, number in enumerate(sentences):
             trees, ref_weights = self._bank.trees.heads[number], self._bank.trees.weights[number]
-            for tree, names, share in zip(trees, self._bank.trees.relations[number], ref_weights / ref_weights.sum(), strict=True):
+            for tree, names, share in zip(
+                trees,
+                self._bank.trees.relations[number],
+                ref_weights / ref_weights.sum(),
+                strict=True,
+            ):
                 rows.append(np.full(len(tree), row))
                 heads.append(tree)
                 dependents.append(np.arange(1, len(tree) + 1))
                 wanted += [self._numbers[name] for name in names]
                 shares.append(np.full(len(tree), share, np.float32))
-        arcs = arc_relations.Arcs(np.concatenate(rows), np.concatenate(heads), np.concatenate(dependents))
+        arcs = arc_relations.Arcs(
+            np.concatenate(rows), np.concatenate(heads), np.concatenate(dependents)
+        )
         plan = self._bank.index.relation_plan
         words = arc_features.parts(plan, codes.codes, codes.starts)
         share = torch.from_numpy(np.concatenate(shares))
-        log_probabilities = torch.from_numpy(arc_relations.scores(plan, words, arcs, weights)).log_softmax(1)
+        log_probabilities = torch.from_numpy(
+            arc_relations.scores(plan, words, arcs, weights)
+        ).log_softmax(1)
         right = torch.arange(len(wanted)), torch.tensor(wanted)
         slopes = log_probabilities.exp()
         slopes[right] -= 1
         slopes *= share.unsqueeze(1)
-        return _Measured(-float((log_probabilities[right] * share).double().sum()), slopes.numpy(), arcs, words)
+        return _Measured(
+            -float((log_probabilities[right] * share).double().sum()), slopes.numpy(), arcs, words
+        )
 
     def averaged(self, steps: int) -> Array:
         """Mean of the weights over all steps."""
@@ -219,7 +251,15 @@ class Descent:
     Relations are learned beside the trees, on the references' own arcs.
     """
 
-    def __init__(self, treebank: Treebank, settings: ParserSettings, rate: float, relation_rate: float, *, trees: bool = True) -> None:
+    def __init__(
+        self,
+        treebank: Treebank,
+        settings: ParserSettings,
+        rate: float,
+        relation_rate: float,
+        *,
+        trees: bool = True,
+    ) -> None:
         self._bank, self._settings, self._rate, self._trees = treebank, settings, rate, trees
         self._targets = settings.targets(treebank)
         size = 1 << settings.bits
@@ -248,14 +288,23 @@ class Descent:
 
     def relation_loss(self, sentences: Array, parser: Parser) -> float:
         """Cross-entropy of a parser's relations on the arcs of these sentences' references, summed over words."""
-        return self.relations.loss(sentences, self._bank.codes.take(sentences), parser.relation_weights)
+        return self.relations.loss(
+            sentences, self._bank.codes.take(sentences), parser.relation_weights
+        )
 
     def parser(self, weights: Array | None = None) -> Parser:
         """The parser of the averaged weights, or of these weights of arcs."""
         if weights is None:
             weights = arc_features.average(self.weights, self._moments, self.steps)
         relations = self.relations.averaged(self.steps)
-        return Parser(self._bank.index, weights, self.relations.names, relations, self._settings.spanning, self.relations.root)
+        return Parser(
+            self._bank.index,
+            weights,
+            self.relations.names,
+            relations,
+            self._settings.spanning,
+            self.relations.root,
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Everything `step` goes on from."""

@@ -53,7 +53,9 @@ class Parse(NamedTuple):
     confidences: tuple[float, ...] = ()
 
 
-def score_arcs(index: ArcIndex, codes: ArcCodes, weights: Array) -> tuple[arc_features.Words, Array]:
+def score_arcs(
+    index: ArcIndex, codes: ArcCodes, weights: Array
+) -> tuple[arc_features.Words, Array]:
     """Scores of all arcs ``[B, n + 1, n + 1]`` of sentences, and their words' hashes."""
     words = arc_features.parts(index.plan, codes.codes, codes.starts)
     size = int(codes.lengths.max()) + 1
@@ -92,28 +94,53 @@ class Parser:
         begin = 0
         while begin < len(order):
             end = begin + 1
-            while end < len(order) and (end + 1 - begin) * (int(lengths[order[end]]) + 1) ** 2 <= _BATCH_CELLS:
+            while (
+                end < len(order)
+                and (end + 1 - begin) * (int(lengths[order[end]]) + 1) ** 2 <= _BATCH_CELLS
+            ):
                 end += 1
             batch = order[begin:end]
             _, scores = score_arcs(self.index, codes.take(batch), self.weights)
             if not np.isfinite(scores).all():  # kernels would find no tree that is best
-                raise ScoreError("the scores of arcs are not finite: the weights of the parser are too large or damaged")
-            yield batch, space(torch.from_numpy(scores), torch.from_numpy(lengths[batch]), validate=False)
+                raise ScoreError(
+                    "the scores of arcs are not finite: the weights of the parser are too large or damaged"
+                )
+            yield (
+                batch,
+                space(torch.from_numpy(scores), torch.from_numpy(lengths[batch]), validate=False),
+            )
             begin = end
 
-    def parse(self, sentences: Sequence[TaggedWords], decoding: Decoding = "mode", *, confidences: bool = False) -> list[Parse]:
+    def parse(
+        self,
+        sentences: Sequence[TaggedWords],
+        decoding: Decoding = "mode",
+        *,
+        confidences: bool = False,
+    ) -> list[Parse]:
         """Trees of sentences, with the marginal probability of each head if ``confidences``."""
         return self.parse_codes(self.index.encode(sentences), decoding, confidences=confidences)
 
-    def parse_codes(self, codes: ArcCodes, decoding: Decoding = "mode", *, confidences: bool = False) -> list[Parse]:
+    def parse_codes(
+        self, codes: ArcCodes, decoding: Decoding = "mode", *, confidences: bool = False
+    ) -> list[Parse]:
         """The same of words that have their numbers already."""
         found = [Parse((), (), ()) for _ in codes.lengths]
         for batch, space in self.trees(codes):
             best = (space.mode() if decoding == "mode" else space.mbr()).numpy()
-            chosen = space.marginals[..., 1:].gather(1, torch.from_numpy(best).unsqueeze(1)).squeeze(1).tolist() if confidences else None
+            chosen = (
+                space.marginals[..., 1:]
+                .gather(1, torch.from_numpy(best).unsqueeze(1))
+                .squeeze(1)
+                .tolist()
+                if confidences
+                else None
+            )
             lengths = codes.lengths[batch]
             names = self._relations(codes.take(batch), best, lengths)
-            for row, (sentence, length) in enumerate(zip(batch.tolist(), lengths.tolist(), strict=True)):
+            for row, (sentence, length) in enumerate(
+                zip(batch.tolist(), lengths.tolist(), strict=True)
+            ):
                 sure = tuple(chosen[row][:length]) if chosen else ()
                 found[sentence] = Parse(tuple(best[row, :length].tolist()), names[row], sure)
         return found
@@ -133,14 +160,19 @@ class Parser:
             scores[arcs.heads != 0, root] = -np.inf
         best = scores.argmax(1).tolist()
         ends = np.cumsum(lengths)
-        return [tuple(self.relations[k] for k in best[end - length : end]) for end, length in zip(ends, lengths, strict=True)]
+        return [
+            tuple(self.relations[k] for k in best[end - length : end])
+            for end, length in zip(ends, lengths, strict=True)
+        ]
 
     def marginals(self, sentences: Sequence[TaggedWords]) -> list[Array]:
         """Probabilities of arcs ``[n + 1, n + 1]`` (head, dependent) for each sentence."""
         codes = self.index.encode(sentences)
         found = [np.zeros((1, 1), np.float32) for _ in sentences]
         for batch, space in self.trees(codes):
-            for sentence, row, length in zip(batch.tolist(), space.marginals.numpy(), codes.lengths[batch].tolist(), strict=True):
+            for sentence, row, length in zip(
+                batch.tolist(), space.marginals.numpy(), codes.lengths[batch].tolist(), strict=True
+            ):
                 found[sentence] = row[: length + 1, : length + 1]
         return found
 
@@ -159,32 +191,60 @@ class Parser:
         arrays = {f"index.{name}": array for name, array in self.index.tensors().items()}
         arrays |= {"weights": self.weights, "relation_weights": self.relation_weights}
         arrays["about"] = np.frombuffer(json.dumps(kept, ensure_ascii=False).encode(), np.uint8)
-        return {name: torch.from_numpy(array if array.flags.writeable else array.copy()) for name, array in arrays.items()}
+        return {
+            name: torch.from_numpy(array if array.flags.writeable else array.copy())
+            for name, array in arrays.items()
+        }
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> tuple[Parser, dict[str, Any]]:
         """The parser and the notes of `tensors`; nothing large is copied. What is no parser is a `DataError`."""
         missing = {"about", "weights", "relation_weights"} - tensors.keys()
         if missing:
-            raise DataError(f"expected the tensors of a parser, got none of the name {min(missing)!r}")
+            raise DataError(
+                f"expected the tensors of a parser, got none of the name {min(missing)!r}"
+            )
         about = notes_in(tensors, "about", "parser")
         check_format(about, _FORMAT)
-        with refusing("expected the words and templates of a parser, got what does not fit together"):
-            of_index = {name.removeprefix("index."): tensor for name, tensor in tensors.items() if name.startswith("index.")}
+        with refusing(
+            "expected the words and templates of a parser, got what does not fit together"
+        ):
+            of_index = {
+                name.removeprefix("index."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("index.")
+            }
             index = ArcIndex.from_tensors(of_index, mapping("index", about["index"]))
             relations = string_list("relations", about["relations"])
-            spanning, root, notes = bool(about["spanning"]), about["root_relation"], mapping("notes", about["notes"])
+            spanning, root, notes = (
+                bool(about["spanning"]),
+                about["root_relation"],
+                mapping("notes", about["notes"]),
+            )
         if root is not None and (not isinstance(root, str) or root not in relations):
-            raise DataError(f"expected the relation under the root among {len(relations)} relations, got {in_one_line(repr(root))}")
+            raise DataError(
+                f"expected the relation under the root among {len(relations)} relations, got {in_one_line(repr(root))}"
+            )
         for name, dims in (("weights", 1), ("relation_weights", 2)):
             tensor = tensors[name]
             rows = len(tensor) if tensor.dim() else 0
             power = rows >= 2 * arc_features.BANKS and rows & (rows - 1) == 0
             wide = dims == 1 or tensor.shape[-1] == len(relations)
-            if tensor.dtype != torch.float32 or tensor.dim() != dims or not power or not wide:  # the kernels would read what lies beside
+            if (
+                tensor.dtype != torch.float32 or tensor.dim() != dims or not power or not wide
+            ):  # the kernels would read what lies beside
                 want = "[2^bits]" if dims == 1 else f"[2^bits, {len(relations)}]"
-                raise DataError(f"expected {name} of torch.float32 {want}, got {tensor.dtype} {list(tensor.shape)}")
-        return cls(index, tensors["weights"].numpy(), relations, tensors["relation_weights"].numpy(), spanning, root), notes
+                raise DataError(
+                    f"expected {name} of torch.float32 {want}, got {tensor.dtype} {list(tensor.shape)}"
+                )
+        return cls(
+            index,
+            tensors["weights"].numpy(),
+            relations,
+            tensors["relation_weights"].numpy(),
+            spanning,
+            root,
+        ), notes
 
     def save(self, path: str | PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
         """Write the model to one safetensors file, whole or not at all."""

@@ -36,14 +36,22 @@ class Trees(NamedTuple):
     weights: Sequence[Array]
 
     @classmethod
-    def single(cls, heads: Sequence[Sequence[int]], relations: Sequence[Sequence[str]] = ()) -> Trees:
+    def single(
+        cls, heads: Sequence[Sequence[int]], relations: Sequence[Sequence[str]] = ()
+    ) -> Trees:
         """One tree per sentence."""
-        return cls([np.array([tree], np.int64) for tree in heads], [[names] for names in relations], [np.ones(1) for _ in heads])
+        return cls(
+            [np.array([tree], np.int64) for tree in heads],
+            [[names] for names in relations],
+            [np.ones(1) for _ in heads],
+        )
 
     def take(self, sentences: Array) -> Trees:
         """Those of these sentences."""
         relations = [self.relations[i] for i in sentences] if self.relations else []
-        return Trees([self.heads[i] for i in sentences], relations, [self.weights[i] for i in sentences])
+        return Trees(
+            [self.heads[i] for i in sentences], relations, [self.weights[i] for i in sentences]
+        )
 
     def crossing(self) -> Array:
         """Which sentences have a tree that is not projective, ``[N]``."""
@@ -51,7 +59,11 @@ class Trees(NamedTuple):
 
     def projectivised(self) -> Trees:
         """Every tree lifted until it is projective (`softq.formats.trees.projectivise`)."""
-        return self._replace(heads=[np.array([projectivise(tree) for tree in heads], np.int64) for heads in self.heads])
+        return self._replace(
+            heads=[
+                np.array([projectivise(tree) for tree in heads], np.int64) for heads in self.heads
+            ]
+        )
 
 
 class TreeTargets:
@@ -68,7 +80,13 @@ class TreeTargets:
     """
 
     def __init__(
-        self, trees: Trees, objective: ObjectiveName = "ml", tau: float | None = None, *, spanning: bool = False, remember: bool = True
+        self,
+        trees: Trees,
+        objective: ObjectiveName = "ml",
+        tau: float | None = None,
+        *,
+        spanning: bool = False,
+        remember: bool = True,
     ) -> None:
         self._trees, self._objective, self._tau = trees, objective, tau
         self._space = SpanningTree if spanning else ProjectiveTree
@@ -94,7 +112,11 @@ class TreeTargets:
     def _of(self, sentences: Array) -> list[tuple[Tensor, float]]:
         numbers = [int(number) for number in sentences]
         fresh = [number for number in dict.fromkeys(numbers) if number not in self._known]
-        made = {number: target for part in self._parts(fresh) for number, target in zip(part, self._make(part), strict=True)}
+        made = {
+            number: target
+            for part in self._parts(fresh)
+            for number, target in zip(part, self._make(part), strict=True)
+        }
         for number, (target, entropy) in made.items():
             if target.numel() * 4 <= self._room:
                 self._room -= target.numel() * 4
@@ -126,9 +148,13 @@ class TreeTargets:
             weights[row, : len(tree)] = torch.from_numpy(self._trees.weights[number])
         space = self._space(torch.zeros(len(numbers), longest + 1, longest + 1), lengths)
         try:
-            target = target_of(self._objective, space, refs, self._tau, Attachment(), ref_weights=weights)
+            target = target_of(
+                self._objective, space, refs, self._tau, Attachment(), ref_weights=weights
+            )
         except OutputError as error:
-            raise OutputError(f"{error}; of sentences {', '.join(map(str, sorted(numbers)[:5]))} and others, counted from 0") from None
+            raise OutputError(
+                f"{error}; of sentences {', '.join(map(str, sorted(numbers)[:5]))} and others, counted from 0"
+            ) from None
         (expected,) = target.expected_parts(space)
         entropy = target.entropy() if self._objective == "ml" else target.component_entropy()
         return [

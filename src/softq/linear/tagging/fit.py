@@ -61,7 +61,9 @@ class CRFSettings:
 
     def target(self, references: References) -> CorpusTarget:
         """The exact target of sentences with these references."""
-        forbidden = Forbidden.by(self.scheme if self.constraints in ("target", "model") else None, self.labels)
+        forbidden = Forbidden.by(
+            self.scheme if self.constraints in ("target", "model") else None, self.labels
+        )
         return corpus_target(self.objective, references, forbidden, self.tau, self.reward)
 
     @property
@@ -74,9 +76,13 @@ class CRFSettings:
         """The scheme that decoding keeps to."""
         return None if self.constraints == "none" else self.scheme
 
-    def whole(self, matrix: FeatureMatrix, references: References, columns: kernels.Columns | None = None) -> CRFObjective:
+    def whole(
+        self, matrix: FeatureMatrix, references: References, columns: kernels.Columns | None = None
+    ) -> CRFObjective:
         """The objective over a corpus; ``columns`` is the transposed matrix where the caller has it already."""
-        columns = columns or kernels.transpose(matrix.offsets, matrix.indices, matrix.values, matrix.size)
+        columns = columns or kernels.transpose(
+            matrix.offsets, matrix.indices, matrix.values, matrix.size
+        )
         counted, counted_columns = matrix, columns
         if self.min_freq == 0:  # then a feature counts that a token names, even with the value 0
             counted, counted_columns = matrix._replace(values=None), columns._replace(values=None)
@@ -91,8 +97,17 @@ class CRFSettings:
         )
         if self.min_freq > 1 and not self.all_transitions:
             seen = corpus_target("ml", references, Forbidden.by(None, self.labels)).pairs
-            layout = layout._replace(transitions=torch.from_numpy(np.flatnonzero(seen > self.min_freq - _ROUNDING)))
-        return CRFObjective(matrix, self.target(references), layout, c2=self.c2, forbidden=self.forbidden, columns=columns)
+            layout = layout._replace(
+                transitions=torch.from_numpy(np.flatnonzero(seen > self.min_freq - _ROUNDING))
+            )
+        return CRFObjective(
+            matrix,
+            self.target(references),
+            layout,
+            c2=self.c2,
+            forbidden=self.forbidden,
+            columns=columns,
+        )
 
 
 class AdaGrad:
@@ -125,12 +140,23 @@ class AdaGrad:
         local = matrix._replace(indices=indices.astype(np.int32), size=len(used))
         labels = len(self._settings.labels)
         layout = Layout(len(used), labels, None, None)
-        objective = CRFObjective(local, self._settings.target(references), layout, c2=0.0, forbidden=self._settings.forbidden)
-        parameters = torch.from_numpy(np.concatenate([self.weights[used].reshape(-1), self.transitions.reshape(-1)]))
+        objective = CRFObjective(
+            local,
+            self._settings.target(references),
+            layout,
+            c2=0.0,
+            forbidden=self._settings.forbidden,
+        )
+        parameters = torch.from_numpy(
+            np.concatenate([self.weights[used].reshape(-1), self.transitions.reshape(-1)])
+        )
         gradient = torch.empty_like(parameters)
         loss = objective(parameters, gradient)
         slopes = gradient.numpy()
-        states, pairs = slopes[: len(used) * labels].reshape(-1, labels), slopes[len(used) * labels :].reshape(labels, labels)
+        states, pairs = (
+            slopes[: len(used) * labels].reshape(-1, labels),
+            slopes[len(used) * labels :].reshape(labels, labels),
+        )
         c2 = self._settings.c2
         states = states + 2 * c2 / self._batches_with[used, None] * self.weights[used]
         pairs = pairs + 2 * c2 / self._batches * self.transitions

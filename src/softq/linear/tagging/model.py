@@ -61,19 +61,27 @@ class Tagger:
     def chains(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain]]:
         """Distributions over label sequences, in batches of sentences of like length: their numbers, and the chain."""
         if matrix.size != self.index.size:
-            raise ShapeError(f"expected features of the tagger's own index, which has {self.index.size} columns, got {matrix.size}")
+            raise ShapeError(
+                f"expected features of the tagger's own index, which has {self.index.size} columns, got {matrix.size}"
+            )
         forbidden = Forbidden.by(self.scheme, self.labels)
         transitions = torch.from_numpy(self.transitions)
-        scores = kernels.emissions(matrix.offsets, matrix.indices, matrix.values, self.weights, len(self.labels))
+        scores = kernels.emissions(
+            matrix.offsets, matrix.indices, matrix.values, self.weights, len(self.labels)
+        )
         if not np.isfinite(scores).all():  # kernels would find no label that is best
-            raise ScoreError("the scores of labels are not finite: the weights of the tagger, or values of features, are too large or damaged")
+            raise ScoreError(
+                "the scores of labels are not finite: the weights of the tagger, or values of features, are too large or damaged"
+            )
         starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
         order = np.argsort(matrix.lengths, kind="stable")
         order = order[matrix.lengths[order] > 0]
         begin = 0
         while begin < len(order):
             # Sorted by length: as many sentences as fit at the length of the longest, found from the first and shortened once.
-            end = begin + max(1, _BATCH_CELLS // (len(self.labels) * int(matrix.lengths[order[begin]])))
+            end = begin + max(
+                1, _BATCH_CELLS // (len(self.labels) * int(matrix.lengths[order[begin]]))
+            )
             longest = int(matrix.lengths[order[min(end, len(order)) - 1]])
             end = min(end, begin + max(1, _BATCH_CELLS // (len(self.labels) * longest)), len(order))
             batch = order[begin:end]
@@ -82,7 +90,12 @@ class Tagger:
             real = within < lengths[:, None]
             emissions = np.zeros((*real.shape, len(self.labels)), np.float32)
             emissions[real] = scores[(starts[batch][:, None] + within)[real]]
-            yield batch, forbidden.chain(torch.from_numpy(emissions), torch.from_numpy(lengths), transitions)
+            yield (
+                batch,
+                forbidden.chain(
+                    torch.from_numpy(emissions), torch.from_numpy(lengths), transitions
+                ),
+            )
             begin = end
 
     def decode(self, matrix: FeatureMatrix, decoding: Decoding = "viterbi") -> list[list[str]]:
@@ -91,7 +104,9 @@ class Tagger:
         names = np.array(self.labels, dtype=object)
         for batch, chain in self.chains(matrix):
             best = (chain.mode() if decoding == "viterbi" else chain.mbr()).numpy()
-            for sentence, row, length in zip(batch.tolist(), names[best], matrix.lengths[batch].tolist(), strict=True):
+            for sentence, row, length in zip(
+                batch.tolist(), names[best], matrix.lengths[batch].tolist(), strict=True
+            ):
                 found[sentence] = row[:length].tolist()
         return found
 
@@ -99,7 +114,9 @@ class Tagger:
         """Probabilities of labels ``[n, K]`` for each sentence."""
         found = [np.zeros((0, len(self.labels)), np.float32) for _ in matrix.lengths]
         for batch, chain in self.chains(matrix):
-            for sentence, row, length in zip(batch.tolist(), chain.marginals.numpy(), matrix.lengths[batch].tolist(), strict=True):
+            for sentence, row, length in zip(
+                batch.tolist(), chain.marginals.numpy(), matrix.lengths[batch].tolist(), strict=True
+            ):
                 found[sentence] = row[:length]
         return found
 
@@ -118,39 +135,58 @@ class Tagger:
         arrays = {f"index.{name}": array for name, array in self.index.tensors().items()}
         arrays |= {"weights": self.weights, "transitions": self.transitions}
         text = np.frombuffer(json.dumps(kept, ensure_ascii=False).encode(), np.uint8)
-        return {name: torch.from_numpy(_writable(array)) for name, array in {**arrays, "about": text}.items()}
+        return {
+            name: torch.from_numpy(_writable(array))
+            for name, array in {**arrays, "about": text}.items()
+        }
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> tuple[Tagger, dict[str, Any]]:
         """The tagger and the notes of `tensors`; nothing large is copied. What is no tagger is a `DataError`."""
         missing = {"about", "weights", "transitions"} - tensors.keys()
         if missing:
-            raise DataError(f"expected the tensors of a tagger, got none of the name {min(missing)!r}")
+            raise DataError(
+                f"expected the tensors of a tagger, got none of the name {min(missing)!r}"
+            )
         about = notes_in(tensors, "about", "tagger")
         check_format(about, _FORMAT)
-        indices: dict[str, type[TemplateIndex | AttributeIndex]] = {kind.__name__: kind for kind in (TemplateIndex, AttributeIndex)}
+        indices: dict[str, type[TemplateIndex | AttributeIndex]] = {
+            kind.__name__: kind for kind in (TemplateIndex, AttributeIndex)
+        }
         with refusing("expected the notes of a tagger, got what does not fit together"):
-            of_index = {name.removeprefix("index."): tensor for name, tensor in tensors.items() if name.startswith("index.")}
-            index = indices[one_of("index", about["index"], tuple(indices))].from_tensors(of_index, mapping("index_notes", about["index_notes"]))
+            of_index = {
+                name.removeprefix("index."): tensor
+                for name, tensor in tensors.items()
+                if name.startswith("index.")
+            }
+            index = indices[one_of("index", about["index"], tuple(indices))].from_tensors(
+                of_index, mapping("index_notes", about["index_notes"])
+            )
             labels = string_list("labels", about["labels"])
             scheme = one_of("scheme", about["scheme"], (None, *get_args(Scheme)))
             Forbidden.by(scheme, labels)  # these may be no tags of the scheme
             notes = mapping("notes", about["notes"])
         count = len(labels)
         if not count or len(set(labels)) != count:
-            raise DataError(f"expected at least one label, and each once, got {count} with {len(set(labels))} distinct ones")
+            raise DataError(
+                f"expected at least one label, and each once, got {count} with {len(set(labels))} distinct ones"
+            )
         for name, dtype, shape in (
             ("weights", torch.float32, (kernels.padded(index.size * count),)),
             ("transitions", torch.float64, (count, count)),
         ):
-            if tensors[name].dtype != dtype or tensors[name].shape != shape:  # the kernels would read what lies beside
+            if (
+                tensors[name].dtype != dtype or tensors[name].shape != shape
+            ):  # the kernels would read what lies beside
                 raise DataError(
                     f"expected {name} of {dtype} {list(shape)} for {index.size} features and {count} labels, "
                     f"got {tensors[name].dtype} {list(tensors[name].shape)}"
                 )
         if not bool((tensors["transitions"] < torch.inf).all()):
             raise DataError("expected transitions that are numbers, got NaN or inf")
-        return cls(index, labels, tensors["weights"].numpy(), tensors["transitions"].numpy(), scheme), notes
+        return cls(
+            index, labels, tensors["weights"].numpy(), tensors["transitions"].numpy(), scheme
+        ), notes
 
     def save(self, path: str | PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
         """Write the model to one safetensors file, whole or not at all."""

@@ -41,7 +41,9 @@ class Layout(NamedTuple):
     @property
     def size(self) -> int:
         """Number of parameters."""
-        return self._state_count + (self.labels**2 if self.transitions is None else len(self.transitions))
+        return self._state_count + (
+            self.labels**2 if self.transitions is None else len(self.transitions)
+        )
 
     @property
     def _state_count(self) -> int:
@@ -114,23 +116,30 @@ def seen_layout(
                     seen[positions, sequence] = np.maximum(seen[positions, sequence], weight)
             start += length
         counts = np.zeros(kernels.padded(matrix.size * labels), np.float32)
-        columns = columns or kernels.transpose(matrix.offsets, matrix.indices, matrix.values, matrix.size)
+        columns = columns or kernels.transpose(
+            matrix.offsets, matrix.indices, matrix.values, matrix.size
+        )
         padded = np.zeros(kernels.padded(seen.size), np.float32)
         padded[: seen.size] = seen.reshape(-1)
-        magnitudes = columns if columns.values is None else columns._replace(values=np.abs(columns.values))
+        magnitudes = (
+            columns if columns.values is None else columns._replace(values=np.abs(columns.values))
+        )
         kernels.multiply(magnitudes, padded, labels, counts)
         kept = counts[: matrix.size * labels]
         states = torch.from_numpy(np.flatnonzero(kept >= min_freq if min_freq > 1 else kept > 0))
     if not all_transitions:
         pairs = np.zeros(labels * labels)
         for sentence, weights in zip(references.labels, references.weights, strict=True):
-            pairs += np.bincount((sentence[weights > 0, :-1] * labels + sentence[weights > 0, 1:]).reshape(-1), minlength=labels**2)
+            pairs += np.bincount(
+                (sentence[weights > 0, :-1] * labels + sentence[weights > 0, 1:]).reshape(-1),
+                minlength=labels**2,
+            )
         transitions = torch.from_numpy(np.flatnonzero(pairs))
     return Layout(matrix.size, labels, states, transitions)
 
 
 class CRFObjective:
-    """f and its gradient for parameters of a `Layout`; call it as `softq.train.LBFGS` does."""
+    """f and its gradient for parameters of a `Layout`; call it as `softq.lab.training.LBFGS` does."""
 
     def __init__(
         self,
@@ -143,15 +152,22 @@ class CRFObjective:
         columns: kernels.Columns | None = None,
     ) -> None:
         """Prepare for evaluations; ``columns`` is the transposed matrix where the caller has it already."""
-        expected, got = (matrix.size, (matrix.tokens, layout.labels)), (layout.features, target.labels.shape)
+        expected, got = (
+            (matrix.size, (matrix.tokens, layout.labels)),
+            (layout.features, target.labels.shape),
+        )
         if got != expected:  # the kernels would read what lies beside
             raise ShapeError(
                 f"expected a layout of {expected[0]} features and a target of shape {list(expected[1])}, got {got[0]} and {list(got[1])}"
             )
         self.layout, self.target, self.c2 = layout, target, c2
         starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
-        self._corpus = kernels.Corpus(starts, matrix.offsets, matrix.indices, matrix.values, target.labels)
-        self._columns = columns or kernels.transpose(matrix.offsets, matrix.indices, matrix.values, matrix.size)
+        self._corpus = kernels.Corpus(
+            starts, matrix.offsets, matrix.indices, matrix.values, target.labels
+        )
+        self._columns = columns or kernels.transpose(
+            matrix.offsets, matrix.indices, matrix.values, matrix.size
+        )
         self._forbidden = Forbidden(*(part.double() for part in forbidden))
         self._ends = forbidden.first.numpy(), forbidden.last.numpy()
         count = layout.features * layout.labels
@@ -169,9 +185,14 @@ class CRFObjective:
         """The value at ``parameters``; its gradient is written to ``gradient``."""
         weights, transitions = self.layout.unpack(parameters, self._weights)
         allowed = transitions + self._forbidden.between.numpy()
-        loss, pairs = kernels.differences(self._corpus, weights, allowed, *self._ends, self._differences)
+        loss, pairs = kernels.differences(
+            self._corpus, weights, allowed, *self._ends, self._differences
+        )
         self.cross_entropy = loss - float((self.target.pairs * transitions).sum())
         kernels.multiply(self._columns, self._differences, self.layout.labels, self._gradient)
         self.layout.pack(self._gradient, pairs - self.target.pairs, gradient)
         gradient.add_(parameters, alpha=2 * self.c2)
-        return self.cross_entropy + self.c2 * float(torch.linalg.vector_norm(parameters, dtype=torch.float64)) ** 2
+        return (
+            self.cross_entropy
+            + self.c2 * float(torch.linalg.vector_norm(parameters, dtype=torch.float64)) ** 2
+        )

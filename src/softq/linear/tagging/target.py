@@ -40,12 +40,24 @@ class Forbidden(NamedTuple):
         """
         if scheme is None:
             count = len(labels)
-            return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in ((count, count), (count,), (count,))))
-        return cls(*(torch.where(allowed, 0.0, -torch.inf).double() for allowed in allowed_transitions(labels, scheme)))
+            return cls(
+                *(
+                    torch.zeros(shape, dtype=torch.float64)
+                    for shape in ((count, count), (count,), (count,))
+                )
+            )
+        return cls(
+            *(
+                torch.where(allowed, 0.0, -torch.inf).double()
+                for allowed in allowed_transitions(labels, scheme)
+            )
+        )
 
     def space(self, count: int, lengths: Tensor) -> Chain:
         """The label sequences of ``count`` sentences that are allowed, all with the score 0."""
-        return self.chain(torch.zeros(count, int(lengths.max()), len(self.first), dtype=torch.float64), lengths)
+        return self.chain(
+            torch.zeros(count, int(lengths.max()), len(self.first), dtype=torch.float64), lengths
+        )
 
     def chain(self, emissions: Tensor, lengths: Tensor, transitions: Tensor | None = None) -> Chain:
         """The chain with these scores, in float64 or float32, in which only what is allowed is possible; emissions are written to."""
@@ -53,7 +65,12 @@ class Forbidden(NamedTuple):
             emissions[:, 0] += self.first.to(emissions)
             emissions[torch.arange(len(lengths)), lengths - 1] += self.last.to(emissions)
         between = self.between.to(emissions)
-        return Chain(emissions, between if transitions is None else between + transitions.to(emissions), lengths, validate=False)
+        return Chain(
+            emissions,
+            between if transitions is None else between + transitions.to(emissions),
+            lengths,
+            validate=False,
+        )
 
 
 class References(NamedTuple):
@@ -119,12 +136,18 @@ def corpus_target(
         space = forbidden.space(len(batch), sizes)
         if objective == "ml":
             _check_allowed(space, refs, weights, batch)
-        target = target_of(objective, space, refs, tau, reward or TokenAccuracy(), ref_weights=weights)
+        target = target_of(
+            objective, space, refs, tau, reward or TokenAccuracy(), ref_weights=weights
+        )
         labels, neighbours = target.expected_parts(space)
-        entropy += float(target.component_entropy().sum() if objective != "ml" else target.entropy().sum())
+        entropy += float(
+            target.component_entropy().sum() if objective != "ml" else target.entropy().sum()
+        )
         pairs += neighbours.sum((0, 1))
         for row, sentence in enumerate(batch):
-            unary[starts[sentence] : starts[sentence + 1]] = labels[row, : lengths[sentence]].numpy()
+            unary[starts[sentence] : starts[sentence + 1]] = labels[
+                row, : lengths[sentence]
+            ].numpy()
     return CorpusTarget(unary, pairs.numpy(), entropy)
 
 
@@ -155,7 +178,9 @@ def _padded(references: References, batch: Array, longest: int) -> tuple[Tensor,
     for row, sentence in enumerate(batch):
         labels = references.labels[sentence]
         weights[row, : labels.shape[0]] = references.weights[sentence]
-        refs[row, : labels.shape[0], : labels.shape[1]] = np.where(weights[row, : labels.shape[0], None] != 0, labels, 0)
+        refs[row, : labels.shape[0], : labels.shape[1]] = np.where(
+            weights[row, : labels.shape[0], None] != 0, labels, 0
+        )
     return torch.from_numpy(refs), torch.from_numpy(weights)
 
 
@@ -182,7 +207,9 @@ def _check_allowed(space: Chain, refs: Tensor, weights: Tensor, batch: Array) ->
         )
 
 
-def entity_reward(labels: Sequence[str], entity_weight: float = 1.0, type_credit: float = 0.0) -> TokenReward:
+def entity_reward(
+    labels: Sequence[str], entity_weight: float = 1.0, type_credit: float = 0.0
+) -> TokenReward:
     """Token accuracy in which entities count more than what lies outside them.
 
     Args:

@@ -6,4 +6,11 @@ from softq.neural.modules.sequence import SequenceModel
 from softq.neural.modules.transformer import TransformerTranslator
 from softq.neural.modules.translator import AttentionalTranslator
 
-__all__ = ["AttentionalTranslator", "ImageCaptioner", "Perceptron", "PerceptronGrid", "SequenceModel", "TransformerTranslator"]
+__all__ = [
+    "AttentionalTranslator",
+    "ImageCaptioner",
+    "Perceptron",
+    "PerceptronGrid",
+    "SequenceModel",
+    "TransformerTranslator",
+]

@@ -62,15 +62,21 @@ class ImageCaptioner(SequenceModel):
         self.words = nn.Embedding(vocab, embedding)
         self.first_cell = nn.Linear(features, layers * hidden)
         # a module each, so that dropout between them is torch's own, which a seed decides
-        self.decoder = nn.ModuleList(nn.LSTM(hidden if layer else embedding, hidden) for layer in range(layers))
-        self.output = OutputLayer(vocab, hidden, self.words.get_parameter("weight") if tie else None)
+        self.decoder = nn.ModuleList(
+            nn.LSTM(hidden if layer else embedding, hidden) for layer in range(layers)
+        )
+        self.output = OutputLayer(
+            vocab, hidden, self.words.get_parameter("weight") if tie else None
+        )
         uniform_parameters(self, init, seed)
 
     def encode(self, inputs: Inputs) -> Memory:
         """First cells ``[B, layers, H]`` of vectors ``[B, D]``."""
         (vectors,) = inputs
         if vectors.dim() != 2 or vectors.shape[1] != self.features:
-            raise ModelError(f"expected features [B, {self.features}], as this model was made for, got {list(vectors.shape)}")
+            raise ModelError(
+                f"expected features [B, {self.features}], as this model was made for, got {list(vectors.shape)}"
+            )
         return (self.first_cell(self._drop(vectors)).view(-1, self.layers, self.size),)
 
     def hidden(self, memory: Memory, read: Tensor) -> Tensor:
@@ -92,8 +98,12 @@ class ImageCaptioner(SequenceModel):
         """One word more."""
         states, cells = state
         below, after = self.words(words), []
-        for decoder, shown, before in zip(self.decoder, states.unbind(1), cells.unbind(1), strict=True):
-            of_input, of_state, bias, other_bias = (getattr(decoder, f"{name}_l0") for name in _LSTM)
+        for decoder, shown, before in zip(
+            self.decoder, states.unbind(1), cells.unbind(1), strict=True
+        ):
+            of_input, of_state, bias, other_bias = (
+                getattr(decoder, f"{name}_l0") for name in _LSTM
+            )
             gates = torch.addmm(bias + other_bias, below, of_input.T).addmm(shown, of_state.T)
             _, cell, below = lstm_cell(gates, before)
             after.append((below, cell))

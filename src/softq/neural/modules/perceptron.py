@@ -19,7 +19,10 @@ def first_weights(sizes: Sequence[int], seed: int) -> Tensor:
     torch.Size([132])
     """
     generator = torch.Generator().manual_seed(seed)
-    layers = [(torch.rand(before * after + after, generator=generator) * 2 - 1) / before**0.5 for before, after in pairwise(sizes)]
+    layers = [
+        (torch.rand(before * after + after, generator=generator) * 2 - 1) / before**0.5
+        for before, after in pairwise(sizes)
+    ]
     return torch.cat(layers)
 
 
@@ -56,7 +59,14 @@ class PerceptronGrid:
 
     """
 
-    def __init__(self, sizes: Sequence[int], seeds: Sequence[int], targets: Tensor, scales: Tensor, device: torch.device) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        seeds: Sequence[int],
+        targets: Tensor,
+        scales: Tensor,
+        device: torch.device,
+    ) -> None:
         self.sizes = tuple(sizes)
         first = {seed: first_weights(self.sizes, seed) for seed in set(seeds)}
         self.networks = torch.stack([first[seed] for seed in seeds]).to(device)  # [M, P]
@@ -67,11 +77,22 @@ class PerceptronGrid:
         self._active_targets, self._active_scales = self._targets, self._scales
 
     def train_steps(
-        self, inputs: Tensor, patterns: Tensor, active: Tensor, *, batch_size: int, learning_rate: float, momentum: float
+        self,
+        inputs: Tensor,
+        patterns: Tensor,
+        active: Tensor,
+        *,
+        batch_size: int,
+        learning_rate: float,
+        momentum: float,
     ) -> Tensor:
         """A step per batch of inputs ``[N, D]`` for the networks numbered in ``active``; their mean cross-entropies ``[A, steps]``."""
         if not torch.equal(active, self._active):
-            self._active, self._active_targets, self._active_scales = active, self._targets[active], self._scales[active]
+            self._active, self._active_targets, self._active_scales = (
+                active,
+                self._targets[active],
+                self._scales[active],
+            )
         everyone = len(active) == len(self.networks)
         state = [x if everyone else x[active] for x in (self.networks, self.velocity, self.total)]
         losses = perceptrons.train_steps(

@@ -41,7 +41,9 @@ class OutputLayer(nn.Module):
     def __init__(self, vocab: int, size: int, tied: nn.Parameter | None = None) -> None:
         super().__init__()
         if tied is not None and tied.shape != (vocab, size):
-            raise ModelError(f"to tie the output to embeddings they must have the shape {[vocab, size]}, got {list(tied.shape)}")
+            raise ModelError(
+                f"to tie the output to embeddings they must have the shape {[vocab, size]}, got {list(tied.shape)}"
+            )
         self.weight = nn.Parameter(torch.empty(vocab, size)) if tied is None else tied
         self.bias = nn.Parameter(torch.empty(vocab))
         self.coarse = False  # on a GPU: factors of products in bfloat16
@@ -52,10 +54,14 @@ class OutputLayer(nn.Module):
 
     def log_prob(self, vectors: Tensor, words: Tensor, smoothing: float = 0.0) -> Tensor:
         """Log-probabilities of one word each, ``[M]``; see `softq.kernels.decoder.log_softmax_gather.log_softmax_gather`."""
-        return log_softmax_gather(vectors, self.weight, self._possible(), words, smoothing, coarse=self.coarse)
+        return log_softmax_gather(
+            vectors, self.weight, self._possible(), words, smoothing, coarse=self.coarse
+        )
 
     def _possible(self) -> Tensor:
-        return torch.cat([self.bias.new_full((END,), -math.inf), self.bias[END:]])  # PAD and START are the numbers before END
+        return torch.cat(
+            [self.bias.new_full((END,), -math.inf), self.bias[END:]]
+        )  # PAD and START are the numbers before END
 
 
 class SequenceModel(nn.Module):
@@ -89,7 +95,9 @@ class SequenceModel(nn.Module):
         """Vectors ``[B·K, D]`` from which the word after ``words [B·K]`` is predicted, and the state after them."""
         raise NotImplementedError
 
-    def log_prob(self, inputs: Inputs, candidates: Candidates | Sentences, *, smoothing: float = 0.0) -> Tensor:
+    def log_prob(
+        self, inputs: Inputs, candidates: Candidates | Sentences, *, smoothing: float = 0.0
+    ) -> Tensor:
         """Log P(y_s|x) of candidates ``[B, K, L]``, ends of sentences included, ``[B, K]``; 0 for one that is missing.
 
         ``smoothing`` is that of label smoothing, after which these are no log-probabilities any more but minus a loss.
@@ -127,11 +135,21 @@ class SequenceModel(nn.Module):
         if longest is None:
             longest = 2 * inputs.lengths + 10 if isinstance(inputs, Sentences) else _LONGEST
         if method == "beam":
-            return beam_search(self, memory, size=size, max_length=longest, length_penalty=length_penalty)
+            return beam_search(
+                self, memory, size=size, max_length=longest, length_penalty=length_penalty
+            )
         if method == "greedy":
             return greedy(self, memory, max_length=longest)
         if method == "sample":
-            return sample(self, memory, size=size, max_length=longest, temperature=temperature, top_p=top_p, generator=generator)
+            return sample(
+                self,
+                memory,
+                size=size,
+                max_length=longest,
+                temperature=temperature,
+                top_p=top_p,
+                generator=generator,
+            )
         raise ModelError(f"method must be beam, greedy or sample, got {method!r}")
 
 
@@ -153,4 +171,6 @@ def uniform_parameters(model: nn.Module, bound: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_(torch.rand(parameter.shape, generator=generator).mul_(2 * bound).sub_(bound))
+            parameter.copy_(
+                torch.rand(parameter.shape, generator=generator).mul_(2 * bound).sub_(bound)
+            )

@@ -63,11 +63,17 @@ class TransformerTranslator(SequenceModel):
         self.source_embedding = nn.Embedding(source_vocab, size)
         self.target_embedding = nn.Embedding(target_vocab, size)
         self.dropout = nn.Dropout(dropout)
-        self.encoder = nn.ModuleList(_EncoderLayer(size, heads, feed_forward, dropout) for _ in range(layers))
+        self.encoder = nn.ModuleList(
+            _EncoderLayer(size, heads, feed_forward, dropout) for _ in range(layers)
+        )
         self.encoder_norm = nn.LayerNorm(size)
-        self.decoder = nn.ModuleList(_DecoderLayer(size, heads, feed_forward, dropout) for _ in range(layers))
+        self.decoder = nn.ModuleList(
+            _DecoderLayer(size, heads, feed_forward, dropout) for _ in range(layers)
+        )
         self.decoder_norm = nn.LayerNorm(size)
-        self.output = OutputLayer(target_vocab, size, tied=self.target_embedding.get_parameter("weight") if tie else None)
+        self.output = OutputLayer(
+            target_vocab, size, tied=self.target_embedding.get_parameter("weight") if tie else None
+        )
         self._first_weights(seed)
 
     def _first_weights(self, seed: int) -> None:
@@ -86,7 +92,9 @@ class TransformerTranslator(SequenceModel):
         source, lengths = inputs
         places = torch.arange(source.shape[1] + 1, device=source.device)
         words = pad(source, (0, 1), value=PAD).masked_fill(places == lengths.unsqueeze(1), END)
-        real = length_mask(lengths + 1, source.shape[1] + 1)  # END is, so that even an empty source has something to attend to
+        real = length_mask(
+            lengths + 1, source.shape[1] + 1
+        )  # END is, so that even an empty source has something to attend to
         words = words.masked_fill(~real, PAD)
         x = self._embed(self.source_embedding, words, 0)
         for layer in self.encoder:
@@ -112,9 +120,13 @@ class TransformerTranslator(SequenceModel):
     def step(self, memory: Memory, state: State, words: Tensor) -> tuple[Tensor, State]:
         """Vectors ``[B·K, size]`` from which the word after ``words [B·K]`` is predicted, and the state after them."""
         real, *sources = memory
-        x = self._embed(self.target_embedding, words.view(len(real), -1, 1), state[0].shape[3])  # [B, K, 1, size]
+        x = self._embed(
+            self.target_embedding, words.view(len(real), -1, 1), state[0].shape[3]
+        )  # [B, K, 1, size]
         after = []
-        for layer, past, keys, values in zip(self.decoder, state, sources[::2], sources[1::2], strict=True):
+        for layer, past, keys, values in zip(
+            self.decoder, state, sources[::2], sources[1::2], strict=True
+        ):
             x, now = layer(x, real, keys, values, past)
             after.append(now)
         return self.decoder_norm(x).flatten(0, 2), tuple(after)
@@ -123,21 +135,32 @@ class TransformerTranslator(SequenceModel):
         """Vectors of words ``[..., T]``, of which the first stands at place ``first``."""
         size = embedding.embedding_dim
         x = embedding(words)
-        embedded: Tensor = self.dropout(x * math.sqrt(size) + positions(first, words.shape[-1], size, x))
+        embedded: Tensor = self.dropout(
+            x * math.sqrt(size) + positions(first, words.shape[-1], size, x)
+        )
         return embedded
 
 
 def positions(first: int, count: int, size: int, like: Tensor) -> Tensor:
     """Sines and cosines ``[count, size]`` of places ``first``, ``first + 1``, … at wavelengths from 2π to 2π · 10,000, as ``like``."""
-    places = torch.arange(first, first + count, device=like.device, dtype=torch.float32).unsqueeze(1)
-    angles = places * torch.exp(torch.arange(0, size, 2, device=like.device) * (-math.log(10_000.0) / size))
+    places = torch.arange(first, first + count, device=like.device, dtype=torch.float32).unsqueeze(
+        1
+    )
+    angles = places * torch.exp(
+        torch.arange(0, size, 2, device=like.device) * (-math.log(10_000.0) / size)
+    )
     return torch.cat([angles.sin(), angles.cos()], 1).to(like.dtype)
 
 
 class _FeedForward(nn.Sequential):
     def __init__(self, size: int, hidden: int, dropout: float) -> None:
         super().__init__(
-            nn.LayerNorm(size), nn.Linear(size, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, size), nn.Dropout(dropout)
+            nn.LayerNorm(size),
+            nn.Linear(size, hidden),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, size),
+            nn.Dropout(dropout),
         )
 
 
@@ -152,19 +175,25 @@ class _SelfAttention(nn.Module):
         self.output = nn.Linear(size, size)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, *, real: Tensor | None = None, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, *, real: Tensor | None = None, past: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """What is added to sentences ``[M, T, size]``, and keys and values ``[M, 2, H, t, size / H]``, those of the ``past`` in front.
 
         With ``real [M, T]`` every position sees all real ones; else it sees those before it and itself. With a past T must be 1.
         """
-        heads = self.inputs(self.norm(x)).unflatten(2, (3, self.heads, -1)).permute(0, 2, 3, 1, 4)  # [M, 3, H, T, size / H]
+        heads = (
+            self.inputs(self.norm(x)).unflatten(2, (3, self.heads, -1)).permute(0, 2, 3, 1, 4)
+        )  # [M, 3, H, T, size / H]
         queries, seen = heads[:, 0], heads[:, 1:]
         if past is not None:
             seen = torch.cat([past, seen], 3)
         mask = None if real is None else real[:, None, None]
         rate = self.dropout.p if self.training else 0.0
         causal = real is None and past is None
-        found = scaled_dot_product_attention(queries, seen[:, 0], seen[:, 1], attn_mask=mask, dropout_p=rate, is_causal=causal)
+        found = scaled_dot_product_attention(
+            queries, seen[:, 0], seen[:, 1], attn_mask=mask, dropout_p=rate, is_causal=causal
+        )
         return self.dropout(self.output(found.transpose(1, 2).flatten(2))), seen
 
 
@@ -197,13 +226,19 @@ class _DecoderLayer(nn.Module):
         keys, values = self.source(encoded).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return keys, values
 
-    def forward(self, x: Tensor, real: Tensor, keys: Tensor, values: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, real: Tensor, keys: Tensor, values: Tensor, past: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Vectors ``[B, K, T, size]`` after this layer, and keys and values of their sentences."""
         added, seen = self.attention(x.flatten(0, 1), past=past)
         x = x + added.view_as(x)
         # All K·T positions of an input attend to its source as one row: nothing of the source is copied for its candidates.
-        queries = self.queries(self.norm(x)).flatten(1, 2).unflatten(2, (self.heads, -1)).transpose(1, 2)  # [B, H, K·T, size / H]
+        queries = (
+            self.queries(self.norm(x)).flatten(1, 2).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        )  # [B, H, K·T, size / H]
         rate = self.dropout.p if self.training else 0.0
-        found = scaled_dot_product_attention(queries, keys, values, attn_mask=real[:, None, None], dropout_p=rate)
+        found = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=real[:, None, None], dropout_p=rate
+        )
         x = x + self.dropout(self.output(found.transpose(1, 2).flatten(2))).view_as(x)
         return x + self.feed_forward(x), seen

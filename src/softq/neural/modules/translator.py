@@ -66,16 +66,24 @@ class AttentionalTranslator(SequenceModel):
         self.layers, self.size, self.dropout = layers, hidden, dropout
         self.source = nn.Embedding(source_vocab, embedding)
         self.target = nn.Embedding(target_vocab, embedding)
-        self.forwards = nn.ModuleList(nn.LSTM(2 * hidden if layer else embedding, hidden) for layer in range(layers))
-        self.backwards = nn.ModuleList(nn.LSTM(2 * hidden if layer else embedding, hidden) for layer in range(layers))
+        self.forwards = nn.ModuleList(
+            nn.LSTM(2 * hidden if layer else embedding, hidden) for layer in range(layers)
+        )
+        self.backwards = nn.ModuleList(
+            nn.LSTM(2 * hidden if layer else embedding, hidden) for layer in range(layers)
+        )
         self.first_cell = nn.Linear(2 * hidden, layers * hidden)
         self.keys = nn.Linear(2 * hidden, hidden, bias=False)  # W_a
         self.values = nn.Linear(2 * hidden, hidden, bias=False)  # W_c
         self.words = nn.Linear(embedding, 4 * hidden)  # the words' part of the first layer's gates
-        self.recurrent = nn.ParameterList(torch.empty(4 * hidden, 2 * hidden) for _ in range(layers))  # of [s̃ or state below : own state]
+        self.recurrent = nn.ParameterList(
+            torch.empty(4 * hidden, 2 * hidden) for _ in range(layers)
+        )  # of [s̃ or state below : own state]
         self.biases = nn.ParameterList(torch.empty(4 * hidden) for _ in range(layers - 1))
         self.attentional = nn.Parameter(torch.empty(hidden, hidden))  # W_s
-        self.output = OutputLayer(target_vocab, hidden, self.target.get_parameter("weight") if tie else None)
+        self.output = OutputLayer(
+            target_vocab, hidden, self.target.get_parameter("weight") if tie else None
+        )
         uniform_parameters(self, init, seed)
 
     def encode(self, inputs: Inputs) -> Memory:
@@ -97,7 +105,11 @@ class AttentionalTranslator(SequenceModel):
             ends = [there.gather(0, last)[0], back.gather(0, last)[0]]
             known = torch.cat([there.transpose(0, 1), _take(back.transpose(0, 1), mirrored)], 2)
         cells = self.first_cell(torch.cat(ends, 1)).view(-1, self.layers, self.size)
-        bias = torch.zeros(real.shape, dtype=known.dtype, device=known.device).masked_fill(~real, -math.inf).unsqueeze(1)
+        bias = (
+            torch.zeros(real.shape, dtype=known.dtype, device=known.device)
+            .masked_fill(~real, -math.inf)
+            .unsqueeze(1)
+        )
         return self.keys(known), self.values(known), bias, cells
 
     def hidden(self, memory: Memory, read: Tensor) -> Tensor:
@@ -131,7 +143,9 @@ class AttentionalTranslator(SequenceModel):
         after: list[tuple[Tensor, Tensor]] = []
         for layer in range(self.layers):
             bias = self.biases[layer - 1] if layer else self.words(self.target(words))
-            gates = torch.addmm(bias, torch.cat([below, states[:, layer]], 1), self.recurrent[layer].T)
+            gates = torch.addmm(
+                bias, torch.cat([below, states[:, layer]], 1), self.recurrent[layer].T
+            )
             _, cell, below = lstm_cell(gates, cells[:, layer])
             after.append((below, cell))
         _, context = attend(below, Attended(*memory[:3]))
@@ -145,7 +159,9 @@ class AttentionalTranslator(SequenceModel):
     def _mask(self, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
         if not self.training or not self.dropout:
             return None
-        return nn.functional.dropout(torch.ones(shape, dtype=like.dtype, device=like.device), self.dropout)
+        return nn.functional.dropout(
+            torch.ones(shape, dtype=like.dtype, device=like.device), self.dropout
+        )
 
 
 def _take(vectors: Tensor, places: Tensor) -> Tensor:

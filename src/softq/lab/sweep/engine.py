@@ -1,0 +1,283 @@
+"""Several runs of a sweep at a time: in processes of this machine, or on a Dask cluster.
+
+Either way each run is one call of `train_run` on an executor of `concurrent.futures`. It writes its run folder, on a cluster on a
+file system that all machines share, and resumes it if there is one: so a run whose worker is lost is simply called again. A run is
+asked to stop by a file in the sweep folder, which it looks for between steps, or by the end of the process that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import operator
+import os
+import sys
+import threading
+import tomllib
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from softq.errors import ConvergenceWarning, DependencyError, RunError, SoftqError
+from softq.lab.recipe import to_toml
+from softq.lab.sweep.grids import parse_recipe
+from softq.lab.tasks.base import Task, show_settings, train_cells
+from softq.lab.training import OneProcess, Silence, StoppedError, Watcher, Workers, find_device
+from softq.lab.training.interrupts import Interrupts
+
+STOP = ".stop"  # a file of a sweep folder: runs that find it stop, with a checkpoint
+_LOOK_EVERY = 0.1  # seconds between looks at whether to stop
+
+
+class Run(NamedTuple):
+    """A run of a sweep that is to be trained, or resumed."""
+
+    path: Path
+    cells: list[Any]
+    settings: dict[str, Any]  # that the sweep varies
+    old: bool
+
+    @property
+    def name(self) -> str:
+        """What to call it while it is trained."""
+        varied = [show_settings(self.settings)] if self.settings else []
+        if len(self.cells) > 1:
+            return " ".join([f"{len(self.cells)} models", *varied])
+        (cell,) = self.cells
+        return " ".join([str(cell.objective), *varied, f"seed {cell.training.seed}"])
+
+
+class Order(NamedTuple):
+    """A run as another process is told of it."""
+
+    task: str  # module:class
+    recipe: str  # TOML
+    settings: dict[str, Any]
+    path: str
+    stop: str  # the file to stop at
+    arguments: list[str]  # of the command, which a run writes down
+
+
+def train_runs(
+    task: Task,
+    runs: Sequence[Run],
+    executor: Executor,
+    out: Path,
+    *,
+    workers: Workers,
+    watcher: Watcher | None = None,
+) -> None:
+    """Train runs of one cell each, as many at a time as the executor has workers; ``watcher`` sees finished models, not examples.
+
+    Raises `StoppedError` after Ctrl-C or SIGTERM, and `RunError` with the name of the first run that failed; by then the others have
+    stopped, with a checkpoint.
+    """
+    name, watcher, stop = _importable(task), watcher or Silence(), (out / STOP).absolute()
+    stop.unlink(missing_ok=True)
+    watcher.begin(len(runs), 0)
+    waiting: dict[Future[list[str]], Run] = {}
+    with Interrupts(workers) as interrupts:
+        try:
+            for run in runs:
+                (cell,) = run.cells
+                recipe = to_toml(cell, task=task.name)
+                order = Order(
+                    name, recipe, run.settings, str(run.path.absolute()), str(stop), sys.argv
+                )
+                waiting[executor.submit(train_run, order)] = run
+            while waiting:
+                done, _ = wait(waiting, _LOOK_EVERY, FIRST_COMPLETED)
+                for future in done:
+                    _conclude(future, waiting.pop(future), list(waiting.values()))
+                    watcher.advance(1, f"{len(runs) - len(waiting)} of {len(runs)}")
+                interrupts.stop_if_asked(
+                    lambda: None, f"stopped; {out} can be resumed: add --resume"
+                )
+        except BaseException:
+            stop.touch()
+            for future in waiting:
+                future.cancel()
+            wait(waiting)  # until each has written its checkpoint
+            stop.unlink()
+            raise
+
+
+def _conclude(future: Future[list[str]], run: Run, others: Sequence[Run]) -> None:
+    """Pass on what a run that is over has to say: warnings, or an error."""
+    try:
+        told = future.result()
+    except StoppedError:
+        raise
+    except BrokenExecutor:
+        begun = ", ".join(one.name for one in (run, *others) if one.path.is_dir())
+        raise RunError(
+            f"a process of the sweep ended without a word, killed or out of memory; under way were {begun or run.name}: "
+            "--resume trains them to the end, fewer --jobs need less memory"
+        ) from None
+    except Exception as error:
+        what = str(error) if isinstance(error, SoftqError) else f"{type(error).__name__}: {error}"
+        raise RunError(
+            f"{run.name}: {what} (run {run.path}; the other runs have stopped, --resume trains them to the end)"
+        ) from error
+    for text in told:
+        warnings.warn(f"{run.name}: {text}", ConvergenceWarning, stacklevel=2)
+
+
+def _importable(task: Task) -> str:
+    """How another process finds the class of a task."""
+    kind = type(task)
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise RunError(
+            f"several jobs need a task that other processes can import, got {kind.__qualname__}: put its class into a module"
+        )
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+# --- executors ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def local_processes(jobs: int) -> Iterator[Executor]:
+    """``jobs`` processes of this machine, which share its cores."""
+    context = multiprocessing.get_context(
+        "spawn"
+    )  # new interpreters: no threads, and no GPU's context, are copied into them
+    share = max(1, torch.get_num_threads() // jobs)
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_start_process, initargs=(share, os.getpid())
+    ) as executor:
+        yield executor
+
+
+@contextmanager
+def dask_cluster(address: str, jobs: int) -> Iterator[Executor]:
+    """The workers of a Dask cluster.
+
+    Args:
+        address: of its scheduler, ``tcp://host:8786``; or ``slurm``, ``pbs``, ``sge`` or ``lsf``, for which dask-jobqueue starts ``jobs``
+            workers as its own configuration says.
+        jobs: see above; the workers of a scheduler are all used.
+
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise DependencyError(
+            "a sweep on a cluster needs Dask, which is not installed: pip install 'softq[cluster]'"
+        ) from None
+    queues = {
+        "slurm": "SLURMCluster",
+        "pbs": "PBSCluster",
+        "sge": "SGECluster",
+        "lsf": "LSFCluster",
+    }
+    with contextlib.ExitStack() as stack:
+        place: Any = address
+        if address in queues:
+            try:
+                queue = importlib.import_module("dask_jobqueue")
+            except ImportError:
+                raise DependencyError(
+                    f"--cluster {address} needs dask-jobqueue, which is not installed: pip install dask-jobqueue"
+                ) from None
+            place = stack.enter_context(getattr(queue, queues[address])())
+            place.scale(jobs=jobs)
+        try:
+            client = stack.enter_context(Client(place, timeout="30s"))
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"no Dask scheduler answers at {address}: start one with dask scheduler, and workers with dask worker {address} ({error})"
+            ) from None
+        yield stack.enter_context(
+            client.get_executor(pure=False)
+        )  # the scheduler gives the run of a lost worker to another one
+
+
+# --- in the other process -------------------------------------------------------------------------------
+
+_parent: int | None = None  # of a process of this machine
+_training = threading.Lock()
+
+
+def _start_process(threads: int, parent: int) -> None:
+    """Prepare a process: its share of the cores, and an end when the process that started it has ended."""
+    global _parent
+    _parent = parent
+    torch.set_num_threads(threads)
+    os.setsid()  # Ctrl-C at a terminal is for all of a session, and only the sweep's own process may tell the others to stop
+
+    def end_with_parent() -> None:
+        multiprocessing.parent_process().join()  # type: ignore[union-attr]
+        with _training:  # a run stops by itself, see `_RunProcess`
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+class _RunProcess(OneProcess):
+    """The one process of a run, which stops with its sweep."""
+
+    def __init__(self, device: torch.device, stop: str) -> None:
+        super().__init__(device)
+        self._stop = stop
+
+    def any(self, value: bool) -> bool:
+        """Whether to stop."""
+        return value or _stop_asked(self._stop)
+
+
+def _stop_asked(stop: str) -> bool:
+    """Whether the file to stop at is there, or the process that started this one is gone."""
+    return os.path.exists(stop) or (_parent is not None and os.getppid() != _parent)
+
+
+def train_run(order: Order) -> list[str]:
+    """Train a run, or resume it; returns warnings of searches that have not converged."""
+    with _training, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ConvergenceWarning)
+        if _stop_asked(order.stop):  # an executor may have had it in hand when it was cancelled
+            raise StoppedError(f"{order.path} was not begun")
+        sys.argv = order.arguments
+        module, _, name = order.task.partition(":")
+        try:
+            task: Task = operator.attrgetter(name)(importlib.import_module(module))()
+            recipe, _ = parse_recipe(task, tomllib.loads(order.recipe), order.path)
+            process = _RunProcess(find_device(recipe.training.device), order.stop)
+            train_cells(
+                task,
+                [recipe],
+                Path(order.path),
+                settings=order.settings,
+                resume=True,
+                workers=process,
+            )
+        except SoftqError:
+            raise
+        except Exception:
+            traceback.print_exc()  # a fault of the task: its place is worth more than one line
+            raise
+    told = [
+        str(warning.message)
+        for warning in caught
+        if issubclass(warning.category, ConvergenceWarning)
+    ]
+    for warning in caught:
+        if not issubclass(warning.category, ConvergenceWarning):
+            warnings.showwarning(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    return told

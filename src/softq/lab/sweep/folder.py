@@ -1,0 +1,282 @@
+"""A sweep folder: training what is left of it, concluding from what is finished, reading it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from softq.errors import RecipeError, RunError, SoftqError
+from softq.lab.recipe import recipe_hash
+from softq.lab.run import CELLS, RECIPE, RunFolder, as_json, read_json
+from softq.lab.sweep.choices import Choice, SweepCell, choose
+from softq.lab.sweep.engine import Run, dask_cluster, local_processes, train_runs
+from softq.lab.sweep.grids import Grid, expand, read_recipe, sweep_toml, varied
+from softq.lab.tasks.base import (
+    Cell,
+    Task,
+    cell_recipe,
+    read_cells,
+    settings_of,
+    show_settings,
+    train_cells,
+)
+from softq.lab.training import StoppedError, Watcher, find_workers
+
+SWEEP, SUMMARY, RUNS = "sweep.toml", "summary.json", "runs"
+_LONGEST_SLUG = 120  # of the settings in the name of a folder
+
+
+class Sweep(NamedTuple):
+    """A sweep, or what is finished of it."""
+
+    task: str
+    metric: str
+    signature: str  # of the reward; of all rewards that are in the choices, where grids vary it
+    cells: list[SweepCell]
+    choices: list[Choice]
+    wanted: int  # cells, finished or not
+
+
+def run_sweep(
+    task: Task,
+    base: Any,
+    grids: Sequence[Grid],
+    out: Path,
+    *,
+    resume: bool = False,
+    jobs: int = 1,
+    cluster: str = "",
+    watch: Callable[..., Watcher] | None = None,
+) -> Sweep:
+    """Train every cell that is not finished yet, choose temperatures and settings, compare with ML, and write it all down.
+
+    Args:
+        task: what to train.
+        base: the recipe; objective, seed and what else they name are the grids'.
+        grids: at least one.
+        out: the sweep folder.
+        resume: go on with a folder that exists already.
+        jobs: runs that are trained at a time, in processes of their own that share the cores; a task that trains its cells together
+            needs no others, and stays in this process.
+        cluster: where else to train them, see `softq.lab.sweep.engine.dask_cluster`; "": on this machine.
+        watch: makes a watcher for a run, by its name; with several jobs, one for all of them that counts models.
+
+    """
+    if jobs < 1:
+        raise RecipeError(f"jobs must be at least 1, got {jobs}")
+    workers = find_workers(base.training.device)
+    if workers.size > 1:
+        raise RunError(
+            f"a sweep runs in one process, got {workers.size}; train single models with several processes: softq train"
+        )
+    folder = RunFolder(out)
+    wanted = expand(task, base, grids)  # before anything is written: a cell's recipe may be refused
+    new = not (out / SWEEP).is_file()
+    if not new:
+        if not resume:
+            raise RunError(
+                f"{out} already holds a sweep: add --resume to go on with it, or choose another --out"
+            )
+        _check_same_recipe(task, base, out)
+    with folder.locked(), _leaving_no_false_start(out, new):
+        runs = _left_to_train(task, base, varied(task, grids), out / RUNS, wanted)
+        if runs:
+            folder.write(SWEEP, sweep_toml(task, base, grids))
+            (out / SUMMARY).unlink(missing_ok=True)  # it does not fit what follows
+        if runs and not task.together and (cluster or (jobs > 1 and len(runs) > 1)):
+            jobs = min(jobs, len(runs))
+            where = f"on {cluster}" if cluster else f"{jobs} at a time"
+            watcher = watch(f"{len(runs)} models, {where}", unit="models") if watch else None
+            with dask_cluster(cluster, jobs) if cluster else local_processes(jobs) as executor:
+                train_runs(task, runs, executor, out, workers=workers, watcher=watcher)
+        else:
+            for number, run in enumerate(runs):
+                label = run.name + (f" ({number + 1} of {len(runs)})" if len(runs) > 1 else "")
+                watcher = watch(label) if watch else None
+                train_cells(
+                    task,
+                    run.cells,
+                    run.path,
+                    settings=run.settings,
+                    resume=run.old,
+                    watcher=watcher,
+                    workers=workers,
+                )
+        sweep = conclude(
+            task, base, grids, out
+        )  # of what was trained before, it may fail: the old files stay until it has not
+        folder.write(SWEEP, sweep_toml(task, base, grids))
+        return _write(sweep, out)
+
+
+@contextmanager
+def _leaving_no_false_start(out: Path, new: bool) -> Iterator[None]:
+    """Take back what was written of a new sweep whose first run could not begin, its data being bad."""
+    try:
+        yield
+    except StoppedError:
+        raise
+    except SoftqError:
+        if new and not _runs(out / RUNS):
+            (out / SWEEP).unlink(missing_ok=True)
+            with suppress(OSError):  # it holds something else
+                out.rmdir()
+        raise
+
+
+def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
+    """A sweep goes on with the recipe it began with; its grids may change."""
+    plain = {
+        "objective": "ml",
+        "tau": None,
+        "temperature_scaled": False,
+        "seed": 0,
+    }  # objective and seed are the grids'
+    before, _ = read_recipe(task, out / SWEEP)
+    if recipe_hash(cell_recipe(before, plain), task=task.name) != recipe_hash(
+        cell_recipe(base, plain), task=task.name
+    ):
+        raise RunError(
+            f"{out} was begun with another recipe (see {SWEEP} there): resume it with the same one, or choose another --out"
+        )
+
+
+def conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
+    """What the finished runs of a sweep folder say.
+
+    Cells have the settings of the grids as they are now: a model may have been trained before they named a key.
+    """
+    wanted, flags = expand(task, base, grids), varied(task, grids)
+    found = {
+        cell.hash: (cell, path)
+        for path in _runs(out / RUNS)
+        for cell in read_cells(RunFolder(path))
+    }
+    cells = []
+    for name, (recipe, names) in wanted.items():
+        if name in found:
+            cell, path = found[name]
+            cells.append(
+                SweepCell(
+                    names, dataclasses.replace(cell, settings=settings_of(recipe, flags)), path
+                )
+            )
+    choices = choose(task, base, cells)
+    signature = _signature(choices) or task.signature(base)
+    return Sweep(task.name, task.metric, signature, cells, choices, len(wanted))
+
+
+def _signature(choices: Sequence[Choice]) -> str:
+    return ", ".join(dict.fromkeys(choice.signature for choice in choices))
+
+
+def _write(sweep: Sweep, out: Path) -> Sweep:
+    """Write ``cells.jsonl`` and ``summary.json``."""
+    folder = RunFolder(out)
+    rows = [
+        dataclasses.asdict(cell) | {"grids": list(names), "run": str(path.relative_to(out))}
+        for names, cell, path in sweep.cells
+    ]
+    folder.rewrite_lines(CELLS, rows)
+    summary = {
+        "task": sweep.task,
+        "metric": sweep.metric,
+        "signature": sweep.signature,
+        "cells": len(sweep.cells),
+    }
+    folder.write(
+        SUMMARY, as_json(summary | {"choices": [choice.as_json() for choice in sweep.choices]})
+    )
+    return sweep
+
+
+def read_sweep(task: Task, out: Path) -> Sweep:
+    """A sweep from its folder; of one that was broken off, what is finished."""
+    folder = RunFolder(out)
+    if not (out / SUMMARY).is_file():
+        return conclude(task, *read_recipe(task, out / SWEEP), out)
+    summary = read_json(out / SUMMARY)
+    cells = []
+    for row in folder.lines(CELLS):
+        names, path = tuple(row.pop("grids")), out / row.pop("run")
+        cells.append(SweepCell(names, Cell(**row), path))
+    choices = [Choice.from_json(row) for row in summary["choices"]]
+    return Sweep(
+        summary["task"], summary["metric"], summary["signature"], cells, choices, len(cells)
+    )
+
+
+def _runs(runs: Path) -> list[Path]:
+    return sorted(path for path in runs.glob("*") if (path / RECIPE).is_file())
+
+
+def _left_to_train(
+    task: Task,
+    base: Any,
+    flags: Sequence[str],
+    runs: Path,
+    wanted: Mapping[str, tuple[Any, tuple[str, ...]]],
+) -> list[Run]:
+    """The runs that are left to do: broken ones first, then one for each new cell, or one for all that can be trained together."""
+    left, found = dict(wanted), []
+    for path in _runs(runs):
+        rows = RunFolder(path).lines(CELLS)
+        if RunFolder(path).result() is None and any(row["hash"] in left for row in rows):
+            found.append(
+                Run(path, [cell_recipe(base, row) for row in rows], rows[0]["settings"], True)
+            )
+        for row in rows:
+            left.pop(row["hash"], None)
+    groups: dict[str, list[str]] = {}  # cells of one run differ in objective and seed
+    for name, (recipe, _) in left.items():
+        groups.setdefault(
+            json.dumps(settings_of(recipe, flags)) if task.together else name, []
+        ).append(name)
+    for names in groups.values():
+        cells = [left[name][0] for name in names]
+        settings = settings_of(cells[0], flags)
+        path = runs / (
+            _slug(cells[0], settings, names[0]) if len(cells) == 1 else _group_slug(settings, names)
+        )
+        found.append(Run(path, cells, settings, False))
+    return found
+
+
+def _slug(recipe: Any, settings: Mapping[str, Any], name: str) -> str:
+    """A folder name that people can read.
+
+    >>> from softq.lab.recipe import Objective
+    >>> _slug(type("R", (), {"objective": Objective("raml", 2.4), "training": type("T", (), {"seed": 1})}), {"c2": 0.3}, "abc")
+    'raml-tau2.4-c2=0.3-seed1-abc'
+    """
+    objective = recipe.objective
+    parts = [
+        objective.name,
+        *([f"tau{objective.tau:g}"] if objective.tau else []),
+        *(["scaled"] if objective.temperature_scaled else []),
+    ]
+    return "-".join([*parts, *_in_a_name(settings), f"seed{recipe.training.seed}", name])
+
+
+def _group_slug(settings: Mapping[str, Any], names: Sequence[str]) -> str:
+    return "-".join(
+        ["grid", *_in_a_name(settings), hashlib.sha256("".join(names).encode()).hexdigest()[:12]]
+    )
+
+
+def _in_a_name(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as a part of a file's name, [] of none: any character that such names have trouble with is left out.
+
+    >>> _in_a_name({"train": "my data/a.conll", "c2": 1.0})
+    ['train=my_data_a.conll-c2=1']
+    """
+    shown = "-".join(
+        re.sub(r"[^\w.,=+-]", "_", show_settings({flag: value})) for flag, value in settings.items()
+    )
+    return [shown[:_LONGEST_SLUG]] if shown else []

@@ -1,0 +1,55 @@
+"""Captioning (paper §4.1.2, Table 1, Appendix C): images with several captions each, where SQDML and RAML differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from softq.lab.tasks.captioning_judge import CaptioningJudge
+from softq.lab.tasks.captioning_recipe import CaptioningRecipe
+from softq.lab.training import Learner, Workers
+from softq.metrics import CAPTION_METRICS, Metric
+from softq.neural.candidates import target_signature
+from softq.neural.learner import SequenceLearner
+from softq.neural.saved_model import load_parameters
+from softq.rewards import SentenceBLEU
+
+
+class Captioning:
+    """The task."""
+
+    name: ClassVar[str] = "captioning"
+    recipe_type: ClassVar[type[CaptioningRecipe]] = CaptioningRecipe
+    metric: ClassVar[str] = "average reward"
+    metrics: ClassVar[Mapping[str, Metric]] = CAPTION_METRICS
+    chosen_by: ClassVar[str] = "average_reward"
+    together: ClassVar[bool] = False
+
+    def learner(self, cells: Sequence[CaptioningRecipe], workers: Workers) -> Learner:
+        """One captioner."""
+        recipe = cells[0]
+        judge = CaptioningJudge.of(recipe)
+        prepared, candidates = judge.prepared, recipe.candidates
+        model = recipe.model.build(
+            prepared.features, len(prepared.vocabulary), recipe.training.seed
+        )
+        if prepared.start is not None:
+            load_parameters(model, dict(prepared.start.model.named_parameters()))
+        wants_near = recipe.objective.name != "ml" and "near" in candidates.samplers
+        return SequenceLearner(
+            model,
+            prepared.train,
+            prepared.dev.examples,
+            judge,
+            objective=recipe.objective,
+            candidates=candidates,
+            optimizer=recipe.optimizer,
+            training=recipe.training,
+            frequencies=prepared.vocabulary.frequencies,
+            near=prepared.near(candidates.neighbours, workers.device) if wants_near else None,
+            workers=workers,
+        )
+
+    def signature(self, recipe: CaptioningRecipe) -> str:
+        """The sentence BLEU that captions are scored by against each reference, and what training aimed at."""
+        return f"average of {SentenceBLEU().signature}; target {target_signature(recipe.objective, recipe.candidates)}"

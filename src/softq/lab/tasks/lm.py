@@ -1,0 +1,321 @@
+"""`softq train lm`: a model of 🤗 Transformers, trained toward a reward into a run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from softq.errors import ModelError, RunError
+from softq.integrations.transformers import (
+    RewardAugmentedArguments,
+    RewardAugmentedTrainer,
+    RowEncoder,
+)
+from softq.integrations.transformers.loading import (
+    Loaded,
+    load_model,
+    make_t5,
+    quiet,
+    refuse_full,
+    save_model,
+    train_tokenizer,
+    with_adapters,
+)
+from softq.integrations.transformers.rewards import as_text_reward
+from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
+from softq.integrations.transformers.text_model import TextModel, Writing
+from softq.lab.recipe import recipe_hash, to_toml
+from softq.lab.run import CELLS, RECIPE, RESULT, RunFolder, as_json
+from softq.lab.tasks.lm_data import Rows, read_parts
+from softq.lab.tasks.lm_recipe import BEST, TASK, LmRecipe, Training, read_recipe
+from softq.lab.tasks.lm_scores import score
+from softq.lab.training import OneProcess, Silence, Watcher, find_device
+from softq.lab.training.interrupts import Interrupts
+
+_CHECKPOINTS = "checkpoints"
+
+
+def train_lm(
+    recipe: LmRecipe, out: Path, *, resume: bool = False, watcher: Watcher | None = None
+) -> dict[str, Any]:
+    """Train one model into a run folder and return its result; a run that is finished already only returns it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RunError(
+            "softq train lm trains in one process; several processes or GPUs: RewardAugmentedTrainer under accelerate launch"
+        )
+    run = RunFolder(out)
+    described = _described(recipe)
+    device = find_device(recipe.training.device)
+    fresh = not (resume and run.exists())
+    if fresh:
+        run.refuse_existing()
+        for name in (BEST, _CHECKPOINTS):  # which are written over, or removed in the end
+            refuse_full(out / name)
+    elif [row["hash"] for row in run.lines(CELLS)] != [described["hash"]]:
+        raise RunError(
+            f"{out} was begun with another recipe (see {RECIPE} there): resume it with the same one, or choose another --out"
+        )
+    elif (result := run.result()) is not None:
+        return result
+    train, dev = read_parts(recipe)
+    checkpoint = None if fresh else last_checkpoint(out / _CHECKPOINTS)
+    torch.manual_seed(recipe.training.seed)
+    loaded = _starting_model(recipe, train)
+    arguments = _arguments(
+        recipe,
+        out / _CHECKPOINTS,
+        math.ceil(len(train) / (recipe.training.batch_size * recipe.training.accumulate)),
+    )
+    with quiet():
+        trainer = _trainer(recipe, loaded, arguments, train, dev)
+        with run.locked(), Interrupts(OneProcess(device)) as interrupts:
+            if (
+                fresh
+            ):  # what is wrong with recipe, data and model was told before anything is written
+                run.begin(to_toml(recipe, task=TASK), [described], device.type)
+            callback = RunCallback(
+                run,
+                best_by=recipe.evaluation.best_by,
+                patience=recipe.training.patience,
+                watcher=watcher or Silence(),
+                interrupts=interrupts,
+                batch=recipe.training.batch_size * recipe.training.accumulate,
+            )
+            trainer.add_callback(callback)
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            if callback.stopped is not None:
+                raise callback.stopped
+            save_model(trainer.model, loaded.tokenizer, out / BEST, replace=True)
+            result = _finish(recipe, run, described, dev, trainer.state)
+    return result
+
+
+def _described(recipe: LmRecipe) -> dict[str, Any]:
+    """What tells the run from others, as in the folders of other tasks."""
+    objective = recipe.objective
+    return {
+        "hash": recipe_hash(recipe, task=TASK),
+        "objective": objective.name,
+        "tau": objective.tau,
+        "temperature_scaled": False,
+        "settings": {},
+        "seed": recipe.training.seed,
+    }
+
+
+def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
+    settings = recipe.model
+    if settings.name:
+        return load_model(model_folder(settings.name), settings.dtype, settings.dropout)
+    if not settings.from_scratch:
+        raise ModelError(
+            "name a model to go on from (--model PATH), or a size to start with (--from-scratch t5-small)"
+        )
+    texts = [row["source"] for row in _filled(recipe, train)] + [
+        text for row in train for text in row["references"]
+    ]
+    tokenizer = train_tokenizer(texts, settings.vocabulary_size)
+    made = make_t5(
+        settings.from_scratch, tokenizer, 0.1 if settings.dropout is None else settings.dropout
+    )
+    return Loaded(made.to(getattr(torch, settings.dtype)), tokenizer)
+
+
+def model_folder(name: str) -> str:
+    """Where a model is: in ``best`` of a run folder, else what was named, which may be a name that Transformers know."""
+    path = Path(name)
+    if not (path / RECIPE).is_file():
+        return name
+    if not (path / BEST / "config.json").is_file():
+        raise RunError(
+            f"{path} holds no model of softq train lm, or none yet: softq train --resume --out {path} goes on with it"
+        )
+    return str(path / BEST)
+
+
+def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArguments:
+    """The recipe as Trainer's arguments; an epoch has so many steps.
+
+    Evaluations and checkpoints go by steps even if there is one for each epoch: Trainer would take the end of a training that was asked to
+    stop for the end of an epoch.
+    """
+    candidates, training, evaluation = recipe.candidates, recipe.training, recipe.evaluation
+    every = training.eval_every or steps
+    given: dict[str, Any] = {
+        "objective": recipe.objective.name,
+        "tau": recipe.objective.tau,
+        "reward": candidates.reward,
+        "candidates": candidates.sampler,
+        "candidate_size": candidates.size,
+        "k": candidates.k or None,
+        "estimator": candidates.estimator,
+        "max_n": candidates.max_n,
+        "sampling_temperature": candidates.temperature,
+        "sampling_top_p": candidates.top_p,
+        "max_new_tokens": evaluation.max_new_tokens,
+        "eval_generate": evaluation.best_by != "loss",
+        "eval_num_beams": evaluation.dev_beams,
+        "corpus_metric": evaluation.best_by if evaluation.best_by in ("bleu", "chrf") else "none",
+        "output_dir": str(folder),
+        "num_train_epochs": training.epochs,
+        "per_device_train_batch_size": training.batch_size,
+        "per_device_eval_batch_size": evaluation.batch_size,
+        "gradient_accumulation_steps": training.accumulate,
+        "learning_rate": training.learning_rate,
+        "lr_scheduler_type": "constant_with_warmup"
+        if training.schedule == "constant"
+        else training.schedule,
+        "warmup_steps": training.warmup,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.clip,
+        "bf16": training.bf16,
+        "gradient_checkpointing": training.gradient_checkpointing,
+        "seed": training.seed,
+        "use_cpu": find_device(training.device).type == "cpu",
+        # a GPU must not wait for candidates: they are made in other processes, which need not take turns with this one
+        "dataloader_num_workers": 0 if find_device(training.device).type == "cpu" else 2,
+        "eval_strategy": "steps",
+        "eval_steps": every,
+        "save_strategy": "steps",
+        "save_steps": every,
+        "save_total_limit": 2,  # the best and the last, which with 1 would be removed at the end, and so when training was asked to stop
+        "load_best_model_at_end": True,
+        "metric_for_best_model": f"eval_{evaluation.best_by}",
+        "greater_is_better": evaluation.best_by != "loss",
+        "logging_steps": max(1, min(50, every // 4)),
+        "logging_nan_inf_filter": False,
+        "prediction_loss_only": True,
+        "disable_tqdm": True,
+        "report_to": [],
+    }
+    known = {
+        field.name for field in dataclasses.fields(RewardAugmentedArguments)
+    }  # versions of Transformers differ
+    if "save_safetensors" in known:
+        given["save_safetensors"] = True  # later versions have nothing else
+    if training.group_by_length:
+        given |= (
+            {"train_sampling_strategy": "group_by_length"}
+            if "train_sampling_strategy" in known
+            else {"group_by_length": True}
+        )
+    return RewardAugmentedArguments(**given)
+
+
+def _trainer(
+    recipe: LmRecipe, loaded: Loaded, arguments: RewardAugmentedArguments, train: Rows, dev: Rows
+) -> RewardAugmentedTrainer:
+    from transformers import (
+        PrinterCallback,  # not above: softq.integrations tells what to install where it is missing
+    )
+
+    data = recipe.data
+    encode = RowEncoder(
+        loaded.tokenizer,
+        causal=loaded.causal,
+        max_source=data.max_source,
+        max_target=data.max_target,
+    )
+    rows, judged = (encode.all(_filled(recipe, part)) for part in (train, dev))
+    judged.sort(
+        key=lambda row: len(row["input_ids"])
+    )  # those of similar length together: less padding
+    model = with_adapters(loaded.model, recipe.model.lora) if recipe.model.lora else loaded.model
+    trainer = RewardAugmentedTrainer(
+        model,
+        arguments,
+        processing_class=loaded.tokenizer,
+        train_dataset=rows,
+        eval_dataset=judged,
+    )
+    if recipe.training.optimizer == "adafactor":
+        trainer.optimizer = _adafactor(trainer, recipe.training)
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _adafactor(trainer: RewardAugmentedTrainer, training: Training) -> torch.optim.Optimizer:
+    """As T5 was trained with; Transformers' own of that name leaves the size of weights out."""
+    shrinking = set(
+        trainer.get_decay_parameter_names(trainer.model)
+    )  # not norms and biases, as with AdamW
+    weights = [
+        (name, weight) for name, weight in trainer.model.named_parameters() if weight.requires_grad
+    ]
+    groups = [
+        {
+            "params": [weight for name, weight in weights if (name in shrinking) == shrinks],
+            "weight_decay": training.weight_decay * shrinks,
+        }
+        for shrinks in (True, False)
+    ]
+    # that of bfloat16, which torch would take for weights of that type, is larger than most gradients
+    epsilon = torch.finfo(torch.float32).eps
+    return torch.optim.Adafactor(
+        [group for group in groups if group["params"]], training.learning_rate, eps=(epsilon, 1e-3)
+    )
+
+
+def _filled(recipe: LmRecipe, rows: Rows) -> Rows:
+    """Rows whose sources are what the model reads."""
+    return [row | {"source": recipe.data.template.replace("{}", row["source"])} for row in rows]
+
+
+def _finish(
+    recipe: LmRecipe, run: RunFolder, described: dict[str, Any], dev: Rows, state: Any
+) -> dict[str, Any]:
+    """Score the best model as `softq evaluate` does, write the result, and remove what only a resumed run would need."""
+    model, how = open_text_model(str(run.path), recipe.training.device)
+    found = {"": score(model, dev, how, recipe.candidates.reward)}
+    if recipe.evaluation.mbr_samples:
+        found["mbr_"] = score(
+            model,
+            dev,
+            dataclasses.replace(how, method="mbr", samples=recipe.evaluation.mbr_samples),
+            recipe.candidates.reward,
+        )
+    measures = {
+        f"{method}{name}": value
+        for method, scores in found.items()
+        for name, value in scores.as_dict().items()
+    }
+    if recipe.evaluation.mbr_samples:
+        measures["mbr_gap"] = found["mbr_"].overall["reward"] - found[""].overall["reward"]
+    step = state.best_global_step or state.global_step
+    cell = described | {
+        "step": step,
+        "epoch": round(step * state.num_train_epochs / state.max_steps, 6),
+        "dev": found[""].overall["reward"],
+    }
+    signature = as_text_reward(recipe.candidates.reward, model.tokenizer).signature
+    result: dict[str, Any] = {
+        "task": TASK,
+        "metric": "reward",
+        "signature": signature,
+        "cells": [cell | measures],
+    }
+    run.write(RESULT, as_json(result))
+    shutil.rmtree(run.path / _CHECKPOINTS, ignore_errors=True)
+    return result
+
+
+def open_text_model(name: str, device: str = "auto") -> tuple[TextModel, Writing]:
+    """The model of a run folder, or of a folder of ``save_pretrained``, and how it writes if nothing else is said."""
+    recipe = read_recipe(Path(name)) or LmRecipe()
+    loaded = load_model(model_folder(name), recipe.model.dtype)
+    loaded.model.to(find_device(device))
+    evaluation = recipe.evaluation
+    how = Writing(
+        beams=evaluation.beams,
+        samples=evaluation.mbr_samples or Writing.samples,
+        reward=recipe.candidates.reward,
+        max_new_tokens=evaluation.max_new_tokens,
+        batch_size=evaluation.batch_size,
+    )
+    return TextModel(loaded, template=recipe.data.template, max_source=recipe.data.max_source), how

@@ -1,0 +1,270 @@
+"""The recipe of `softq train lm`: a model of 🤗 Transformers trained toward a reward.
+
+It is no task of the paper: Transformers' Trainer has its own loop. Nothing here imports Transformers, so that a recipe can be read without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from softq.errors import RecipeError
+from softq.lab.recipe import Objective, at_least, build, check_positive, check_seed, key, read_toml
+from softq.lab.run import RECIPE
+from softq.lab.tasks.words import MOST_OF_TRAIN
+from softq.rewards.names import REWARDS
+from softq.spaces.candidates import Estimator
+
+TASK = "lm"
+"""What ``task`` is in such a recipe."""
+BEST = "best"
+"""The folder in a run that its best model is in."""
+
+Preset = Literal["", "t5-tiny", "t5-mini", "t5-small-nl2", "t5-small", "t5-base"]
+Schedule = Literal["linear", "cosine", "constant"]
+Choice = Literal["reward", "bleu", "chrf", "loss"]
+_REWARDS = [*REWARDS]
+
+SAMPLERS = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
+"""Where candidates may come from."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """What to learn from and what to be judged by."""
+
+    train: str = key(
+        "",
+        "texts to train on: source, tab, references separated by tabs on each line; or .jsonl, an object on each with source, references "
+        "and perhaps candidates and candidate_rewards (.gz, .xz too); empty: the built-in world",
+    )
+    dev: str = key(
+        "",
+        f"texts that the best model is chosen by, likewise; empty: train, or {MOST_OF_TRAIN:,} of it at equal distances",
+    )
+    template: str = key(
+        "{}",
+        r'what the model reads, {} for the source: "translate German to English: {}"; in the flag \n is a new line',
+    )
+    max_source: int = key(128, "longest source, in tokens; the rest is cut off")
+    max_target: int = key(128, "longest reference or candidate, in tokens")
+    sentences: int = key(
+        2000, "of the built-in world's training part; its development part has a tenth as many"
+    )
+    references: int = key(3, "translations of each of its sentences")
+    seed: int = key(0, "of the built-in world's sentences")
+
+    def __post_init__(self) -> None:
+        """Counts are counts."""
+        check_seed("data.seed", self.seed)
+        at_least("data.seed", self.seed, 0)
+        for name, least in (
+            ("max_source", 2),
+            ("max_target", 2),
+            ("sentences", 10),
+            ("references", 1),
+        ):
+            at_least(name, getattr(self, name), least)
+        if self.template.count("{}") != 1:
+            raise RecipeError(
+                f"template must have {{}} once, where the source goes, got {self.template!r}"
+            )
+        if self.dev and not self.train:
+            raise RecipeError(
+                "name the training file as well (train), or leave out dev for the built-in world"
+            )
+
+
+@dataclass(frozen=True)
+class Model:
+    """Which model to train."""
+
+    name: str = key(
+        "",
+        "a model of Transformers to go on from: a run folder of softq train lm, a folder of save_pretrained, or a hub's name",
+    )
+    from_scratch: Preset = key(
+        "",
+        "a T5 of random weights instead, and of this size, with a tokenizer trained on the training texts",
+    )
+    vocabulary_size: int = key(8000, "how many pieces of words that tokenizer has, at most (BPE)")
+    dropout: float | None = key(None, "of the model; the model's own if not given")
+    dtype: Literal["float32", "bfloat16"] = key(
+        "float32", "of the weights; bf16 below keeps float32 weights and computes in bfloat16"
+    )
+    lora: int = key(
+        0,
+        "rank of low-rank adapters (PEFT) that are trained in place of all weights, and merged at the end; 0: none",
+    )
+
+    def __post_init__(self) -> None:
+        """One model or the other; none at all is an error when it is needed, so that a recipe can be printed and filled in."""
+        if self.name and self.from_scratch:
+            raise RecipeError(
+                f"choose one: a model to go on from ({self.name}), or one from scratch ({self.from_scratch}), got both"
+            )
+        at_least("vocabulary_size", self.vocabulary_size, 16)
+        at_least("lora", self.lora, 0)
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise RecipeError(f"dropout must lie in [0, 1), got {self.dropout}")
+        if self.lora and self.from_scratch:
+            raise RecipeError(
+                "lora adapts a model that knows something already: give --model instead of --from-scratch"
+            )
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """What raml and sqdml are trained on beside the references."""
+
+    sampler: str = key(
+        "ngram",
+        "where they come from, several joined by +: ngram, hamming or edit change references; recombined puts references of one source "
+        "together anew; model: the model's own samples; dataset: the column candidates of a .jsonl file",
+    )
+    reward: str = key(
+        "bleu",
+        f"{', '.join(_REWARDS[:-1])} or {_REWARDS[-1]}, on tokens; or with words: before it, on the words of the text",
+    )
+    size: int = key(8, "candidates of a source, from each sampler")
+    k: int = key(0, "of these, how many a step uses; 0: all")
+    estimator: Estimator = key(
+        "set",
+        "set: softmax over the candidates; paper: the same, k of them, not renormalised; importance: over their probability",
+    )
+    max_n: int = key(4, "longest n-gram that ngram and recombined change at once")
+    temperature: float = key(1.0, "of the model's own samples")
+    top_p: float = key(1.0, "likewise: share of the probability that they are drawn from")
+
+    def __post_init__(self) -> None:
+        """Names are known, counts are counts."""
+        for name in self.sampler.split("+"):
+            if name not in SAMPLERS:
+                raise RecipeError(
+                    f"sampler must be one of {', '.join(SAMPLERS)}, or several joined by +, got {self.sampler!r}"
+                )
+        at_least("size", self.size, 1)
+        at_least("k", self.k, 0)
+        at_least("max_n", self.max_n, 1)
+        check_positive("temperature", self.temperature)
+        if not 0 < self.top_p <= 1:
+            raise RecipeError(f"top_p must be more than 0 and at most 1, got {self.top_p}")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long, how fast and where."""
+
+    epochs: int = key(3, "passes over the training data, at most")
+    batch_size: int = key(16, "sources of one step, with all their candidates")
+    accumulate: int = key(1, "such batches that make one step of the optimizer")
+    optimizer: Literal["adamw", "adafactor"] = key(
+        "adamw",
+        "adafactor moves weights in proportion to their size, without which the large embeddings of a T5 from scratch learn slowly; its "
+        "rate is never more than 1 / √step",
+    )
+    learning_rate: float = key(
+        1e-4,
+        "at its highest; a model from scratch wants more: with adamw about 1e-3, with adafactor 0.03",
+    )
+    schedule: Schedule = key("linear", "how the rate goes on: linear or cosine to 0, or constant")
+    warmup: int = key(0, "first steps, in which the rate rises")
+    weight_decay: float = key(0.0, "by which weights shrink in each step, times the rate")
+    clip: float = key(1.0, "gradients are scaled down to this norm; 0: never")
+    bf16: bool = key(False, "compute in bfloat16 where it is safe; for GPUs")
+    group_by_length: bool = key(
+        False, "put sources of similar length into one batch: less padding, so faster"
+    )
+    gradient_checkpointing: bool = key(
+        False, "compute activations twice instead of keeping them: less memory, more time"
+    )
+    eval_every: int = key(
+        0, "steps between evaluations on dev, each with a checkpoint; 0: one after each epoch"
+    )
+    patience: int = key(
+        0, "evaluations without a better score before training stops; 0: never stops early"
+    )
+    seed: int = key(0, "of the first weights and of all that training draws")
+    device: Literal["auto", "cpu", "cuda"] = key(
+        "auto", "where to train; auto: a GPU if there is one", identity=False
+    )
+
+    def __post_init__(self) -> None:
+        """Counts are counts."""
+        for name, least in (
+            ("epochs", 1),
+            ("batch_size", 1),
+            ("accumulate", 1),
+            ("warmup", 0),
+            ("eval_every", 0),
+            ("patience", 0),
+        ):
+            at_least(name, getattr(self, name), least)
+        check_positive("learning_rate", self.learning_rate)
+        at_least("weight_decay", self.weight_decay, 0)
+        at_least("clip", self.clip, 0)
+        check_seed("seed", self.seed)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How texts are found and models compared."""
+
+    best_by: Choice = key(
+        "reward",
+        "the score on dev that the best model is chosen by: reward, sacreBLEU's bleu or chrf, or loss",
+    )
+    dev_beams: int = key(
+        1, "beams of the texts that models are compared by while they train; 1: greedy"
+    )
+    beams: int = key(4, "beams of the final scores, and of softq predict and evaluate")
+    mbr_samples: int = key(
+        0,
+        "samples of which, at the end, the one of the highest expected reward is chosen as well; 0: none",
+    )
+    max_new_tokens: int = key(128, "longest text that is written, in candidates too")
+    batch_size: int = key(64, "sources at a time", identity=False)
+
+    def __post_init__(self) -> None:
+        """Counts are counts."""
+        for name, least in (
+            ("dev_beams", 1),
+            ("beams", 1),
+            ("mbr_samples", 0),
+            ("max_new_tokens", 1),
+        ):
+            at_least(name, getattr(self, name), least)
+        at_least("evaluation.batch_size", self.batch_size, 1)
+
+
+@dataclass(frozen=True)
+class LmRecipe:
+    """Everything that a run depends on."""
+
+    data: Data = field(default_factory=Data)
+    model: Model = field(default_factory=Model)
+    objective: Objective = field(default_factory=Objective)
+    candidates: Candidates = field(default_factory=Candidates)
+    training: Training = field(default_factory=Training)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        """What the sections say must fit together."""
+        if self.objective.temperature_scaled:
+            raise RecipeError(
+                "temperature_scaled divides scores by tau, and a model of sentences has none; leave it out"
+            )
+
+
+def read_recipe(folder: Path) -> LmRecipe | None:
+    """The recipe of a run folder, or of the run whose ``best`` a folder is; None where there is none."""
+    place = folder.resolve()
+    for path in (
+        (place / RECIPE, place.parent / RECIPE) if place.name == BEST else (place / RECIPE,)
+    ):
+        if path.is_file():
+            table = read_toml(path)
+            if table.pop("task", None) == TASK:
+                return build(LmRecipe, table, str(path))
+    return None

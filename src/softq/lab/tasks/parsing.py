@@ -1,0 +1,38 @@
+"""Dependency parsing (paper §4.2, Tables 3 and 6, Appendix D.2.3): a feature-based parser trained exactly by ML, RAML and SQDML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from softq.lab.tasks.judged import refuse_processes
+from softq.lab.tasks.parsing_learner import DescentLearner, Problem, SearchLearner
+from softq.lab.tasks.parsing_recipe import ParsingRecipe
+from softq.lab.training import Learner, Workers
+from softq.metrics import ATTACHMENT_METRICS, Metric
+from softq.rewards import Attachment
+
+
+class Parsing:
+    """The task."""
+
+    name: ClassVar[str] = "parsing"
+    recipe_type: ClassVar[type[ParsingRecipe]] = ParsingRecipe
+    metric: ClassVar[str] = "UAS"
+    metrics: ClassVar[Mapping[str, Metric]] = ATTACHMENT_METRICS
+    chosen_by: ClassVar[str] = "uas"
+    together: ClassVar[bool] = False
+
+    def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
+        """One parser, by the optimizer that the recipe names."""
+        refuse_processes(self.name, workers)
+        problem = Problem.of(cells[0])
+        return (
+            SearchLearner(problem)
+            if cells[0].optimizer.method == "lbfgs"
+            else DescentLearner(problem)
+        )
+
+    def signature(self, recipe: ParsingRecipe) -> str:
+        """The reward that training aims at."""
+        return Attachment().signature

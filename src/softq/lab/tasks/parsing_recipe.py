@@ -1,0 +1,166 @@
+"""The recipe of the parsing experiment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from softq.errors import RecipeError
+from softq.lab.recipe import Objective, Training, at_least, check_positive, check_seed, key
+from softq.lab.tasks.files import check_parts
+from softq.lab.tasks.searches import check_search
+from softq.linear.parsing import FEWEST_BITS, MOST_BITS, Decoding
+
+Nonprojective = Literal["lift", "skip"]
+
+
+@dataclass(frozen=True)
+class Data:
+    """What to learn from and what to be judged by."""
+
+    train: str = key(
+        "", "file of trees to train on (.conllu, .conllx, .gz, .xz); empty: the built-in world"
+    )
+    dev: str = key("", "file of trees that settings are chosen on; empty: the training file itself")
+    test: str = key("", "file of trees of the final numbers; empty: the development part again")
+    halve_dev: bool = key(
+        False, "choose on the even sentences of dev, and take its odd ones for test"
+    )
+    references: tuple[str, ...] = key(
+        (), "further files of the training sentences, each with the trees of another annotator"
+    )
+    nonprojective: Nonprojective = key(
+        "lift",
+        "training trees that cross, where spanning is false: lift arcs until none does, or skip the sentence; the count is told",
+    )
+    sentences: int = key(4000, "of the built-in world's training part")
+    dev_sentences: int = key(
+        1000, "of its development part, with the true trees; its test part has as many"
+    )
+    annotators: int = key(
+        3, "of the built-in world, who give each training sentence a tree each; 0: the true tree"
+    )
+    carelessness: float = key(0.5, "share of the sentences that such an annotator is careless with")
+    crossing: float = key(0.1, "share of the built-in world's trees that may cross")
+    seed: int = key(0, "of the built-in world's sentences and annotators")
+
+    def __post_init__(self) -> None:
+        """What goes together."""
+        check_seed("seed", self.seed)
+        at_least("seed", self.seed, 0)
+        at_least("sentences", self.sentences, 1)
+        at_least("dev_sentences", self.dev_sentences, 1)
+        at_least("annotators", self.annotators, 0)
+        for name in ("carelessness", "crossing"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RecipeError(f"{name} must lie in 0..1, got {getattr(self, name)}")
+        check_parts(self.train, self.dev, self.test, self.halve_dev)
+        if self.references and not self.train:
+            raise RecipeError(
+                "references are of files: name the training file as well (train), or leave them out for the built-in world"
+            )
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file, "" where there is none."""
+        return self.train, self.dev, self.test, *self.references
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the parser sees of an arc."""
+
+    templates: tuple[str, ...] = key(
+        (),
+        "features of an arc, each a template (docs/parsing.md); none: those that the files have columns for",
+    )
+    relation_templates: tuple[str, ...] = key((), "features of an arc's relation, likewise")
+    bits: int = key(22, "features of arcs are hashed into 2^bits weights")
+    relation_bits: int = key(
+        17, "features of relations into 2^bits rows, with a weight for each relation"
+    )
+    min_freq: int = key(2, "words, lemmas and affixes that occur less often are as good as unknown")
+
+    def __post_init__(self) -> None:
+        """Counts are counts."""
+        at_least("min_freq", self.min_freq, 1)
+        for name in ("bits", "relation_bits"):
+            if not FEWEST_BITS <= getattr(self, name) <= MOST_BITS:
+                raise RecipeError(
+                    f"{name} must lie in {FEWEST_BITS}..{MOST_BITS}, got {getattr(self, name)}"
+                )
+
+
+@dataclass(frozen=True)
+class Model:
+    """Trees that score each arc on its own."""
+
+    spanning: bool = key(
+        False,
+        "all trees, by the matrix-tree theorem; else those whose arcs do not cross, by inside-outside",
+    )
+    decoding: Decoding = key(
+        "mode", "mode: the most probable tree; mbr: the tree of the most right heads to be expected"
+    )
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """How the weights are found."""
+
+    method: Literal["adagrad", "lbfgs"] = key(
+        "adagrad",
+        "adagrad: a batch of sentences at a time, with averaged weights; lbfgs: arcs by all data at once, relations by adagrad",
+    )
+    learning_rate: float = key(0.1, "of adagrad")
+    relation_learning_rate: float = key(0.2, "of adagrad, for relations")
+    c2: float = key(1.0, "penalty c2 · ‖weights‖² of lbfgs")
+    iterations: int = key(200, "of L-BFGS, at most, shared out evenly among the epochs")
+    tolerance: float = key(
+        1e-3, "L-BFGS has converged when the gradient's norm is this part of the first one"
+    )
+    memory: int = key(8, "steps that L-BFGS remembers")
+
+    def __post_init__(self) -> None:
+        """Steps go somewhere."""
+        check_search(self.c2, self.iterations, self.memory, self.tolerance)
+        check_positive("learning_rate", self.learning_rate)
+        check_positive("relation_learning_rate", self.relation_learning_rate)
+
+
+@dataclass(frozen=True)
+class ParserTraining(Training):
+    """How long and where."""
+
+    epochs: int = key(
+        6,
+        "passes over the training data, at most; with lbfgs, over its relations, and only the last one's model is judged",
+    )
+    patience: int = key(
+        0, "epochs without a better development score before adagrad stops; 0: never stops early"
+    )
+    batch_size: int = key(32, "sentences of one step of adagrad")
+
+
+@dataclass(frozen=True)
+class ParsingRecipe:
+    """Everything that a run depends on."""
+
+    data: Data = field(default_factory=Data)
+    features: Features = field(default_factory=Features)
+    model: Model = field(default_factory=Model)
+    objective: Objective = field(default_factory=Objective)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    training: ParserTraining = field(default_factory=ParserTraining)
+
+    def __post_init__(self) -> None:
+        """What the sections say must fit together."""
+        if self.objective.temperature_scaled:
+            raise RecipeError(
+                "parsing has no temperature_scaled: it changes the scale of the weights and of the loss and nothing else, as learning_rate "
+                "and c2 do; leave it out"
+            )
+        if self.optimizer.method == "lbfgs" and self.training.patience:
+            raise RecipeError(
+                "lbfgs goes on until it has converged: leave patience = 0, or choose method = adagrad"
+            )

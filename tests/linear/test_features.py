@@ -1,0 +1,566 @@
+"""Features against a plain-Python oracle that renders every template to strings, and against python-crfsuite's conversion."""
+
+import json
+import random
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from scale import draws
+from softq.errors import DataError, RecipeError, SoftqError
+from softq.linear.features import FINKEL, AttributeIndex, TemplateIndex, default_templates
+from softq.linear.features.templates import parse_template
+
+# --- the oracle ---------------------------------------------------------------------------------------
+
+
+class End(str):
+    """The value of a place beyond the sentence: written like a word, equal to none."""
+
+    def __eq__(self, other):
+        return isinstance(other, End) and str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def shape(word, longest):
+    symbols = [
+        "X" if c.isupper() or c.istitle() else "d" if c.isdigit() else "x" if c.isalpha() else c
+        for c in word
+    ]
+    return "".join(
+        c for i, c in enumerate(symbols) if symbols[max(i - longest, 0) : i] != [c] * longest
+    )
+
+
+def pieces(name, word, low, high):
+    if name == "ngrams":
+        marked = f"<{word}>"
+        grams = {
+            marked[i:j]
+            for i in range(len(marked))
+            for j in range(i + low, min(i + high, len(marked)) + 1)
+        }
+        inner = set(word)  # a mark by itself is no n-gram, unless it stands in the word
+        return {gram for gram in grams if len(gram) > 1 or gram in inner}
+    lengths = range(low, min(high, len(word)) + 1)
+    return {word[:n] if name == "prefix" else word[len(word) - n :] for n in lengths}
+
+
+def values(atom, sentence, columns, t):
+    name, first, last, low, high = re.fullmatch(
+        r"(\w+)\[(-?\d+):?(-?\d+)?\](?:\{(\d+):(\d+)\})?", atom
+    ).groups()
+
+    def at(row, place):
+        return End("<s>") if place < 0 else End("</s>") if place >= len(row) else row[place]
+
+    if name == "bag":
+        return {at(sentence, t + i) for i in range(int(first), int(last) + 1)}
+    value = at(columns.get(name, sentence), t + int(first))
+    if name in columns or isinstance(value, End) or name == "word":
+        return {value}
+    if name == "lower":
+        return {value.lower()}
+    if name in ("shape", "type"):
+        return {shape(value, 4 if name == "shape" else 1)}
+    return pieces(name, value, int(low), int(high))
+
+
+def oracle_row(templates, sentence, columns, t):
+    """Features of a token as (template without braces, value, …)."""
+    row = []
+    for template in templates:
+        atoms = [] if template == "bias" else template.split("|")
+        label = re.sub(r"\{.*\}", "", template)
+        if len(atoms) == 1:
+            row += [(label, value) for value in values(atoms[0], sentence, columns, t)]
+        else:
+            row.append(
+                (label, *(value for atom in atoms for value in values(atom, sentence, columns, t)))
+            )
+    return row
+
+
+def oracle_rows(templates, sentences, columns=None):
+    columns = columns or {}
+    return [
+        oracle_row(templates, sentence, {name: column[s] for name, column in columns.items()}, t)
+        for s, sentence in enumerate(sentences)
+        for t in range(len(sentence))
+    ]
+
+
+def render(feature):
+    label, *rest = feature
+    return f"{label}={'|'.join(map(str, rest))}" if rest else label
+
+
+def rows_of(matrix):
+    return [
+        matrix.indices[a:b].tolist()
+        for a, b in zip(matrix.offsets, matrix.offsets[1:], strict=False)
+    ]
+
+
+def named_rows(index, matrix):
+    names = index.names()
+    return [Counter(names[column] for column in row) for row in rows_of(matrix)]
+
+
+def equal(a, b):
+    return all(
+        np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+# --- inputs -------------------------------------------------------------------------------------------
+
+TEMPLATES = (
+    *FINKEL,
+    "lower[0]|shape[0]",
+    "ngrams[-1]{2:3}",
+    "prefix[0]{2:9}",
+    "suffix[0]{1:1}",
+    "type[0]",
+    "word[3]",
+    "bag[-1:2]",
+)
+POS = ("pos[0]", "pos[-1]|pos[0]", "word[0]|pos[1]", "pos[-2]")
+ODD = [
+    "",
+    "<s>",
+    "</s>",
+    "<",
+    ">",
+    "a|b",
+    "b",
+    "a",
+    "İstanbul",
+    "ǅ",
+    "straße",
+    "١٢٣",
+    "2²",
+    "北京市",
+    "🙂🙂🙂🙂🙂🙂",
+    "e\u0301",
+    "\x00",
+    "a\nb",
+    "aaaaaaa",
+]
+ODD += [
+    "ΑΣ",
+    "Ⅷ",
+    "AAAAAbbbbb11111",
+    "banana",
+    "x" * 300,
+    "\x7f\x80\u07ff\u0800\uffff\U00010000\U0010ffff",
+]
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+words = st.one_of(st.sampled_from(ODD), st.text("aAbB1-<>|", max_size=6), text)
+corpora = st.lists(st.lists(words, max_size=6), max_size=4)
+
+
+def random_corpus(count, seed, longest=12):
+    rng = random.Random(seed)
+    vocabulary = [
+        "".join(rng.choice("abcdeABC19-é") for _ in range(rng.randint(1, 7))) for _ in range(300)
+    ]
+    return [[rng.choice(vocabulary) for _ in range(rng.randint(0, longest))] for _ in range(count)]
+
+
+# --- templates give what they say ---------------------------------------------------------------------
+
+
+@given(corpora, st.sets(st.sampled_from(TEMPLATES + POS), min_size=1), st.data())
+@settings(deadline=None, max_examples=draws(300))
+def test_features_are_those_of_the_oracle(sentences, chosen, data):
+    templates = [template for template in TEMPLATES + POS if template in chosen]
+    columns = {
+        "pos": [
+            [data.draw(st.sampled_from(["N", "V", "<s>", ""])) for _ in sentence]
+            for sentence in sentences
+        ]
+    }
+    index, matrix = TemplateIndex.fit(sentences, templates, columns=columns)
+    expected = oracle_rows(templates, sentences, columns)
+    assert named_rows(index, matrix) == [Counter(map(render, row)) for row in expected]
+    assert (
+        index.size == matrix.size == len({feature for row in expected for feature in row})
+    )  # no two features share a column
+    assert matrix.lengths.tolist() == [len(sentence) for sentence in sentences]
+    assert matrix.values is None
+    assert matrix.offsets.dtype == matrix.lengths.dtype == np.int64
+    assert matrix.indices.dtype == np.int32
+    assert equal(index.transform(sentences, columns), matrix)
+
+
+@pytest.mark.parametrize(
+    "templates", [TEMPLATES, ("bias",), ("word[0]|word[0]",), ("bag[-1:1]", "bias")]
+)
+@pytest.mark.parametrize("sentences", [[ODD], [[word] for word in ODD], [[], ["a"], []], [[]], []])
+def test_odd_words_and_empty_sentences(templates, sentences):
+    index, matrix = TemplateIndex.fit(sentences, templates)
+    assert named_rows(index, matrix) == [
+        Counter(map(render, row)) for row in oracle_rows(templates, sentences)
+    ]
+    assert equal(index.transform(sentences), matrix)
+
+
+def test_an_end_is_no_word_and_parts_of_a_conjunction_stay_apart():
+    index, matrix = TemplateIndex.fit(
+        [["<s>", "a|b", "c"], ["<s>", "a", "b|c"]], ["word[-1]", "word[0]|word[1]"]
+    )
+    assert index.names().count("word[-1]=<s>") == 2
+    assert index.names().count("word[0]|word[1]=a|b|c") == 2
+    assert matrix.indices[0] != matrix.indices[2]
+
+
+def test_columns_are_numbered_by_first_occurrence():
+    index, matrix = TemplateIndex.fit(random_corpus(draws(200), 0))
+    _, first = np.unique(matrix.indices, return_index=True)
+    assert (np.diff(first) > 0).all()
+    assert len(first) == index.size
+
+
+def test_sentences_can_be_taken_out_of_a_matrix():
+    sentences = random_corpus(draws(100), 11)
+    index, matrix = TemplateIndex.fit(sentences)
+    assert matrix.tokens == sum(map(len, sentences))
+    for chosen in ([3, 0, 0, 7], []):
+        taken = matrix.take(np.array(chosen, np.int64))
+        assert equal(taken, index.transform([sentences[i] for i in chosen]))
+
+
+def test_unknown_features_are_left_out():
+    seen, new = random_corpus(draws(200), 1), random_corpus(draws(200), 2)
+    index, _ = TemplateIndex.fit(seen)
+    known = {feature for row in oracle_rows(FINKEL, seen) for feature in row}
+    expected = [
+        Counter(render(feature) for feature in row if feature in known)
+        for row in oracle_rows(FINKEL, new)
+    ]
+    assert named_rows(index, index.transform(new)) == expected
+    assert any(expected)
+
+
+@pytest.mark.parametrize("min_freq", [2, 5, 10**6])
+def test_rare_features_are_dropped(min_freq):
+    sentences = random_corpus(draws(200), 3)
+    rows = oracle_rows(TEMPLATES, sentences)
+    counts = Counter(feature for row in rows for feature in set(row))
+    index, matrix = TemplateIndex.fit(sentences, TEMPLATES, min_freq=min_freq)
+    assert named_rows(index, matrix) == [
+        Counter(render(feature) for feature in row if counts[feature] >= min_freq) for row in rows
+    ]
+    assert index.size == sum(count >= min_freq for count in counts.values())
+    assert equal(index.transform(sentences), matrix)
+
+
+def test_hashed_columns_are_one_per_feature():
+    sentences = random_corpus(draws(100), 4)
+    index, plain = TemplateIndex.fit(sentences)
+    hashed, matrix = TemplateIndex.fit(sentences, hash_bits=30)
+    assert hashed.size == matrix.size == 2**30
+    assert np.array_equal(matrix.offsets, plain.offsets)
+    pairs = set(zip(plain.indices.tolist(), matrix.indices.tolist(), strict=True))
+    assert len(pairs) == index.size  # a column for each feature, always the same
+    assert (
+        len({column for _, column in pairs}) > 0.999 * index.size
+    )  # that any two of n share one of 2^30: about n²/2^31
+    small, folded = TemplateIndex.fit(sentences, hash_bits=10)
+    assert np.array_equal(folded.indices, matrix.indices % 1024)
+    assert equal(small.transform(sentences), folded)
+    with pytest.raises(RecipeError, match=r"hash_bits=10\) keeps no names.*fit without hash_bits"):
+        small.names()
+
+
+def test_hashed_columns_are_spread_evenly():
+    _, matrix = TemplateIndex.fit(
+        random_corpus(draws(300), 5), ["word[0]|word[1]", "ngrams[0]{1:6}"], hash_bits=30
+    )
+    counts = np.bincount(np.unique(matrix.indices) % 64, minlength=64)
+    expected = counts.sum() / 64
+    assert (
+        (counts - expected) ** 2 / expected
+    ).sum() < 130  # chi-square, 63 degrees of freedom: fails once in a million
+
+
+# --- the built-in set ---------------------------------------------------------------------------------
+
+
+def test_parts_of_speech_are_used_where_they_are_given():
+    assert default_templates() == FINKEL
+    assert default_templates(columns=("chunk",)) == FINKEL
+    assert not any("pos" in template for template in FINKEL)
+    sentences, pos = [["Go", "home"]], [["V", "N"]]
+    with_pos, _ = TemplateIndex.fit(sentences, columns={"pos": pos, "chunk": pos})
+    assert with_pos.templates == default_templates(("pos",))
+    assert "pos[-1]|pos[0]=V|N" in with_pos.names()
+    with pytest.raises(RecipeError, match="reads a column 'pos', which is not given"):
+        with_pos.transform(sentences)
+
+
+def test_affixes_and_ngrams_of_the_built_in_set_do_not_repeat_each_other():
+    index, matrix = TemplateIndex.fit([["Paris"]])
+    assert "ngrams[0]=<Par" in index.names()
+    assert not any(name.startswith(("prefix[0]", "suffix[0]")) for name in index.names())
+    assert len(set(rows_of(matrix)[0])) == len(rows_of(matrix)[0])
+
+
+# --- saving, threads ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"min_freq": 3}, {"hash_bits": 12}])
+def test_saved_indexes_give_the_same(tmp_path, options):
+    sentences, new = random_corpus(draws(100), 6), random_corpus(draws(100), 7)
+    for kind, made in (
+        (TemplateIndex, sentences),
+        (AttributeIndex, [[[word, word[:1]] for word in s] for s in sentences]),
+    ):
+        index, matrix = kind.fit(made, **options)
+        save_file(index.tensors(), tmp_path / "index.safetensors")
+        back = kind.from_tensors(
+            load_file(tmp_path / "index.safetensors"), json.loads(json.dumps(index.notes()))
+        )
+        assert back.size == index.size
+        assert equal(back.transform(made), matrix)
+        if "hash_bits" not in options:
+            assert back.names() == index.names()
+        if kind is TemplateIndex:
+            assert back.templates == index.templates
+            assert equal(back.transform(new), index.transform(new))
+
+
+def test_tables_are_used_where_they_lie(tmp_path):
+    sentences = random_corpus(draws(100), 8)
+    index, matrix = TemplateIndex.fit(sentences)
+    mapped = {}
+    for name, array in index.tensors().items():
+        np.save(tmp_path / name, array)
+        mapped[name] = np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+    back = TemplateIndex.from_tensors(mapped, index.notes())
+    assert all(np.shares_memory(array, mapped[name]) for name, array in back.tensors().items())
+    assert equal(back.transform(sentences), matrix)
+    assert back.names() == index.names()
+
+
+def test_results_do_not_depend_on_threads():
+    sentences, new = random_corpus(draws(1000), 9), random_corpus(draws(1000), 10)
+    before = torch.get_num_threads()
+    made = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            index, matrix = TemplateIndex.fit(sentences)
+            made.append((matrix, index.transform(new), index.tensors()))
+    finally:
+        torch.set_num_threads(before)
+    for matrix, other, tensors in made[1:]:
+        assert equal(matrix, made[0][0])
+        assert equal(other, made[0][1])
+        assert all(np.array_equal(tensors[name], array) for name, array in made[0][2].items())
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"format": 7}, "format 1, got 7"),
+        ({"kind": "other"}, "expected the notes of an AttributeIndex .*, got kind 'other'"),
+        (
+            {"size": 33},
+            r"an index of 33 features must be \[S, 2\] with S a power of two and at least twice as many, got \[64, 2\]",
+        ),
+        ({"size": 19}, "expected a table of 19 keys, got 20"),
+    ],
+)
+def test_notes_that_do_not_fit(change, text):
+    index, _ = AttributeIndex.fit([[[str(i) for i in range(20)]]])
+    with pytest.raises(DataError, match=text):
+        AttributeIndex.from_tensors(index.tensors(), {**index.notes(), **change})
+    with pytest.raises(
+        DataError, match=r"expected the notes of a TemplateIndex .*, got kind 'attributes'"
+    ):
+        TemplateIndex.from_tensors(index.tensors(), index.notes())
+
+
+def test_tensors_that_do_not_fit():
+    index, _ = TemplateIndex.fit([["a"]])
+    tensors = index.tensors()
+    with pytest.raises(
+        DataError, match="expected the tensor 'names' of an index of features, got nothing"
+    ):
+        TemplateIndex.from_tensors(
+            {name: array for name, array in tensors.items() if name != "names"}, index.notes()
+        )
+    with pytest.raises(
+        DataError,
+        match=r"expected slots of an index of features of int64 \[\?, \?\], got float64 \[3\]",
+    ):
+        TemplateIndex.from_tensors({**tensors, "slots": np.zeros(3)}, index.notes())
+
+
+# --- bad templates, bad words -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("", "template '': expected the name of an atom and got the end"),
+        ("word", r"expected '\[' and a place and got the end"),
+        ("word[0", r"expected '\]' and got the end"),
+        ("word[x]", r"expected a place such as -1, 0 or 1 and got 'x\]' at character 6"),
+        (
+            "word[0]{1:2}",
+            r"expected '\|' and another atom, or the end and got '\{1:2\}' at character 8",
+        ),
+        ("word[0] ", "expected '|' and another atom, or the end and got ' ' at character 8"),
+        ("word[0]|", "expected the name of an atom and got the end"),
+        (
+            "word[0]|bias",
+            "expected 'bias' to stand alone, or the name of another atom and got 'bias' at character 9",
+        ),
+        (
+            "ngrams[0]",
+            r"expected '\{' and the numbers of characters, as in \{1:6\}, and got the end",
+        ),
+        (
+            "ngrams[0]{0:6}",
+            r"expected the smallest number of characters, at least 1, and got '0:6\}' at character 11",
+        ),
+        (
+            "prefix[0]{3:2}",
+            r"expected the largest number of characters, at least 3, and got '2\}' at character 13",
+        ),
+        (
+            "suffix[0]{3}",
+            r"expected ':' and the largest number of characters and got '\}' at character 12",
+        ),
+        ("suffix[0]{3:4", r"expected '\}' and got the end"),
+        ("bag[1]", r"expected ':' and the last place of the bag and got '\]' at character 6"),
+        (
+            "bag[1:-1]",
+            r"expected the last place of the bag, at least 1, and got '-1\]' at character 7",
+        ),
+        (
+            "bag[0:100]",
+            r"expected the last place of the bag, at most 99, and got '100\]' at character 7",
+        ),
+        (
+            "word[0]|bag[1:2]",
+            r"bag has several and must stand alone and got 'bag\[1:2\]' at character 9",
+        ),
+        ("7up[0]", "expected the name of an atom and got '7up"),
+    ],
+)
+def test_bad_templates(template, text):
+    with pytest.raises(RecipeError, match=text):
+        parse_template(template)
+    with pytest.raises(SoftqError, match="template"):
+        TemplateIndex.fit([["a"]], [template])
+
+
+@pytest.mark.parametrize(
+    ("sentences", "options", "error", "text"),
+    [
+        (
+            [["a"]],
+            {"templates": "word[0]"},
+            RecipeError,
+            "must be a sequence of strings, got 'word",
+        ),
+        ([["a"]], {"templates": [1]}, RecipeError, r"must be a sequence of strings, got \[1\]"),
+        ([["a"]], {"templates": []}, RecipeError, "at least one template"),
+        (
+            [["a"]],
+            {"templates": ["ngrams[0]{1:2}", "ngrams[0]{3:4}"]},
+            RecipeError,
+            "the same features: leave one out",
+        ),
+        (
+            [["a"]],
+            {"templates": ["wrod[0]"]},
+            RecipeError,
+            r"reads a column 'wrod'.*columns given \(none\); did you mean 'word'\?",
+        ),
+        (
+            [["a"]],
+            {"templates": ["qqq[0]"], "columns": {"pos": [["N"]]}},
+            RecipeError,
+            r"columns given \('pos'\)$",
+        ),
+        (
+            [["a"]],
+            {"templates": ["pos[0]"], "columns": {"pos": []}},
+            DataError,
+            "'pos' must have as many sentences as there are, 1, got 0",
+        ),
+        (
+            [["a", "b"]],
+            {"columns": {"pos": [["N"]]}},
+            DataError,
+            "a string for each of the 2 tokens of sentence 0, got 1",
+        ),
+        (
+            [["a"]],
+            {"columns": {"pos": [[5]]}},
+            DataError,
+            r"column 'pos' of token 0 in sentence 0: expected a string, got 5 \(int\)",
+        ),
+        ([["a"]], {"min_freq": 0}, RecipeError, "min_freq must be a whole number from 1, got 0"),
+        ([["a"]], {"min_freq": 2, "hash_bits": 8}, RecipeError, "do not go together"),
+        (
+            [["a"]],
+            {"hash_bits": 31},
+            RecipeError,
+            r"hash_bits must be None or a whole number in 1\.\.30, got 31",
+        ),
+        (
+            ["a b"],
+            {},
+            DataError,
+            "sentence 0 must be a sequence of strings, one word per token, got 'a b'; split it",
+        ),
+        (
+            iter([["a"]]),
+            {},
+            DataError,
+            "must be a sequence of sequences of strings, one word per token, got list_iterator",
+        ),
+        (
+            [["a"], iter("b")],
+            {},
+            DataError,
+            "sentence 1 must be a sequence of strings, one word per token, got str",
+        ),
+        (
+            [["a"], ["b", None]],
+            {},
+            DataError,
+            r"word of token 1 in sentence 1: expected a string, got None \(NoneType\)",
+        ),
+        (
+            [["a", ["b"]]],
+            {},
+            DataError,
+            r"word of token 1 in sentence 0: expected a string, got \['b'\]",
+        ),
+        (
+            [["a", "b\ud800"]],
+            {},
+            DataError,
+            "word of token 1 in sentence 0: expected text, got .* lone surrogate",
+        ),
+    ],
+)
+def test_bad_input(sentences, options, error, text):
+    with pytest.raises(error, match=text):
+        TemplateIndex.fit(sentences, **options)

@@ -1,0 +1,217 @@
+"""Files of softq.CRFTagger: those of other machines and versions, damaged ones, and what the commands learn from them."""
+
+# ruff: noqa: N806 -- scikit-learn calls the inputs X
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from softq import CRFTagger, cli
+from softq.cli.predict_command import FileTagger
+from softq.errors import DataError
+from softq.formats.conll import Sentence, to_conll
+from softq.formats.tags import convert
+from softq.lab.recipe import build, parse_flags
+from softq.lab.tasks import TASKS, train_cells
+from softq.lab.worlds import EntityWorld
+from softq.linear.tagging import Tagger
+
+GOLDEN = Path(__file__).parent / "golden"
+SENTENCES = [
+    ["Ann", "Lee", "met", "Zoë", "in", "Łódź", "."],
+    ["She", "lives", "in", "Paris", "now"],
+    ["Ann"],
+    [],
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def write_golden():
+    """Writes the files of tests/linear/golden anew, which only a new format of taggers asks for."""
+    X = [
+        ["Ann", "Lee", "met", "Bob", "in", "Łódź", "."],
+        ["He", "lives", "in", "Paris", "."],
+        ["Zoë", "met", "Ann", "Lee"],
+    ]
+    y = [
+        ["B-PER", "I-PER", "O", "B-PER", "O", "B-LOC", "O"],
+        ["O", "O", "O", "B-LOC", "O"],
+        ["B-PER", "O", "B-PER", "I-PER"],
+    ]
+    templates = ("bias", "word[0]", "lower[-1]", "suffix[0]{2:2}", "shape[0]")
+    tagger = CRFTagger(
+        c2=0.1, objective="raml", tau=0.5, constraints="decode", templates=templates
+    ).fit(X, y)
+    tagger.save(GOLDEN / "tagger.safetensors")
+    marginals = [
+        [list(token.values()) for token in sentence]
+        for sentence in tagger.predict_marginals(SENTENCES)
+    ]
+    expected = {
+        "sentences": SENTENCES,
+        "classes": tagger.classes_,
+        "labels": tagger.predict(SENTENCES),
+        "marginals": marginals,
+    }
+    (GOLDEN / "tagger.json").write_text(
+        json.dumps(expected, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+    )
+
+
+def test_a_file_that_another_machine_wrote():
+    tagger = CRFTagger.load(GOLDEN / "tagger.safetensors")
+    expected = json.loads((GOLDEN / "tagger.json").read_text(encoding="utf-8"))
+    assert tagger.classes_ == expected["classes"]
+    assert tagger.predict(expected["sentences"]) == expected["labels"]
+    assert any(label != "O" for labels in expected["labels"] for label in labels)
+    for found, right in zip(
+        tagger.predict_marginals(expected["sentences"]), expected["marginals"], strict=True
+    ):
+        rows = [[token[label] for label in expected["classes"]] for token in found]
+        np.testing.assert_allclose(rows, right, rtol=0, atol=1e-6)
+    assert (tagger.objective, tagger.tau, tagger.converged_) == ("raml", 0.5, True)
+
+
+# --- tag schemes for the commands ---------------------------------------------------------------------
+
+
+def in_scheme(sentences, scheme):
+    return [Sentence(s.tokens, (tuple(convert(s.labels[0], "bio", scheme)),)) for s in sentences]
+
+
+def parts(sentences):
+    return [list(s.tokens) for s in sentences], [list(s.labels[0]) for s in sentences]
+
+
+@pytest.mark.parametrize("scheme", ["bio", "bioes", "iob1"])
+def test_evaluate_converts_the_labels_of_a_model_without_constraints(tmp_path, scheme):
+    world = EntityWorld()
+    train, test = world.sample(80, seed=0), world.sample(60, seed=1)
+    CRFTagger(templates=["bias", "word[0]", "word[-1]"], c2=0.1).fit(
+        *parts(in_scheme(train, scheme))
+    ).save(tmp_path / "model")
+    file_tagger = FileTagger.load(tmp_path / "model")
+    assert (file_tagger.file_scheme, file_tagger.trained_scheme) == (scheme, scheme)
+    CRFTagger.load(tmp_path / "model").save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "model").read_bytes()
+    scores = []
+    for other in ("bio", "bioes", "iob1"):
+        (tmp_path / "test.conll").write_text(to_conll(in_scheme(test, other)), encoding="utf-8")
+        done = CliRunner().invoke(
+            cli.app, ["evaluate", str(tmp_path / "model"), str(tmp_path / "test.conll"), "--json"]
+        )
+        assert done.exit_code == 0, done.output
+        scores.append(json.loads(done.stdout.splitlines()[-1])["f1"])
+    assert scores == [scores[0]] * 3
+    assert scores[0] > 0.2
+
+
+@pytest.mark.parametrize("labels", [["NN", "VB"], ["B-PER", "VB"]])
+def test_labels_that_are_no_tags_have_no_scheme(tmp_path, labels):
+    CRFTagger(templates=["word[0]"]).fit([["a", "b"]], [labels]).save(tmp_path / "model")
+    assert Tagger.load(tmp_path / "model")[1]["trained_scheme"] is None
+
+
+# --- notes that are not all there ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return CRFTagger(templates=["word[0]"]).fit([["a", "b"], ["c"]], [["X", "Y"], ["Y"]])
+
+
+def changed(fitted, path, change):
+    fitted.save(path)
+    tagger, notes = Tagger.load(path)
+    notes = change(notes) or notes
+    tagger.save(path.with_name("changed"), notes)
+    return path.with_name("changed")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda notes: notes.pop("kind") and None,
+        lambda notes: notes.pop("learnt") and None,
+        lambda notes: notes.pop("parameters") and None,
+        lambda notes: notes["learnt"].pop("kl_") and None,
+        lambda notes: notes.update(learnt=None),
+        lambda notes: notes.update(learnt="no"),
+        lambda notes: notes.update(parameters=3),
+        lambda notes: notes.update(kind="letters"),
+        lambda notes: notes.update(kind=["words"]),
+        lambda notes: notes["learnt"].update(annotators_=[["0", 1.0]]),
+        lambda notes: notes["learnt"].update(annotators_=7),
+    ],
+)
+def test_damaged_notes_are_told_in_a_sentence(fitted, tmp_path, change):
+    path = changed(fitted, tmp_path / "whole", change)
+    with pytest.raises(
+        DataError,
+        match=r"changed is damaged, or of another version of softq: expected the notes of CRFTagger\.save, got",
+    ):
+        CRFTagger.load(path)
+
+
+def test_files_of_before_there_were_estimates_of_annotators(fitted, tmp_path):
+    def older(notes):
+        for name in ("annotators_", "dev_score_"):
+            del notes["learnt"][name]
+        for name in ("file_scheme", "trained_scheme"):
+            del notes[name]
+
+    loaded = CRFTagger.load(changed(fitted, tmp_path / "whole", older))
+    assert (loaded.annotators_, loaded.dev_score_) == ((), None)
+    assert loaded.predict([["a", "c"]]) == fitted.predict([["a", "c"]])
+    loaded.save(tmp_path / "again")
+
+
+def test_files_that_are_no_taggers(fitted, tmp_path):
+    fitted.tagger_.save(tmp_path / "run")
+    with pytest.raises(DataError, match=r"expected a file of CRFTagger\.save"):
+        CRFTagger.load(tmp_path / "run")
+    notes = {"estimator": "CRFTagger", "parameters": {"colour": 1}, "kind": "words", "learnt": {}}
+    fitted.tagger_.save(tmp_path / "newer", notes)
+    with pytest.raises(
+        DataError, match=r"options that this version of softq does not know .*colour"
+    ):
+        CRFTagger.load(tmp_path / "newer")
+    (tmp_path / "text").write_text("no")
+    with pytest.raises(DataError, match="is not a tagger of softq"):
+        CRFTagger.load(tmp_path / "text")
+    with pytest.raises(DataError, match="is not a tagger of softq"):
+        CRFTagger.load(tmp_path / "nothing")
+
+
+def test_a_run_of_the_command_is_read(tmp_path):
+    train = tmp_path / "train.conll"
+    sentences = EntityWorld().sample(40, seed=3)
+    train.write_text(
+        "\n".join(
+            "".join(f"{t}\t{y}\n" for t, y in zip(s.tokens, s.labels[0], strict=True))
+            for s in sentences
+        )
+    )
+    task = TASKS["ner"]
+    table = parse_flags(
+        task.recipe_type, ["--train", str(train), "--templates", "word[0],word[-1]"]
+    )
+    train_cells(task, [build(task.recipe_type, table)], tmp_path / "run")
+    tagger, _ = Tagger.load(tmp_path / "run" / "best.safetensors")
+    words = [list(s.tokens) for s in sentences]
+    for path in (tmp_path / "run", tmp_path / "run" / "best.safetensors"):
+        loaded = CRFTagger.load(path)
+        assert loaded.predict(words) == tagger.decode(tagger.index.transform(words))
+    loaded.save(tmp_path / "again")
+    assert CRFTagger.load(tmp_path / "again").predict(words) == loaded.predict(words)
