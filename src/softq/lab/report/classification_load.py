@@ -111,14 +111,14 @@ def _cells(sweep: Sweep, grids: Sequence[Grid]) -> list[Cell]:
     return [
         Cell(
             span,
-            cell.objective,
+            cell.objective,  # type: ignore[arg-type]
             cell.tau,
             cell.seed,
             cell.temperature_scaled,
             cell.dev,
             cell.test,
             cell.epoch,
-        )  # type: ignore[arg-type]
+        )
         for (span, _), cell in found.items()
     ]
 
