@@ -213,12 +213,15 @@ def _train(
                 described, outcome.epochs, outcome.dev, measured, strict=True
             )
         ]
-        return {
+        result = {
             "task": task.name,
             "metric": task.metric,
             "signature": task.signature(cells[0]),
             "cells": rows,
         }
+        if hasattr(task, "facts"):  # what a report says of the data; see softq.lab.tasks.facts
+            result["facts"] = task.facts(cells[0], outcome.judgement.outputs)
+        return result
 
     learner = learner or task.learner(cells, workers)
     names = [f"{cell.objective} seed={cell.training.seed}" for cell in cells]

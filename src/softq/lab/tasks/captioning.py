@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from softq.lab.tasks.captioning_judge import CaptioningJudge
 from softq.lab.tasks.captioning_recipe import CaptioningRecipe
+from softq.lab.tasks.facts import captioning_facts
 from softq.lab.training import Learner, Workers
 from softq.metrics import CAPTION_METRICS, Metric
 from softq.neural.candidates import target_signature
@@ -49,6 +50,10 @@ class Captioning:
             near=prepared.near(candidates.neighbours, workers.device) if wants_near else None,
             workers=workers,
         )
+
+    def facts(self, recipe: CaptioningRecipe, outputs: Sequence[Any]) -> dict[str, Any]:
+        """What a report says of the data."""
+        return captioning_facts(recipe, outputs)
 
     def signature(self, recipe: CaptioningRecipe) -> str:
         """The sentence BLEU that captions are scored by against each reference, and what training aimed at."""

@@ -100,10 +100,14 @@ class CaptioningJudge:
 
 
 def outputs(part: Part, found: list[Said]) -> list[dict[str, Any]]:
-    """What a run stores of its outputs: the text, and what it earns against each reference."""
+    """What a run stores of its outputs: image, references, caption, and its reward against each reference."""
     rewards = reference_rewards([said.words for said in found], part.references)
+    named = part.captioned.captions
     return [
-        {"text": said.text, "rewards": earned} for said, earned in zip(found, rewards, strict=True)
+        {"image": image, "references": list(references), "text": said.text, "rewards": earned}
+        for image, references, said, earned in zip(
+            named.images, named.captions, found, rewards, strict=True
+        )
     ]
 
 

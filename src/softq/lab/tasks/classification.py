@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -359,6 +359,15 @@ class Classification:
                 f"several processes train one model at a time, got {len(cells)} cells; start the sweep in one process"
             )
         return torch_learner(cells[0], workers)
+
+    def facts(self, recipe: ClassificationRecipe, outputs: Sequence[Any]) -> dict[str, Any]:
+        """What the Bayes rule earns on the same development and test sets."""
+        splits = make_data(recipe.data)
+        earned = {
+            f"{split}_reward": getattr(splits, split).bayes_reward(splits.rewards)
+            for split in ("dev", "test")
+        }
+        return {"examples": {"train": recipe.data.inputs}, "bayes": earned}
 
     def signature(self, recipe: ClassificationRecipe) -> str:
         """The table of rewards, by its hash."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from softq.lab.tasks.facts import ner_facts
 from softq.lab.tasks.judged import refuse_processes
 from softq.lab.tasks.ner_learner import BatchLearner, FoldLearner, Problem
 from softq.lab.tasks.ner_recipe import NerRecipe
@@ -29,6 +30,10 @@ class Ner:
         return (
             FoldLearner(problem) if cells[0].optimizer.method == "lbfgs" else BatchLearner(problem)
         )
+
+    def facts(self, recipe: NerRecipe, outputs: Sequence[Any]) -> dict[str, Any]:
+        """What a report says of the data."""
+        return ner_facts(recipe, outputs)
 
     def signature(self, recipe: NerRecipe) -> str:
         """The reward that training aims at."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from softq.lab.tasks.facts import parsing_facts
 from softq.lab.tasks.judged import refuse_processes
 from softq.lab.tasks.parsing_learner import DescentLearner, Problem, SearchLearner
 from softq.lab.tasks.parsing_recipe import ParsingRecipe
@@ -32,6 +33,10 @@ class Parsing:
             if cells[0].optimizer.method == "lbfgs"
             else DescentLearner(problem)
         )
+
+    def facts(self, recipe: ParsingRecipe, outputs: Sequence[Any]) -> dict[str, Any]:
+        """What a report says of the data."""
+        return parsing_facts(recipe, outputs)
 
     def signature(self, recipe: ParsingRecipe) -> str:
         """The reward that training aims at."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from softq.errors import DependencyError
+from softq.lab.tasks.facts import translation_facts
 from softq.lab.tasks.translation_judge import TranslationJudge
 from softq.lab.tasks.translation_recipe import TranslationRecipe
 from softq.lab.training import Learner, Workers
@@ -46,6 +47,10 @@ class Translation:
             frequencies=prepared.target.frequencies,
             workers=workers,
         )
+
+    def facts(self, recipe: TranslationRecipe, outputs: Sequence[Any]) -> dict[str, Any]:
+        """What a report says of the data."""
+        return translation_facts(recipe, outputs)
 
     def signature(self, recipe: TranslationRecipe) -> str:
         """The sentence BLEU that translations are scored by; how sacreBLEU counts, where it is installed; what training aimed at."""
