@@ -260,30 +260,36 @@ def test_running_text_for_a_parser_of_words(models):
     ]
     refused(
         softq("predict", models / "parser", "-", "--plain", stdin=text),
-        "parser needs what running text does not have (UPOS, XPOS): give",
+        "parser needs what running text does not have (UPOS or XPOS): give",
     )
 
 
 def test_tags_that_are_missing(models, test_file):
     rows = [line.split("\t") for line in test_file.read_text().split("\n")]
-    bare = "\n".join(
-        "\t".join(["_" if number == 4 else text for number, text in enumerate(row)]) for row in rows
-    )
+
+    def without(*columns):
+        return "\n".join(
+            "\t".join("_" if number in columns else text for number, text in enumerate(row))
+            for row in rows
+        )
+
     refused(
-        softq("predict", models / "parser", "-", stdin=bare),
+        softq("predict", models / "parser", "-", stdin=without(3, 4)),
         "standard input, line 1: ",
-        "parser needs XPOS, as in the files it was",
+        "parser needs UPOS or XPOS, as in the files it was",
     )
-    well(softq("predict", models / "bare", "-", stdin=bare))
+    well(softq("predict", models / "parser", "-", stdin=without(2, 4, 5)))  # words and UPOS
     train = WORLD.sample(9, seed=0)  # without such tags, templates that read them do no harm
     assert DependencyParser(**SMALL, templates=["head.xpos|dep.upos"]).fit(train).predict(train[:1])
 
 
 def without_tags(sentences, bare):
-    """A file whose sentences of these numbers lack XPOS."""
+    """A file whose sentences of these numbers lack UPOS and XPOS."""
     return as_text(
         [
-            dataclasses.replace(s, xpos=("_",) * len(s.forms)) if n in bare else s
+            dataclasses.replace(s, upos=("_",) * len(s.forms), xpos=("_",) * len(s.forms))
+            if n in bare
+            else s
             for n, s in enumerate(sentences)
         ]
     )
@@ -302,7 +308,7 @@ def test_columns_are_looked_for_once_per_file(models, tmp_path, monkeypatch):
     for size in (1, 50, 10_000):  # lines
         monkeypatch.setattr(conllu, "_PART", size)
         results.append([well(softq("predict", models / "parser", path)) for path in (few, late)])
-        told_of = f"needs XPOS, as in the files it was trained on, and none of the first {sizes[enough - 1]} words"
+        told_of = f"needs UPOS or XPOS, as in the files it was trained on, and none of the first {sizes[enough - 1]} words"
         result = softq("predict", models / "parser", few, many)
         refused(result, "many.conllu, line 1: ", told_of)
         refused(softq("evaluate", models / "parser", many), "many.conllu, line 1: ", told_of)

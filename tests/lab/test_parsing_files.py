@@ -177,11 +177,11 @@ def test_files_without_the_columns_of_training_are_named(tmp_path, files, part):
     flags = [text for name in ("train", "dev", "test") for text in (f"--{name}", paths[name])]
     with pytest.raises(
         DataError,
-        match=r"bare.conllu: expected words with UPOS, as in .*train.conllu, got _ for every word",
+        match=r"bare.conllu: expected words with UPOS or XPOS, as in .*train.conllu, got _ for every word",
     ):
         run(tmp_path / "out", *flags)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(DataError, match=r"bare.conllu: expected words with UPOS"):
+    with pytest.raises(DataError, match=r"bare.conllu: expected words with UPOS or XPOS"):
         Problem.of(recipe("--train", files["train"], "--dev", paths[part], "--halve-dev"))
     words = ["--templates", "head.word,dep.word", "--relation-templates", "dep.word"]
     assert len(Problem.of(recipe(*flags, *words)).prepared.dev.sentences) == len(

@@ -10,12 +10,8 @@ from softq.formats.conllu import TreeSentence
 from softq.kernels.features import arcs as arc_features
 from softq.kernels.features import relations as arc_relations
 from softq.linear.features import ARC_TEMPLATES, RELATION_TEMPLATES, ArcIndex, given_columns
-from softq.linear.features.arc_templates import (
-    COLUMNS,
-    make_plan,
-    parse_arc_template,
-    templates_for,
-)
+from softq.linear.features.arcs import make_plan
+from softq.linear.features.templates import COLUMNS, parse_template, templates_for
 
 TEMPLATES = (
     "head.upos|between.upos|dep.upos",
@@ -272,17 +268,18 @@ def test_default_templates_read_what_is_given():
         ("head", r"expected atoms such as head\.word.*got 'head'"),
         (
             "head.wrd|dep.upos",
-            r"expected one of the columns word, lemma.*got 'wrd'; did you mean word\?",
+            r"expected one of the columns word, lemma.*\(did you mean word\?\), got 'head.wrd'",
         ),
         ("between.upos|between.xpos", "at most one atom between"),
         ("between.upos[1]", "without a place"),
+        ("upos[1]", r"expected atoms such as head.word, .*, got 'upos\[1\]'"),
+        ("head.word[0:2]", "expected one place and no numbers of characters"),
         ("", "got ''"),
-        (3, "must be a string"),
     ],
 )
 def test_bad_templates_are_refused(text, message):
     with pytest.raises(RecipeError, match=message):
-        parse_arc_template(text)
+        parse_template(text, arcs=True)
 
 
 def test_bad_sets_of_templates_are_refused():
@@ -292,8 +289,9 @@ def test_bad_sets_of_templates_are_refused():
         make_plan(("head.upos", "head.upos"), COLUMNS)
     with pytest.raises(RecipeError, match="at least one template"):
         make_plan((), COLUMNS)
-    with pytest.raises(RecipeError, match="at least one template"):
-        make_plan("head.upos", COLUMNS)
+    for odd in ("head.upos", [3]):
+        with pytest.raises(RecipeError, match="must be a sequence of strings"):
+            make_plan(odd, COLUMNS)
 
 
 def test_columns_of_another_length_are_refused():

@@ -27,6 +27,7 @@ from softq.errors import (
     SoftqError,
     WeightError,
 )
+from softq.formats.conllu import TreeSentence
 from softq.formats.trees import is_projective, projectivise, tree_fault
 from softq.lab.worlds import TreeWorld
 from softq.linear.parser import NonprojectiveWarning
@@ -338,7 +339,7 @@ def test_held_out_sentences_choose_the_epoch():
         ),
         (
             ([["a", "b"]], [(0, 1)]),
-            "X_dev and y_dev: each word of X must have its lemma and upos, as in fit, got X without any",
+            "X_dev and y_dev: each word of X must have its upos or its xpos, as in fit, got X without any",
         ),
     ):
         with pytest.raises(SoftqError, match=text):
@@ -589,7 +590,7 @@ def test_weights_that_do_not_fit(weights, error, text):
             {"random_state": "x"},
             "random_state must be None, a seed from 0, or a generator of numpy, got 'x'",
         ),
-        ({"templates": ["head.colour"]}, "expected one of the columns .*, got 'colour'"),
+        ({"templates": ["head.colour"]}, "expected one of the columns .*, got 'head.colour'"),
     ],
 )
 def test_options_that_do_not_fit(options, text):
@@ -611,7 +612,8 @@ def test_what_is_asked_too_early_or_of_the_wrong_kind():
             ask()
     model.fit(A, T)
     with pytest.raises(
-        DataError, match="each word of X must have its upos, as in fit, got X without any"
+        DataError,
+        match="each word of X must have its upos or its xpos, as in fit, got X without any",
     ):
         model.predict([["a", "b"]])
     with pytest.raises(EstimatorError, match="decoding must be one of mode, mbr, got 'best'"):
@@ -628,14 +630,29 @@ def test_words_without_anything():
     parser(templates=None).fit([[("_", "X"), ("_", "Y")]], [(2, 0)])
 
 
-def test_a_lemma_may_be_an_underscore():
-    train = [[{"form": "a", "lemma": "a"}, {"form": "_", "lemma": "_"}]]
-    model = parser(templates=["dep.lemma"], relation_templates=["dep.word"]).fit(train, [(2, 0)])
-    assert len(model.predict([train[0][1:]])) == 1
-    assert len(model.predict([train[0][1:], []])) == 2
-    for X in ([["b"]], [["_", "b"]]):
-        with pytest.raises(DataError, match="each word of X must have its lemma, as in fit"):
-            model.predict(X)
+def test_words_and_one_kind_of_tags_are_enough():
+    """What is missing is absent: it is as an unknown string is, and a word's other columns count."""
+    columns = {
+        "forms": ("a", "b", "c"),
+        "lemmas": ("a", "b", "c"),
+        "upos": ("X", "Y", "Z"),
+        "xpos": ("x", "y", "z"),
+        "feats": ("F=1", "_", "F=2"),
+    }
+    whole = TreeSentence(**columns, heads=(2, 0, 2), relations=("l", "root", "r"))
+    model = parser(templates=None, relation_templates=None).fit([whole] * 3)
+    for kept in ("upos", "xpos"):
+        known = columns | {name: ("_",) * 3 for name in columns if name not in ("forms", kept)}
+        unknown = columns | {name: ("?",) * 3 for name in columns if name not in ("forms", kept)}
+        unknown["feats"] = known["feats"]  # to have no morphology is something to be known
+        found, other = model.predict([TreeSentence(**known), TreeSentence(**unknown)])
+        assert found == other
+        assert found.heads == whole.heads
+    tuples = [("a", "X"), ("b", "Y"), ("c", "Z")]
+    assert model.predict([tuples])[0].relations == whole.relations
+    with pytest.raises(DataError, match="each word of X must have its upos or its xpos"):
+        model.predict([["a", "b", "c"]])
+    assert model.predict([[]]) == [Parse(())]
 
 
 def test_a_rate_beyond_reason():

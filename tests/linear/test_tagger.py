@@ -15,12 +15,13 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import softq
 from softq import CRFTagger
 from softq.annotators.reliability import estimate
-from softq.errors import EstimatorError, RecipeError, SoftqError
+from softq.errors import DataError, EstimatorError, RecipeError, SoftqError
 from softq.formats.tags import faults
 from softq.lab.worlds import EntityWorld
-from softq.linear import tagger_training
+from softq.linear import entity_f1_scorer, tagger_training
 from softq.linear.lbfgs import LBFGS
 from softq.linear.parameters import Parameters
+from softq.metrics import SpanScores, span_statistics
 
 TEMPLATES = ("bias", "word[0]", "lower[-1]", "lower[1]", "suffix[0]{2:3}", "shape[0]")
 WORLD = EntityWorld()
@@ -338,6 +339,23 @@ def test_searches_clones_and_copies():
     assert weighted.best_score_ > 0.6
     fitted = model.fit(X, y)
     assert copy.deepcopy(fitted).predict_marginals(X) == fitted.predict_marginals(X)
+
+
+def test_entity_f1_chooses_in_searches():
+    world = EntityWorld(common=20, names=4, shared=3, double=3)
+    sentences = world.sample(40, seed=0)
+    X, y = ([list(s.tokens) for s in sentences], [list(s.labels[0]) for s in sentences])
+    tagger = CRFTagger(templates=["word[0]", "word[-1]"])
+    search = GridSearchCV(tagger, {"c2": [0.1, 1e4]}, scoring=entity_f1_scorer, cv=2).fit(X, y)
+    assert search.best_params_ == {"c2": 0.1}
+    predicted = search.predict(X)
+    expected = SpanScores.of(span_statistics(y, predicted, "bio")).f1
+    assert search.score(X, y) == expected
+    assert expected != pytest.approx(search.best_estimator_.score(X, y))  # which is accuracy
+    with pytest.raises(DataError, match="one label sequence for each sentence, got several"):
+        entity_f1_scorer(search, X[:1], [[y[0], y[0]]])
+    outside = [["O"] * len(labels) for labels in y]
+    assert entity_f1_scorer(search, X, outside) == 0.0
 
 
 def test_works_without_scikit_learn():

@@ -13,7 +13,7 @@ from softq.errors import DataError
 from softq.formats.chunks import read_plain_chunks
 from softq.formats.conllu import TreeSentence, iter_conllu
 from softq.formats.text import file_type
-from softq.linear.features.arcs import lacking_columns, tag_columns
+from softq.linear.features import lacks_tags
 from softq.linear.parsing import Decoding, Parse, Parser
 
 _PROBABILITY = "p"  # its key in the column MISC
@@ -62,11 +62,10 @@ class FileParser:
             words += len(sentence.forms)
             if words >= _ENOUGH:
                 break
-        missing = lacking_columns(self.parser.index, first, relations=bool(self.parser.relations))
-        if missing:
+        if lacks_tags(self.parser.index, first, relations=bool(self.parser.relations)):
             raise DataError(
-                f"{where}, line {first[0].line}: {self.path} needs {' and '.join(missing)}, as in the files it was trained on, and none of "
-                f"the first {words:,} words has it"
+                f"{where}, line {first[0].line}: {self.path} needs UPOS or XPOS, as in the files it was trained on, and none of "
+                f"the first {words:,} words has one"
             )
 
     def parse(self, sentences: list[TreeSentence], *, confidences: bool = False) -> list[Parse]:
@@ -76,10 +75,10 @@ class FileParser:
 
 def parsed(model: FileParser, files: Sequence[Path], *, plain: bool, probabilities: bool) -> Parts:
     """Files with their trees; ``plain`` ones are running text."""
-    tags = tag_columns(model.parser.index, relations=bool(model.parser.relations))
-    if plain and tags:
+    index, relations = model.parser.index, bool(model.parser.relations)
+    if plain and lacks_tags(index, [_bare(("word",))], relations=relations):
         raise DataError(
-            f"{model.path} needs what running text does not have ({', '.join(tags)}): give CoNLL-U files, whose words are tagged"
+            f"{model.path} needs what running text does not have (UPOS or XPOS): give CoNLL-U files, whose words are tagged"
         )
     for path in files if probabilities and not plain else ():
         if file_type(path) == ".conllx":

@@ -1,5 +1,6 @@
 """Estimators with scikit-learn's interface. `RewardClassifier` needs scikit-learn; `CRFTagger` and `DependencyParser` can do without it."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from softq.errors import DependencyError
@@ -7,19 +8,18 @@ from softq.errors import DependencyError
 if TYPE_CHECKING:
     from softq.linear.classifier import RewardClassifier
     from softq.linear.parser import DependencyParser
-    from softq.linear.tagger import CRFTagger
+    from softq.linear.tagger import CRFTagger, entity_f1_scorer
 
 
 def __getattr__(name: str) -> Any:
     # when they are asked for: scikit-learn is slow to import, and commands that read sentences as estimators do need none of it
-    if name == "CRFTagger":
-        from softq.linear.tagger import CRFTagger
-
-        return CRFTagger
-    if name == "DependencyParser":
-        from softq.linear.parser import DependencyParser
-
-        return DependencyParser
+    module = {
+        "CRFTagger": "tagger",
+        "entity_f1_scorer": "tagger",
+        "DependencyParser": "parser",
+    }.get(name)
+    if module is not None:
+        return getattr(import_module(f"softq.linear.{module}"), name)
     if name != "RewardClassifier":
         raise AttributeError(f"module 'softq.linear' has no attribute {name!r}")
     try:
@@ -33,4 +33,4 @@ def __getattr__(name: str) -> Any:
     return RewardClassifier
 
 
-__all__ = ["CRFTagger", "DependencyParser", "RewardClassifier"]
+__all__ = ["CRFTagger", "DependencyParser", "RewardClassifier", "entity_f1_scorer"]

@@ -20,7 +20,7 @@ from softq.linear.features import ArcIndex
 from softq.linear.options import choice, not_negative, positive
 from softq.linear.parser_input import (
     attachment_score,
-    check_given,
+    check_tags,
     read_held_out,
     read_sentences,
     read_trees,
@@ -64,7 +64,7 @@ class DependencyParser(FiledEstimator):
         tau: temperature of ``"raml"`` and ``"sqdml"``; ``"ml"`` ignores it.
         spanning: arcs may cross (matrix-tree theorem); else trees are projective (Eisner's algorithm).
         decoding: ``"mode"``, the most probable tree; ``"mbr"``, the tree of the most right heads to be expected.
-        templates: features of arcs (see `softq.linear.features.arc_templates`); None: those built in that read what X has.
+        templates: features of arcs (see `softq.linear.features.templates`); None: those built in that read what X has.
         relation_templates: features of an arc's relation, likewise.
         bits: features of arcs are hashed into 2^bits weights.
         relation_bits: features of relations into 2^bits rows, each with a weight for every relation.
@@ -247,7 +247,7 @@ class DependencyParser(FiledEstimator):
             return None
         sentences, trees = held_out
         try:
-            check_given(bank.index, sentences, relations=bool(bank.relations))
+            check_tags(bank.index, sentences, relations=bool(bank.relations))
         except DataError as error:
             raise DataError(f"X_dev and y_dev: {error}") from None
         codes = bank.index.encode(sentences)
@@ -285,7 +285,7 @@ class DependencyParser(FiledEstimator):
     def _sentences(self, X: Any) -> list[TreeSentence]:
         parser = self._fitted()
         sentences = read_sentences(X)
-        check_given(parser.index, sentences, relations=bool(parser.relations))
+        check_tags(parser.index, sentences, relations=bool(parser.relations))
         return sentences
 
     def _fitted(self) -> Parser:

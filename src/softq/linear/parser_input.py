@@ -14,8 +14,7 @@ from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqEr
 from softq.formats.conllu import TreeSentence
 from softq.formats.trees import tree_faults
 from softq.linear.estimator_inputs import as_long, kept_annotators, may_be_annotator, shown
-from softq.linear.features import ArcIndex
-from softq.linear.features.arcs import lacking_columns
+from softq.linear.features import ArcIndex, lacks_tags
 from softq.linear.parsing import Parse, Trees
 
 Array = np.ndarray[Any, Any]
@@ -122,12 +121,11 @@ def _check_texts(sentences: list[TreeSentence]) -> None:
                     )
 
 
-def check_given(index: ArcIndex, sentences: Sequence[TreeSentence], *, relations: bool) -> None:
-    """An error where sentences lack a column that the parser has learnt to look at."""
-    missing = [name.lower() for name in lacking_columns(index, sentences, relations=relations)]
-    if missing:
+def check_tags(index: ArcIndex, sentences: Sequence[TreeSentence], *, relations: bool) -> None:
+    """An error where a parser has learnt from parts of speech and sentences have none."""
+    if lacks_tags(index, sentences, relations=relations):
         raise DataError(
-            f"each word of X must have its {' and '.join(missing)}, as in fit, got X without any"
+            "each word of X must have its upos or its xpos, as in fit, got X without any"
         )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from softq.annotators.reliability import AnnotatorRow
 from softq.annotators.reliability import Model as AnnotatorModel
-from softq.errors import EstimatorError
+from softq.errors import DataError, EstimatorError
 from softq.formats.file_checks import one_of, refusing
 from softq.formats.tags import OUTSIDE, Scheme
 from softq.lab.run import BEST
@@ -34,6 +34,7 @@ from softq.linear.tagging import (
     References,
     Tagger,
 )
+from softq.metrics import SpanScores, span_statistics
 from softq.targets import ObjectiveName
 
 Algorithm = Literal["lbfgs", "adagrad"]
@@ -91,6 +92,7 @@ class CRFTagger(FiledEstimator):
     Attributes:
         classes_: K labels, sorted.
         tagger_: the `softq.linear.tagging.Tagger`.
+        scheme_: the tag scheme that the labels follow; None where they are no tags of entities.
         n_iter_: iterations, or epochs.
         converged_: whether one of the rules was met; None for ``"adagrad"``, which has none.
         loss_curve_: the minimised loss at the start and after each iteration; for ``"adagrad"`` the cross-entropy of each epoch.
@@ -211,7 +213,7 @@ class CRFTagger(FiledEstimator):
             trained.converged is not None
         )  # a search has a loss before its first iteration, too
         self.kl_ = trained.kl / len(sentences.sentences)
-        self._scheme = settings.scheme or annotations.scheme()
+        self.scheme_ = settings.scheme or annotations.scheme()
         self.dev_score_ = None if X_dev is None else self.score(X_dev, y_dev)
         if self.verbose and X_dev is not None:
             print(f"share of right labels on X_dev: {self.dev_score_:.4f}", flush=True)  # noqa: T201 -- what verbose asks for
@@ -339,8 +341,8 @@ class CRFTagger(FiledEstimator):
         tagger = self._fitted()
         notes = self._notes(as_json(self.get_params()), (*_LEARNT, "annotators_", "dev_score_"))
         schemes = {
-            "file_scheme": self._scheme,
-            "trained_scheme": self._scheme,
+            "file_scheme": self.scheme_,
+            "trained_scheme": self.scheme_,
         }  # by them `softq evaluate` and `softq predict` convert
         tagger.save(path, notes | {"kind": self._kind} | schemes)
 
@@ -362,7 +364,7 @@ class CRFTagger(FiledEstimator):
             # not in the files of every version
             loaded.annotators_ = tuple(AnnotatorRow(*row) for row in learnt.get("annotators_", ()))
             loaded.dev_score_ = learnt.get("dev_score_")
-            loaded._scheme = one_of(
+            loaded.scheme_ = one_of(
                 "trained_scheme",
                 notes.get("trained_scheme", tagger.scheme),
                 (None, *get_args(Scheme)),
@@ -382,7 +384,7 @@ class CRFTagger(FiledEstimator):
         )
         loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
         loaded._kind = "pairs" if notes["pos"] else "words"
-        loaded._scheme = one_of(
+        loaded.scheme_ = one_of(
             "trained_scheme", notes["trained_scheme"], (None, *get_args(Scheme))
         )
         loaded.annotators_, loaded.dev_score_ = (), None
@@ -456,3 +458,24 @@ _LEARNT = (
     "loss_curve_",
     "kl_",
 )  # attributes of a fit that are no part of the tagger
+
+
+def entity_f1_scorer(estimator: Any, X: Any, y: Any) -> float:
+    """F1 of entities, conlleval's; for ``scoring=`` of scikit-learn's searches and cross-validation.
+
+    Args:
+        estimator: a fitted tagger, `CRFTagger` or another one whose ``predict(X)`` has label sequences.
+        X: sentences.
+        y: for each sentence its labels, tags of entities such as ``B-PER`` in IOB1, BIO or BIOES.
+
+    >>> X, y = [["Ann", "ran"], ["Bob", "met", "Ann"]], [["B-PER", "O"], ["B-PER", "O", "B-PER"]]
+    >>> entity_f1_scorer(CRFTagger(c2=0.1).fit(X, y), X, y)
+    1.0
+
+    """
+    gold = Annotations.read(y, [len(sentence) for sentence in X])
+    if any(len(sequences) > 1 for sequences in gold.sequences):
+        raise DataError("entity F1 needs one label sequence for each sentence, got several")
+    scheme = gold.scheme() or getattr(estimator, "scheme_", None) or "bio"
+    true = [sequences[0] for sequences in gold.sequences]
+    return SpanScores.of(span_statistics(true, estimator.predict(X), scheme)).f1

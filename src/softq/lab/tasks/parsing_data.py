@@ -14,8 +14,7 @@ from softq.formats.conllu import TreeSentence, read_conllu
 from softq.lab.tasks.files import halves, once
 from softq.lab.tasks.parsing_recipe import Data, Features
 from softq.lab.worlds import TreeWorld
-from softq.linear.features import ArcCodes, ArcIndex
-from softq.linear.features.arcs import lacking_columns
+from softq.linear.features import ArcCodes, ArcIndex, lacks_tags
 from softq.linear.parsing import Parse, Treebank, Trees
 from softq.metrics import attachment_statistics
 
@@ -215,10 +214,9 @@ def _check_columns(
     """Files to be judged by must have the columns that the features of the training file look at."""
     judged = {data.dev: [*dev, *test]} if data.halve_dev else {data.dev: dev, data.test: test}
     for path, sentences in judged.items():
-        missing = lacking_columns(index, sentences)
-        if missing:
+        if lacks_tags(index, sentences):
             raise DataError(
-                f"{path}: expected words with {' and '.join(missing)}, as in {data.train}, got _ for every word; fill this in, or choose "
+                f"{path}: expected words with UPOS or XPOS, as in {data.train}, got _ for every word; fill this in, or choose "
                 "templates and relation_templates that do without"
             )
 

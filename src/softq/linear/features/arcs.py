@@ -2,71 +2,35 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from softq.errors import DataError
+from softq.formats.conllu import TreeSentence
 from softq.formats.file_checks import Tensors, as_array, one_of, string_list
 from softq.kernels.features import arcs as kernels
-from softq.linear.features.arc_templates import (
+from softq.linear.features.matrix import Array
+from softq.linear.features.templates import (
     ARC_TEMPLATES,
     COLUMNS,
     RELATION_TEMPLATES,
     columns_of,
-    make_plan,
+    parse_templates,
     templates_for,
 )
 
-Array = np.ndarray[Any, Any]
-
 _AFFIX = 3
-_FREQUENT = (
-    "word",
-    "lemma",
-    "prefix",
-    "suffix",
-)  # columns of open vocabularies, where what is rare is as good as unknown
+# Columns of open vocabularies, in which a rare string is treated as an unknown one.
+_FREQUENT = ("word", "lemma", "prefix", "suffix")
 _NOTHING = "_"
-_TELLING = (
-    "lemma",
-    "upos",
-    "xpos",
-)  # columns that every word has, if any has; there may be no morphology to tell of
-
-
-class TaggedWords(Protocol):
-    """A sentence whose words have what CoNLL-U gives them, "_" where it gives nothing (`softq.formats.conllu.TreeSentence` is one)."""
-
-    @property
-    def forms(self) -> Sequence[str]:
-        """The words."""
-        ...
-
-    @property
-    def lemmas(self) -> Sequence[str]:
-        """Their lemmas."""
-        ...
-
-    @property
-    def upos(self) -> Sequence[str]:
-        """Universal parts of speech."""
-        ...
-
-    @property
-    def xpos(self) -> Sequence[str]:
-        """The treebank's own."""
-        ...
-
-    @property
-    def feats(self) -> Sequence[str]:
-        """Morphological features."""
-        ...
+_TAGS = ("upos", "xpos")  # a parser that has learnt from parts of speech needs one kind of them
 
 
 def shape(form: str) -> str:
@@ -119,7 +83,7 @@ class ArcCodes(NamedTuple):
         return ArcCodes(np.ascontiguousarray(self.codes[:, places]), starts)
 
 
-def given_columns(sentences: Sequence[TaggedWords]) -> set[str]:
+def given_columns(sentences: Sequence[TreeSentence]) -> set[str]:
     """The columns in which some word has something."""
     found = set()
     for column, (attribute, _) in _READ.items():
@@ -165,7 +129,7 @@ class ArcIndex:
     @classmethod
     def fit(
         cls,
-        sentences: Sequence[TaggedWords],
+        sentences: Sequence[TreeSentence],
         templates: Sequence[str] | None = None,
         relation_templates: Sequence[str] | None = None,
         *,
@@ -208,7 +172,7 @@ class ArcIndex:
             )
         return cls(arcs, relations, strings)
 
-    def encode(self, sentences: Sequence[TaggedWords]) -> ArcCodes:
+    def encode(self, sentences: Sequence[TreeSentence]) -> ArcCodes:
         """Numbers of the words of sentences."""
         sizes = [len(sentence.forms) + 1 for sentence in sentences]
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -268,42 +232,46 @@ class ArcIndex:
         return found
 
 
-def tag_columns(index: ArcIndex, *, relations: bool = True) -> list[str]:
-    """The columns beside FORM that templates read and training had, by their CoNLL-U names.
+def make_plan(templates: Sequence[str], columns: Sequence[str]) -> kernels.Plan:
+    """Templates as the kernels read them, for words whose columns stand in this order."""
+    parsed = parse_templates(templates, arcs=True)
+    # stable: those with a tag between come last
+    parsed = tuple(sorted(parsed, key=lambda template: bool(template.of("between"))))
+    sides = [template.of(side) for side in ("head", "dep") for template in parsed]
+    begins = np.array([0, *accumulate(map(len, sides))], np.int64)
+    atoms = [(columns.index(atom.name), atom.first) for side in sides for atom in side]
+    tags = [[columns.index(atom.name) for atom in template.of("between")] for template in parsed]
+    between = sorted({column for tag in tags for column in tag})
+    return kernels.Plan(
+        # a crc tells strings apart on every machine, and the product spreads it over 64 bits
+        seeds=np.array(
+            [zlib.crc32(t.text.encode()) * 0x9E3779B97F4A7C15 % 2**64 for t in parsed], np.uint64
+        ),
+        atoms_from=np.stack([begins[: len(parsed) + 1], begins[len(parsed) :]]),
+        atoms=np.array(atoms, np.int64).reshape(-1, 2),
+        between=np.array([between.index(tag[0]) if tag else -1 for tag in tags], np.int64),
+        columns=np.array(between, np.int64),
+        plain=tags.count([]),
+    )
 
-    Args:
-        index: of a parser.
-        relations: whether it has relations; without them what their templates read does not matter.
 
+def lacks_tags(
+    index: ArcIndex, sentences: Sequence[TreeSentence], *, relations: bool = True
+) -> bool:
+    """Whether a parser has learnt from parts of speech, and no word of these sentences has one.
+
+    Without them its trees would be poor. Any other column may be missing, and so may one of the
+    two kinds of parts of speech: features of what is missing are absent, as those of unknown words
+    are.
+
+    >>> tagged = TreeSentence(("dogs",), ("dog",), ("NOUN",), ("NNS",), ("_",))
+    >>> index = ArcIndex.fit([tagged], min_freq=1)
+    >>> bare = TreeSentence(("cats",), ("_",), ("_",), ("_",), ("_",))
+    >>> words_and_upos = TreeSentence(("cats",), ("_",), ("NOUN",), ("_",), ("_",))
+    >>> lacks_tags(index, [bare]), lacks_tags(index, [words_and_upos])
+    (True, False)
     """
     read = columns_of((*index.templates, *(index.relation_templates if relations else ())))
-    return [
-        name.upper()
-        for name in (*_TELLING, "feats")
-        if name in read and {*index.strings[name]} - {_NOTHING}
-    ]
-
-
-def lacking_columns(
-    index: ArcIndex, sentences: Sequence[TaggedWords], *, relations: bool = True
-) -> list[str]:
-    """Those of `tag_columns` that none of these sentences has; [] if they are fine, or have no words.
-
-    FEATS is not among them: there may be no morphology to tell of. Nor is LEMMA where every FORM is "_", whose lemma is "_" as well.
-    Ask it once for a whole file, or for enough of its words: a few of them may lack a column for good reasons.
-
-    >>> from softq.formats.conllu import TreeSentence
-    >>> index = ArcIndex.fit([TreeSentence(("dogs",), ("dog",), ("NOUN",), ("_",), ("_",))], ["dep.upos"], ["dep.lemma"], min_freq=1)
-    >>> bare = TreeSentence(("cats",), ("_",), ("_",), ("_",), ("_",))
-    >>> lacking_columns(index, [bare]), lacking_columns(index, [bare], relations=False)
-    (['LEMMA', 'UPOS'], ['UPOS'])
-    """
-    given = given_columns(sentences)
-    if "word" not in given:
-        given.add("lemma")
-    wanted = [name for name in tag_columns(index, relations=relations) if name.lower() in _TELLING]
-    return (
-        [name for name in wanted if name.lower() not in given]
-        if any(sentence.forms for sentence in sentences)
-        else []
-    )
+    learnt = any({*index.strings[name]} - {_NOTHING} for name in _TAGS if name in read)
+    words = any(sentence.forms for sentence in sentences)
+    return learnt and words and not given_columns(sentences) & {*_TAGS}

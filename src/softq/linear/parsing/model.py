@@ -15,6 +15,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from softq.errors import DataError, ScoreError
+from softq.formats.conllu import TreeSentence
 from softq.formats.file_checks import (
     check_format,
     in_one_line,
@@ -27,7 +28,7 @@ from softq.formats.file_checks import (
 from softq.kernels.features import arcs as arc_features
 from softq.kernels.features import relations as arc_relations
 from softq.lab.run import write_atomically
-from softq.linear.features import ArcCodes, ArcIndex, TaggedWords
+from softq.linear.features import ArcCodes, ArcIndex
 from softq.spaces import ProjectiveTree, SpanningTree
 
 Array = np.ndarray[Any, Any]
@@ -113,7 +114,7 @@ class Parser:
 
     def parse(
         self,
-        sentences: Sequence[TaggedWords],
+        sentences: Sequence[TreeSentence],
         decoding: Decoding = "mode",
         *,
         confidences: bool = False,
@@ -165,7 +166,7 @@ class Parser:
             for end, length in zip(ends, lengths, strict=True)
         ]
 
-    def marginals(self, sentences: Sequence[TaggedWords]) -> list[Array]:
+    def marginals(self, sentences: Sequence[TreeSentence]) -> list[Array]:
         """Probabilities of arcs ``[n + 1, n + 1]`` (head, dependent) for each sentence."""
         codes = self.index.encode(sentences)
         found = [np.zeros((1, 1), np.float32) for _ in sentences]
