@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from softq.lab.loop import Evaluation
+from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.lab.training import Judgement, OneProcess
 from softq.neural.examples import Examples
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.sequence import SequenceModel
@@ -38,9 +39,9 @@ class NoJudge:
         """No score."""
         return 0.0
 
-    def judge(self, model: SequenceModel) -> Judgement:
+    def judge(self, model: SequenceModel) -> Evaluation:
         """No counts and no measures."""
-        return Judgement({}, [{}])
+        return Evaluation({}, [{}])
 
     def notes(self, model: SequenceModel) -> dict[str, Tensor]:
         """No notes."""
@@ -100,7 +101,7 @@ def training(
         candidates=candidates,
         optimizer=Optimizer(),
         training=SequenceTraining(batch_size=inputs, precision=precision),
-        workers=OneProcess(device),
+        workers=Workers(device),
     )
     learner.train(0, 0, min(5, steps), [True])
     marked = learner._steps = Marked(learner._steps)

@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
     )
 
 from small_runs import single_thread
-from softq.lab.training import events
+from softq.lab import tensorboard
 
 collect_ignore = [
     "conftest.py"
@@ -66,4 +66,4 @@ def one_thread():
 @pytest.fixture
 def no_events(monkeypatch):
     """Without TensorBoard, whose files hold the time."""
-    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)

@@ -11,10 +11,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from softq import cli
+from softq.lab.loop import Evaluation, train
+from softq.lab.processes import Interrupts, Workers
 from softq.lab.recipe import Objective, Training, build, parse_flags
-from softq.lab.run import BEST, LAST, METRICS, RESULT, RunFolder
+from softq.lab.run import BEST, LAST, METRICS, RESULT, RunFolder, as_json
 from softq.lab.tasks.classification import ClassificationRecipe
-from softq.lab.training import Judgement, OneProcess, TorchLearner, generator_for, train
+from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.metrics import ExampleCounts, mean_of_first
 
 SMALL = [
@@ -31,7 +33,7 @@ SMALL = [
     "--batch-size",
     "100",
 ]
-CPU = OneProcess(torch.device("cpu"))
+CPU = Workers(torch.device("cpu"))
 
 
 def recipe(*flags):
@@ -89,24 +91,21 @@ def go(learner, folder, watcher=None, workers=CPU, **training):
     names = [f"cell {number}" for number in range(learner.cells)]
     options = {"epochs": 6, "patience": 0} | training
 
-    def finish(outcome):
-        return {
-            "epochs": outcome.epochs,
-            "dev": outcome.dev,
-            "measures": list(outcome.judgement.measures),
-        }
-
-    with run.locked():
+    with run.locked(), Interrupts(workers) as interrupts:
         outcome = train(
             learner,
             run,
             Training(**options),
             workers=workers,
+            interrupts=interrupts,
             cell_names=names,
-            finish=finish,
             watcher=watcher,
         )
-    return outcome, run.lines(METRICS)
+    run.save_counts(outcome.evaluation.counts)
+    result = {"epochs": outcome.epochs, "dev": outcome.dev}
+    result["measures"] = list(outcome.evaluation.measures)
+    run.write(RESULT, as_json(result))
+    return result, run.lines(METRICS)
 
 
 class Scripted:
@@ -142,8 +141,8 @@ class Scripted:
     def keep_best(self, improved):
         self.kept = torch.where(torch.tensor(improved), self.weights, self.kept)
 
-    def judge(self):
-        return Judgement({"test": self.counts}, [{}] * self.cells)
+    def evaluate_best(self):
+        return Evaluation({"test": self.counts}, [{}] * self.cells)
 
     def state(self):
         return {"weights": self.weights, "place": torch.tensor(self.place)}
@@ -214,6 +213,6 @@ def noisy_regression(*, average, optimizer=torch.optim.Adam, workers=CPU, scale=
         seed=3,
         average=average,
         evaluate=lambda: -float(model(torch.arange(50)).mean()),
-        judge=lambda: Judgement({}, [{"loss": float(model(torch.arange(25)).mean())}]),
+        evaluate_best=lambda: Evaluation({}, [{"loss": float(model(torch.arange(25)).mean())}]),
         workers=workers,
     )

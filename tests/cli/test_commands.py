@@ -214,9 +214,9 @@ def test_a_folder_is_not_overwritten(trained):
     run, _ = trained
     refused(
         softq(*TRAIN, "--out", run),
-        f"{run} already holds a run: add --resume to go on with it, or choose another --out",
+        f"{run} already holds a run: add --resume to continue it, or choose another --out",
     )
-    refused(softq(*TRAIN, "--out", run, "--resume"), f"{run} was begun with another recipe")
+    refused(softq(*TRAIN, "--out", run, "--resume"), f"{run} was started with another recipe")
 
 
 def test_flags_lie_over_a_recipe(tmp_path):

@@ -517,7 +517,7 @@ def test_a_run_is_not_written_over_and_goes_on_with_its_own_recipe(runs, files):
     refused(train(files, runs / "ml", *SCRATCH), "already holds a run")
     refused(
         train(files, runs / "ml", *SCRATCH, "--seed", 9, "--resume"),
-        "was begun with another recipe",
+        "was started with another recipe",
     )
 
 

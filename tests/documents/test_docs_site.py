@@ -38,7 +38,9 @@ PUBLIC = [
     ),
     *(
         "softq.metrics",
-        "softq.lab.training",
+        "softq.lab.loop",
+        "softq.lab.processes",
+        "softq.lab.torch_learner",
         "softq.lab.sweep",
         "softq.errors",
         "softq.integrations.transformers",

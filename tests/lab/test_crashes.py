@@ -10,9 +10,9 @@ import torch
 
 from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe
 from softq.errors import RunError
+from softq.lab import tensorboard
 from softq.lab.run import LAST, METRICS, RESULT, TIMINGS, RunFolder
 from softq.lab.tasks import TASKS, train_cells
-from softq.lab.training import events
 
 NAN = math.nan
 TASK = TASKS["classification"]
@@ -111,7 +111,7 @@ def broken_off_at_every_write(job, folder):
 
 @pytest.fixture
 def no_events(monkeypatch):
-    monkeypatch.setattr(events.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(tensorboard.importlib.util, "find_spec", lambda name: None)
 
 
 @pytest.mark.usefixtures("no_events")
@@ -229,8 +229,8 @@ def test_tensorboard_shows_the_metrics_once(tmp_path, dev):
 
 def test_tensorboard_of_many_cells(tmp_path):
     pytest.importorskip("tensorboard")
-    count = events.MOST_CURVES + 2
-    writer = events.EventWriter(tmp_path, [str(number) for number in range(count)], 0)
+    count = tensorboard.MOST_CURVES + 2
+    writer = tensorboard.EventWriter(tmp_path, [str(number) for number in range(count)], 0)
     writer.write(1, {"dev": [NAN, *(float(number) for number in range(1, count))]})
     writer.write(2, {"dev": [NAN] * count})
     assert read_events(tmp_path) == {

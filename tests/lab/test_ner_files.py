@@ -169,7 +169,7 @@ def train_quickly(path, *flags):
         learner.evaluate([True])
         learner.keep_best([True])
         learner.load_best(learner.best())
-        (row,) = measures(TASK, learner.judge())
+        (row,) = measures(TASK, learner.evaluate_best())
     assert all(math.isfinite(value) for value in row.values())
 
 

@@ -12,13 +12,13 @@ from parsing_runs import TASK, make_files, parts, recipe, right_heads, run, writ
 from small_runs import CPU, contents
 from softq.errors import ConvergenceWarning, DataError, RunError
 from softq.formats.conllu import read_conllu
+from softq.lab.loop import NonFiniteLossError
 from softq.lab.run import BEST, METRICS, RESULT, RunFolder
 from softq.lab.tasks import train_cells
 from softq.lab.tasks.base import cell_recipe, describe_cell
 from softq.lab.tasks.parsing_data import bayes_statistics, read_corpora
 from softq.lab.tasks.parsing_learner import Problem
 from softq.lab.tasks.parsing_recipe import Data, ParsingRecipe
-from softq.lab.training import NonFiniteLossError
 from softq.linear.parsing import Descent, Parser
 from softq.metrics import ATTACHMENT_METRICS
 

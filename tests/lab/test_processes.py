@@ -15,12 +15,13 @@ import pytest
 
 from fork_server import ForkServer
 from small_runs import CPU, contents, softq, wait_for
+from softq.lab.loop import train
+from softq.lab.processes import Interrupts
 from softq.lab.recipe import build, parse_flags
-from softq.lab.run import LAST, METRICS, RESULT, RunFolder
+from softq.lab.run import LAST, METRICS, RESULT, RunFolder, as_json
 from softq.lab.tasks import TASKS
 from softq.lab.tasks.base import describe_cell, measures
 from softq.lab.tasks.classification import ClassificationRecipe, torch_learner
-from softq.lab.training import train
 
 EPOCHS, STEPS = 25, 30
 DATA = ["--inputs", "3000", "--dev", "500", "--test", "500", "--batch-size", "100"]
@@ -116,7 +117,7 @@ def test_sigterm_leaves_a_run_to_go_on_with(server, unbroken, tmp_path):
     os.kill(pid, signal.SIGTERM)
     code, stdout, stderr = server.wait()[0]
     assert (code, stdout) == (130, "")
-    assert "run can be gone on with: add --resume" in one_line(stderr)
+    assert "; add --resume to continue run" in one_line(stderr)
     assert RunFolder(tmp_path / "run").load(LAST) is not None
     assert server.run("train", "--resume", "--out", "run", folder=tmp_path)[0] == 0
     assert contents(tmp_path / "run") == contents(unbroken)
@@ -137,7 +138,7 @@ def test_ctrl_c_in_a_process_from_the_shell(server, unbroken, tmp_path):
     child.send_signal(signal.SIGINT)
     stdout, stderr = child.communicate(timeout=120)
     assert (child.returncode, stdout) == (130, "")
-    assert f"{run} can be gone on with: add --resume" in one_line(stderr)
+    assert f"; add --resume to continue {run}" in one_line(stderr)
     assert RunFolder(run).load(LAST) is not None
     assert server.run("train", "--resume", "--out", run, folder=tmp_path)[0] == 0
     assert contents(run) == contents(unbroken)
@@ -221,23 +222,20 @@ def assert_same_numbers(run, other):
 def alone(tmp_path_factory):
     """The plain module of that recipe in this process."""
     folder = RunFolder.create(tmp_path_factory.mktemp("alone") / "run", "", [], "cpu")
-
-    def finish(outcome):
-        task = TASKS["classification"]
-        cell = describe_cell(task, RECIPE_TOGETHER) | {
-            "epoch": outcome.epochs[0],
-            "dev": outcome.dev[0],
-        }
-        return {"cells": [cell | measures(task, outcome.judgement)[0]]}
-
-    train(
-        torch_learner(RECIPE_TOGETHER, CPU),
-        folder,
-        RECIPE_TOGETHER.training,
-        workers=CPU,
-        cell_names=["x"],
-        finish=finish,
-    )
+    with Interrupts(CPU) as interrupts:
+        outcome = train(
+            torch_learner(RECIPE_TOGETHER, CPU),
+            folder,
+            RECIPE_TOGETHER.training,
+            workers=CPU,
+            interrupts=interrupts,
+            cell_names=["x"],
+        )
+    task = TASKS["classification"]
+    cell = describe_cell(task, RECIPE_TOGETHER)
+    cell |= {"epoch": outcome.epochs[0], "dev": outcome.dev[0]}
+    cells = [cell | measures(task, outcome.evaluation)[0]]
+    folder.write(RESULT, as_json({"cells": cells}))
     return folder.path
 
 

@@ -69,7 +69,7 @@ def test_a_new_folder(run):
 def test_a_folder_holds_one_run(run):
     with pytest.raises(
         RunError,
-        match="already holds a run: add --resume to go on with it, or choose another --out",
+        match="already holds a run: add --resume to continue it, or choose another --out",
     ):
         RunFolder.create(run.path, "", [], "cpu")
 

@@ -23,7 +23,7 @@ from softq.lab.sweep import (
 from softq.lab.tasks import TASKS
 from softq.lab.tasks.base import cell_recipe
 from softq.lab.tasks.classification import GridLearner
-from softq.lab.training import generator_for
+from softq.lab.torch_learner import generator_for
 from softq.metrics import mean_interval
 
 EXAMPLES = 200
@@ -159,7 +159,7 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
     assert run_sweep(again, ToyRecipe(), [GRID], tmp_path, resume=True) == first
     assert again.trained == []
     assert snapshot(tmp_path / RUNS) == before
-    with pytest.raises(RunError, match="already holds a sweep: add --resume to go on with it"):
+    with pytest.raises(RunError, match="already holds a sweep: add --resume to continue it"):
         run_sweep(again, ToyRecipe(), [GRID], tmp_path)
 
 
@@ -278,7 +278,7 @@ def test_a_sweep_goes_on_with_the_recipe_it_began_with(tmp_path, learners):
     grid = Grid("a", ("ml",), "1", "0")
     run_sweep(TASK, recipe(), [grid], tmp_path)
     before = snapshot(tmp_path)
-    with pytest.raises(RunError, match="begun with another recipe"):
+    with pytest.raises(RunError, match="started with another recipe"):
         run_sweep(TASK, recipe("--inputs", 400), [grid], tmp_path, resume=True)
     assert snapshot(tmp_path) == before
     run_sweep(

@@ -13,12 +13,12 @@ import pytest
 from over_task import Alone, OverRecipe, OverTask
 from small_runs import contents, recipe, single_thread, wait_for
 from softq.errors import DependencyError, RecipeError, RunError
+from softq.lab.processes import StoppedError
 from softq.lab.recipe import to_toml
 from softq.lab.run import CELLS, ENVIRONMENT, LAST, METRICS, RESULT, RunFolder
 from softq.lab.sweep import RUNS, SUMMARY, SWEEP, Grid, expand, folder, run_sweep
 from softq.lab.sweep.engine import STOP, Order, train_run
 from softq.lab.tasks import TASKS
-from softq.lab.training import StoppedError
 
 FOUR = Grid("g", ("ml", "raml"), "2", "0:1")
 
@@ -137,7 +137,7 @@ def test_what_a_process_is_told(tmp_path, monkeypatch, capfd):
         train_run(order)
     assert "in train" in capfd.readouterr().err  # a fault has a traceback
     monkeypatch.setenv("BEHAVIOUR", "signal")
-    with pytest.raises(StoppedError, match=r"stopped in epoch 3 at step 1"):
+    with pytest.raises(StoppedError, match=r"stopped in epoch 3 of 6 at step 1"):
         train_run(order)
     monkeypatch.delenv("BEHAVIOUR")
     stop.touch()

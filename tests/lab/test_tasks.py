@@ -24,7 +24,7 @@ from softq.lab.tasks.classification import (
     torch_learner,
     visiting_order,
 )
-from softq.lab.training import generator_for
+from softq.lab.torch_learner import generator_for
 from softq.metrics import mean_of_first
 from softq.neural import perceptrons
 from softq.theory import bayes_rule, four_classes_at
@@ -248,7 +248,7 @@ def test_results_and_statistics_agree(grid_and_alone):
 def test_a_run_goes_on_with_its_own_recipe_only(tmp_path):
     train_cells(TASK, [recipe()], tmp_path / "run", workers=CPU)
     for other in (recipe("--seed", 1), recipe("--inputs", 400)):
-        with pytest.raises(RunError, match="was begun with another recipe"):
+        with pytest.raises(RunError, match="was started with another recipe"):
             train_cells(TASK, [other], tmp_path / "run", resume=True, workers=CPU)
     with pytest.raises(RunError, match="already holds a run"):
         train_cells(TASK, [recipe()], tmp_path / "run", workers=CPU)

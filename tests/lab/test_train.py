@@ -12,19 +12,12 @@ from torch import nn
 
 from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe
 from softq.errors import DependencyError, RunError
+from softq.lab.loop import Evaluation, NonFiniteLossError, Watcher
+from softq.lab.processes import AcceleratedWorkers, StoppedError, find_device, find_workers
 from softq.lab.run import BEST, LAST, METRICS, RESULT, TIMINGS, RunFolder
 from softq.lab.tasks import TASKS, train_cells
 from softq.lab.tasks.classification import GridLearner, make_data, visiting_order
-from softq.lab.training import (
-    Judgement,
-    NonFiniteLossError,
-    StoppedError,
-    TorchLearner,
-    find_device,
-    find_workers,
-    generator_for,
-)
-from softq.lab.training.workers import AcceleratedWorkers
+from softq.lab.torch_learner import TorchLearner, generator_for
 
 NAN = math.nan
 TASK = TASKS["classification"]
@@ -92,12 +85,14 @@ def test_cells_stop_one_by_one(tmp_path):
 
 @pytest.mark.parametrize("dev", [[[NAN] * 6], [[NAN] * 6, [1.0] * 6]])
 def test_a_model_without_a_score_is_no_result(tmp_path, dev):
-    with pytest.raises(RunError, match="no development score of it is a number; look at metrics"):
+    with pytest.raises(
+        RunError, match="none of its development scores is a number; look at metrics"
+    ):
         go(Scripted(dev), tmp_path)
     assert not (tmp_path / RESULT).exists()
 
 
-class Recorder:
+class Recorder(Watcher):
     def begin(self, examples, done):
         self.total, self.done, self.seen, self.status = examples, done, 0, ""
 
@@ -108,7 +103,12 @@ class Recorder:
 def test_who_watches_sees_every_example(tmp_path):
     watcher = Recorder()
     go(Scripted([[1.0] * 6]), tmp_path, watcher)
-    assert vars(watcher) == {"total": 240, "done": 0, "seen": 240, "status": "epoch 6/6"}
+    assert vars(watcher) == {
+        "total": 240,
+        "done": 0,
+        "seen": 240,
+        "status": "scoring the best model",
+    }
 
 
 # --- signals ------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_signal_stops_with_a_checkpoint(tmp_path, number, at):
         go(learner, tmp_path / "broken")
     epoch, step = divmod(at + 1, learner.steps)
     assert [signal.getsignal(name) for name in (signal.SIGINT, signal.SIGTERM)] == before
-    assert f"{tmp_path / 'broken'} can be gone on with: add --resume" in str(stop.value)
+    assert f"; add --resume to continue {tmp_path / 'broken'}" in str(stop.value)
     assert learner.place == at + 1
     notes = RunFolder(tmp_path / "broken").load(LAST).notes
     assert (notes["epoch"], notes["step"]) in [(epoch, step), (epoch - 1, learner.steps)]
@@ -257,7 +257,7 @@ def test_a_module_trains_as_in_a_loop_by_hand(tmp_path, average):
         seed=0,
         average=average,
         evaluate=score,
-        judge=lambda: Judgement({}, [{"slope": float(model.slope)}]),
+        evaluate_best=lambda: Evaluation({}, [{"slope": float(model.slope)}]),
         workers=CPU,
     )
     noise = torch.get_rng_state()

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from softq.errors import RunError
+from softq.lab.loop import Evaluation
+from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.lab.training import Judgement, OneProcess
 from softq.neural import learner as learners
 from softq.neural.candidates import TargetMaker
 from softq.neural.examples import Examples, Vectors
@@ -21,7 +22,7 @@ from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-WORKERS = OneProcess(torch.device("cpu"))
+WORKERS = Workers(torch.device("cpu"))
 VOCAB, SIZE = 12, 5
 
 
@@ -51,7 +52,7 @@ class Verdict:
         )
 
     def judge(self, model):
-        return Judgement({}, [{"score": self.score(model)}])
+        return Evaluation({}, [{"score": self.score(model)}])
 
     def notes(self, model):
         return {"about": torch.zeros(1)}

@@ -8,8 +8,8 @@ import torch
 from test_candidate_learners import SIZE, VOCAB, Verdict, examples
 from test_captioner import FEATURES, make
 
+from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.lab.training import OneProcess
 from softq.neural import near
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.captioner import ImageCaptioner
@@ -46,7 +46,7 @@ def learner(
         optimizer=Optimizer(learning_rate=0.003),
         training=SequenceTraining(batch_size=8, seed=3, graphs=graphs, precision=precision),
         near=NearReferences(data, nearest(torch.from_numpy(data.inputs.table), 3)),
-        workers=OneProcess(torch.device(device)),
+        workers=Workers(torch.device(device)),
     )
 
 

@@ -11,8 +11,9 @@ from torch import nn
 
 import softq
 from softq.errors import DataError, RecipeError, RunError
+from softq.lab.loop import Evaluation, NonFiniteLossError
+from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.lab.training import Judgement, NonFiniteLossError, OneProcess
 from softq.neural.candidates import TargetMaker
 from softq.neural.examples import Examples
 from softq.neural.learner import SequenceLearner
@@ -24,7 +25,7 @@ from softq.sentences import Sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-WORKERS = OneProcess(torch.device("cpu"))
+WORKERS = Workers(torch.device("cpu"))
 REFERENCES = Sentences.pack([[[5, 6, 7, 8], [5, 6, 9]], [[7, 7, 4]]])
 SOURCE = Sentences.pack([[5, 6], [7, 8, 9]])
 
@@ -272,7 +273,7 @@ class Verdict:
         return float(model.log_prob(source, references).mean())
 
     def judge(self, model):
-        return Judgement({}, [{"score": self.score(model)}])
+        return Evaluation({}, [{"score": self.score(model)}])
 
     def notes(self, model):
         return {"about": torch.zeros(1)}

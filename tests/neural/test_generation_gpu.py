@@ -6,8 +6,8 @@ import pytest
 import torch
 from test_generation import Verdict, copies
 
+from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.lab.training import OneProcess
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.transformer import TransformerTranslator
 from softq.neural.modules.translator import AttentionalTranslator
@@ -49,7 +49,7 @@ def learner(
         candidates=Candidates(size=4),
         optimizer=Optimizer(learning_rate=0.003, label_smoothing=smoothing),
         training=SequenceTraining(batch_size=8, seed=3, graphs=graphs, precision=precision),
-        workers=OneProcess(torch.device(device)),
+        workers=Workers(torch.device(device)),
     )
 
 

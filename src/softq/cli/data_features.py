@@ -17,7 +17,7 @@ from softq.cli.progress import progress_bars
 from softq.cli.shared import one_line_errors, tell
 from softq.errors import DataError
 from softq.formats.captions import names_file, read_captions
-from softq.lab.training import Watcher
+from softq.lab.loop import Watcher
 
 if TYPE_CHECKING:
     from softq.neural.images import Encoder, Extracted

@@ -13,7 +13,8 @@ from softq.cli.predict_sentences import FileWriter, Searching
 from softq.errors import DataError
 from softq.formats.captions import Captions, Features, names_file, read_features
 from softq.formats.text import read_lines
-from softq.lab.training import Watcher, find_device
+from softq.lab.loop import Watcher
+from softq.lab.processes import find_device
 from softq.neural.captioner import Captioner
 from softq.neural.search import Said
 

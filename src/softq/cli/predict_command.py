@@ -53,7 +53,7 @@ from softq.formats.chunks import Chunk, read_chunks, read_plain_chunks
 from softq.formats.file_checks import one_of, refusing
 from softq.formats.tags import Scheme, convert
 from softq.formats.text import unpacked
-from softq.lab.training import Silence, Watcher
+from softq.lab.loop import Watcher
 from softq.linear.features import FeatureMatrix, TemplateIndex
 from softq.linear.tagging import Decoding, Tagger
 
@@ -268,7 +268,7 @@ def predict(
         began = time.perf_counter()
         # a bar would mix with labels on the same screen
         bars = (
-            nullcontext(lambda *_, **__: Silence())
+            nullcontext(lambda *_, **__: Watcher())
             if out is None and sys.stdout.isatty()
             else progress_bars()
         )

@@ -19,7 +19,7 @@ from softq.cli.model_files import find_model
 from softq.cli.predict_trees import Part, Parts
 from softq.errors import DataError
 from softq.formats.text import decode, readable, refuse
-from softq.lab.training import find_device
+from softq.lab.processes import find_device
 from softq.neural.captioner import Captioner
 from softq.neural.search import Said
 from softq.neural.translator import Translator

@@ -17,7 +17,7 @@ from rich.progress import (
 from rich.progress import Task as Bar
 from rich.text import Text
 
-from softq.lab.training import Watcher
+from softq.lab.loop import Watcher
 
 _COUNTED = "models"  # take minutes each: how many are done says more than a rate
 
@@ -37,7 +37,7 @@ class _Rate(ProgressColumn):
         return Text(f"{speed:.3g}{prefix} {task.fields['unit']}/s", style="progress.data.speed")
 
 
-class _Watcher:
+class _Watcher(Watcher):
     """Shows what is under way as a bar; what begins next takes its place."""
 
     def __init__(self, progress: Progress, label: str, unit: str) -> None:
@@ -56,6 +56,10 @@ class _Watcher:
         """Move it."""
         if self._bar is not None:
             self._progress.update(self._bar, advance=examples, status=status)
+
+    def note(self, text: str) -> None:
+        """Print it above the bar."""
+        self._progress.console.print(text)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from rich.table import Table
 
 import softq
 from softq.errors import ConvergenceWarning, RecipeError, SoftqError
+from softq.lab.processes import StoppedError
 from softq.lab.recipe import merge, parse_flags, read_toml
 from softq.lab.sweep import Grid, Sweep, parse_recipe
 from softq.lab.tasks import (
@@ -29,7 +30,6 @@ from softq.lab.tasks import (
     translation_recipe,
 )
 from softq.lab.tasks.base import show_settings
-from softq.lab.training import StoppedError
 from softq.metrics import Interval
 
 RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package

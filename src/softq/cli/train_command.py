@@ -28,6 +28,7 @@ from softq.cli.shared import (
 )
 from softq.cli.train_lm import names_lm, train_lm_command
 from softq.errors import DataError, RecipeError, RunError
+from softq.lab.processes import find_workers
 from softq.lab.recipe import recipe_hash, to_toml
 from softq.lab.run import RECIPE
 from softq.lab.tasks import train_cells
@@ -35,7 +36,6 @@ from softq.lab.tasks.captioning_recipe import CaptioningRecipe
 from softq.lab.tasks.ner_data import label
 from softq.lab.tasks.ner_recipe import NerRecipe
 from softq.lab.tasks.translation_recipe import TranslationRecipe
-from softq.lab.training import find_workers
 
 _BEST_AND_WORST = 5  # annotators that are shown of each
 

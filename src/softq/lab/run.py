@@ -102,13 +102,13 @@ class RunFolder:
         """An error where the folder holds a run already."""
         if self.exists():
             raise RunError(
-                f"{self.path} already holds a run: add --resume to go on with it, or choose another --out"
+                f"{self.path} already holds a run: add --resume to continue it, or choose another --out"
             )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder if there is none, and keep a second process out. The lock goes with the process, however it ends."""
-        with telling_how_to_go_on(self.path):
+        with explain_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY)
         try:
@@ -126,13 +126,13 @@ class RunFolder:
 
     def write(self, name: str, text: str) -> None:
         """Put a text file in place, whole or not at all."""
-        with telling_how_to_go_on(self.path):
+        with explain_write_errors(self.path):
             write_atomically(self.path / name, text.encode())
 
     def save(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
         """Put a checkpoint in place, whole or not at all."""
         plain = {key: value.detach().to("cpu").contiguous() for key, value in tensors.items()}
-        with telling_how_to_go_on(self.path):
+        with explain_write_errors(self.path):
             write_atomically(
                 self.path / name, to_safetensors(plain, {"softq": as_json(notes, indent=None)})
             )
@@ -191,12 +191,12 @@ class RunFolder:
     def promote(self, name: str, to: str) -> None:
         """Give a file the place of another, if it is there."""
         if (self.path / name).is_file():
-            with telling_how_to_go_on(self.path):
+            with explain_write_errors(self.path):
                 os.replace(self.path / name, self.path / to)
 
     def discard(self, name: str) -> None:
         """Remove a file."""
-        with telling_how_to_go_on(self.path):
+        with explain_write_errors(self.path):
             (self.path / name).unlink()
 
     def rewrite_lines(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -206,7 +206,7 @@ class RunFolder:
     def append_line(self, name: str, row: Mapping[str, Any]) -> None:
         """Add a line; one that a kill has cut short is dropped by `lines`."""
         with (
-            telling_how_to_go_on(self.path),
+            explain_write_errors(self.path),
             (self.path / name).open("a", encoding="utf-8") as file,
         ):
             file.write(as_json(row, indent=None) + "\n")
@@ -253,7 +253,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def telling_how_to_go_on(folder: Path) -> Iterator[None]:
+def explain_write_errors(folder: Path) -> Iterator[None]:
     """Turn a full disk or an unwritable folder into an error that says what is safe."""
     try:
         yield

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from softq.errors import DataError
-from softq.lab.training.torch_learner import generator_for
+from softq.lab.torch_learner import generator_for
 from softq.neural.modules.sequence import Inputs
 from softq.sentences import MISSING, Sentences
 

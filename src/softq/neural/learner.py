@@ -16,9 +16,10 @@ from torch.nn.functional import pad
 import softq.spaces as distributions
 from softq.decode import sample
 from softq.errors import RunError
+from softq.lab.loop import Evaluation, NonFiniteLossError
+from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.lab.training import Judgement, NonFiniteLossError, Workers
-from softq.lab.training.torch_learner import below, generator_for
+from softq.lab.torch_learner import below, generator_for
 from softq.neural.candidates import TargetMaker
 from softq.neural.examples import Examples
 from softq.neural.modules.sequence import Inputs, SequenceModel
@@ -54,7 +55,7 @@ class Judge(Protocol):
         """Of the development part; higher is better."""
         ...
 
-    def judge(self, model: SequenceModel) -> Judgement:
+    def judge(self, model: SequenceModel) -> Evaluation:
         """What the best model is worth on both splits."""
         ...
 
@@ -327,7 +328,7 @@ class SequenceLearner:
             }
 
     @torch.no_grad()
-    def judge(self) -> Judgement:
+    def evaluate_best(self) -> Evaluation:
         """What the best model is worth, which is the present one from here on."""
         load_parameters(self._model, self._best)
         self._model.eval()

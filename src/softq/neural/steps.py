@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from softq.lab.training.torch_learner import load_optimizer, optimizer_state
-from softq.lab.training.workers import Workers
+from softq.lab.processes import Workers
+from softq.lab.torch_learner import load_optimizer, optimizer_state
 from softq.neural.examples import round_width
 from softq.neural.modules.sequence import Inputs, SequenceModel
 from softq.neural.recipe import Optimizer, Precision

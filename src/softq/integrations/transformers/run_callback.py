@@ -12,9 +12,9 @@ from typing import Any
 from transformers import TrainerCallback
 
 from softq.errors import RunError
+from softq.lab.loop import Watcher
+from softq.lab.processes import Interrupts, StoppedError
 from softq.lab.run import METRICS, TIMINGS, RunFolder
-from softq.lab.training import StoppedError, Watcher
-from softq.lab.training.interrupts import Interrupts
 
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"
 _TIMES = (
@@ -63,6 +63,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Show the bar, and drop lines that came after the checkpoint that is gone on from."""
+        self.interrupts.at_steps()
         self.watcher.begin(state.max_steps * self.batch, state.global_step * self.batch)
         for name in (METRICS, TIMINGS):
             if (self.run.path / name).is_file():
@@ -88,13 +89,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
             f"reward {self._reward:.4f}"
         ] * (not math.isnan(self._reward))
         self.watcher.advance(self.batch, ", ".join(seen))
-        try:
-            self.interrupts.stop_if_asked(
-                lambda: None,
-                f"stopped at step {state.global_step} of {state.max_steps}: add --resume to go on",
+        if self.interrupts.asked():
+            self.stopped = StoppedError(
+                f"stopped at step {state.global_step} of {state.max_steps}: add --resume to go on"
             )
-        except StoppedError as stop:
-            self.stopped = stop
             control.should_save = control.should_training_stop = True
 
     def on_evaluate(

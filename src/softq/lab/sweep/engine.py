@@ -33,11 +33,11 @@ from typing import Any, NamedTuple
 import torch
 
 from softq.errors import ConvergenceWarning, DependencyError, RunError, SoftqError
+from softq.lab.loop import Watcher
+from softq.lab.processes import Interrupts, StoppedError, Workers
 from softq.lab.recipe import to_toml
 from softq.lab.sweep.grids import parse_recipe
 from softq.lab.tasks.base import Task, show_settings, train_cells
-from softq.lab.training import OneProcess, Silence, StoppedError, Watcher, Workers, find_device
-from softq.lab.training.interrupts import Interrupts
 
 STOP = ".stop"  # a file of a sweep folder: runs that find it stop, with a checkpoint
 _LOOK_EVERY = 0.1  # seconds between looks at whether to stop
@@ -86,11 +86,12 @@ def train_runs(
     Raises `StoppedError` after Ctrl-C or SIGTERM, and `RunError` with the name of the first run that failed; by then the others have
     stopped, with a checkpoint.
     """
-    name, watcher, stop = _importable(task), watcher or Silence(), (out / STOP).absolute()
+    name, watcher, stop = _importable(task), watcher or Watcher(), (out / STOP).absolute()
     stop.unlink(missing_ok=True)
     watcher.begin(len(runs), 0)
     waiting: dict[Future[list[str]], Run] = {}
     with Interrupts(workers) as interrupts:
+        interrupts.at_steps()
         try:
             for run in runs:
                 (cell,) = run.cells
@@ -104,9 +105,8 @@ def train_runs(
                 for future in done:
                     _conclude(future, waiting.pop(future), list(waiting.values()))
                     watcher.advance(1, f"{len(runs) - len(waiting)} of {len(runs)}")
-                interrupts.stop_if_asked(
-                    lambda: None, f"stopped; {out} can be resumed: add --resume"
-                )
+                if interrupts.asked():
+                    raise StoppedError(f"stopped; {out} can be resumed: add --resume")
         except BaseException:
             stop.touch()
             for future in waiting:
@@ -222,22 +222,10 @@ def _start_process(threads: int, parent: int) -> None:
 
     def end_with_parent() -> None:
         multiprocessing.parent_process().join()  # type: ignore[union-attr]
-        with _training:  # a run stops by itself, see `_RunProcess`
+        with _training:  # a run stops by itself, see `train_run`
             os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-
-
-class _RunProcess(OneProcess):
-    """The one process of a run, which stops with its sweep."""
-
-    def __init__(self, device: torch.device, stop: str) -> None:
-        super().__init__(device)
-        self._stop = stop
-
-    def any(self, value: bool) -> bool:
-        """Whether to stop."""
-        return value or _stop_asked(self._stop)
 
 
 def _stop_asked(stop: str) -> bool:
@@ -256,14 +244,13 @@ def train_run(order: Order) -> list[str]:
         try:
             task: Task = operator.attrgetter(name)(importlib.import_module(module))()
             recipe, _ = parse_recipe(task, tomllib.loads(order.recipe), order.path)
-            process = _RunProcess(find_device(recipe.training.device), order.stop)
             train_cells(
                 task,
                 [recipe],
                 Path(order.path),
                 settings=order.settings,
                 resume=True,
-                workers=process,
+                also_stop=lambda: _stop_asked(order.stop),
             )
         except SoftqError:
             raise

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from softq.errors import RecipeError, RunError, SoftqError
+from softq.lab.loop import Watcher
+from softq.lab.processes import StoppedError, find_workers
 from softq.lab.recipe import recipe_hash
 from softq.lab.run import CELLS, RECIPE, RunFolder, as_json, read_json
 from softq.lab.sweep.choices import Choice, SweepCell, choose
@@ -26,7 +28,6 @@ from softq.lab.tasks.base import (
     show_settings,
     train_cells,
 )
-from softq.lab.training import StoppedError, Watcher, find_workers
 
 SWEEP, SUMMARY, RUNS = "sweep.toml", "summary.json", "runs"
 _LONGEST_SLUG = 120  # of the settings in the name of a folder
@@ -81,7 +82,7 @@ def run_sweep(
     if not new:
         if not resume:
             raise RunError(
-                f"{out} already holds a sweep: add --resume to go on with it, or choose another --out"
+                f"{out} already holds a sweep: add --resume to continue it, or choose another --out"
             )
         _check_same_recipe(task, base, out)
     with folder.locked(), _leaving_no_false_start(out, new):
@@ -143,7 +144,7 @@ def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
         cell_recipe(base, plain), task=task.name
     ):
         raise RunError(
-            f"{out} was begun with another recipe (see {SWEEP} there): resume it with the same one, or choose another --out"
+            f"{out} was started with another recipe (see {SWEEP} there): resume it with the same one, or choose another --out"
         )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from softq.errors import RunError
+from softq.lab.loop import Evaluation, Learner, Watcher, train
+from softq.lab.processes import Interrupts, Workers, find_workers
 from softq.lab.recipe import Objective, Training, flag_names, recipe_hash, to_toml
-from softq.lab.run import BEST, CELLS, RunFolder
-from softq.lab.training import Judgement, Learner, Outcome, Watcher, Workers, find_workers, train
+from softq.lab.run import BEST, CELLS, OUTPUTS, RECIPE, RESULT, RunFolder, as_json
 from softq.metrics import Metric
 
 
@@ -165,87 +166,87 @@ def train_cells(
     resume: bool = False,
     watcher: Watcher | None = None,
     workers: Workers | None = None,
+    also_stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Train cells (recipes that differ in objective and seed) into one run folder and return its result.
 
-    ``settings`` are what the sweep they are of has varied (`settings_of`); a run that goes on keeps those it began with.
+    Args:
+        task: of the recipes.
+        cells: one recipe for each model; several only if the task trains them together.
+        out: the run folder.
+        settings: what the sweep they belong to varies (`settings_of`); a resumed run keeps those it was started with.
+        resume: continue a run that is in the folder already.
+        watcher: of progress.
+        workers: the processes and their device; by default those of the recipe.
+        also_stop: whether to stop as after Ctrl-C; asked between steps.
+
     """
     workers = workers or find_workers(cells[0].training.device)
     described = [describe_cell(task, cell, settings) for cell in cells]
     run = RunFolder(out)
     fresh, learner = not (resume and run.exists()), None
-    if fresh:
-        run.refuse_existing()
-        learner = task.learner(
-            cells, workers
-        )  # what is wrong with the data is told before anything is written
-    with run.locked() if workers.is_main else nullcontext():
+    with Interrupts(workers, also_stop) as interrupts, contextlib.ExitStack() as stack:
+        if fresh:
+            run.refuse_existing()
+            learner = task.learner(cells, workers)  # reports bad data before anything is written
         if workers.is_main:
+            stack.enter_context(run.locked())
             if fresh:
-                device = (
-                    f"{workers.size} × {workers.device.type}"
-                    if workers.size > 1
-                    else workers.device.type
-                )
+                several = f"{workers.size} × " if workers.size > 1 else ""
+                device = several + workers.device.type
                 run.begin(to_toml(cells[0], task=task.name), described, device)
-            _check_same_cells(run, described)
+            elif [row["hash"] for row in run.lines(CELLS)] != [row["hash"] for row in described]:
+                raise RunError(
+                    f"{out} was started with another recipe (see {RECIPE} there): resume it with the same one, or choose "
+                    "another --out"
+                )
         workers.any(False)  # wait for the folder
-        return _train(task, cells, learner, run, workers, watcher)
-
-
-def _train(
-    task: Task,
-    cells: Sequence[Any],
-    learner: Learner | None,
-    run: RunFolder,
-    workers: Workers,
-    watcher: Watcher | None,
-) -> dict[str, Any]:
-    if (result := run.result()) is not None:
-        return result
-    described = run.lines(CELLS)
-
-    def finish(outcome: Outcome) -> dict[str, Any]:
-        measured = measures(task, outcome.judgement)
-        rows = [
-            row | {"epoch": epoch, "dev": dev} | final
-            for row, epoch, dev, final in zip(
-                described, outcome.epochs, outcome.dev, measured, strict=True
-            )
-        ]
+        if (result := run.result()) is not None:
+            return result
+        outcome = train(
+            learner or task.learner(cells, workers),
+            run,
+            cells[0].training,
+            workers=workers,
+            interrupts=interrupts,
+            cell_names=[f"{cell.objective} seed={cell.training.seed}" for cell in cells],
+            watcher=watcher,
+        )
+        columns = (
+            run.lines(CELLS),
+            outcome.epochs,
+            outcome.dev,
+            measures(task, outcome.evaluation),
+        )
         result = {
             "task": task.name,
             "metric": task.metric,
             "signature": task.signature(cells[0]),
-            "cells": rows,
+            "cells": [
+                row | {"epoch": epoch, "dev": dev} | final
+                for row, epoch, dev, final in zip(*columns, strict=True)
+            ],
         }
         if hasattr(task, "facts"):  # what a report says of the data; see softq.lab.tasks.facts
-            result["facts"] = task.facts(cells[0], outcome.judgement.outputs)
+            result["facts"] = task.facts(cells[0], outcome.evaluation.outputs)
+        if workers.is_main:
+            run.save_counts(outcome.evaluation.counts)
+            outputs = [{"output": output} for output in outcome.evaluation.outputs]
+            run.rewrite_lines(OUTPUTS, outputs)
+            run.write(RESULT, as_json(result))  # last: a run that has it is finished
         return result
 
-    learner = learner or task.learner(cells, workers)
-    names = [f"{cell.objective} seed={cell.training.seed}" for cell in cells]
-    return train(
-        learner,
-        run,
-        cells[0].training,
-        workers=workers,
-        cell_names=names,
-        finish=finish,
-        watcher=watcher,
-    )
 
-
-def measures(task: Task, judgement: Judgement) -> list[dict[str, float]]:
+def measures(task: Task, evaluation: Evaluation) -> list[dict[str, float]]:
     """All that is known of each model of a run: ``test``, every metric of both splits, what the learner measured beside them.
 
     A metric that has no value, such as a score over content words where there are none, is left out.
     """
-    sums = {split: counts.sums() for split, counts in judgement.counts.items()}
+    sums = {split: counts.sums() for split, counts in evaluation.counts.items()}
     if "test" not in sums:
         sums["test"] = sums["dev"]
     found = []
-    for number, others in enumerate(judgement.measures):
+    for number, others in enumerate(evaluation.measures):
         values = {
             f"{split}_{name}": float(metric(of[number]))
             for split, of in sorted(sums.items())
@@ -254,15 +255,6 @@ def measures(task: Task, judgement: Judgement) -> list[dict[str, float]]:
         known = {name: value for name, value in values.items() if not math.isnan(value)}
         found.append({"test": values[f"test_{task.chosen_by}"], **known, **others})
     return found
-
-
-def _check_same_cells(run: RunFolder, described: Sequence[Mapping[str, Any]]) -> None:
-    """A run goes on with the recipe it began with."""
-    before = [row["hash"] for row in run.lines(CELLS)]
-    if before != [row["hash"] for row in described]:
-        raise RunError(
-            f"{run.path} was begun with another recipe (see recipe.toml there): resume it with the same one, or choose another --out"
-        )
 
 
 def read_cells(run: RunFolder) -> list[Cell]:

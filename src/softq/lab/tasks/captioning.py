@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from softq.lab.loop import Learner
+from softq.lab.processes import Workers
 from softq.lab.tasks.captioning_judge import CaptioningJudge
 from softq.lab.tasks.captioning_recipe import CaptioningRecipe
 from softq.lab.tasks.facts import captioning_facts
-from softq.lab.training import Learner, Workers
 from softq.metrics import CAPTION_METRICS, Metric
 from softq.neural.candidates import target_signature
 from softq.neural.learner import SequenceLearner

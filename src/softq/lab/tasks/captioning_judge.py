@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from softq.lab.loop import Evaluation
 from softq.lab.tasks.captioning_data import SCENES_ENCODER, Part, Prepared, prepare, scenes_of
 from softq.lab.tasks.captioning_recipe import CaptioningRecipe
-from softq.lab.training import Judgement
 from softq.lab.worlds import SceneWorld
 from softq.metrics import (
     average_reward,
@@ -64,7 +64,7 @@ class CaptioningJudge:
         rows = translation_statistics([said.words for said in found], self.prepared.dev.references)
         return float(average_reward(rows.sum(0)))
 
-    def judge(self, model: SequenceModel) -> Judgement:
+    def judge(self, model: SequenceModel) -> Evaluation:
         """Captions of both splits, and of the built-in world the exact expected reward, with the highest that there is."""
         splits = {"dev": self.prepared.dev}
         if self.prepared.test is not self.prepared.dev:
@@ -75,7 +75,7 @@ class CaptioningJudge:
             for name, part in splits.items()
         }
         tested = found.get("test", found["dev"])
-        return Judgement(
+        return Evaluation(
             counts, [self._measures(model, tested)], outputs(self.prepared.test, tested)
         )
 

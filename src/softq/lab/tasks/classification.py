@@ -17,15 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from softq.errors import RecipeError
+from softq.lab.loop import Evaluation, Learner, NonFiniteLossError
+from softq.lab.processes import Workers
 from softq.lab.recipe import Objective, Training, at_least, check_seed, key
-from softq.lab.training import (
-    Judgement,
-    Learner,
-    NonFiniteLossError,
-    TorchLearner,
-    Workers,
-    generator_for,
-)
+from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.metrics import ExampleCounts, Metric, mean_of_first
 from softq.metrics.counts import smallest_type
 from softq.neural import perceptrons
@@ -305,10 +300,10 @@ class GridLearner:
         better = torch.tensor(improved, device=self._device)
         self._best[better] = self._present()[better]
 
-    def judge(self) -> Judgement:
+    def evaluate_best(self) -> Evaluation:
         """The best networks on the test set; the development set would take as much room again, and is not looked at twice."""
         counts = earned_counts(self._best, self._grid.sizes, *self._test)
-        return Judgement({"test": counts}, [{}] * self.cells)
+        return Evaluation({"test": counts}, [{}] * self.cells)
 
     def _mean_earned(self, networks: Tensor, inputs: Tensor, earned: Tensor) -> Tensor:
         return perceptrons.mean_earned(
@@ -404,7 +399,7 @@ def torch_learner(recipe: ClassificationRecipe, workers: Workers) -> TorchLearne
         if recipe.objective.temperature_scaled
         else 1.0,
         evaluate=lambda: reward(splits.dev),
-        judge=lambda: Judgement(
+        evaluate_best=lambda: Evaluation(
             {"test": earned_counts(networks(), sizes, *on_device(splits.test))}, [{}]
         ),
         workers=workers,

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from softq.errors import RecipeError
-from softq.lab.training import Judgement, Workers
+from softq.lab.loop import Evaluation
+from softq.lab.processes import Workers
 from softq.metrics.counts import ExampleCounts
 
 
@@ -86,14 +87,14 @@ class Judged(Generic[M]):
     def _kept(self) -> M:
         return self._best or self._model()
 
-    def judge(self) -> Judgement:
+    def evaluate_best(self) -> Evaluation:
         """The best model on both splits."""
         return self._judged(self._judge.dev(self._kept()), self._judge.test(self._kept()))
 
-    def _judged(self, dev: Scored, test: Scored | None) -> Judgement:
+    def _judged(self, dev: Scored, test: Scored | None) -> Evaluation:
         counts = {"dev": dev} if test is None else {"dev": dev, "test": test}
         outputs = (test or dev).outputs
-        return Judgement(
+        return Evaluation(
             {split: ExampleCounts.of(one.counts[None]) for split, one in counts.items()},
             [self._measures()],
             outputs,

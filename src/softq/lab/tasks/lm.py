@@ -30,13 +30,13 @@ from softq.integrations.transformers.loading import (
 from softq.integrations.transformers.rewards import as_text_reward
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
 from softq.integrations.transformers.text_model import TextModel, Writing
+from softq.lab.loop import Watcher
+from softq.lab.processes import Interrupts, Workers, find_device
 from softq.lab.recipe import recipe_hash, to_toml
 from softq.lab.run import CELLS, RECIPE, RESULT, RunFolder, as_json
 from softq.lab.tasks.lm_data import Rows, read_parts
 from softq.lab.tasks.lm_recipe import BEST, TASK, LmRecipe, Training, read_recipe
 from softq.lab.tasks.lm_scores import score
-from softq.lab.training import OneProcess, Silence, Watcher, find_device
-from softq.lab.training.interrupts import Interrupts
 
 _CHECKPOINTS = "checkpoints"
 
@@ -59,7 +59,7 @@ def train_lm(
             refuse_full(out / name)
     elif [row["hash"] for row in run.lines(CELLS)] != [described["hash"]]:
         raise RunError(
-            f"{out} was begun with another recipe (see {RECIPE} there): resume it with the same one, or choose another --out"
+            f"{out} was started with another recipe (see {RECIPE} there): resume it with the same one, or choose another --out"
         )
     elif (result := run.result()) is not None:
         return result
@@ -74,7 +74,7 @@ def train_lm(
     )
     with quiet():
         trainer = _trainer(recipe, loaded, arguments, train, dev)
-        with run.locked(), Interrupts(OneProcess(device)) as interrupts:
+        with run.locked(), Interrupts(Workers(device)) as interrupts:
             if (
                 fresh
             ):  # what is wrong with recipe, data and model was told before anything is written
@@ -83,7 +83,7 @@ def train_lm(
                 run,
                 best_by=recipe.evaluation.best_by,
                 patience=recipe.training.patience,
-                watcher=watcher or Silence(),
+                watcher=watcher or Watcher(),
                 interrupts=interrupts,
                 batch=recipe.training.batch_size * recipe.training.accumulate,
             )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from softq.lab.loop import Learner
+from softq.lab.processes import Workers
 from softq.lab.tasks.facts import ner_facts
 from softq.lab.tasks.judged import refuse_processes
 from softq.lab.tasks.ner_learner import BatchLearner, FoldLearner, Problem
 from softq.lab.tasks.ner_recipe import NerRecipe
-from softq.lab.training import Learner, Workers
 from softq.metrics import SPAN_METRICS, Metric
 
 

@@ -1,4 +1,4 @@
-"""Training taggers in the loop of `softq.lab.training`."""
+"""Training taggers in `softq.lab.loop`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from softq.formats.tags import Scheme, convert
+from softq.lab.loop import Evaluation, NonFiniteLossError
 from softq.lab.tasks.judged import Judged, Scored
 from softq.lab.tasks.ner_data import Labelled, Prepared, label, prepare
 from softq.lab.tasks.ner_recipe import NerRecipe, scheme_of
 from softq.lab.tasks.searches import load_search, search_state
-from softq.lab.training import Judgement, NonFiniteLossError, generator_for
+from softq.lab.torch_learner import generator_for
 from softq.linear.features import FeatureMatrix
 from softq.linear.lbfgs import LBFGS, shortfall
 from softq.linear.tagging import (
@@ -281,10 +282,10 @@ class FoldLearner(_TaggerLearner):
             return [float(span_f1(self._fold_counts.sum(0)))]
         return super().evaluate(active)
 
-    def judge(self) -> Judgement:
+    def evaluate_best(self) -> Evaluation:
         """The best tagger on both splits; folds stand for a development split, for the tagger of all data knows their sentences."""
         if not self._folds:
-            return super().judge()
+            return super().evaluate_best()
         return self._judged(Scored(self._fold_counts, []), self._problem.test(self._kept()))
 
     def _measures(self) -> dict[str, float]:

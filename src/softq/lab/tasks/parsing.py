@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from softq.lab.loop import Learner
+from softq.lab.processes import Workers
 from softq.lab.tasks.facts import parsing_facts
 from softq.lab.tasks.judged import refuse_processes
 from softq.lab.tasks.parsing_learner import DescentLearner, Problem, SearchLearner
 from softq.lab.tasks.parsing_recipe import ParsingRecipe
-from softq.lab.training import Learner, Workers
 from softq.metrics import ATTACHMENT_METRICS, Metric
 from softq.rewards import Attachment
 

@@ -1,4 +1,4 @@
-"""Training parsers in the loop of `softq.lab.training`."""
+"""Training parsers in `softq.lab.loop`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from softq.errors import ConvergenceWarning
+from softq.lab.loop import NonFiniteLossError
 from softq.lab.tasks.judged import Judged, Scored
 from softq.lab.tasks.parsing_data import Part, Prepared, prepare, statistics
 from softq.lab.tasks.parsing_recipe import ParsingRecipe
 from softq.lab.tasks.searches import load_search, search_state
-from softq.lab.training import NonFiniteLossError, generator_for
+from softq.lab.torch_learner import generator_for
 from softq.linear.lbfgs import LBFGS, shortfall
 from softq.linear.parsing import Descent, Parser, ParserObjective, ParserSettings
 from softq.metrics import ATTACHMENT_METRICS

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from softq.errors import DependencyError
+from softq.lab.loop import Learner
+from softq.lab.processes import Workers
 from softq.lab.tasks.facts import translation_facts
 from softq.lab.tasks.translation_judge import TranslationJudge
 from softq.lab.tasks.translation_recipe import TranslationRecipe
-from softq.lab.training import Learner, Workers
 from softq.metrics import TRANSLATION_METRICS, Metric, sacre_bleu
 from softq.neural.candidates import target_signature
 from softq.neural.learner import SequenceLearner

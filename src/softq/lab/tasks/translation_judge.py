@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from softq.errors import DependencyError
+from softq.lab.loop import Evaluation
 from softq.lab.tasks.translation_data import Part, Prepared, prepare, world_of
 from softq.lab.tasks.translation_recipe import TranslationRecipe
-from softq.lab.training import Judgement
 from softq.lab.worlds import LanguageWorld
 from softq.metrics import (
     SacreBLEU,
@@ -63,7 +63,7 @@ class TranslationJudge:
         found = self.translate(model, self.prepared.dev, self.recipe.decoding.dev_beam)
         return float(sentence_bleu(statistics(self.prepared.dev, found).sum(0)))
 
-    def judge(self, model: SequenceModel) -> Judgement:
+    def judge(self, model: SequenceModel) -> Evaluation:
         """Translations of both splits; sacreBLEU too, where it is installed, and of the built-in world the exact expected reward."""
         splits = {"dev": self.prepared.dev}
         if self.prepared.test is not self.prepared.dev:
@@ -74,7 +74,7 @@ class TranslationJudge:
             for name, part in splits.items()
         }
         tested = found.get("test", found["dev"])
-        return Judgement(
+        return Evaluation(
             counts, [self._measures(model, tested)], outputs(self.prepared.test, tested)
         )
 

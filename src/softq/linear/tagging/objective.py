@@ -139,7 +139,7 @@ def seen_layout(
 
 
 class CRFObjective:
-    """f and its gradient for parameters of a `Layout`; call it as `softq.lab.training.LBFGS` does."""
+    """f and its gradient for parameters of a `Layout`; call it as `softq.linear.lbfgs.LBFGS` does."""
 
     def __init__(
         self,

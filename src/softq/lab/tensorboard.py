@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from softq.lab.run import telling_how_to_go_on
+from softq.lab.run import explain_write_errors
 
-MOST_CURVES = 100  # of cells one by one; a larger sweep gets the mean and the extremes
+MOST_CURVES = 100  # one per cell; a larger sweep gets the mean and the extremes
 
 
 class EventWriter:
-    """Writes the numbers of each epoch; without TensorBoard or a folder it writes nothing.
+    """Writes the metrics of each epoch; without TensorBoard or a folder it writes nothing.
 
     Records are appended one by one: torch's `SummaryWriter` hands them to a thread, which a full disk ends with a traceback.
     """
@@ -27,27 +27,23 @@ class EventWriter:
         self._path: Path | None = None
         if folder is None or importlib.util.find_spec("tensorboard") is None:
             return
-        self._path = (
-            folder / f"events.out.tfevents.{time.time_ns()}"
-        )  # files are read in the order of their names
+        # files are read in the order of their names
+        self._path = folder / f"events.out.tfevents.{time.time_ns()}"
         self._protocol: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
         self._records: Any = importlib.import_module("tensorboard.summary.writer.record_writer")
         session = self._protocol.SessionLog
         self._append(file_version="brain.Event:2")
-        # what was written after the checkpoint that the run goes on from is hidden
+        # hides what was written after the checkpoint that the run resumes from
         self._append(step=epoch + 1, session_log=session(status=session.START))
 
     def write(self, epoch: int, measured: Mapping[str, Sequence[float]]) -> None:
-        """Add the numbers of one epoch, a list with one number per cell for each name."""
+        """Add the metrics of one epoch, a list with one number per cell for each name."""
         curves = [
-            curve
+            {"tag": tag, "simple_value": value}
             for name, values in measured.items()
-            for curve in self._curves(name, values).items()
+            for tag, value in self._curves(name, values).items()
         ]
-        self._append(
-            step=epoch,
-            summary={"value": [{"tag": curve, "simple_value": value} for curve, value in curves]},
-        )
+        self._append(step=epoch, summary={"value": curves})
 
     def _append(self, **event: Any) -> None:
         if self._path is None:
@@ -56,21 +52,16 @@ class EventWriter:
         self._records.RecordWriter(record).write(
             self._protocol.Event(wall_time=time.time(), **event).SerializeToString()
         )
-        with telling_how_to_go_on(self._path.parent), self._path.open("ab") as file:
+        with explain_write_errors(self._path.parent), self._path.open("ab") as file:
             file.write(record.getvalue())
 
     def _curves(self, name: str, values: Sequence[float]) -> dict[str, float]:
         if len(values) == 1:
             return {name: values[0]}
         if len(values) <= MOST_CURVES:
-            return {
-                f"{name}/{cell}": value for cell, value in zip(self._cells, values, strict=True)
-            }
+            return {f"{name}/{cell}": x for cell, x in zip(self._cells, values, strict=True)}
         finite = [value for value in values if math.isfinite(value)]
         if not finite:
             return {}
-        return {
-            f"{name}/mean": sum(finite) / len(finite),
-            f"{name}/least": min(finite),
-            f"{name}/most": max(finite),
-        }
+        mean = sum(finite) / len(finite)
+        return {f"{name}/mean": mean, f"{name}/least": min(finite), f"{name}/most": max(finite)}

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softq.lab.training.loop import Judgement, NonFiniteLossError
-from softq.lab.training.workers import Workers
+from softq.lab.loop import Evaluation, NonFiniteLossError
+from softq.lab.processes import Workers
 
 
 class TorchLearner:
@@ -28,10 +28,10 @@ class TorchLearner:
         batch_size: of one step, over all processes.
         order: the numbers 0..examples-1 in the order in which an epoch visits them.
         seed: of dropout and the like.
-        average: judge and keep the mean of the parameters over the epoch's steps instead of the last ones.
+        average: evaluate and keep the mean of the parameters over the epoch's steps instead of the last ones.
         loss_unit: what logged losses are divided by, such as τ² where the loss is temperature-scaled.
         evaluate: development score; the module is in evaluation mode and nothing is differentiated.
-        judge: what the best model is worth, likewise.
+        evaluate_best: scores of the best model, likewise.
         workers: the processes.
 
     """
@@ -50,26 +50,21 @@ class TorchLearner:
         average: bool = False,
         loss_unit: float = 1.0,
         evaluate: Callable[[], float],
-        judge: Callable[[], Judgement],
+        evaluate_best: Callable[[], Evaluation],
         workers: Workers,
     ) -> None:
         self._module = model.to(workers.device)
         self._model, self._optimizer = workers.prepare(self._module, optimizer)
-        self._evaluate, self._judge, self._workers = evaluate, judge, workers
+        self._evaluate, self._evaluate_best, self._workers = evaluate, evaluate_best, workers
         self._batch_size, self._order, self._seed = batch_size, order, seed
         self._loss_unit = loss_unit
         self._visited: tuple[int, Tensor] = (-1, torch.empty(0))
         self.examples = examples
         self.steps = math.ceil(examples / batch_size)
-        self._loss = torch.zeros(
-            2, dtype=torch.float64
-        )  # sum over the epoch so far, and of how many examples
+        self._loss = torch.zeros(2, dtype=torch.float64)  # sum over the epoch so far, examples
         self._best: dict[str, Tensor] = {}
-        self._sums = (
-            [torch.zeros_like(parameter) for parameter in self._module.parameters()]
-            if average
-            else []
-        )
+        averaged = self._module.parameters() if average else ()
+        self._sums = [torch.zeros_like(parameter) for parameter in averaged]
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Take steps first..last-1 of an epoch."""
@@ -146,25 +141,20 @@ class TorchLearner:
                 parameter.copy_(before)
 
     @torch.no_grad()
-    def judge(self) -> Judgement:
-        """What the best model is worth, which is the present one from here on."""
+    def evaluate_best(self) -> Evaluation:
+        """Scores of the best model, which is the current one from here on."""
         self._module.load_state_dict(self._best)
         self._module.eval()
-        return self._judge()
+        return self._evaluate_best()
 
     def state(self) -> dict[str, Tensor]:
         """Parameters, the optimizer's tensors, and the loss so far."""
-        tensors = {f"model.{name}": value for name, value in self._module.state_dict().items()} | {
-            "loss": self._loss
-        }
-        return (
-            tensors
-            | optimizer_state(self._optimizer)
-            | {f"sums.{number}": so_far for number, so_far in enumerate(self._sums)}
-        )
+        parameters = {f"model.{name}": x for name, x in self._module.state_dict().items()}
+        sums = {f"sums.{number}": so_far for number, so_far in enumerate(self._sums)}
+        return parameters | {"loss": self._loss} | optimizer_state(self._optimizer) | sums
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Resume from there."""
         self._module.load_state_dict(below("model.", state))
         self._loss = state["loss"].clone()
         for number, so_far in enumerate(self._sums):
@@ -176,7 +166,7 @@ class TorchLearner:
         return self._best
 
     def load_best(self, best: Mapping[str, Tensor]) -> None:
-        """Take these for the best ones."""
+        """Make these the best ones."""
         self._best = {name: value.to(self._workers.device) for name, value in best.items()}
 
 
@@ -187,9 +177,7 @@ def generator_for(seed: int, *place: int) -> torch.Generator:
     True
     """
     mixed = seed
-    for number in (
-        place
-    ):  # splitmix64's step: places that differ by one give seeds that have nothing in common
+    for number in place:  # splitmix64's step: neighbouring places have unrelated seeds
         mixed = (mixed + 0x9E3779B97F4A7C15 * (number + 1)) % 2**64
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
@@ -208,7 +196,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
-    """Go on from the tensors of `optimizer_state`, with the settings that the optimizer has."""
+    """Resume from the tensors of `optimizer_state`, with the settings that the optimizer has."""
     slots: dict[int, dict[str, Any]] = {}
     for path, value in below("optimizer.", state).items():
         slot, name = path.split(".", 1)
