@@ -243,3 +243,15 @@ def test_models_of_transformers_learn_by_likelihood_and_then_toward_the_reward(n
     assert learnt == second  # it goes on from there
     assert tuned > learnt > 0.05
     assert (tmp_path / "tuned" / "model.safetensors").is_file()
+
+
+def test_the_figure_of_the_readme(tmp_path):
+    output = run("reward_against_tau.py", "--grid", "100", "--out", str(tmp_path / "reward.svg"))
+    rewards = {
+        line.split("  ")[0]: [float(value) for value in re.findall(r"\d\.\d{4}", line)]
+        for line in output.splitlines()
+    }
+    (bayes,) = rewards["Bayes rule"]
+    assert rewards["SQDML"] == [bayes, bayes]
+    assert rewards["ML"][0] <= rewards["RAML"][0] < rewards["RAML"][1] <= bayes
+    assert (tmp_path / "reward.svg").stat().st_size > 1000

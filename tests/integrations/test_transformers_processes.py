@@ -57,7 +57,10 @@ def test_two_processes_are_one_with_twice_the_batch(tmp_path):
         "--master_port",
         free_port(),
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    helpers = str(Path(__file__).parents[1])
+    paths = os.pathsep.join(filter(None, [helpers, os.environ.get("PYTHONPATH")]))
+    threads = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment = os.environ | threads | {"PYTHONPATH": paths}
     ended = subprocess.run(
         [sys.executable, *launcher, __file__, str(tmp_path)],
         capture_output=True,
