@@ -152,6 +152,41 @@ def theorem2_bounds(c: float, gamma: float) -> Theorem2Bounds:
     return Theorem2Bounds(none / (1.0 + none), none / -math.expm1(-cb), -math.log1p(-none))
 
 
+def theorem2_constants(p: Tensor, rewards: Tensor) -> tuple[float, float]:
+    """The largest c and γ for which the assumptions of Theorem 2 hold at P(·|x) ``[K]``.
+
+    With y* the most probable class, the reward gap is r(y, y) - r(y', y) ≥ γR for all y' ≠ y; the
+    tail is P(r(y*, y*) - r(Y, y*) ≥ tR) ≤ exp(-c t²/(1-t)²) for 0 ≤ t < 1, which binds where the
+    left side steps; R is the largest reward and none is negative. The proof also needs
+    e^{-cb} < γ/(1+γ), b = γ²/(1-γ)². Raises ScoreError that says which of them fails.
+
+    >>> c, gamma = theorem2_constants(torch.tensor([0.9, 0.05, 0.05]), 0.5 + 0.5 * torch.eye(3))
+    >>> round(c, 4), gamma  # docs/math.md: c = -log 0.1
+    (2.3026, 0.5)
+    """
+    largest, size = float(rewards.max()), len(p)
+    others = rewards.masked_fill(torch.eye(size, dtype=torch.bool), -math.inf)
+    gamma = float((rewards.diagonal() - others.amax(0)).min()) / largest if largest > 0.0 else 0.0
+    if not 0.0 < gamma < 1.0:
+        raise ScoreError(f"the reward gap must satisfy 0 < γ < 1, got γ = {gamma:.4g}")
+    best = int(p.argmax())
+    drop = (rewards[best, best] - rewards[:, best]) / largest
+    steps = [(t, float(p[drop >= t].sum())) for t in sorted(set(drop[p > 0].tolist())) if t > 0.0]
+    if any(t >= 1.0 for t, _ in steps):
+        raise ScoreError(
+            "the tail bound asks for probability 0 of a class whose reward falls by all of R"
+        )
+    c = min(((1.0 - t) ** 2 / t**2 * -math.log(tail) for t, tail in steps), default=math.inf)
+    if not 0.0 < c < math.inf:
+        raise ScoreError("the tail bound needs a class that is neither certain nor impossible")
+    if not math.exp(-c * gamma**2 / (1.0 - gamma) ** 2) < gamma / (1.0 + gamma):
+        raise ScoreError(
+            "the tail is too heavy: the proof needs exp(-cb) < γ/(1+γ), "
+            f"and c = {c:.4g}, γ = {gamma:.4g}"
+        )
+    return c, gamma
+
+
 def bayes_rule(p: Tensor, rewards: Tensor) -> Tensor:
     """Decision of highest expected reward, h*(x) = argmax_y E_{Y|x}[r(y, Y)], ``[*X]`` (eq. 8)."""
     p, rewards, _ = _check(p, rewards, 1.0)

@@ -31,9 +31,7 @@ ONE_INPUT = "a cat sleeps on the warm mat\nthe cat is asleep on a mat\n"
 
 @pytest.fixture(scope="module")
 def study():
-    return sentences.SentenceStudy(
-        sentences.SentenceSettings(sentences.parse_references(sentences.EXAMPLE))
-    )
+    return sentences.SentenceStudy(sentences.parse_references(sentences.EXAMPLE))
 
 
 # --- in a browser ---------------------------------------------------------------------------------------
@@ -210,9 +208,7 @@ def test_sentences(browser, address, study, tmp_path):
         assert field.input_value() == "0.224"
 
         page.get_by_label("references", exact=True).fill(ONE_INPUT)
-        study = sentences.SentenceStudy(
-            sentences.SentenceSettings(sentences.parse_references(ONE_INPUT))
-        )
+        study = sentences.SentenceStudy(sentences.parse_references(ONE_INPUT))
         wait_for(page, "raml-reference_mass", study.at(0.224)["raml"].reference_mass)
         field.fill("0.05")
         wait_for(page, "raml-expected_reward", study.at(0.05)["raml"].expected_reward)
@@ -229,7 +225,7 @@ def test_sentences(browser, address, study, tmp_path):
         assert field.input_value() == f"{suggested:.4g}"
 
         field.fill("-1")
-        page.get_by_text("expected a positive number, got -1").wait_for()
+        page.get_by_text("expected a positive number from 1e-09 to 1e+08, got '-1'").wait_for()
         page.get_by_label("references", exact=True).fill("")
         page.get_by_text("expected at least one sentence, got none").wait_for()
         bad = tmp_path / "latin1.txt"

@@ -1,4 +1,7 @@
-"""Who may see the page: those who were given its address. Users of this machine and pages in a browser reach the port, too."""
+"""Access to the page for those who were given its address.
+
+Other users of this machine and other pages in a browser reach the port, too.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _REFUSAL = (
 class Key:
     """A random key for the address that is printed, and a second one that opens the page once.
 
-    The second is for the command that opens the browser, whose arguments other users may see while it runs.
+    The second is for the command that opens the browser: other users may see its arguments.
 
     >>> key = Key()
     >>> key.opens(key.lasting), key.opens(key.lasting), key.opens("guess")
@@ -43,42 +46,41 @@ class Key:
 
 
 class Gate:
-    """ASGI middleware: an address with the key sets a cookie, all else needs the cookie and comes from no page of another origin."""
+    """ASGI middleware that lets in who has the key or the cookie, and no page of another origin.
+
+    An address with the key sets the cookie; all other requests need it.
+    """
 
     def __init__(self, app: ASGIApp, key: Key, port: int) -> None:
         self.app, self.key = app, key
         self.cookie = f"softq-explore-{port}"  # browsers keep one set of cookies for all ports
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
-        if scope["type"] in ("http", "websocket"):
-            answer = self._answer(HTTPConnection(scope))
-            if answer is not None and scope["type"] == "websocket":
-                await send({"type": "websocket.close"})  # before it was accepted, which is a 403
-                return
-            if answer is not None:
-                answer.headers["Cache-Control"] = "no-store"
-                await answer(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+        """Refuse a request or pass it on."""
+        checked = scope["type"] in ("http", "websocket")
+        answer = self._answer(HTTPConnection(scope)) if checked else None
+        if answer is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})  # before it was accepted: a 403
+        else:
+            await answer(scope, receive, send)
 
     def _answer(self, request: HTTPConnection) -> Response | None:
-        """What to say to a request that is not passed on."""
+        """The answer to a request that is not passed on."""
+        headers = {"Cache-Control": "no-store"}
         origin, host = request.headers.get("origin"), request.headers.get("host", "")
-        if origin is not None and origin != f"http://{host}":  # the host is looked at elsewhere
-            return HTMLResponse(_REFUSAL, 403)
+        foreign = origin is not None and origin != f"http://{host}"  # the host is checked elsewhere
         given = request.query_params.get("key")
-        if request.url.path == "/" and given is not None and self.key.opens(given):
-            answer = RedirectResponse("/", 303)
+        if not foreign and request.url.path == "/" and given and self.key.opens(given):
+            answer = RedirectResponse("/", 303, headers)
             answer.set_cookie(self.cookie, self.key.lasting, httponly=True, samesite="lax")
             return answer
-        return (
-            None
-            if _same(request.cookies.get(self.cookie, ""), self.key.lasting)
-            else HTMLResponse(_REFUSAL, 403)
-        )
+        if not foreign and _same(request.cookies.get(self.cookie, ""), self.key.lasting):
+            return None
+        return HTMLResponse(_REFUSAL, 403, headers)
 
 
 def _same(given: str, expected: str) -> bool:
-    """Compare in a time that does not tell how much of it is right."""
+    """Compare in constant time."""
     return secrets.compare_digest(given.encode(errors="replace"), expected.encode())

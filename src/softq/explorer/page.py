@@ -1,4 +1,4 @@
-"""The page itself: a heading, light or dark, and the two sheets."""
+"""The page itself: a heading, a switch between light and dark, and the two sheets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from pathlib import Path
 
 from nicegui import ui
 
-from softq.explorer.class_tab import ClassTab
-from softq.explorer.sentence_tab import SentenceTab
 from softq.explorer.sentences import SentenceStudy
+from softq.explorer.sheets import ClassSheet, SentenceSheet
 
 _STYLE = Path(__file__).with_name("style.css")
 _SCHEMES = {"auto": None, "light": False, "dark": True}
 
 
 def build(text: str, study: SentenceStudy) -> None:
-    """Everything on the page, once for each visitor; ``text`` are the references to begin with, ``study`` what is known of them."""
+    """Everything on the page, once for each visitor.
+
+    Args:
+        text: the references to begin with.
+        study: of these references.
+
+    """
     ui.add_css(_STYLE.read_text(encoding="utf-8"))
     ui.colors(primary="#2277aa")
     scheme = ui.dark_mode(None)
@@ -36,6 +41,6 @@ def build(text: str, study: SentenceStudy) -> None:
             sentences, classes = ui.tab("Sentences"), ui.tab("Classes")
         with ui.tab_panels(tabs, value=sentences, animated=False, keep_alive=True).classes("panel"):
             with ui.tab_panel(sentences):
-                SentenceTab(text, study)
+                SentenceSheet(text, study)
             with ui.tab_panel(classes):
-                ClassTab()
+                ClassSheet()

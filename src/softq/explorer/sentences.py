@@ -1,16 +1,17 @@
-"""RAML and SQDML on the candidates of a few references, at any temperature: what the page shows of sentences.
+"""RAML and SQDML on the candidates of a few references, at any temperature.
 
-Candidates and their rewards are made once for a choice of references, reward and sampler; a temperature only weighs them anew.
+Candidates and rewards are computed once for each choice of references, reward and sampler; a new
+temperature only weights them anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from difflib import ndiff
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,16 +20,28 @@ from softq.errors import DataError, SoftqError, TemperatureError
 from softq.formats.text import number_words, read_references
 from softq.kernels.text.pairs import edit_distance
 from softq.rewards import Precomputed, named_reward
-from softq.rewards.names import RewardName
-from softq.samplers import EditStratified, HammingStratified, NgramReplacement, Recombination
+from softq.samplers import (
+    EditStratified,
+    HammingStratified,
+    NgramReplacement,
+    Recombination,
+    Sampler,
+)
 from softq.sentences import Sentences
 from softq.spaces import Candidates
 from softq.targets import raml, sqdml
 from softq.temperature import CandidateCurve, TemperaturePoint
 
-SamplerName = Literal["ngram", "hamming", "edit", "recombined"]
 Objective = Literal["raml", "sqdml"]
 SortKey = Literal["raml", "sqdml", "reward"]
+
+OBJECTIVES: dict[Objective, str] = {"raml": "RAML", "sqdml": "SQDML"}
+SAMPLERS = {
+    "ngram": "n-gram replacement",
+    "hamming": "samples by Hamming distance",
+    "edit": "samples by edit distance",
+    "recombined": "recombined references",
+}
 
 MOST_CANDIDATES = 20_000
 """Of all inputs together: more would not follow the slider."""
@@ -48,55 +61,22 @@ the little dog runs along the beach
 two children share a red umbrella in the rain
 children under a red umbrella
 """
-"""References to begin with."""
+"""The references that the page starts with."""
 
 
 class SettingError(SoftqError, ValueError):
-    """A setting cannot be, alone or with the others; ``setting`` names it, so that the message can stand beside it."""
+    """A setting is invalid, alone or with the others; ``setting`` names the field to blame."""
 
     def __init__(self, setting: str, message: str) -> None:
         super().__init__(message)
         self.setting = setting
 
 
-@dataclass(frozen=True)
-class SentenceSettings:
-    """What makes candidates and rewards.
-
-    Attributes:
-        examples: references of each input as words, ``[input][reference][word]``.
-        more_words: words that candidates may use beside those of the references.
-        reward: of a sentence against a reference.
-        sampler: n-gram replacement, draws by Hamming or by edit distance, or the references' own words recombined.
-        size: candidates per input, references included.
-        max_n: longest n-gram that is replaced or recombined.
-        draw_tau: temperature of the draws by distance, rescaled as in the paper's footnote; candidates stay when the target's τ moves.
-        seed: of the candidates.
-
-    """
-
-    examples: Sequence[Sequence[Sequence[str]]]
-    more_words: Sequence[str] = ()
-    reward: RewardName = RewardName.bleu
-    sampler: SamplerName = "ngram"
-    size: int = 100
-    max_n: int = 4
-    draw_tau: float = 0.8
-    seed: int = 0
-
-
-class Piece(NamedTuple):
-    """A word of a candidate beside its closest reference."""
-
-    word: str
-    kind: Literal["same", "new", "gone"]
-
-
 class CandidateRow(NamedTuple):
     """A candidate and its weights at one temperature."""
 
     number: int
-    """Its place among the candidates."""
+    """Its index among the candidates of the input."""
     words: list[str]
     is_reference: bool
     reward: float
@@ -106,7 +86,9 @@ class CandidateRow(NamedTuple):
 
 
 def parse_references(text: str) -> list[list[list[str]]]:
-    r"""References as people type them: a sentence per line, a blank line between inputs; tabs separate sentences, too.
+    r"""References as people type them: a sentence per line, a blank line between inputs.
+
+    Tabs separate sentences, too.
 
     >>> parse_references("a dog\nthe dog\n\na cat")
     [[['a', 'dog'], ['the', 'dog']], [['a', 'cat']]]
@@ -115,10 +97,11 @@ def parse_references(text: str) -> list[list[list[str]]]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             examples.append([])
-        for sentence in filter(None, (part.split() for part in line.split("\t"))):
+        for sentence in filter(None, map(str.split, line.split("\t"))):
             if len(sentence) > MOST_WORDS:
                 raise DataError(
-                    f"line {number}: expected at most {MOST_WORDS} words, got {len(sentence)}; split the sentence"
+                    f"line {number}: expected at most {MOST_WORDS} words, got {len(sentence)}; "
+                    "split the sentence"
                 )
             examples[-1].append(sentence)
     found = [example for example in examples if example]
@@ -128,13 +111,17 @@ def parse_references(text: str) -> list[list[list[str]]]:
 
 
 def load_references(path: Path) -> list[list[list[str]]]:
-    """References of a file as `softq theory --references` reads it: an input per line, tabs between references; at most `MOST_INPUTS`."""
+    """References of a file as `softq theory --references` reads it, at most `MOST_INPUTS` lines.
+
+    Each line is an input, with tabs between its references.
+    """
     examples = read_references(path, MOST_INPUTS)
     for number, example in enumerate(examples, 1):
         longest = max(map(len, example))
         if longest > MOST_WORDS:
             raise DataError(
-                f"{path}, line {number}: expected at most {MOST_WORDS} words in a sentence, got {longest}"
+                f"{path}, line {number}: expected at most {MOST_WORDS} words in a sentence, "
+                f"got {longest}"
             )
     return examples
 
@@ -150,79 +137,92 @@ def write_references(examples: Sequence[Sequence[Sequence[str]]]) -> str:
     )
 
 
+@dataclass(eq=False)
 class SentenceStudy:
     """Candidates, their rewards and the curves of both objectives, ready for any temperature.
 
-    >>> study = SentenceStudy(SentenceSettings(parse_references(EXAMPLE)))
+    Attributes:
+        examples: references of each input as words, ``[input][reference][word]``.
+        more_words: words that candidates may use besides those of the references.
+        reward: name of the reward of a sentence against a reference.
+        sampler: one of `SAMPLERS`.
+        size: candidates per input, references included.
+        max_n: longest n-gram that is replaced or recombined.
+        draw_tau: temperature of the samples by distance, rescaled as in the paper's footnote;
+            candidates stay when the target's τ moves.
+        seed: random seed of the candidates.
+
+    >>> study = SentenceStudy(parse_references(EXAMPLE))
     >>> best = study.rows(0, 0.05)[0]
     >>> best.is_reference, round(sum(row.raml for row in study.rows(0, 0.05)), 9)
     (True, 1.0)
 
     """
 
-    def __init__(self, settings: SentenceSettings) -> None:
-        self.settings = settings
-        numbers, words = number_words([*settings.examples, [list(settings.more_words)]])
-        self.words = words
+    examples: Sequence[Sequence[Sequence[str]]]
+    more_words: Sequence[str] = ()
+    reward: str = "bleu"
+    sampler: str = "ngram"
+    size: int = 100
+    max_n: int = 4
+    draw_tau: float = 0.8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        numbers, self.words = number_words([*self.examples, [list(self.more_words)]])
         self.references = Sentences.pack(numbers[:-1])
-        self._check()
-        self.reward = named_reward(settings.reward, words)
-        cands = self._sample().with_references(self.references)
-        self.candidates = Candidates(cands.tokens, cands.lengths)
-        self.rewards = self.reward(*self.candidates.sentences, *self.references)  # [B, S, R]
-        kept = Precomputed(self.reward, self.rewards)
+        sampled = self._sample().with_references(self.references)
+        self.candidates = Candidates(sampled.tokens, sampled.lengths)
+        reward = named_reward(self.reward, self.words)
+        self.rewards = reward(*self.candidates.sentences, *self.references)  # [B, S, R]
+        self._known = Precomputed(reward, self.rewards)
         self._curves = {
-            name: CandidateCurve(self.candidates, self.references, kept, objective=name)
-            for name in get_args(Objective)
+            name: CandidateCurve(self.candidates, self.references, self._known, objective=name)
+            for name in OBJECTIVES
         }
 
-    def _check(self) -> None:
-        settings, inputs, most = (
-            self.settings,
-            len(self.settings.examples),
-            int(self.references.present.sum(1).max()),
-        )
-        if settings.size < most + 1:
+    def _sample(self) -> Candidates:
+        inputs, most = len(self.examples), int(self.references.present.sum(1).max())
+        if self.size < most + 1:
             raise SettingError(
                 "size",
-                f"expected at least {most + 1}, for the {most} references of an input and one more, got {settings.size}",
+                f"expected at least {most + 1}, for the {most} references of an input and one "
+                f"more, got {self.size}",
             )
-        if settings.size * inputs > MOST_CANDIDATES:
+        if self.size * inputs > MOST_CANDIDATES:
             raise SettingError(
                 "size",
-                f"expected at most {MOST_CANDIDATES // inputs} each for {inputs} inputs, got {settings.size}",
+                f"expected at most {MOST_CANDIDATES // inputs} each for {inputs} inputs, "
+                f"got {self.size}",
             )
-        if settings.sampler == "recombined" and most < 2:
+        if self.sampler == "recombined" and most < 2:
             raise SettingError(
                 "sampler",
-                "recombining needs an input with several references, got one each; add a line below it",
+                "recombining needs an input with several references, got one each; "
+                "add a line below it",
             )
-        if len(self.words) < 2 and settings.sampler != "recombined":
+        if len(self.words) < 2 and self.sampler != "recombined":
             raise SettingError(
                 "more_words",
-                f"expected at least two different words to write with, got {self.words[0]!r} alone; add some",
+                f"expected at least two different words to write with, got {self.words[0]!r} "
+                "alone; add some",
             )
-
-    def _sample(self) -> Candidates:
-        settings, vocab = self.settings, len(self.words)
-        generator = torch.Generator().manual_seed(settings.seed)
-        if settings.sampler == "ngram":
-            return NgramReplacement(vocab, settings.max_n, settings.size)(
-                self.references, generator=generator
-            )
-        if settings.sampler == "recombined":
-            return Recombination(settings.size, settings.max_n)(
-                self.references, generator=generator
-            )
-        draws = settings.size - int(self.references.present.sum(1).max())
-        by_distance = HammingStratified if settings.sampler == "hamming" else EditStratified
-        return by_distance(vocab, settings.draw_tau, draws, rescale=True)(
-            self.references, generator=generator
-        )
+        vocab, draws = len(self.words), self.size - most
+        make: dict[str, Callable[[], Sampler]] = {
+            "ngram": lambda: NgramReplacement(vocab, self.max_n, self.size),
+            "hamming": lambda: HammingStratified(vocab, self.draw_tau, draws, rescale=True),
+            "edit": lambda: EditStratified(vocab, self.draw_tau, draws, rescale=True),
+            "recombined": lambda: Recombination(self.size, self.max_n),
+        }
+        sampler = make[self.sampler]()
+        return sampler(self.references, generator=torch.Generator().manual_seed(self.seed))
 
     @cached_property
     def counted(self) -> Tensor:
-        """Which candidates are there and no repeats, bool ``[B, S]``: draws by distance may meet the same sentence twice."""
+        """Which candidates are present and not repeated, bool ``[B, S]``.
+
+        Samples by distance may contain the same sentence twice.
+        """
         return self.candidates.present & ~self.candidates.repeats()
 
     @cached_property
@@ -235,9 +235,7 @@ class SentenceStudy:
         return {name: curve.at(tau) for name, curve in self._curves.items()}
 
     def suggest(self, mass: float) -> dict[Objective, float | str]:
-        """The temperature that leaves this mass on the references, or why there is none, for each objective."""
-        if not 0.0 < mass < 1.0:
-            raise TemperatureError(f"the mass must lie between 0 and 1, got {mass:g}")
+        """The temperature that leaves this mass on the references, or why there is none."""
         found: dict[Objective, float | str] = {}
         for name, curve in self._curves.items():
             try:
@@ -246,66 +244,48 @@ class SentenceStudy:
                 found[name] = str(error)
         return found
 
-    def weights(self, example: int, tau: float) -> dict[Objective, Tensor]:
-        """Weight of each candidate of an input, ``[S]``, under the targets `softq.raml` and `softq.sqdml`."""
-        here = slice(example, example + 1)
-        cands = Candidates(self.candidates.tokens[here], self.candidates.lengths[here])
-        refs = Sentences(self.references.tokens[here], self.references.lengths[here])
-        kept = Precomputed(self.reward, self.rewards[here])
-        return {
-            "raml": raml(cands, refs, tau, kept).weights[0],
-            "sqdml": sqdml(cands, refs, tau, kept).weights[0],
-        }
-
     def rows(
         self, example: int, tau: float, sort: SortKey = "raml", most: int | None = None
     ) -> list[CandidateRow]:
-        """The different candidates of an input with their weights, or ``most`` of them; the heaviest first, equals in their own order."""
-        weights = self.weights(example, tau)
+        """The distinct candidates of an input, or ``most`` of them, by weight or mean reward.
+
+        The weights are those of the targets `softq.raml` and `softq.sqdml`.
+        """
         present = self.references.present[example]
-        mean_reward = self.rewards[example][:, present].mean(1)
+        values = {"reward": self.rewards[example][:, present].mean(1)}  # [S] each
+        for make in (raml, sqdml):
+            target = make(self.candidates, self.references, tau, self._known)
+            values[make.__name__] = target.weights[example]
         is_reference = self.candidates.equals(self.references)[example].any(1)
-        order = (mean_reward if sort == "reward" else weights[sort]).argsort(
-            descending=True, stable=True
-        )
+        order = values[sort].argsort(descending=True, stable=True)
         return [
             CandidateRow(
                 number,
                 self._sentence(example, number),
                 bool(is_reference[number]),
-                float(mean_reward[number]),
-                float(weights["raml"][number]),
-                float(weights["sqdml"][number]),
+                **{name: float(value[number]) for name, value in values.items()},
             )
             for number in order[self.counted[example, order]][:most].tolist()
         ]
 
-    def pieces(self, example: int, number: int) -> list[Piece]:
-        """A candidate's words, and those of its closest reference that it lacks, as they follow each other."""
-        words = self._sentence(example, number)
+    def pieces(self, example: int, number: int) -> list[tuple[str, str]]:
+        """The words of a candidate and of its closest reference, in order, with a mark for each.
+
+        The mark is ``" "`` for words of both, ``"+"`` for new ones, ``"-"`` for missing ones.
+        """
         closest = int(self._distances[example, number].argmin())
-        reference = self.settings.examples[example][closest]
-        pieces: list[Piece] = []
-        for kind, first, last, start, end in SequenceMatcher(
-            None, reference, words, autojunk=False
-        ).get_opcodes():
-            if kind == "equal":
-                pieces.extend(Piece(word, "same") for word in words[start:end])
-                continue
-            pieces.extend(Piece(word, "gone") for word in reference[first:last])
-            pieces.extend(Piece(word, "new") for word in words[start:end])
-        return pieces
+        reference = self.examples[example][closest]
+        differences = ndiff(reference, self._sentence(example, number), charjunk=None)
+        return [(line[2:], line[0]) for line in differences if line[0] != "?"]
 
     def _sentence(self, example: int, number: int) -> list[str]:
         length = int(self.candidates.lengths[example, number])
-        return [
-            self.words[word] for word in self.candidates.tokens[example, number, :length].tolist()
-        ]
+        tokens = self.candidates.tokens[example, number, :length].tolist()
+        return [self.words[token] for token in tokens]
 
     @cached_property
     def _distances(self) -> Tensor:
-        """Edits from each candidate to each reference, ``[B, S, R]``; to one that is missing, more than to any other."""
+        """Edits from each candidate to each reference, ``[B, S, R]``; missing ones are farthest."""
         distances = edit_distance(*self.candidates.sentences, *self.references)
-        return distances.masked_fill(
-            ~self.references.present.unsqueeze(1), torch.iinfo(distances.dtype).max
-        )
+        missing = ~self.references.present.unsqueeze(1)
+        return distances.masked_fill(missing, torch.iinfo(distances.dtype).max)

@@ -1,4 +1,4 @@
-"""`softq explore` as a server on this machine: the loopback address and no other, for those who know the page's key."""
+"""`softq explore` as a server on the loopback address, for those who know the page's key."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import socket
 import threading
 import warnings
 import webbrowser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -15,7 +14,6 @@ import torch
 from softq.errors import DependencyError, RunError
 from softq.explorer.sentences import (
     EXAMPLE,
-    SentenceSettings,
     SentenceStudy,
     load_references,
     parse_references,
@@ -37,35 +35,6 @@ def serve(
         open_browser: show the page in the user's browser.
 
     """
-    text = EXAMPLE if references is None else write_references(load_references(references))
-    study = SentenceStudy(SentenceSettings(parse_references(text)))
-    with _listen(port) as listener:
-        _serve(text, study, listener, tell, open_browser=open_browser)
-
-
-def _listen(port: int | None) -> socket.socket:
-    """A socket that listens on this machine alone."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((HOST, port or 0))
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise RunError(
-            f"cannot listen on port {port} of {HOST}: {error.strerror}; choose another --port, or leave it out"
-        ) from error
-    return listener
-
-
-def _serve(
-    text: str,
-    study: SentenceStudy,
-    listener: socket.socket,
-    tell: Callable[[str], None],
-    *,
-    open_browser: bool,
-) -> None:
     try:
         import uvicorn
         from fastapi import FastAPI
@@ -79,43 +48,49 @@ def _serve(
     from softq.explorer.gate import Gate, Key
     from softq.explorer.page import build
 
-    port, key = listener.getsockname()[1], Key()
-    address = f"http://{HOST}:{port}/?key="
+    text = EXAMPLE if references is None else write_references(load_references(references))
+    study = SentenceStudy(parse_references(text))
+    with _listen(port) as listener, warnings.catch_warnings():
+        # NiceGUI looks at every object in search of its server, which torch warns of.
+        warnings.simplefilter("ignore", FutureWarning)
+        port, key = listener.getsockname()[1], Key()
+        address = f"http://{HOST}:{port}/?key="
 
-    def ready() -> None:
-        tell(address + key.lasting)
-        if open_browser:
-            threading.Thread(
-                target=webbrowser.open, args=(address + key.once,), daemon=True
-            ).start()  # some stay until they are closed
+        def ready() -> None:
+            tell(address + key.lasting)
+            if open_browser:  # some browsers stay until they are closed
+                opened = (address + key.once,)
+                threading.Thread(target=webbrowser.open, args=opened, daemon=True).start()
 
-    pages.on_startup(ready)
-    app = FastAPI(openapi_url=None)
-    app.add_middleware(Gate, key=key, port=port)
-    # A page from elsewhere must not reach this one under a name of its own that points here.
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
-    ui.run_with(
-        app,
-        root=lambda: build(text, study),
-        title="softq explore",
-        favicon="🌡️",
-        dark=None,
-        tailwind=False,
-    )
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
-    with warnings.catch_warnings(), _one_thread():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # NiceGUI looks at every object in search of its server, which torch warns of
-        server.run(sockets=[listener])
+        pages.on_startup(ready)
+        app = FastAPI(openapi_url=None)
+        app.add_middleware(Gate, key=key, port=port)
+        # A page from elsewhere must not reach this one under a name of its own that points here.
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
+        ui.run_with(
+            app,
+            root=lambda: build(text, study),
+            title="softq explore",
+            favicon="🌡️",
+            dark=None,
+            tailwind=False,
+        )
+        torch.set_num_threads(1)  # on tensors this small, several only wait for each other
+        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+        uvicorn.Server(config).run(sockets=[listener])
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Torch with one thread: on tensors this small, several only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _listen(port: int | None) -> socket.socket:
+    """A socket that listens on this machine alone."""
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+        listener.bind((HOST, port or 0))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise RunError(
+            f"cannot listen on port {port} of {HOST}: {error.strerror}; "
+            "choose another --port, or leave it out"
+        ) from error
+    return listener
