@@ -11,7 +11,7 @@ import torch
 from small_runs import Scripted, ToyTask
 from softq.errors import RecipeError, RunError
 from softq.lab.recipe import Objective, Training, key
-from softq.lab.tasks import Classification
+from softq.lab.tasks.classification import Classification
 
 EXAMPLES = 30
 

@@ -15,6 +15,7 @@ from softq.lab.loop import Evaluation, train
 from softq.lab.processes import Interrupts, Workers
 from softq.lab.recipe import Objective, Training, build, parse_flags
 from softq.lab.run import BEST, LAST, METRICS, RESULT, RunFolder, as_json
+from softq.lab.tasks.base import Task
 from softq.lab.tasks.classification import ClassificationRecipe
 from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.metrics import ExampleCounts, mean_of_first
@@ -83,11 +84,19 @@ def snapshot(folder):
     }
 
 
+def new_run(path, recipe="", cells=()):
+    """A folder with the beginnings of a run, which nobody keeps locked."""
+    run = RunFolder(path)
+    with run.locked():
+        run.begin(recipe, cells, "cpu")
+    return run
+
+
 def go(learner, folder, watcher=None, workers=CPU, **training):
     """Train a learner into a folder, new or not; the outcome and the rows of its metrics."""
     run = RunFolder(folder)
     if not run.exists():
-        run = RunFolder.create(folder, "", [], "cpu")
+        run = new_run(folder)
     names = [f"cell {number}" for number in range(learner.cells)]
     options = {"epochs": 6, "patience": 0} | training
 
@@ -167,11 +176,11 @@ class ToyRecipe:
     )
 
 
-class ToyTask:
+class ToyTask(Task):
     """A task of one run per cell. Scores are functions of the recipe: ``dev`` a number, ``test`` one number for each example."""
 
-    name, recipe_type, metric, together = "toy", ToyRecipe, "score", False
-    metrics, chosen_by = {"score": mean_of_first}, "score"
+    name, recipe_type = "toy", ToyRecipe
+    metrics, titles = {"score": mean_of_first}, {"score": "score"}
 
     def __init__(self, dev, test):
         self._dev, self._test, self.trained = dev, test, []

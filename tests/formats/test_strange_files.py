@@ -14,11 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from small_runs import new_run
 from softq.cli.model_files import model_format
 from softq.cli.predict_command import FileTagger
 from softq.errors import DataError, RunError, SoftqError
 from softq.formats.file_checks import check_offsets, check_slots
-from softq.lab.run import LAST, RESULT, RunFolder
+from softq.lab.run import LAST, RESULT
 from strange_files import change_notes, changed, use, write_models
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -351,7 +352,7 @@ def test_notes_of_taggers_that_commands_read(copy, name):
 
 
 def test_run_folders(tmp_path):
-    run = RunFolder.create(tmp_path / "run", "", [], "cpu")
+    run = new_run(tmp_path / "run")
     for text in (DEEP, "[]", "{", "1"):
         (run.path / RESULT).write_text(text)
         with pytest.raises(RunError, match=f"{RESULT} is damaged"):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fork_server import ForkServer
-from small_runs import CPU, contents, softq, wait_for
+from small_runs import CPU, contents, new_run, softq, wait_for
 from softq.lab.loop import train
 from softq.lab.processes import Interrupts
 from softq.lab.recipe import build, parse_flags
@@ -221,7 +221,7 @@ def assert_same_numbers(run, other):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The plain module of that recipe in this process."""
-    folder = RunFolder.create(tmp_path_factory.mktemp("alone") / "run", "", [], "cpu")
+    folder = new_run(tmp_path_factory.mktemp("alone") / "run")
     with Interrupts(CPU) as interrupts:
         outcome = train(
             torch_learner(RECIPE_TOGETHER, CPU),

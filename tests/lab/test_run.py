@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import softq
+from small_runs import new_run
 from softq.errors import RunError
 from softq.lab.run import (
     BEST,
@@ -28,12 +29,13 @@ from softq.lab.run import (
 from softq.lab.tasks.base import best_models
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-CELL = {"hash": "abc", "objective": "ml"}
+CELL = {"hash": "abc", "objective": "ml", "tau": None, "temperature_scaled": False}
+CELL |= {"seed": 0, "settings": {}}
 
 
 @pytest.fixture
 def run(tmp_path):
-    return RunFolder.create(tmp_path / "run", 'task = "demo"\n', [CELL], "cpu")
+    return new_run(tmp_path / "run", 'task = "demo"\n', [CELL])
 
 
 def files(run):
@@ -71,13 +73,13 @@ def test_a_folder_holds_one_run(run):
         RunError,
         match="already holds a run: add --resume to continue it, or choose another --out",
     ):
-        RunFolder.create(run.path, "", [], "cpu")
+        new_run(run.path)
 
 
 def test_a_folder_without_a_recipe_is_no_run(run):
     (run.path / RECIPE).unlink()  # as if killed while it was made
     assert not run.exists()
-    assert RunFolder.create(run.path, "", [], "cpu").exists()
+    assert new_run(run.path).exists()
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -315,7 +317,7 @@ def test_a_folder_below_a_file(tmp_path):
     with pytest.raises(
         RunError, match=r"cannot write to .*file/run: Not a directory; nothing was begun there"
     ):
-        RunFolder.create(tmp_path / "file" / "run", "", [], "cpu")
+        new_run(tmp_path / "file" / "run")
 
 
 def test_nothing_is_pickled():
@@ -344,7 +346,7 @@ def test_a_missing_best_model(run):
 
 
 def test_damaged_lines_are_named_and_later_ones_need_not_be_read(tmp_path):
-    run = RunFolder.create(tmp_path / "run", "", [CELL], "cpu")
+    run = new_run(tmp_path / "run", cells=[CELL])
     rows = [{"epoch": 1}, {"epoch": 2}]
     run.rewrite_lines(METRICS, rows)
     with (run.path / METRICS).open("ab") as file:

@@ -105,7 +105,7 @@ def test_grids_that_make_no_sense(tmp_path):
     with pytest.raises(RecipeError, match="over names c2 twice"):
         expand(OverTask(), OverRecipe(), [Grid(over=("c2=1", "penalty.c2=2"))])
     with pytest.raises(
-        RecipeError, match=r"the grid 'g' at c2=-1: c2 must not be negative, got -1\.0"
+        RecipeError, match=r"the grid 'g' at c2=-1, \[penalty\]: c2 must not be negative, got -1\.0"
     ):
         run_sweep(OverTask(), OverRecipe(), [Grid("g", over=("c2=0.1,-1",))], tmp_path / "x")
     assert not (tmp_path / "x").exists()

@@ -128,12 +128,7 @@ def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Want
             )
         table = read_toml(path)
         where = str(path)
-    name = table.get("task", what)
-    if name not in TASKS:
-        raise RecipeError(
-            f"{where}: the key 'task' must be one of {', '.join(TASKS)}, got {name!r}"
-        )
-    task = TASKS[name]
+    task = TASKS.find(table.get("task", what), where)
     laid_over = parse_flags(task.recipe_type, flags)
     if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
         raise RecipeError(

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from softq.errors import RunError, SoftqError
+from softq.errors import RecipeError, RunError, SoftqError
 from softq.lab.processes import Interrupts, StoppedError, Workers
-from softq.lab.recipe import Training
+from softq.lab.recipe import Training, build
 from softq.lab.run import BEST, LAST, METRICS, NEXT_BEST, TIMINGS, RunFolder
 from softq.lab.tensorboard import EventWriter
 from softq.metrics.counts import ExampleCounts
@@ -232,17 +232,15 @@ class _Loop:
         """Load the last checkpoint, or start."""
         run, learner = self.run, self.learner
         last = run.load(LAST)
-        progress = (
-            Progress(0, 0, [None] * learner.cells, [0] * learner.cells)
-            if last is None
-            else Progress(**last.notes)
-        )
+        progress = Progress(0, 0, [None] * learner.cells, [0] * learner.cells)
+        if last is not None:
+            progress = self._read_progress(last.notes)
         # a kill may have come before the new best model was in place
         if self.workers.is_main and (waiting := run.load(NEXT_BEST)) is not None:
-            if waiting.notes["epochs"] == progress.best_epochs:
+            if waiting.notes.get("epochs") == progress.best_epochs:
                 run.promote(NEXT_BEST, BEST)
             else:
-                run.discard(NEXT_BEST)
+                (run.path / NEXT_BEST).unlink()
         self.workers.any(False)  # wait for that
         if last is None:
             return progress
@@ -258,6 +256,20 @@ class _Loop:
                 f"the checkpoint in {run.path} does not fit: it was written by another kind of training, such as one process "
                 f"instead of several; resume the run as it was started ({str(error).splitlines()[0]})"
             ) from None
+        return progress
+
+    def _read_progress(self, notes: Mapping[str, Any]) -> Progress:
+        where = f"the checkpoint {self.run.path / LAST}"
+        try:
+            progress = build(Progress, notes, "its notes")
+        except RecipeError as error:
+            raise RunError(f"{where} is damaged ({error}); delete it to start again") from None
+        cells = (len(progress.best_scores), len(progress.best_epochs))
+        if cells != (self.learner.cells,) * 2 or not 0 <= progress.step <= self.learner.steps:
+            raise RunError(
+                f"{where} does not fit: it is at step {progress.step} of {cells[0]} models, expected at most "
+                f"step {self.learner.steps} of {self.learner.cells}; resume the run as it was started"
+            )
         return progress
 
     def _active(self) -> list[bool]:

@@ -17,6 +17,7 @@ is never guessed into another type.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
@@ -136,19 +137,21 @@ def check_positive(name: str, value: float) -> None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file; a file that cannot be read or parsed is named with the line."""
+    """The tables of a TOML file; an error names the file and the line."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib's own errors are ValueErrors
         raise RecipeError(f"{path} is not valid TOML: {error}") from None
 
 
 def build(
     recipe_type: type[R], table: Mapping[str, Any], where: str = "recipe", base: R | None = None
 ) -> R:
-    """The recipe that a table of TOML describes; missing keys are as in ``base``, or take their defaults, unknown ones are errors.
+    """The dataclass that a table of TOML or JSON describes.
+
+    Missing keys are as in ``base``, or take their defaults; unknown keys, and missing ones that have no default, are errors.
 
     >>> build(Training, {"epochs": 3}).epochs
     3
@@ -162,17 +165,20 @@ def build(
     for name, value in table.items():
         if name not in known:
             raise RecipeError(f"{where}: there is no key {name!r}, {_nearest(name, known)}")
-        hint, place = hints[name], f"{where}, {name}"
-        if dataclasses.is_dataclass(hint):
+        if dataclasses.is_dataclass(hints[name]):
             if not isinstance(value, Mapping):
                 raise RecipeError(
-                    f"{where}: {name!r} is a section, write [{name}] and its keys below it, got {value!r}"
+                    f"{where}: {name!r} is a section, write [{name}] and its keys below it, "
+                    f"got {shorten(value)}"
                 )
             values[name] = build(
-                cast(type, hint), value, f"{where}, [{name}]", _section(known[name], base)
+                cast(type, hints[name]), value, f"{where}, [{name}]", _section(known[name], base)
             )
         else:
-            values[name] = _typed(value, hint, place)
+            values[name] = typed(value, hints[name], f"{where}, {name}")
+    for name, field in known.items():
+        if base is None and name not in values and _section(field, None) is dataclasses.MISSING:
+            raise RecipeError(f"{where}: the key {name!r} is missing")
     try:
         return (
             recipe_type(**values)
@@ -184,10 +190,11 @@ def build(
 
 
 def _section(field: dataclasses.Field[Any], base: Any) -> Any:
-    """A section as it is without a table of its own: a recipe may have other defaults for it than the section's class."""
+    """A key without a value of its own: a recipe may have other defaults for a section than the section's class."""
     if base is not None:
         return getattr(base, field.name)
-    return None if field.default_factory is dataclasses.MISSING else field.default_factory()
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
 
 
 def merge(*tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,32 +365,67 @@ def _nearest(name: str, known: Iterable[str], flag: bool = False) -> str:
     return f"there are {', '.join(written)}"
 
 
-def _typed(value: Any, hint: Any, where: str) -> Any:
-    """The value if it has the type of its key; integers pass as floats, lists as tuples, nothing else is bent."""
+def typed(value: Any, hint: Any, where: str) -> Any:
+    """The value if it has this type; integers pass as floats, lists as tuples, and nothing else is converted.
+
+    >>> typed([1, 2.5], tuple[float, ...], "rates")
+    (1.0, 2.5)
+    >>> typed({"epnch": 3}, typing.TypedDict("Row", {"epoch": int}), "line 1")
+    Traceback (most recent call last):
+    softq.errors.RecipeError: line 1: the key 'epoch' is missing
+    """
     origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
     if origin is Literal:
         if value in options:
             return value
         close = difflib.get_close_matches(str(value), [str(option) for option in options], 1, 0.4)
         raise RecipeError(
-            f"{where} is one of {', '.join(map(repr, options))}, got {value!r}"
+            f"{where} is one of {', '.join(map(repr, options))}, got {shorten(value)}"
             + (f"; did you mean {close[0]!r}?" if close else "")
         )
     if origin in (types.UnionType, typing.Union):
-        inner = next(option for option in options if option is not type(None))
-        return None if value is None else _typed(value, inner, where)
-    if origin is tuple:
+        if value is None and type(None) in options:
+            return None
+        *first, last = (option for option in options if option is not type(None))
+        for option in first:
+            with contextlib.suppress(RecipeError):
+                return typed(value, option, where)
+        return typed(value, last, where)
+    if origin in (tuple, list):
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise RecipeError(f"{where} is a list, got {value!r}")
-        return tuple(_typed(item, options[0], where) for item in value)
+            raise RecipeError(f"{where} is a list, got {shorten(value)}")
+        return origin(typed(item, options[0], where) for item in value)
+    if origin is dict or typing.is_typeddict(hint):
+        if not isinstance(value, Mapping):
+            raise RecipeError(f"{where} is a table of keys and values, got {shorten(value)}")
+        for name in sorted(getattr(hint, "__required_keys__", set()) - value.keys()):
+            raise RecipeError(f"{where}: the key {name!r} is missing")
+        hints, others = ({}, options[1]) if options else (typing.get_type_hints(hint), Any)
+        return {
+            name: typed(item, hints.get(name, others), f"{where}, {name}")
+            for name, item in value.items()
+        }
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        with contextlib.suppress(OverflowError):
+            return float(value)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise RecipeError(f"{where} must be {_NAMES.get(hint, hint.__name__)}, got {value!r}")
+        raise RecipeError(
+            f"{where} must be {_NAMES.get(hint, hint.__name__)}, got {shorten(value)}"
+        )
     return value
 
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def shorten(value: Any) -> str:
+    """A value for a message: not at any length, nor any depth."""
+    with contextlib.suppress(ValueError, RecursionError):  # Python refuses to print long integers
+        text = repr(value)
+        return text if len(text) <= 200 else text[:200] + "…"
+    return f"a {type(value).__name__} that is too large to print"
 
 
 def _from_text(text: str, hint: Any, where: str) -> Any:
@@ -404,4 +446,4 @@ def _from_text(text: str, hint: Any, where: str) -> Any:
             return hint(text.replace("_", ""))
         except ValueError:
             raise RecipeError(f"{where} must be {_NAMES[hint]}, got {text!r}") from None
-    return _typed(text, hint, where)
+    return typed(text, hint, where)

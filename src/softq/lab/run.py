@@ -7,17 +7,18 @@
 ``metrics.jsonl``       one line per epoch, and nothing in it that differs between two equal runs
 ``timings.jsonl``       seconds and examples per second of each epoch
 ``events.out…``         the same numbers for TensorBoard, where it is installed
-``last.safetensors``    everything needed to go on: weights, optimizer, counters
+``last.safetensors``    everything needed to resume: weights, optimizer, counters
 ``best.safetensors``    the model of the best development score
 ``counts.safetensors``  statistics of every example of dev and test, which metrics are functions of
 ``outputs.jsonl``       predictions of the best model for the examples of the test set
-``result.json``         the final numbers; a run that has it is finished
+``result.json``         the final scores; a run that has it is finished
 ======================  ====================================================================================
 
 Files are replaced as a whole: written beside their place, flushed to the disk, renamed. Lines are
-appended, and ``last.safetensors`` says how many of them belong to it, so that a run that goes on
-can drop those that came after it. Nothing is pickled: tensors are safetensors, the rest is JSON and
-TOML.
+appended, and ``last.safetensors`` says how many of them belong to it, so that a resumed run can
+drop those that came after it. Nothing is pickled: tensors are safetensors, the rest is JSON and
+TOML. A folder may be a stranger's, or damaged: every file is checked against a type when it is
+read, and an error names the file and the line.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, cast
 
 import numba
 import numpy as np
@@ -39,8 +40,9 @@ import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from softq.errors import DataError, RunError
+from softq.errors import DataError, RecipeError, RunError
 from softq.formats.file_checks import read_object, read_tensors
+from softq.lab.recipe import typed
 from softq.metrics.counts import ExampleCounts
 
 RECIPE, CELLS, ENVIRONMENT, METRICS, TIMINGS = (
@@ -60,6 +62,80 @@ LAST, BEST, NEXT_BEST, COUNTS, OUTPUTS, RESULT = (
 )
 
 
+class CellRow(TypedDict):
+    """A line of ``cells.jsonl``: what tells a model from the others of its run or sweep."""
+
+    hash: str
+    objective: str
+    tau: float | None
+    temperature_scaled: bool
+    seed: int
+    settings: dict[str, Any]  # keys that its sweep varies, by their flags
+
+
+class MetricsRow(TypedDict):
+    """A line of ``metrics.jsonl``; every other key is a metric: a number, null for NaN, a list if there are several models."""
+
+    epoch: int | float
+
+
+class TimingRow(TypedDict):
+    """A line of ``timings.jsonl``."""
+
+    epoch: int | float
+    seconds: float
+
+
+class OutputRow(TypedDict):
+    """A line of ``outputs.jsonl``."""
+
+    output: Any
+
+
+class _Tested(TypedDict, total=False):
+    test: float  # not of a run without a test set
+
+
+class ResultRow(CellRow, _Tested):
+    """A model in ``result.json``; every other key is a score of it."""
+
+    epoch: int | float
+    dev: float
+
+
+class _Facts(TypedDict, total=False):
+    facts: dict[str, Any]  # about the data; see softq.lab.tasks.facts
+
+
+class ResultTable(_Facts):
+    """``result.json``."""
+
+    task: str
+    metric: str
+    signature: str  # of the reward
+    cells: list[ResultRow]
+
+
+class EnvironmentTable(TypedDict):
+    """``environment.json``."""
+
+    device: str
+    threads: int
+    gpu: str | None
+
+
+_Scores = list[float | None] | float | None
+# the type of each file, or of each of its lines, and that of keys which the type does not name
+_TYPES: dict[str, tuple[Any, Any]] = {
+    CELLS: (CellRow, Any),
+    METRICS: (MetricsRow, _Scores),
+    TIMINGS: (TimingRow, _Scores),
+    OUTPUTS: (OutputRow, Any),
+    RESULT: (ResultTable, Any),
+    ENVIRONMENT: (EnvironmentTable, Any),
+}
+
+
 class Checkpoint(NamedTuple):
     """Tensors by name, and what goes with them as JSON."""
 
@@ -73,21 +149,11 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
 
-    @classmethod
-    def create(
-        cls, path: Path, recipe: str, cells: Sequence[Mapping[str, Any]], device: str
-    ) -> RunFolder:
-        """A new folder with the beginnings of a run, which nobody keeps locked yet."""
-        folder = cls(path)
-        with folder.locked():
-            folder.begin(recipe, cells, device)
-        return folder
-
     def begin(self, recipe: str, cells: Sequence[Mapping[str, Any]], device: str) -> None:
         """Write the resolved recipe, its cells and the environment; a folder that holds a run already is an error.
 
-        Whoever goes on to train holds the lock from before this to the end: of two that begin at
-        once, one would otherwise leave its recipe beside the other's model.
+        The caller holds the lock from before this call until training has ended: of two processes
+        that start at once, one would otherwise leave its recipe beside the other's model.
         """
         self.refuse_existing()
         self.write(ENVIRONMENT, as_json(environment() | {"device": device}))
@@ -102,7 +168,8 @@ class RunFolder:
         """An error where the folder holds a run already."""
         if self.exists():
             raise RunError(
-                f"{self.path} already holds a run: add --resume to continue it, or choose another --out"
+                f"{self.path} already holds a run: add --resume to continue it, or choose "
+                "another --out"
             )
 
     @contextmanager
@@ -170,34 +237,21 @@ class RunFolder:
                 f"{self.path} has no {COUNTS}: it was trained by an older version of softq, train it again"
             )
         try:
-            found = [
-                ExampleCounts.from_tensors(checkpoint.tensors, split) for split in ("test", "dev")
-            ]
+            for split in ("test", "dev"):
+                counts = ExampleCounts.from_tensors(checkpoint.tensors, split)
+                if counts is not None:
+                    return counts
+            raise DataError("it has counts of neither split")
         except DataError as error:
             raise RunError(
                 f"{self.path / COUNTS} is damaged ({error}); train the run again"
             ) from None
-        counts = next((one for one in found if one is not None), None)
-        if counts is None:
-            raise RunError(
-                f"{self.path / COUNTS} is damaged (it has counts of neither split); train the run again"
-            )
-        return counts
-
-    def outputs(self) -> list[Any]:
-        """Predictions for the test examples of a finished run."""
-        return [row.get("output") for row in self.lines(OUTPUTS)]
 
     def promote(self, name: str, to: str) -> None:
-        """Give a file the place of another, if it is there."""
+        """Move a file to the place of another, if it is there."""
         if (self.path / name).is_file():
             with explain_write_errors(self.path):
                 os.replace(self.path / name, self.path / to)
-
-    def discard(self, name: str) -> None:
-        """Remove a file."""
-        with explain_write_errors(self.path):
-            (self.path / name).unlink()
 
     def rewrite_lines(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Put a JSON-lines file in place, whole or not at all."""
@@ -218,17 +272,25 @@ class RunFolder:
         path = self.path / name
         if not path.is_file():
             return []
-        lines = path.read_bytes().split(b"\n")[
-            :-1
-        ]  # a kill may leave half a line, the last; else it is empty
+        # the last line is empty, or half a line that a kill has left
+        lines = path.read_bytes().split(b"\n")[:-1]
         return [
-            _parse(line, f"line {number} of {path}") for number, line in enumerate(lines[:most], 1)
+            _parse(line, name, f"line {number} of {path}")
+            for number, line in enumerate(lines[:most], 1)
         ]
 
-    def result(self) -> dict[str, Any] | None:
-        """The final numbers of a finished run, None of one that is not."""
+    def cells(self) -> list[CellRow]:
+        """The models of the run, finished or not."""
+        return cast(list[CellRow], self.lines(CELLS))
+
+    def outputs(self) -> list[Any]:
+        """Predictions for the test examples of a finished run."""
+        return [row["output"] for row in self.lines(OUTPUTS)]
+
+    def result(self) -> ResultTable | None:
+        """The final scores of a finished run, None of one that is not."""
         path = self.path / RESULT
-        return read_json(path) if path.is_file() else None
+        return cast(ResultTable, read_json(path)) if path.is_file() else None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -268,14 +330,26 @@ def explain_write_errors(folder: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of ours."""
-    return _parse(path.read_bytes(), str(path))
-
-
-def _parse(text: bytes, where: str) -> dict[str, Any]:
+    """The object in a JSON file of a run or sweep folder."""
     try:
-        return read_object(text, "it")
-    except DataError as error:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"cannot read {path}: {error.strerror}") from None
+    return _parse(content, path.name, str(path))
+
+
+def _parse(text: bytes, name: str, where: str) -> dict[str, Any]:
+    """A JSON object of the type that files of this name have."""
+    kind, others = _TYPES.get(name, (dict[str, Any], Any))
+    try:
+        row: dict[str, Any] = typed(read_object(text, "it"), kind, "it")
+        as_json(row, indent=None)  # refuses NaN and inf
+        declared = getattr(kind, "__annotations__", {})
+        return {
+            key: value if key in declared else typed(value, others, key)
+            for key, value in row.items()
+        }
+    except (DataError, RecipeError, ValueError) as error:
         raise RunError(f"{where} is damaged ({error}); delete it, or the folder") from None
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softq.errors import DataError, RecipeError
+from softq.errors import DataError
 from softq.lab.recipe import read_toml
 from softq.lab.report.captioning import section as captioning_section
 from softq.lab.report.captioning_load import captioning_results
@@ -68,10 +68,7 @@ def read_sections(sources: Sequence[Source]) -> list[Section]:
 
 
 def _task_of(path: Path) -> Task:
-    name = read_toml(path).get("task")
-    if name not in TASKS:
-        raise RecipeError(f"{path}: the key 'task' must be one of {', '.join(TASKS)}, got {name!r}")
-    return TASKS[name]
+    return TASKS.find(read_toml(path).get("task"), str(path))
 
 
 def _measured(path: Path) -> tuple[str, str]:

@@ -156,35 +156,19 @@ def expand(task: Task, base: Any, grids: Sequence[Grid]) -> dict[str, tuple[Any,
             seeds, list(itertools.product(*axes.values())), objectives
         ):
             settings = dict(zip(axes, values, strict=True))
-            recipe = _cell(base, grid, objective, seed, settings)
+            described = {
+                "objective": objective.name,
+                "tau": objective.tau,
+                "temperature_scaled": objective.temperature_scaled,
+                "seed": seed,
+                "settings": settings,
+            }
+            at = f" at {show_settings(settings)}" if settings else ""
+            recipe = cell_recipe(base, described, f"the grid {grid.name!r}{at}")
             name = recipe_hash(recipe, task=task.name)
             _, names = found.get(name, (None, ()))
             found[name] = (recipe, names if grid.name in names else (*names, grid.name))
     return found
-
-
-def _cell(
-    base: Any, grid: Grid, objective: Objective, seed: int, settings: Mapping[str, Any]
-) -> Any:
-    """The recipe of a cell; one that cannot be is named."""
-    try:
-        return cell_recipe(
-            base,
-            {
-                "objective": objective.name,
-                **_temperature(objective),
-                "seed": seed,
-                "settings": settings,
-            },
-        )
-    except SoftqError as error:
-        if not settings:
-            raise
-        raise RecipeError(f"the grid {grid.name!r} at {show_settings(settings)}: {error}") from None
-
-
-def _temperature(objective: Objective) -> dict[str, Any]:
-    return {"tau": objective.tau, "temperature_scaled": objective.temperature_scaled}
 
 
 def varied(task: Task, grids: Sequence[Grid]) -> list[str]:

@@ -7,18 +7,28 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from torch import Tensor
 
-from softq.errors import RunError
+from softq.errors import RecipeError, RunError
 from softq.lab.loop import Evaluation, Learner, Watcher, train
 from softq.lab.processes import Interrupts, Workers, find_workers
-from softq.lab.recipe import Objective, Training, flag_names, recipe_hash, to_toml
-from softq.lab.run import BEST, CELLS, OUTPUTS, RECIPE, RESULT, RunFolder, as_json
+from softq.lab.recipe import Objective, Training, build, flag_names, merge, recipe_hash, to_toml
+from softq.lab.run import (
+    BEST,
+    OUTPUTS,
+    RECIPE,
+    RESULT,
+    CellRow,
+    ResultTable,
+    RunFolder,
+    as_json,
+)
 from softq.metrics import Metric
+
+R = TypeVar("R")
 
 
 class Recipe(Protocol):
@@ -35,28 +45,48 @@ class Recipe(Protocol):
         ...
 
 
-class Task(Protocol):
-    """Data, model, objective and metric of one of the paper's experiments.
+class Task:
+    """An experiment, declared once for all commands: train, sweep, reproduce and report are written over this class.
 
-    Its class is made without arguments: that is how `softq sweep --jobs` has it in other processes.
+    A subclass sets the class attributes, defines `learner` and `signature`, and overrides `facts` if it likes. It is made without
+    arguments: that is how ``softq sweep --jobs`` makes it in other processes.
+
+    Attributes:
+        name: in commands and recipes.
+        recipe_type: a frozen dataclass of sections, two of which are ``objective`` and ``training``.
+        metrics: functions of sums of the statistics of examples, by name; higher is better.
+        titles: the metrics that commands print, by name; models are chosen by the first.
+        together: whether cells that differ in objective and seed are trained as one.
+
     """
 
     name: ClassVar[str]
     recipe_type: ClassVar[type[Any]]
-    metric: ClassVar[str]  # how people call the metric that models are chosen by; higher is better
-    metrics: ClassVar[
-        Mapping[str, Metric]
-    ]  # by name, functions of sums of the statistics of examples
-    chosen_by: ClassVar[str]  # the name of `metric` among them
-    together: ClassVar[bool]  # whether cells that differ in objective and seed are trained as one
+    metrics: ClassVar[Mapping[str, Metric]]
+    titles: ClassVar[Mapping[str, str]]
+    together: ClassVar[bool] = False
+
+    @property
+    def chosen_by(self) -> str:
+        """The name of the metric that models are chosen by."""
+        return next(iter(self.titles))
+
+    @property
+    def metric(self) -> str:
+        """Its title."""
+        return self.titles[self.chosen_by]
 
     def learner(self, cells: Sequence[Any], workers: Workers) -> Learner:
         """What trains these cells; more than one only if ``together``."""
-        ...
+        raise NotImplementedError
 
     def signature(self, recipe: Any) -> str:
-        """The reward that the numbers are measured in."""
-        ...
+        """The reward that the scores are measured in."""
+        raise NotImplementedError
+
+    def facts(self, recipe: Any, outputs: Sequence[Any]) -> dict[str, Any]:
+        """What a report says of the data, see `softq.lab.tasks.facts`; ``outputs`` are the predictions for the test set."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -75,23 +105,23 @@ class Cell:
     measures: dict[str, float]  # what else was measured on the test set
 
     @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Cell:
+    def from_row(cls, row: Mapping[str, Any], where: str) -> Cell:
         """The cell of a row of ``result.json``, which holds measures beside the rest.
 
         >>> row = {"hash": "abc", "objective": "ml", "tau": None, "temperature_scaled": False, "settings": {}, "seed": 0}
-        >>> Cell.from_row(row | {"epoch": 3, "dev": 0.5, "test": 0.25, "recall": 0.75}).measures
+        >>> Cell.from_row(row | {"epoch": 3, "dev": 0.5, "test": 0.25, "recall": 0.75}, "result.json").measures
         {'recall': 0.75}
         """
         names = {field.name for field in dataclasses.fields(cls)}
+        known = {name: value for name, value in row.items() if name in names}
         measures = {name: value for name, value in row.items() if name not in names}
-        return cls(
-            **{name: value for name, value in row.items() if name in names}, measures=measures
-        )
+        try:
+            return build(cls, {"measures": measures} | known, where)
+        except RecipeError as error:
+            raise RunError(f"{error}: the file is damaged; delete it, or the folder") from None
 
 
-def describe_cell(
-    task: Task, recipe: Recipe, settings: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def describe_cell(task: Task, recipe: Recipe, settings: Mapping[str, Any] | None = None) -> CellRow:
     """What tells a cell from others of its run or sweep, and the hash of its recipe; ``settings`` are from `settings_of`."""
     objective = recipe.objective
     return {
@@ -104,40 +134,30 @@ def describe_cell(
     }
 
 
-def cell_recipe(base: Any, described: Mapping[str, Any]) -> Any:
+def cell_recipe(base: R, described: Mapping[str, Any], where: str = "recipe") -> R:
     """The recipe of a cell from that of its run or sweep and `describe_cell`."""
-    sections: dict[str, dict[str, Any]] = {"training": {"seed": described["seed"]}}
-    changed: dict[str, Any] = {
-        "objective": Objective(
-            described["objective"], described["tau"], described["temperature_scaled"]
-        )
-    }
+    objective = {"name": described["objective"]}
+    objective |= {name: described[name] for name in ("tau", "temperature_scaled")}
+    table: dict[str, Any] = {"objective": objective, "training": {"seed": described["seed"]}}
+    flags = flag_names(base.__class__)
     for flag, value in described.get("settings", {}).items():
-        section, name = _places(base.__class__)[flag]
-        (sections.setdefault(section, {}) if section else changed)[name] = (
-            tuple(value) if isinstance(value, list) else value
-        )
-    # all at once: a recipe may check that its sections fit together
-    changed |= {
-        name: dataclasses.replace(getattr(base, name), **keys) for name, keys in sections.items()
-    }
-    return dataclasses.replace(base, **changed)
+        if flag not in flags:
+            raise RecipeError(
+                f"{where}: there is no key {flag!r}, which the settings of a cell name"
+            )
+        section, name, _ = flags[flag]
+        table = merge(table, {section: {name: value}} if section else {name: value})
+    return build(base.__class__, table, where, base)
 
 
 def settings_of(recipe: Any, flags: Iterable[str]) -> dict[str, Any]:
     """The values of these keys in a recipe, as JSON has them; keys are named by their flags."""
-    found = {}
+    places, found = flag_names(recipe.__class__), {}
     for flag in flags:
-        section, name = _places(recipe.__class__)[flag]
+        section, name, _ = places[flag]
         value = getattr(getattr(recipe, section) if section else recipe, name)
         found[flag] = list(value) if isinstance(value, tuple) else value
     return found
-
-
-@lru_cache
-def _places(recipe_type: type[Any]) -> dict[str, tuple[str, str]]:
-    """Section and key of each flag."""
-    return {flag: (section, name) for flag, (section, name, _) in flag_names(recipe_type).items()}
 
 
 def show_settings(settings: Mapping[str, Any]) -> str:
@@ -167,7 +187,7 @@ def train_cells(
     watcher: Watcher | None = None,
     workers: Workers | None = None,
     also_stop: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
+) -> ResultTable:
     """Train cells (recipes that differ in objective and seed) into one run folder and return its result.
 
     Args:
@@ -195,7 +215,7 @@ def train_cells(
                 several = f"{workers.size} × " if workers.size > 1 else ""
                 device = several + workers.device.type
                 run.begin(to_toml(cells[0], task=task.name), described, device)
-            elif [row["hash"] for row in run.lines(CELLS)] != [row["hash"] for row in described]:
+            elif [row["hash"] for row in run.cells()] != [row["hash"] for row in described]:
                 raise RunError(
                     f"{out} was started with another recipe (see {RECIPE} there): resume it with the same one, or choose "
                     "another --out"
@@ -212,13 +232,10 @@ def train_cells(
             cell_names=[f"{cell.objective} seed={cell.training.seed}" for cell in cells],
             watcher=watcher,
         )
-        columns = (
-            run.lines(CELLS),
-            outcome.epochs,
-            outcome.dev,
-            measures(task, outcome.evaluation),
-        )
-        result = {
+        scores = measures(task, outcome.evaluation)
+        columns = (run.cells(), outcome.epochs, outcome.dev, scores)
+        facts = task.facts(cells[0], outcome.evaluation.outputs)
+        table = {
             "task": task.name,
             "metric": task.metric,
             "signature": task.signature(cells[0]),
@@ -226,15 +243,13 @@ def train_cells(
                 row | {"epoch": epoch, "dev": dev} | final
                 for row, epoch, dev, final in zip(*columns, strict=True)
             ],
-        }
-        if hasattr(task, "facts"):  # what a report says of the data; see softq.lab.tasks.facts
-            result["facts"] = task.facts(cells[0], outcome.evaluation.outputs)
+        } | ({"facts": facts} if facts else {})
         if workers.is_main:
             run.save_counts(outcome.evaluation.counts)
             outputs = [{"output": output} for output in outcome.evaluation.outputs]
             run.rewrite_lines(OUTPUTS, outputs)
-            run.write(RESULT, as_json(result))  # last: a run that has it is finished
-        return result
+            run.write(RESULT, as_json(table))  # last: a run that has it is finished
+        return cast(ResultTable, table)
 
 
 def measures(task: Task, evaluation: Evaluation) -> list[dict[str, float]]:
@@ -260,7 +275,8 @@ def measures(task: Task, evaluation: Evaluation) -> list[dict[str, float]]:
 def read_cells(run: RunFolder) -> list[Cell]:
     """The cells of a finished run, [] of one that is not."""
     result = run.result()
-    return [] if result is None else [Cell.from_row(row) for row in result["cells"]]
+    rows = result["cells"] if result else []
+    return [Cell.from_row(row, str(run.path / RESULT)) for row in rows]
 
 
 def best_models(run: RunFolder) -> Mapping[str, Tensor]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
+from softq.lab.tasks.base import Task
 from softq.lab.tasks.captioning_judge import CaptioningJudge
 from softq.lab.tasks.captioning_recipe import CaptioningRecipe
 from softq.lab.tasks.facts import captioning_facts
@@ -17,15 +18,18 @@ from softq.neural.saved_model import load_parameters
 from softq.rewards import SentenceBLEU
 
 
-class Captioning:
+class Captioning(Task):
     """The task."""
 
     name: ClassVar[str] = "captioning"
     recipe_type: ClassVar[type[CaptioningRecipe]] = CaptioningRecipe
-    metric: ClassVar[str] = "average reward"
     metrics: ClassVar[Mapping[str, Metric]] = CAPTION_METRICS
-    chosen_by: ClassVar[str] = "average_reward"
-    together: ClassVar[bool] = False
+    titles: ClassVar[Mapping[str, str]] = {
+        "average_reward": "average reward",
+        "corpus_bleu": "corpus BLEU",
+        "cider_d": "CIDEr-D",
+        "exact_match": "exact match",
+    }
 
     def learner(self, cells: Sequence[CaptioningRecipe], workers: Workers) -> Learner:
         """One captioner."""

@@ -20,6 +20,7 @@ from softq.errors import RecipeError
 from softq.lab.loop import Evaluation, Learner, NonFiniteLossError
 from softq.lab.processes import Workers
 from softq.lab.recipe import Objective, Training, at_least, check_seed, key
+from softq.lab.tasks.base import Task
 from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.metrics import ExampleCounts, Metric, mean_of_first
 from softq.metrics.counts import smallest_type
@@ -335,14 +336,13 @@ class GridLearner:
         self._best = best["networks"].to(self._device)
 
 
-class Classification:
+class Classification(Task):
     """The task."""
 
     name: ClassVar[str] = "classification"
     recipe_type: ClassVar[type[ClassificationRecipe]] = ClassificationRecipe
-    metric: ClassVar[str] = "reward"
     metrics: ClassVar[Mapping[str, Metric]] = {"reward": mean_of_first}
-    chosen_by: ClassVar[str] = "reward"
+    titles: ClassVar[Mapping[str, str]] = {"reward": "reward"}
     together: ClassVar[bool] = True
 
     def learner(self, cells: Sequence[ClassificationRecipe], workers: Workers) -> Learner:

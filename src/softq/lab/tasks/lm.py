@@ -33,7 +33,7 @@ from softq.integrations.transformers.text_model import TextModel, Writing
 from softq.lab.loop import Watcher
 from softq.lab.processes import Interrupts, Workers, find_device
 from softq.lab.recipe import recipe_hash, to_toml
-from softq.lab.run import CELLS, RECIPE, RESULT, RunFolder, as_json
+from softq.lab.run import RECIPE, RESULT, RunFolder, as_json
 from softq.lab.tasks.lm_data import Rows, read_parts
 from softq.lab.tasks.lm_recipe import BEST, TASK, LmRecipe, Training, read_recipe
 from softq.lab.tasks.lm_scores import score
@@ -57,12 +57,12 @@ def train_lm(
         run.refuse_existing()
         for name in (BEST, _CHECKPOINTS):  # which are written over, or removed in the end
             refuse_full(out / name)
-    elif [row["hash"] for row in run.lines(CELLS)] != [described["hash"]]:
+    elif [row["hash"] for row in run.cells()] != [described["hash"]]:
         raise RunError(
             f"{out} was started with another recipe (see {RECIPE} there): resume it with the same one, or choose another --out"
         )
-    elif (result := run.result()) is not None:
-        return result
+    elif (finished := run.result()) is not None:
+        return dict(finished)
     train, dev = read_parts(recipe)
     checkpoint = None if fresh else last_checkpoint(out / _CHECKPOINTS)
     torch.manual_seed(recipe.training.seed)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
+from softq.lab.tasks.base import Task
 from softq.lab.tasks.facts import ner_facts
 from softq.lab.tasks.judged import refuse_processes
 from softq.lab.tasks.ner_learner import BatchLearner, FoldLearner, Problem
@@ -14,15 +15,17 @@ from softq.lab.tasks.ner_recipe import NerRecipe
 from softq.metrics import SPAN_METRICS, Metric
 
 
-class Ner:
+class Ner(Task):
     """The task."""
 
     name: ClassVar[str] = "ner"
     recipe_type: ClassVar[type[NerRecipe]] = NerRecipe
-    metric: ClassVar[str] = "F1"
     metrics: ClassVar[Mapping[str, Metric]] = SPAN_METRICS
-    chosen_by: ClassVar[str] = "f1"
-    together: ClassVar[bool] = False
+    titles: ClassVar[Mapping[str, str]] = {
+        "f1": "F1",
+        "token_accuracy": "token accuracy",
+        "exact_match": "exact match",
+    }
 
     def learner(self, cells: Sequence[NerRecipe], workers: Workers) -> Learner:
         """One tagger, by the optimizer that the recipe names."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
+from softq.lab.tasks.base import Task
 from softq.lab.tasks.facts import parsing_facts
 from softq.lab.tasks.judged import refuse_processes
 from softq.lab.tasks.parsing_learner import DescentLearner, Problem, SearchLearner
@@ -15,15 +16,13 @@ from softq.metrics import ATTACHMENT_METRICS, Metric
 from softq.rewards import Attachment
 
 
-class Parsing:
+class Parsing(Task):
     """The task."""
 
     name: ClassVar[str] = "parsing"
     recipe_type: ClassVar[type[ParsingRecipe]] = ParsingRecipe
-    metric: ClassVar[str] = "UAS"
     metrics: ClassVar[Mapping[str, Metric]] = ATTACHMENT_METRICS
-    chosen_by: ClassVar[str] = "uas"
-    together: ClassVar[bool] = False
+    titles: ClassVar[Mapping[str, str]] = {"uas": "UAS", "las": "LAS", "exact_match": "exact match"}
 
     def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
         """One parser, by the optimizer that the recipe names."""

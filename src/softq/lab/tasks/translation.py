@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from softq.errors import DependencyError
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
+from softq.lab.tasks.base import Task
 from softq.lab.tasks.facts import translation_facts
 from softq.lab.tasks.translation_judge import TranslationJudge
 from softq.lab.tasks.translation_recipe import TranslationRecipe
@@ -18,15 +19,18 @@ from softq.neural.saved_model import load_parameters
 from softq.rewards import MultiReferenceBLEU
 
 
-class Translation:
+class Translation(Task):
     """The task."""
 
     name: ClassVar[str] = "translation"
     recipe_type: ClassVar[type[TranslationRecipe]] = TranslationRecipe
-    metric: ClassVar[str] = "sentence BLEU"
     metrics: ClassVar[Mapping[str, Metric]] = TRANSLATION_METRICS
-    chosen_by: ClassVar[str] = "sentence_bleu"
-    together: ClassVar[bool] = False
+    titles: ClassVar[Mapping[str, str]] = {
+        "sentence_bleu": "sentence BLEU",
+        "corpus_bleu": "corpus BLEU",
+        "average_reward": "average reward",
+        "exact_match": "exact match",
+    }
 
     def learner(self, cells: Sequence[TranslationRecipe], workers: Workers) -> Learner:
         """One translator."""
