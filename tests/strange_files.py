@@ -1,70 +1,58 @@
-"""A file of each kind of model, and ways to change what stands in one: for tests of files that strangers send."""
+"""A file of each kind of model, and ways to change what it holds: for tests of damaged files and of files from strangers."""
 
 import json
 
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.numpy import save_file as save_arrays
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from softq import CRFTagger, DependencyParser, RewardClassifier
 from softq.formats.conllu import TreeSentence
 from softq.formats.vocabulary import WordVocabulary
+from softq.neural.captioner import CaptionDecoding, Captioner, CaptionerSettings
 from softq.neural.translator import Decoding, ModelSettings, Translator
 
 WORDS = [["Ann", "met", "Bob"], ["He", "lives", "in", "Paris"]]
+ATTRIBUTES = [[{"word": word} for word in sentence] for sentence in WORDS]
 LABELS = [["B-PER", "O", "B-PER"], ["O", "O", "O", "B-LOC"]]
+BLANK = [("_", "_")] * 2
 TREES = [
-    TreeSentence(
-        ("dogs", "bark"),
-        ("dog", "bark"),
-        ("NOUN", "VERB"),
-        ("_", "_"),
-        ("_", "_"),
-        heads=(2, 0),
-        relations=("nsubj", "root"),
-    ),
-    TreeSentence(("cats",), ("cat",), ("NOUN",), ("_",), ("_",), heads=(0,), relations=("root",)),
-]
+    TreeSentence(("dogs", "bark"), ("dog", "bark"), ("NOUN", "VERB"), *BLANK, (2, 0), ("nsubj", "root")),
+    TreeSentence(("cats",), ("cat",), ("NOUN",), ("_",), ("_",), (0,), ("root",)),
+]  # fmt: skip
 ROWS = np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5], [1.0, 1.0]])
 
 
-def as_features(words):
-    """The words as features that a program made."""
-    return [[{"word": word} for word in sentence] for sentence in words]
-
-
-def make_translator():
+def make_translator(kind="lstm"):
     """A translator of few words that has learnt nothing."""
     words = WordVocabulary.fit(["a b c"])
-    settings = ModelSettings(embedding=4, hidden=4)
-    return Translator(
-        settings.build(len(words), len(words)),
-        settings,
-        words,
-        words,
-        Decoding(beam=2, max_ratio=1.0),
-    )
+    settings = ModelSettings(kind=kind, embedding=4, hidden=4, heads=2)
+    model = settings.build(len(words), len(words))
+    return Translator(model, settings, words, words, Decoding(beam=2, max_ratio=1.0))
+
+
+def make_captioner():
+    """A captioner of few words that has learnt nothing."""
+    words, settings = WordVocabulary.fit(["a b c"]), CaptionerSettings(embedding=4, hidden=4)
+    decoding = CaptionDecoding(beam=2, max_words=5)
+    return Captioner(settings.build(2, len(words)), settings, words, decoding)
 
 
 def write_models(folder):
-    """Write a file of each kind; returns how each is read and used, by name."""
-    CRFTagger(templates=["bias", "word[0]", "word[-1]|word[0]"], c2=0.1, constraints="decode").fit(
-        WORDS, LABELS
-    ).save(folder / "tagger")
-    CRFTagger(c2=0.1).fit(as_features(WORDS), LABELS).save(folder / "attributes")
-    DependencyParser(
-        bits=8,
-        relation_bits=6,
-        epochs=1,
-        random_state=0,
-        templates=("head.upos|dep.upos", "dep.word"),
-    ).fit(TREES).save(folder / "parser")
-    RewardClassifier(hidden=(3,), max_epochs=2, random_state=0).fit(
-        ROWS, ["a", "b", "a", "b"]
-    ).save(folder / "classifier")
+    """Write a file of each kind."""
+    templates = ["bias", "word[0]", "word[-1]|word[0]"]
+    tagger = CRFTagger(templates=templates, c2=0.1, constraints="decode")
+    tagger.fit(WORDS, LABELS).save(folder / "tagger")
+    CRFTagger(c2=0.1).fit(ATTRIBUTES, LABELS).save(folder / "attributes")
+    sizes = {"bits": 8, "relation_bits": 6, "epochs": 1, "random_state": 0}
+    parser = DependencyParser(templates=("head.upos|dep.upos", "dep.word"), **sizes)
+    parser.fit(TREES).save(folder / "parser")
+    classifier = RewardClassifier(hidden=(3,), max_epochs=2, random_state=0)
+    classifier.fit(ROWS, ["a", "b", "a", "b"]).save(folder / "classifier")
     make_translator().save(folder / "translator")
+    make_translator("transformer").save(folder / "transformer")
+    make_captioner().save(folder / "captioner")
 
 
 def use(kind, path):
@@ -76,7 +64,7 @@ def use(kind, path):
         model.tagger_.index.names()
     elif kind == "attributes":
         model = CRFTagger.load(path)
-        model.predict(as_features(WORDS))
+        model.predict(ATTRIBUTES)
         model.tagger_.index.names()
     elif kind == "parser":
         DependencyParser.load(path).predict(TREES)
@@ -85,25 +73,39 @@ def use(kind, path):
         model.predict(ROWS)
         model.expected_reward(ROWS)
         model.score(ROWS, model.classes_[[0, 1, 0, 1]])
+    elif kind == "captioner":
+        Captioner.load(path).caption(ROWS)
     else:
         list(Translator.load(path).translate(["a b", "c"]))
 
 
+KINDS = ("tagger", "attributes", "parser", "classifier", "translator", "transformer", "captioner")
+NOTES = {"translator": ("about", "source.about"), "captioner": ("about", "words.about")}
+"""Tensors that hold notes, where there are others than "about"."""
+
+
+def read_file(path):
+    """Tensors and metadata of a safetensors file."""
+    with safe_open(path, "pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, file.metadata()
+
+
 def change_notes(path, change, tensor="about"):
     """Write the notes of a model anew: ``change`` is given them and returns others, an object or the text itself."""
+    tensors, metadata = read_file(path)
     if path.name == "classifier":
-        with safe_open(path, "numpy") as file:
-            metadata, tensors = (
-                file.metadata(),
-                {name: file.get_tensor(name) for name in file.keys()},
-            )
-        save_arrays(
-            tensors, path, metadata | {"softq": as_text(change(json.loads(metadata["softq"])))}
-        )
-        return
-    tensors = load_file(path)
-    text = as_text(change(json.loads(tensors[tensor].numpy().tobytes())))
-    save_file(tensors | {tensor: torch.tensor(list(text.encode()), dtype=torch.uint8)}, path)
+        metadata["softq"] = as_text(change(json.loads(metadata["softq"])))
+    else:
+        text = as_text(change(json.loads(tensors[tensor].numpy().tobytes())))
+        tensors[tensor] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    save_file(tensors, path, metadata)
+
+
+def change_tensors(path, change):
+    """Write a file anew; ``change`` is given its tensors and returns those to put in the place of the same names."""
+    tensors, metadata = read_file(path)
+    changed = {name: tensor.contiguous() for name, tensor in change(tensors).items()}
+    save_file(tensors | changed, path, metadata)
 
 
 def as_text(notes):

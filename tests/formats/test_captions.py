@@ -230,9 +230,10 @@ def test_faults_in_records(tmp_path, images, message):
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ('{"images":\n [}', 2, "expected JSON, got text that is none: Expecting value"),
-        (b'{"images": "\xff"}', 0, "expected JSON, got text that is none: 'utf-8' codec"),
-        ("[" * 100_000, 0, "expected JSON, got text that is none"),
+        ('{"images":\n [}', 2, "expected JSON in it, got Expecting value"),
+        (b'{"images": "\xff"}', 0, "expected JSON in it, got 'utf-8' codec"),
+        ("[" * 100_000, 0, "expected JSON in it, got maximum recursion"),
+        ('{"images": ' + "9" * 5000 + "}", 0, "expected JSON in it, got Exceeds the limit"),
         ("[]", 0, "expected Karpathy's JSON"),
         ('{"images": {}}', 0, 'got no list "images"'),
     ],

@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import IO, Annotated, Any, Generic, Self, TypeVar, cast
+from typing import IO, Annotated, Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ import typer
 from softq.cli.model_files import find_model
 from softq.cli.predict_trees import Part, Parts
 from softq.errors import DataError
-from softq.formats.text import decode, readable, refuse
+from softq.formats.text import read_parts, refuse
 from softq.lab.processes import find_device
 from softq.neural.captioner import Captioner
 from softq.neural.search import Said
@@ -267,18 +267,6 @@ def translated(model: FileTranslator, *, probabilities: bool) -> Parts:
 
 def read_as_they_come(file: IO[bytes], where: str) -> Iterator[list[str]]:
     """Lines of a file or a pipe, as many as are there: whoever writes line by line is answered line by line."""
-    rest, first, offset, over = b"", 1, 0, False
-    while not over:
-        with readable(where):
-            block: bytes = cast(Any, file).read1(_BLOCK)
-        over = not block
-        whole, end, rest = (rest + block).rpartition(b"\n")
-        if over:
-            whole, rest = whole + end + rest, b""
-        if whole or end:
-            data = whole + end
-            part = decode(data, first, offset, strict=False)
-            refuse(where, part.faults)
-            yield [line.strip() for line in part.lines]
-            first += len(part.lines)
-            offset += len(data)
+    for part in read_parts(file, where, _BLOCK, sentences=False, strict=False, as_they_come=True):
+        refuse(where, part.faults)
+        yield [line.strip() for line in part.lines]

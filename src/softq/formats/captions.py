@@ -21,14 +21,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from softq.errors import DataError
+from softq.formats.file_checks import FAULTS, in_one_line, parse_json
 from softq.formats.rows import Row, gather, read_rows
-from softq.formats.text import Fault, file_type, opened, read_lines, refuse
+from softq.formats.text import Fault, file_type, read_lines, read_whole, refuse
 
 Split = Literal["train", "val", "test"]
 """A part of Karpathy's JSON."""
@@ -275,13 +277,11 @@ def _with_words(rows: Iterable[Row], records: bool, faults: list[Fault]) -> Iter
 
 
 def _records(path: Path, split: Split | None, faults: list[Fault]) -> Iterator[Row]:
+    content = read_whole(path)
     try:
-        with opened(path) as file:
-            read = json.loads(file.read())
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        faults.append(
-            Fault(getattr(error, "lineno", 0), f"expected JSON, got text that is none: {error}")
-        )
+        read = parse_json(content, "it")
+    except DataError as error:
+        faults.append(Fault(getattr(error.__cause__, "lineno", 0), str(error)))
         return
     images = read.get("images") if isinstance(read, dict) else None
     if not isinstance(images, list):
@@ -399,8 +399,9 @@ def _map(path: Path) -> Features:
     try:
         # A private map, which can be written to without a change of the file: torch takes no other without a warning.
         features = np.asarray(np.lib.format.open_memmap(path, mode="c"))
-    except (OSError, ValueError, EOFError) as error:
-        why = getattr(error, "strerror", None) or error
+    # numpy reads the header as Python, with errors of all kinds.
+    except (OSError, EOFError, TokenError, SyntaxError, *FAULTS) as error:
+        why = getattr(error, "strerror", None) or in_one_line(error)
         raise _FileError(
             path,
             f"cannot read it: expected an array of numbers as numpy.save writes it (.npy): {why}",

@@ -27,7 +27,7 @@ class Chunk(NamedTuple):
     separator: str
 
 
-def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 17) -> Iterator[Chunk]:
+def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 20) -> Iterator[Chunk]:
     r"""Sentences of a column file, whatever the columns after the token are: a label need not be among them.
 
     The format is that of `softq.formats.conll`, except that sentences may differ in the number of their columns (the lines of one sentence
@@ -36,7 +36,7 @@ def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 17) -> Iterator
     Args:
         file: The bytes, unpacked.
         where: What errors call it.
-        size: Lines of a chunk; there are more, until a sentence ends.
+        size: Bytes of a chunk; there are more, until a sentence ends.
 
     >>> import io
     >>> [chunk] = read_chunks(io.BytesIO(b"Ann\nran\n\nHi\n"), "a file")
@@ -69,7 +69,7 @@ def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 17) -> Iterator
         yield Chunk(first, lines, blocks, separator)
 
 
-def read_plain_chunks(file: IO[bytes], where: str, *, size: int = 1 << 13) -> Iterator[Chunk]:
+def read_plain_chunks(file: IO[bytes], where: str, *, size: int = 1 << 17) -> Iterator[Chunk]:
     r"""Running text, a sentence per line, its tokens separated by white space: chunks as of a file with a token per line.
 
     Empty lines are skipped.

@@ -52,10 +52,10 @@ from softq.formats.text import (
 )
 from softq.formats.trees import tree_faults
 
-_PART = 1 << 13  # lines that are read at once
+_PART = 1 << 18  # bytes that are read at once
 _SENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*?)\s*$")
 _NO_TREE = "expected a tree, got _ as the HEAD of every word"
-_LOOK = 1000  # lines in which `is_conllu` looks for a word
+_LOOK = 1 << 16  # bytes in which `is_conllu` looks for a word
 
 
 class MultiwordToken(NamedTuple):

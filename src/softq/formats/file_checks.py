@@ -26,8 +26,7 @@ _LONGEST_MESSAGE = 300
 # Slots that follow each other without a free one, and are looked through one by one. A table that
 # is half empty has some hundred of them at most, whatever its size.
 _LONGEST_RUN = 1 << 12
-# What Python, numpy and torch raise of values that are not what they were taken for.
-_FAULTS = (
+FAULTS = (
     ArithmeticError,
     AttributeError,
     LookupError,
@@ -37,6 +36,7 @@ _FAULTS = (
     TypeError,
     ValueError,
 )
+"""What Python, numpy and torch raise where values are not what the reader expects."""
 
 
 class Stored(NamedTuple):
@@ -54,6 +54,26 @@ def in_one_line(error: object) -> str:
 
 
 @contextmanager
+def undamaged(what: str) -> Iterator[None]:
+    """Turn what goes wrong while valid JSON or TOML is used, a missing key say, into a `DataError`.
+
+    Errors of softq itself stay as they are.
+
+    >>> with undamaged("runs/x"):
+    ...     {"labels": 1}["scheme"]
+    Traceback (most recent call last):
+    softq.errors.DataError: runs/x is damaged, or another version of softq wrote it: no 'scheme'
+    """
+    try:
+        yield
+    except SoftqError:
+        raise
+    except FAULTS as error:
+        message = f"{what} is damaged, or another version of softq wrote it: {in_one_line(error)}"
+        raise DataError(message) from error
+
+
+@contextmanager
 def refusing(message: str) -> Iterator[None]:
     """Turn what goes wrong while a file's contents are read into a `DataError` of one line.
 
@@ -68,7 +88,7 @@ def refusing(message: str) -> Iterator[None]:
         yield
     except DependencyError:  # it says what to install
         raise
-    except _FAULTS as error:
+    except FAULTS as error:
         raise DataError(f"{message}: {in_one_line(error)}") from None
 
 
@@ -78,7 +98,7 @@ def read_tensors(path: str | PathLike[str], framework: Literal["pt", "numpy"] = 
         with safe_open(path, framework) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dict
             return Stored(tensors, file.metadata() or {})
-    except (OSError, SafetensorError, *_FAULTS) as error:  # some are of types that numpy has not
+    except (OSError, SafetensorError, *FAULTS) as error:  # some are of types that numpy has not
         raise DataError(in_one_line(error)) from None
 
 
@@ -86,12 +106,16 @@ def parse_json(content: bytes | str, where: str) -> Any:
     """What JSON says; what it cannot is a `DataError`, and so is half of a character."""
     try:
         text = content if isinstance(content, str) else content.decode()
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_no_number)
         if "\\ud" in text or "\\uD" in text:  # two such escapes are a character, one is none
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise DataError(f"expected JSON in {where}, got {in_one_line(error)}") from None
+        raise DataError(f"expected JSON in {where}, got {in_one_line(error)}") from error
     return found
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name}, which JSON has not")
 
 
 def notes_in(tensors: Tensors, name: str, kind: str) -> dict[str, Any]:

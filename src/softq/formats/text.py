@@ -13,14 +13,21 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from softq.errors import DataError
 
-_PART = 1 << 13  # lines that are read at once
+_PART = 1 << 18  # bytes that are read at once
+_LONGEST_LINE = 1 << 26  # bytes: a device such as /dev/zero has no line end
+_LARGEST_FILE = 1 << 30  # bytes of a file that is read whole
 _BYTE_ORDER_MARK = "\ufeff"
+_FORBIDDEN = {
+    "\0": "the line holds a NUL character",
+    "\r": "the line holds a carriage return that does not end it",
+    _BYTE_ORDER_MARK: "the line begins with a byte-order mark: were files joined?",
+}
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -60,22 +67,17 @@ def file_type(path: Path) -> str:
     return name.suffix.lower()
 
 
-def is_text(source: Path | str) -> bool:
-    """Whether a source is the text itself, a string with line ends, and not the path of a file."""
-    return isinstance(source, str) and "\n" in source
-
-
 def name_of(source: Path | str) -> str:
-    """What errors call a source."""
-    return "the text" if is_text(source) else str(source)
+    """What errors call a source: its path, or "the text" where a string with line ends is the text itself."""
+    return "the text" if isinstance(source, str) and "\n" in source else str(source)
 
 
 @contextmanager
 def opened(source: Path | str) -> Iterator[IO[bytes]]:
-    """The bytes of a file, unpacked, or those of a string that `is_text`."""
-    if is_text(source):
+    """The bytes of a file, decompressed, or those of a string that is the text itself."""
+    if isinstance(source, str) and "\n" in source:
         # A lone surrogate becomes bytes that are not UTF-8, which is a fault with its line.
-        yield BytesIO(cast(str, source).encode(errors="surrogatepass"))
+        yield BytesIO(source.encode(errors="surrogatepass"))
         return
     path = Path(source)
     with readable(str(source)), path.open("rb") as packed, unpacked(packed, path) as file:
@@ -83,7 +85,7 @@ def opened(source: Path | str) -> Iterator[IO[bytes]]:
 
 
 def unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
-    """What is in an open file, by the end of its name: .gz, .xz, or as it is."""
+    """An open file, decompressed if its name ends in .gz or .xz."""
     if path.suffix == ".gz":
         return cast(IO[bytes], gzip.open(file))
     if path.suffix == ".xz":
@@ -93,11 +95,22 @@ def unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
 
 @contextmanager
 def readable(where: str) -> Iterator[None]:
-    """Turn what keeps a file from being opened, read or unpacked into a `DataError`."""
+    """Turn what keeps a file from being opened, read or decompressed into a `DataError`."""
     try:
         yield
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"cannot read {where}: {error}") from error
+
+
+def read_whole(path: Path) -> bytes:
+    """All bytes of a file, decompressed, for formats that cannot be read part by part."""
+    with opened(path) as file:
+        content = file.read(_LARGEST_FILE + 1)
+    if len(content) > _LARGEST_FILE:
+        raise DataError(
+            f"{path}: expected a file of at most {_LARGEST_FILE >> 20} MiB, got a larger one"
+        )
+    return content
 
 
 def read_parts(
@@ -107,46 +120,46 @@ def read_parts(
     *,
     sentences: bool = True,
     strict: bool = True,
+    as_they_come: bool = False,
 ) -> Iterator[Part]:
-    """Parts of at least ``size`` lines of an open file, for files of any size.
+    """Whole lines of an open file, part by part, for files of any size.
 
     Args:
-        file: The bytes, unpacked.
+        file: The bytes, decompressed.
         where: What errors call it.
-        size: Lines of a part, but the last.
+        size: Bytes of a part, which goes on to the end of a line.
         sentences: Parts go on to the next blank line, so that they hold whole sentences.
-        strict: Characters are faults that `decode` names.
+        strict: NUL, a carriage return that does not end a line, and a byte-order mark at the start
+            of a line but the first are faults.
+        as_they_come: A part ends where a pipe has no more lines yet.
 
     """
     first, offset = 1, 0
     with readable(where):
-        for lines in _cut(file, size, sentences):
-            data = b"".join(lines)
-            yield decode(data, first, offset, strict=strict)
+        while data := cast(Any, file).read1(size) if as_they_come else file.read(size):
+            pieces = [data]
+            if not data.endswith(b"\n"):
+                pieces.append(file.readline(_LONGEST_LINE))
+            while sentences and len(pieces[-1]) < _LONGEST_LINE:
+                pieces.append(file.readline(_LONGEST_LINE))
+                if not pieces[-1].strip(b" \t\r\n"):  # a blank line, or the end of the file
+                    break
+            data = b"".join(pieces)
+            if len(pieces[-1]) == _LONGEST_LINE:
+                line, limit = first + data.count(b"\n"), f"{_LONGEST_LINE >> 20} MiB"
+                raise DataError(
+                    f"{where}, line {line}: expected at most {limit}, got a longer line"
+                )
+            part = _decode(data, first, offset, strict)
+            yield part
             if first == 1 and data.startswith(_UTF_16):
                 return  # one fault says it all
-            first += len(lines)
+            first += len(part.lines)
             offset += len(data)
 
 
-def _cut(file: IO[bytes], size: int, sentences: bool) -> Iterator[list[bytes]]:
-    while lines := list(islice(file, size)):
-        while sentences and lines[-1].strip(b" \t\r\n"):
-            lines.append(file.readline())  # an empty one at the end of the file
-        yield lines
-
-
-def decode(data: bytes, first: int = 1, offset: int = 0, *, strict: bool = True) -> Part:
-    """Whole lines of a file as text, and what is wrong with their characters.
-
-    Args:
-        data: The bytes.
-        first: The number of their first line.
-        offset: How many bytes come before them in the file.
-        strict: NUL, a carriage return that does not end a line, and a byte-order mark at the start
-            of a line but the first are faults.
-
-    """
+def _decode(data: bytes, first: int, offset: int, strict: bool) -> Part:
+    """Whole lines as text, from line ``first`` on, which begins at a byte of the file."""
     if first == 1 and data.startswith(_UTF_16):
         message = (
             "expected UTF-8, got UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
@@ -169,23 +182,12 @@ def decode(data: bytes, first: int = 1, offset: int = 0, *, strict: bool = True)
             offset += len(line) + 1
     text = text.replace("\r\n", "\n").removesuffix("\n")
     lines = text.split("\n")
-    if strict:
-        for mark, name in (
-            ("\0", "a NUL character"),
-            ("\r", "a carriage return that does not end it"),
-        ):
-            if mark in text:
-                found += [
-                    Fault(k, f"the line holds {name}")
-                    for k, line in enumerate(lines, first)
-                    if mark in line
-                ]
-        if _BYTE_ORDER_MARK in text:
-            message = "the line begins with a byte-order mark: were files joined?"
+    for mark, message in _FORBIDDEN.items() if strict else ():
+        if mark in text:
             found += [
-                Fault(k, message)
-                for k, line in enumerate(lines, first)
-                if line.startswith(_BYTE_ORDER_MARK)
+                Fault(number, message)
+                for number, line in enumerate(lines, first)
+                if (line.startswith(mark) if mark == _BYTE_ORDER_MARK else mark in line)
             ]
     return Part(first, lines, found)
 

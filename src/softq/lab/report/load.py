@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from softq.errors import DataError
+from softq.formats.file_checks import undamaged
 from softq.lab.recipe import read_toml
 from softq.lab.report.captioning import section as captioning_section
 from softq.lab.report.captioning_load import captioning_results
@@ -64,7 +65,14 @@ def read_sections(sources: Sequence[Source]) -> list[Section]:
     """A section for each sweep, and one for all runs that stand alone."""
     sweeps = [source for source in sources if (source.path / SWEEP).is_file()]
     runs = [RunFolder(source.path) for source in sources if source not in sweeps]
-    return [*map(_sweep_section, sweeps), *([_runs_alone(runs)] if runs else [])]
+    sections = []
+    for source in sweeps:
+        with undamaged(str(source.path)):
+            sections.append(_sweep_section(source))
+    if runs:
+        with undamaged(", ".join(str(run.path) for run in runs)):
+            sections.append(_runs_alone(runs))
+    return sections
 
 
 def _task_of(path: Path) -> Task:

@@ -81,7 +81,7 @@ def _read_jsonl(path: Path) -> Rows:
     for number, line in enumerate(read_lines(path), start=1):
         try:
             rows.append(_checked(json.loads(line)))
-        except (ValueError, DataError) as error:
+        except (ValueError, RecursionError) as error:  # DataError is a ValueError
             raise DataError(
                 f"{path}, line {number}: expected an object with source and references, {_reason(error)}"
             ) from None
