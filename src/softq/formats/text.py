@@ -136,16 +136,18 @@ def read_parts(
     """
     first, offset = 1, 0
     with readable(where):
-        while data := cast(Any, file).read1(size) if as_they_come else file.read(size):
+        for data in (
+            _read_as_they_come(file, size) if as_they_come else iter(lambda: file.read(size), b"")
+        ):
             pieces = [data]
-            if not data.endswith(b"\n"):
+            if not as_they_come and not data.endswith(b"\n"):
                 pieces.append(file.readline(_LONGEST_LINE))
             while sentences and len(pieces[-1]) < _LONGEST_LINE:
                 pieces.append(file.readline(_LONGEST_LINE))
                 if not pieces[-1].strip(b" \t\r\n"):  # a blank line, or the end of the file
                     break
             data = b"".join(pieces)
-            if len(pieces[-1]) == _LONGEST_LINE:
+            if len(pieces[-1]) >= _LONGEST_LINE:
                 line, limit = first + data.count(b"\n"), f"{_LONGEST_LINE >> 20} MiB"
                 raise DataError(
                     f"{where}, line {line}: expected at most {limit}, got a longer line"
@@ -156,6 +158,18 @@ def read_parts(
                 return  # one fault says it all
             first += len(part.lines)
             offset += len(data)
+
+
+def _read_as_they_come(file: IO[bytes], size: int) -> Iterator[bytes]:
+    rest = b""
+    while block := cast(Any, file).read1(size):
+        whole, end, rest = (rest + block).rpartition(b"\n")
+        if end:
+            yield whole + end
+        if len(rest) >= _LONGEST_LINE:
+            break
+    if rest:
+        yield rest
 
 
 def _decode(data: bytes, first: int, offset: int, strict: bool) -> Part:
