@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import signal
 import sys
 
 import pytest
@@ -35,6 +36,14 @@ def untraced(function):
             sys.settrace(tracer)
 
     return call
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_is_heard():
+    """A process that was started in the background ignores Ctrl-C, and so would all that tests start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

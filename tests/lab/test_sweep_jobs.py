@@ -13,17 +13,17 @@ import pytest
 from over_task import Alone, OverRecipe, OverTask
 from small_runs import contents, recipe, single_thread, wait_for
 from softq.errors import DependencyError, RecipeError, RunError
+from softq.lab.loop import Watcher
 from softq.lab.processes import StoppedError
-from softq.lab.recipe import to_toml
 from softq.lab.run import CELLS, ENVIRONMENT, LAST, METRICS, RESULT, RunFolder
 from softq.lab.sweep import RUNS, SUMMARY, SWEEP, Grid, expand, folder, run_sweep
-from softq.lab.sweep.engine import STOP, Order, train_run
+from softq.lab.sweep.engine import STOP, Run, train_run
 from softq.lab.tasks import TASKS
 
 FOUR = Grid("g", ("ml", "raml"), "2", "0:1")
 
 
-class Seen:
+class Seen(Watcher):
     """A maker of watchers that writes down what it is told."""
 
     def __init__(self):
@@ -122,29 +122,24 @@ def test_an_error_in_one_of_several(tmp_path, monkeypatch, unbroken, behaviour, 
 def test_what_a_process_is_told(tmp_path, monkeypatch, capfd):
     (cell, _), *_ = expand(OverTask(), OverRecipe(), [Grid(objective=("raml",), tau="2")]).values()
     stop = tmp_path / STOP
-    order = Order(
-        "over_task:OverTask",
-        to_toml(cell, task="over"),
-        {},
-        str(tmp_path / "run"),
-        str(stop),
-        ["softq"],
-    )
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
-        train_run(order._replace(task="no_such_module:Task"))
+    run = Run(tmp_path / "run", [cell], {}, False)
+
+    def start():
+        return train_run(OverTask(), run, stop, ["softq"])
+
     monkeypatch.setenv("BEHAVIOUR", "fault")
     with pytest.raises(KeyError):
-        train_run(order)
+        start()
     assert "in train" in capfd.readouterr().err  # a fault has a traceback
     monkeypatch.setenv("BEHAVIOUR", "signal")
     with pytest.raises(StoppedError, match=r"stopped in epoch 3 of 6 at step 1"):
-        train_run(order)
+        start()
     monkeypatch.delenv("BEHAVIOUR")
     stop.touch()
     with pytest.raises(StoppedError):
-        train_run(order)
+        start()
     stop.unlink()
-    assert train_run(order) == []
+    assert start() == []
     assert RunFolder(tmp_path / "run").result() is not None
 
 

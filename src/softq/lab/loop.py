@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from softq.errors import RecipeError, RunError, SoftqError
+from softq.errors import RunError, SoftqError
 from softq.lab.processes import Interrupts, StoppedError, Workers
 from softq.lab.recipe import Training, build
-from softq.lab.run import BEST, LAST, METRICS, NEXT_BEST, TIMINGS, RunFolder
+from softq.lab.run import BEST, LAST, METRICS, NEXT_BEST, TIMINGS, RunFolder, damaged
 from softq.lab.tensorboard import EventWriter
 from softq.metrics.counts import ExampleCounts
 
@@ -260,10 +260,8 @@ class _Loop:
 
     def _read_progress(self, notes: Mapping[str, Any]) -> Progress:
         where = f"the checkpoint {self.run.path / LAST}"
-        try:
+        with damaged(where):
             progress = build(Progress, notes, "its notes")
-        except RecipeError as error:
-            raise RunError(f"{where} is damaged ({error}); delete it to start again") from None
         cells = (len(progress.best_scores), len(progress.best_epochs))
         if cells != (self.learner.cells,) * 2 or not 0 <= progress.step <= self.learner.steps:
             raise RunError(

@@ -60,6 +60,7 @@ LAST, BEST, NEXT_BEST, COUNTS, OUTPUTS, RESULT = (
     "outputs.jsonl",
     "result.json",
 )
+SUMMARY = "summary.json"  # of a sweep
 
 
 class CellRow(TypedDict):
@@ -124,6 +125,16 @@ class EnvironmentTable(TypedDict):
     gpu: str | None
 
 
+class SummaryTable(TypedDict):
+    """``summary.json`` of a sweep."""
+
+    task: str
+    metric: str
+    signature: str
+    cells: int
+    choices: list[dict[str, Any]]
+
+
 _Scores = list[float | None] | float | None
 # the type of each file, or of each of its lines, and that of keys which the type does not name
 _TYPES: dict[str, tuple[Any, Any]] = {
@@ -133,6 +144,7 @@ _TYPES: dict[str, tuple[Any, Any]] = {
     OUTPUTS: (OutputRow, Any),
     RESULT: (ResultTable, Any),
     ENVIRONMENT: (EnvironmentTable, Any),
+    SUMMARY: (SummaryTable, Any),
 }
 
 
@@ -341,7 +353,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _parse(text: bytes, name: str, where: str) -> dict[str, Any]:
     """A JSON object of the type that files of this name have."""
     kind, others = _TYPES.get(name, (dict[str, Any], Any))
-    try:
+    with damaged(where):
         row: dict[str, Any] = typed(read_object(text, "it"), kind, "it")
         as_json(row, indent=None)  # refuses NaN and inf
         declared = getattr(kind, "__annotations__", {})
@@ -349,6 +361,15 @@ def _parse(text: bytes, name: str, where: str) -> dict[str, Any]:
             key: value if key in declared else typed(value, others, key)
             for key, value in row.items()
         }
+
+
+@contextmanager
+def damaged(where: str) -> Iterator[None]:
+    """Turn what does not fit the type of a file into an error that names the file."""
+    try:
+        yield
+    except RunError:
+        raise
     except (DataError, RecipeError, ValueError) as error:
         raise RunError(f"{where} is damaged ({error}); delete it, or the folder") from None
 

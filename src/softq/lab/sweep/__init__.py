@@ -6,8 +6,9 @@ with what was broken off, and trains what is new. The temperature, and what else
 it earns on the test set is compared with ML by a paired bootstrap over test examples.
 """
 
+from softq.lab.run import SUMMARY
 from softq.lab.sweep.choices import Choice, SweepCell, choose
-from softq.lab.sweep.folder import RUNS, SUMMARY, SWEEP, Sweep, conclude, read_sweep, run_sweep
+from softq.lab.sweep.folder import RUNS, SWEEP, Sweep, conclude, read_sweep, run_sweep
 from softq.lab.sweep.grids import Grid, expand, lay_over, parse_recipe, read_recipe, sweep_toml
 
 __all__ = [

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from softq.lab.run import CELLS, RunFolder
+from softq.lab.recipe import build, typed
+from softq.lab.run import RunFolder, damaged
 from softq.lab.tasks.base import Cell, Task, cell_recipe
 from softq.metrics import Interval, mean_interval, paired_bootstrap
 
@@ -33,8 +34,9 @@ class SweepCell(NamedTuple):
     def test_statistics(self) -> Tensor:
         """Statistics ``[examples, D]`` of the test set, as the run has stored them."""
         run = RunFolder(self.run)
-        hashes = [row["hash"] for row in run.lines(CELLS)]
-        return run.test_counts().model(hashes.index(self.cell.hash))
+        hashes = [row["hash"] for row in run.cells()]
+        with damaged(str(self.run)):
+            return run.test_counts().model(hashes.index(self.cell.hash))
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,7 @@ class Choice:
     seeds: int
     dev: Interval
     test: Interval
-    gain: (
-        Interval | None
-    )  # over ML on the test set; None for ML, and where there is no ML on as many examples
+    gain: Interval | None  # over ML on the test set; None where there is no ML on as many examples
     signature: str  # of the reward, which a grid may vary
 
     def recipe(self, base: Any) -> Any:
@@ -71,12 +71,13 @@ class Choice:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Choice:
         """The choice that `as_json` wrote."""
-        intervals = {
-            name: plain[name]
-            and Interval(*(math.nan if x is None else x for x in plain[name].values()))
-            for name in _INTERVALS
-        }
-        return cls(**{**plain, **intervals})
+        intervals: dict[str, Interval | None] = {}
+        for name in _INTERVALS:
+            ends = typed(plain.get(name), dict[str, float | None] | None, name) or {}
+            values = [ends.get(end) for end in Interval._fields]
+            found = Interval(*(math.nan if x is None else x for x in values))
+            intervals[name] = found if ends else None
+        return build(cls, {**plain, **intervals})
 
 
 def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
@@ -85,16 +86,10 @@ def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
     for grid in dict.fromkeys(grid for member in cells for grid in member.grids):
         for member in cells:
             if grid in member.grids:
-                group = groups.setdefault(
-                    (grid, member.cell.objective, member.cell.temperature_scaled), {}
-                )
-                group.setdefault((member.cell.tau, json.dumps(member.cell.settings)), []).append(
-                    member
-                )
-    chosen = {
-        name: max(group.values(), key=lambda members: _mean_dev(members))
-        for name, group in groups.items()
-    }
+                cell = member.cell
+                group = groups.setdefault((grid, cell.objective, cell.temperature_scaled), {})
+                group.setdefault((cell.tau, json.dumps(cell.settings)), []).append(member)
+    chosen = {name: max(group.values(), key=_mean_dev) for name, group in groups.items()}
     gains = _gains(task, chosen)
     return [
         Choice(

@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import multiprocessing
-import operator
 import os
 import sys
 import threading
-import tomllib
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -35,8 +33,6 @@ import torch
 from softq.errors import ConvergenceWarning, DependencyError, RunError, SoftqError
 from softq.lab.loop import Watcher
 from softq.lab.processes import Interrupts, StoppedError, Workers
-from softq.lab.recipe import to_toml
-from softq.lab.sweep.grids import parse_recipe
 from softq.lab.tasks.base import Task, show_settings, train_cells
 
 STOP = ".stop"  # a file of a sweep folder: runs that find it stop, with a checkpoint
@@ -61,17 +57,6 @@ class Run(NamedTuple):
         return " ".join([str(cell.objective), *varied, f"seed {cell.training.seed}"])
 
 
-class Order(NamedTuple):
-    """A run as another process is told of it."""
-
-    task: str  # module:class
-    recipe: str  # TOML
-    settings: dict[str, Any]
-    path: str
-    stop: str  # the file to stop at
-    arguments: list[str]  # of the command, which a run writes down
-
-
 def train_runs(
     task: Task,
     runs: Sequence[Run],
@@ -86,7 +71,11 @@ def train_runs(
     Raises `StoppedError` after Ctrl-C or SIGTERM, and `RunError` with the name of the first run that failed; by then the others have
     stopped, with a checkpoint.
     """
-    name, watcher, stop = _importable(task), watcher or Watcher(), (out / STOP).absolute()
+    kind, watcher, stop = type(task), watcher or Watcher(), (out / STOP).absolute()
+    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+        raise RunError(
+            f"several jobs need a task that other processes can import, got {kind.__qualname__}: put its class into a module"
+        )
     stop.unlink(missing_ok=True)
     watcher.begin(len(runs), 0)
     waiting: dict[Future[list[str]], Run] = {}
@@ -94,12 +83,8 @@ def train_runs(
         interrupts.at_steps()
         try:
             for run in runs:
-                (cell,) = run.cells
-                recipe = to_toml(cell, task=task.name)
-                order = Order(
-                    name, recipe, run.settings, str(run.path.absolute()), str(stop), sys.argv
-                )
-                waiting[executor.submit(train_run, order)] = run
+                at = run._replace(path=run.path.absolute())
+                waiting[executor.submit(train_run, task, at, stop, sys.argv)] = run
             while waiting:
                 done, _ = wait(waiting, _LOOK_EVERY, FIRST_COMPLETED)
                 for future in done:
@@ -117,9 +102,9 @@ def train_runs(
 
 
 def _conclude(future: Future[list[str]], run: Run, others: Sequence[Run]) -> None:
-    """Pass on what a run that is over has to say: warnings, or an error."""
+    """Pass on the warnings of a run that has ended, or its error."""
     try:
-        told = future.result()
+        unconverged = future.result()
     except StoppedError:
         raise
     except BrokenExecutor:
@@ -133,18 +118,8 @@ def _conclude(future: Future[list[str]], run: Run, others: Sequence[Run]) -> Non
         raise RunError(
             f"{run.name}: {what} (run {run.path}; the other runs have stopped, --resume trains them to the end)"
         ) from error
-    for text in told:
+    for text in unconverged:
         warnings.warn(f"{run.name}: {text}", ConvergenceWarning, stacklevel=2)
-
-
-def _importable(task: Task) -> str:
-    """How another process finds the class of a task."""
-    kind = type(task)
-    if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
-        raise RunError(
-            f"several jobs need a task that other processes can import, got {kind.__qualname__}: put its class into a module"
-        )
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 # --- executors ------------------------------------------------------------------------------------------
@@ -153,9 +128,8 @@ def _importable(task: Task) -> str:
 @contextmanager
 def local_processes(jobs: int) -> Iterator[Executor]:
     """``jobs`` processes of this machine, which share its cores."""
-    context = multiprocessing.get_context(
-        "spawn"
-    )  # new interpreters: no threads, and no GPU's context, are copied into them
+    # new interpreters: neither threads nor the context of a GPU are copied into them
+    context = multiprocessing.get_context("spawn")
     share = max(1, torch.get_num_threads() // jobs)
     with ProcessPoolExecutor(
         jobs, mp_context=context, initializer=_start_process, initargs=(share, os.getpid())
@@ -228,43 +202,46 @@ def _start_process(threads: int, parent: int) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _stop_asked(stop: str) -> bool:
+def _stop_asked(stop: Path) -> bool:
     """Whether the file to stop at is there, or the process that started this one is gone."""
-    return os.path.exists(stop) or (_parent is not None and os.getppid() != _parent)
+    return stop.exists() or (_parent is not None and os.getppid() != _parent)
 
 
-def train_run(order: Order) -> list[str]:
-    """Train a run, or resume it; returns warnings of searches that have not converged."""
+def train_run(task: Task, run: Run, stop: Path, arguments: list[str]) -> list[str]:
+    """Train a run, or resume it; returns warnings of searches that have not converged.
+
+    Args:
+        task: of the run.
+        run: with one cell.
+        stop: the file to stop at.
+        arguments: of the sweep's command, which the run writes down.
+
+    """
     with _training, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
-        if _stop_asked(order.stop):  # an executor may have had it in hand when it was cancelled
-            raise StoppedError(f"{order.path} was not begun")
-        sys.argv = order.arguments
-        module, _, name = order.task.partition(":")
+        if _stop_asked(stop):  # an executor may have had it in hand when it was cancelled
+            raise StoppedError(f"{run.path} was not started")
+        sys.argv = arguments
         try:
-            task: Task = operator.attrgetter(name)(importlib.import_module(module))()
-            recipe, _ = parse_recipe(task, tomllib.loads(order.recipe), order.path)
             train_cells(
                 task,
-                [recipe],
-                Path(order.path),
-                settings=order.settings,
+                run.cells,
+                run.path,
+                settings=run.settings,
                 resume=True,
-                also_stop=lambda: _stop_asked(order.stop),
+                also_stop=lambda: _stop_asked(stop),
             )
         except SoftqError:
             raise
         except Exception:
             traceback.print_exc()  # a fault of the task: its place is worth more than one line
             raise
-    told = [
-        str(warning.message)
-        for warning in caught
-        if issubclass(warning.category, ConvergenceWarning)
-    ]
+    unconverged = []
     for warning in caught:
-        if not issubclass(warning.category, ConvergenceWarning):
+        if issubclass(warning.category, ConvergenceWarning):
+            unconverged.append(str(warning.message))
+        else:
             warnings.showwarning(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
-    return told
+    return unconverged

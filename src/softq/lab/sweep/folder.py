@@ -14,8 +14,16 @@ from typing import Any, NamedTuple
 from softq.errors import RecipeError, RunError, SoftqError
 from softq.lab.loop import Watcher
 from softq.lab.processes import StoppedError, find_workers
-from softq.lab.recipe import recipe_hash
-from softq.lab.run import CELLS, RECIPE, RunFolder, as_json, read_json
+from softq.lab.recipe import build, recipe_hash, typed
+from softq.lab.run import (
+    CELLS,
+    RECIPE,
+    SUMMARY,
+    RunFolder,
+    as_json,
+    damaged,
+    read_json,
+)
 from softq.lab.sweep.choices import Choice, SweepCell, choose
 from softq.lab.sweep.engine import Run, dask_cluster, local_processes, train_runs
 from softq.lab.sweep.grids import Grid, expand, read_recipe, sweep_toml, varied
@@ -29,7 +37,7 @@ from softq.lab.tasks.base import (
     train_cells,
 )
 
-SWEEP, SUMMARY, RUNS = "sweep.toml", "summary.json", "runs"
+SWEEP, RUNS = "sweep.toml", "runs"
 _LONGEST_SLUG = 120  # of the settings in the name of a folder
 
 
@@ -78,14 +86,13 @@ def run_sweep(
         )
     folder = RunFolder(out)
     wanted = expand(task, base, grids)  # before anything is written: a cell's recipe may be refused
-    new = not (out / SWEEP).is_file()
-    if not new:
-        if not resume:
-            raise RunError(
-                f"{out} already holds a sweep: add --resume to continue it, or choose another --out"
-            )
-        _check_same_recipe(task, base, out)
-    with folder.locked(), _leaving_no_false_start(out, new):
+    with folder.locked(), _leaving_no_false_start(out):
+        if (out / SWEEP).is_file():
+            if not resume:
+                raise RunError(
+                    f"{out} already holds a sweep: add --resume to continue it, or choose another --out"
+                )
+            _check_same_recipe(task, base, out)
         runs = _left_to_train(task, base, varied(task, grids), out / RUNS, wanted)
         if runs:
             folder.write(SWEEP, sweep_toml(task, base, grids))
@@ -109,16 +116,16 @@ def run_sweep(
                     watcher=watcher,
                     workers=workers,
                 )
-        sweep = conclude(
-            task, base, grids, out
-        )  # of what was trained before, it may fail: the old files stay until it has not
+        # it may fail on what was trained before: the old files stay until it has not
+        sweep = conclude(task, base, grids, out)
         folder.write(SWEEP, sweep_toml(task, base, grids))
         return _write(sweep, out)
 
 
 @contextmanager
-def _leaving_no_false_start(out: Path, new: bool) -> Iterator[None]:
-    """Take back what was written of a new sweep whose first run could not begin, its data being bad."""
+def _leaving_no_false_start(out: Path) -> Iterator[None]:
+    """Remove what was written of a new sweep whose first run could not start, because its data are bad."""
+    new = not (out / SWEEP).is_file()
     try:
         yield
     except StoppedError:
@@ -204,10 +211,13 @@ def read_sweep(task: Task, out: Path) -> Sweep:
         return conclude(task, *read_recipe(task, out / SWEEP), out)
     summary = read_json(out / SUMMARY)
     cells = []
-    for row in folder.lines(CELLS):
-        names, path = tuple(row.pop("grids")), out / row.pop("run")
-        cells.append(SweepCell(names, Cell(**row), path))
-    choices = [Choice.from_json(row) for row in summary["choices"]]
+    for number, row in enumerate(folder.lines(CELLS), 1):
+        with damaged(f"line {number} of {out / CELLS}"):
+            names = typed(row.pop("grids", None), tuple[str, ...], "grids")
+            path = out / typed(row.pop("run", None), str, "run")
+            cells.append(SweepCell(names, build(Cell, row, "it"), path))
+    with damaged(str(out / SUMMARY)):
+        choices = [Choice.from_json(row) for row in summary["choices"]]
     return Sweep(
         summary["task"], summary["metric"], summary["signature"], cells, choices, len(cells)
     )
@@ -227,10 +237,15 @@ def _left_to_train(
     """The runs that are left to do: broken ones first, then one for each new cell, or one for all that can be trained together."""
     left, found = dict(wanted), []
     for path in _runs(runs):
-        rows = RunFolder(path).lines(CELLS)
+        rows = RunFolder(path).cells()
         if RunFolder(path).result() is None and any(row["hash"] in left for row in rows):
             found.append(
-                Run(path, [cell_recipe(base, row) for row in rows], rows[0]["settings"], True)
+                Run(
+                    path,
+                    [cell_recipe(base, row, str(path / CELLS)) for row in rows],
+                    rows[0]["settings"],
+                    True,
+                )
             )
         for row in rows:
             left.pop(row["hash"], None)

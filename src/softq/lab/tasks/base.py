@@ -25,6 +25,7 @@ from softq.lab.run import (
     ResultTable,
     RunFolder,
     as_json,
+    damaged,
 )
 from softq.metrics import Metric
 
@@ -115,10 +116,8 @@ class Cell:
         names = {field.name for field in dataclasses.fields(cls)}
         known = {name: value for name, value in row.items() if name in names}
         measures = {name: value for name, value in row.items() if name not in names}
-        try:
-            return build(cls, {"measures": measures} | known, where)
-        except RecipeError as error:
-            raise RunError(f"{error}: the file is damaged; delete it, or the folder") from None
+        with damaged(where):
+            return build(cls, {"measures": measures} | known, "it")
 
 
 def describe_cell(task: Task, recipe: Recipe, settings: Mapping[str, Any] | None = None) -> CellRow:
