@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import softq
-from small_runs import new_run
+from small_runs import Scripted, go, new_run
 from softq.errors import RunError
 from softq.lab.run import (
     BEST,
@@ -20,8 +20,10 @@ from softq.lab.run import (
     ENVIRONMENT,
     LAST,
     METRICS,
+    OUTPUTS,
     RECIPE,
     RESULT,
+    TIMINGS,
     RunFolder,
     as_json,
     write_atomically,
@@ -357,3 +359,55 @@ def test_damaged_lines_are_named_and_later_ones_need_not_be_read(tmp_path):
     (run.path / RESULT).write_text("{")
     with pytest.raises(RunError, match=f"{RESULT} is damaged"):
         run.result()
+
+
+ODD = {
+    CELLS: ["[1]", '{"hash": 1}', json.dumps(CELL | {"tau": "warm"}), "9" * 5000],
+    METRICS: [
+        '{"epnch": 1}',
+        '{"epoch": 1, "dev": "good"}',
+        '{"epoch": 1, "dev": NaN}',
+        "[" * 5000,
+    ],
+    TIMINGS: ['{"epoch": 1}', '{"epoch": 1, "seconds": []}'],
+    OUTPUTS: ["{}", "null"],
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_lines_that_are_json_and_wrong(run, name):
+    for line in ODD[name]:
+        good = run.path.joinpath(CELLS).read_text() if name == CELLS else ""
+        (run.path / name).write_text(good + line + "\n")
+        number = 2 if good else 1
+        with pytest.raises(RunError, match=f"^line {number} of .*{name} is damaged") as error:
+            run.lines(name)
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"cells": [1]}', "1" * 5000])
+def test_a_result_that_is_json_and_wrong(run, text):
+    (run.path / RESULT).write_text(text)
+    with pytest.raises(RunError, match=f"{RESULT} is damaged"):
+        run.result()
+    result = {"task": "x", "metric": "x", "signature": "x", "cells": [CELL]}
+    (run.path / RESULT).write_text(json.dumps(result))
+    with pytest.raises(RunError, match=r"the key 'dev' is missing"):
+        run.result()
+
+
+def test_notes_of_a_checkpoint_that_do_not_fit(tmp_path):
+    learner = Scripted([[1.0] * 6])
+    go(learner, tmp_path, epochs=2)
+    notes = RunFolder(tmp_path).load(LAST).notes
+    wrong = [
+        {"epnch": 3},
+        notes | {"best_epochs": [1, 2]},
+        notes | {"step": 99},
+        notes | {"epoch": []},
+    ]
+    for one in wrong:
+        RunFolder(tmp_path).save(LAST, learner.state(), one)
+        with pytest.raises(RunError, match=f"the checkpoint .*{LAST} (is damaged|does not fit)"):
+            go(Scripted([[1.0] * 6]), tmp_path)

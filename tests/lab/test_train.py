@@ -1,5 +1,6 @@
 """The loop: what it keeps, when it stops and what it refuses, and the learners it runs."""
 
+import contextlib
 import itertools
 import math
 import signal
@@ -10,10 +11,18 @@ import pytest
 import torch
 from torch import nn
 
-from small_runs import CPU, Scripted, contents, go, noisy_regression, recipe
+from small_runs import CPU, Scripted, contents, go, new_run, noisy_regression, recipe
 from softq.errors import DependencyError, RunError
-from softq.lab.loop import Evaluation, NonFiniteLossError, Watcher
-from softq.lab.processes import AcceleratedWorkers, StoppedError, find_device, find_workers
+from softq.lab import loop
+from softq.lab.loop import Evaluation, NonFiniteLossError, Watcher, train
+from softq.lab.processes import (
+    AcceleratedWorkers,
+    Interrupts,
+    StoppedError,
+    find_device,
+    find_workers,
+)
+from softq.lab.recipe import Training
 from softq.lab.run import BEST, LAST, METRICS, RESULT, TIMINGS, RunFolder
 from softq.lab.tasks import TASKS, train_cells
 from softq.lab.tasks.classification import GridLearner, make_data, visiting_order
@@ -161,6 +170,79 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class Late(Scripted):
+    """Sends its own process a signal while its last epoch is scored."""
+
+    def evaluate(self, active):
+        if self.place == 6 * self.steps:
+            signal.raise_signal(signal.SIGTERM)
+        return super().evaluate(active)
+
+
+def test_a_stop_after_the_last_epoch(tmp_path):
+    dev = [[1.0, 3.0, 2.0, 4.0, 0.0, 1.0]]
+    with pytest.raises(StoppedError, match="stopped after epoch 6 of 6; add --resume"):
+        go(Late(dev), tmp_path / "broken")
+    assert go(Scripted(dev), tmp_path / "broken") == go(Scripted(dev), tmp_path / "whole")
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path, monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does in the background
+    try:
+        outcome, _ = go(Signalled(5, signal.SIGINT), tmp_path)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert outcome["epochs"] == [4]
+
+
+def test_a_signal_that_a_library_loses_before_training_is_remembered(tmp_path):
+    run, learner = new_run(tmp_path), Scripted([[1.0] * 6])
+    with run.locked(), Interrupts(CPU) as interrupts:
+        with contextlib.suppress(KeyboardInterrupt):  # as in a callback of numba
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(StoppedError, match="stopped before epoch 1"):
+            train(
+                learner,
+                run,
+                Training(epochs=6),
+                workers=CPU,
+                interrupts=interrupts,
+                cell_names=["x"],
+            )
+    assert learner.place == 0
+
+
+class Slow(Scripted):
+    """Its clock advances by as many seconds in each step."""
+
+    steps, examples = 400, 4000
+
+    def __init__(self, clock, seconds):
+        super().__init__([[1.0] * 6])
+        self.clock, self.seconds, self.calls = clock, seconds, []
+
+    def train(self, epoch, first, last, active):
+        self.clock[0] += (last - first) * self.seconds
+        self.calls.append(last - first)
+        super().train(epoch, first, last, active)
+
+
+def test_progress_is_reported_every_few_seconds_and_long_work_is_announced(tmp_path, monkeypatch):
+    clock, notes = [0.0], []
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: clock[0])
+    watcher = Recorder()
+    watcher.note = notes.append
+    quick, slow = Slow(clock, 1e-3), Slow(clock, 0.5)
+    go(quick, tmp_path / "quick", watcher)
+    assert (max(quick.calls), notes) == (20, [])  # twenty looks in an epoch
+    go(slow, tmp_path / "slow", watcher)
+    assert (max(slow.calls), notes) == (4, [])  # two seconds
+    go(Slow(clock, 20.0), tmp_path / "long", watcher)
+    assert len(notes) == 1
+    assert "all 6 epochs take about 13 hours more on this CPU" in notes[0]
 
 
 def test_training_in_a_thread(tmp_path):

@@ -314,7 +314,7 @@ class _Loop:
         seconds = time.perf_counter() - self._began
         if self._hinted or seconds < 10:
             return
-        left = seconds * (self._total - self._seen) / (self._seen - self._seen_before)
+        left = seconds * (self._total - self._seen) / max(1, self._seen - self._seen_before)
         if left > _LONG:
             self._hinted = True
             self.watcher.note(
