@@ -25,13 +25,13 @@ from softq.lab.recipe import Objective
 from softq.neural.examples import Examples, Vectors
 from softq.neural.modules.captioner import ImageCaptioner
 from softq.neural.modules.sequence import teacher_forcing
-from softq.neural.recipe import Candidates
+from softq.neural.recipe import CandidateSettings
 from softq.sentences import Sentences
 
 VOCAB, FEATURES, LENGTH, TAU = 10_102, 4_096, 11, 0.9
 SETTINGS = {  # captions of an example, candidates
-    "RAML": (1, Candidates(size=100, k=10, max_n=3, estimator="paper")),
-    "SQDML": (5, Candidates(size=500, k=50, max_n=3, estimator="paper")),
+    "RAML": (1, CandidateSettings(size=100, k=10, max_n=3, estimator="paper")),
+    "SQDML": (5, CandidateSettings(size=500, k=50, max_n=3, estimator="paper")),
 }
 BARS = {100: 0.8e6, 1000: 1.5e6}
 

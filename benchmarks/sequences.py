@@ -21,7 +21,7 @@ from softq.lab.recipe import Objective
 from softq.neural.examples import Examples
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.sequence import SequenceModel
-from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
+from softq.neural.recipe import CandidateSettings, Optimizer, SequenceTraining
 from timing import synchronize
 
 
@@ -79,7 +79,7 @@ def training(
     model: SequenceModel,
     data: Examples,
     objective: Objective,
-    candidates: Candidates,
+    candidates: CandidateSettings,
     *,
     inputs: int,
     words: int,

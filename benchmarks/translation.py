@@ -23,7 +23,7 @@ from softq.lab.recipe import Objective
 from softq.neural.examples import Examples
 from softq.neural.modules.sequence import teacher_forcing
 from softq.neural.modules.translator import AttentionalTranslator
-from softq.neural.recipe import Candidates
+from softq.neural.recipe import CandidateSettings
 from softq.sentences import Sentences
 
 SOURCE_VOCAB, TARGET_VOCAB, SOURCE_LENGTH, TARGET_LENGTH = 32_008, 22_821, 19, 20
@@ -35,8 +35,8 @@ BARS = {
     ("importance", 10): 0.3825e6,
 }
 SETTINGS = {
-    "n-gram": Candidates(size=10),
-    "importance": Candidates(size=10, sampler="hamming", estimator="importance"),
+    "n-gram": CandidateSettings(size=10),
+    "importance": CandidateSettings(size=10, sampler="hamming", estimator="importance"),
 }
 
 

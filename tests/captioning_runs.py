@@ -7,8 +7,8 @@ import numpy as np
 from small_runs import CPU
 from softq.lab.recipe import build, parse_flags
 from softq.lab.tasks import TASKS, train_cells
-from softq.lab.tasks.captioning_judge import CaptioningJudge
-from softq.lab.tasks.captioning_recipe import CaptioningRecipe
+from softq.lab.tasks.captioning import CaptioningRecipe
+from softq.lab.tasks.sequence_task import SequenceJudge
 
 TASK = TASKS["captioning"]
 SMALL = [  # a recipe that trains in an instant
@@ -25,7 +25,7 @@ def recipe(*flags):
 
 
 def prepared(*flags):
-    return CaptioningJudge.of(recipe(*flags)).prepared
+    return SequenceJudge.of(TASK, recipe(*flags)).data
 
 
 def run(out, *flags, **options):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from softq.neural.modules.captioner import ImageCaptioner
-from softq.neural.recipe import Candidates
+from softq.neural.recipe import CandidateSettings
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,7 +65,7 @@ BENCHMARKS = {  # without the packages they compare with, which are no part of t
             "VOCAB": 60,
             "FEATURES": 8,
             "SETTINGS": {
-                kind: (count, Candidates(size=10, k=10, estimator="paper"))
+                kind: (count, CandidateSettings(size=10, k=10, estimator="paper"))
                 for kind, count in (("RAML", 1), ("SQDML", 5))
             },
             "ImageCaptioner": partial(ImageCaptioner, embedding=8, hidden=8),

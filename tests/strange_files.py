@@ -9,9 +9,14 @@ from safetensors.torch import save_file
 
 from softq import CRFTagger, DependencyParser, RewardClassifier
 from softq.formats.conllu import TreeSentence
-from softq.formats.vocabulary import WordVocabulary
-from softq.neural.captioner import CaptionDecoding, Captioner, CaptionerSettings
-from softq.neural.translator import Decoding, ModelSettings, Translator
+from softq.formats.vocabulary import Vocabulary
+from softq.neural.text_generator import (
+    CaptionDecoding,
+    CaptionerSettings,
+    TextGenerator,
+    TranslationDecoding,
+    TranslatorSettings,
+)
 
 WORDS = [["Ann", "met", "Bob"], ["He", "lives", "in", "Paris"]]
 ATTRIBUTES = [[{"word": word} for word in sentence] for sentence in WORDS]
@@ -26,17 +31,18 @@ ROWS = np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5], [1.0, 1.0]])
 
 def make_translator(kind="lstm"):
     """A translator of few words that has learnt nothing."""
-    words = WordVocabulary.fit(["a b c"])
-    settings = ModelSettings(kind=kind, embedding=4, hidden=4, heads=2)
+    words = Vocabulary.fit_words(["a b c"])
+    settings = TranslatorSettings(kind=kind, embedding=4, hidden=4, heads=2)
     model = settings.build(len(words), len(words))
-    return Translator(model, settings, words, words, Decoding(beam=2, max_ratio=1.0))
+    decoding = TranslationDecoding(beam=2, max_ratio=1.0)
+    return TextGenerator(model, settings, words, words, decoding)
 
 
 def make_captioner():
     """A captioner of few words that has learnt nothing."""
-    words, settings = WordVocabulary.fit(["a b c"]), CaptionerSettings(embedding=4, hidden=4)
+    words, settings = Vocabulary.fit_words(["a b c"]), CaptionerSettings(embedding=4, hidden=4)
     decoding = CaptionDecoding(beam=2, max_words=5)
-    return Captioner(settings.build(2, len(words)), settings, words, decoding)
+    return TextGenerator(settings.build(2, len(words)), settings, words, None, decoding)
 
 
 def write_models(folder):
@@ -74,13 +80,13 @@ def use(kind, path):
         model.expected_reward(ROWS)
         model.score(ROWS, model.classes_[[0, 1, 0, 1]])
     elif kind == "captioner":
-        Captioner.load(path).caption(ROWS)
+        TextGenerator.load(path, kind).generate(ROWS)
     else:
-        list(Translator.load(path).translate(["a b", "c"]))
+        TextGenerator.load(path, "translator").generate(["a b", "c"])
 
 
 KINDS = ("tagger", "attributes", "parser", "classifier", "translator", "transformer", "captioner")
-NOTES = {"translator": ("about", "source.about"), "captioner": ("about", "words.about")}
+NOTES = {"translator": ("about", "source.about"), "captioner": ("about", "target.about")}
 """Tensors that hold notes, where there are others than "about"."""
 
 

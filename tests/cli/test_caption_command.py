@@ -12,12 +12,12 @@ from ner_commands import FAST, refused, softq, told, well
 from softq.cli import predict_captions
 from softq.cli.predict_sentences import Searching, line_generator
 from softq.formats.captions import read_captions
-from softq.formats.vocabulary import WordVocabulary
+from softq.formats.vocabulary import Vocabulary
 from softq.lab.worlds import SceneWorld
 from softq.lab.worlds.scene_pictures import render, scene_features
 from softq.linear import CRFTagger
 from softq.metrics import CAPTION_METRICS, caption_statistics, paired_test, reference_agreement
-from softq.neural.captioner import CaptionDecoding, Captioner, CaptionerSettings
+from softq.neural.text_generator import CaptionDecoding, CaptionerSettings, TextGenerator
 from softq.rewards import NegativeEditDistance
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,12 +39,10 @@ TRUTHS = [
 def captioner(path, seed, *, features=SIZE, lowercase=True, encoder=""):
     """An untrained one whose captions differ from image to image, in a file."""
     settings = CaptionerSettings(embedding=8, hidden=16, init=1.0)
-    vocabulary = WordVocabulary.fit([WORDS], lowercase=lowercase)
+    vocabulary = Vocabulary.fit_words([WORDS], lowercase=lowercase)
     decoding = CaptionDecoding(beam=3, max_words=8)
-    made = Captioner(
-        settings.build(features, len(vocabulary), seed), settings, vocabulary, decoding, encoder
-    )
-    made.save(path)
+    model = settings.build(features, len(vocabulary), seed)
+    TextGenerator(model, settings, vocabulary, None, decoding, encoder).save(path)
     return path
 
 
@@ -87,7 +85,7 @@ def vectors(folder):
 
 
 def test_rows_become_captions(folder, vectors):
-    expected = Captioner.load(folder / "ours").caption(vectors)
+    expected = TextGenerator.load(folder / "ours").generate(vectors)
     assert len({said.text for said in expected}) > 3
     assert well(softq("predict", folder / "ours", folder / "test.features.npy")) == lines(
         said.text for said in expected
@@ -117,7 +115,7 @@ def test_rows_become_captions(folder, vectors):
     ],
 )
 def test_methods(folder, vectors, flags, options):
-    expected = Captioner.load(folder / "ours").caption(vectors, **options)
+    expected = TextGenerator.load(folder / "ours").generate(vectors, **options)
     assert well(softq("predict", folder / "ours", folder / "test.features.npy", *flags)) == lines(
         said.text for said in expected
     )
@@ -142,9 +140,9 @@ def test_methods(folder, vectors, flags, options):
 def test_draws_follow_from_the_seed_and_the_number_of_the_image(
     folder, vectors, tmp_path, monkeypatch, flags, seed, options
 ):
-    model = Captioner.load(folder / "ours")
+    model = TextGenerator.load(folder / "ours")
     expected = lines(
-        model.caption(
+        model.generate(
             vectors[number - 1 : number], generator=line_generator(seed, number), **options
         )[0].text
         for number in range(1, len(vectors) + 1)
@@ -165,7 +163,7 @@ def test_a_file_for_the_result(folder, vectors, tmp_path):
     )
     written = gzip.decompress((tmp_path / "out.gz").read_bytes()).decode()
     assert written == well(softq("predict", folder / "ours", folder / "named.npy"))
-    words = sum(len(said.words) for said in Captioner.load(folder / "ours").caption(vectors))
+    words = sum(len(said.words) for said in TextGenerator.load(folder / "ours").generate(vectors))
     assert (facts["files"], facts["sentences"], facts["tokens"], facts["decoding"]) == (
         1,
         7,
@@ -273,7 +271,9 @@ def test_images_are_encoded_as_the_captioner_learnt_them(scenes):
     folder, seen = scenes
     expected = [
         f"{name}.png\t{said.text}"
-        for name, said in zip("bac", Captioner.load(folder / "model").caption(seen), strict=True)
+        for name, said in zip(
+            "bac", TextGenerator.load(folder / "model").generate(seen), strict=True
+        )
     ]
     assert well(softq("predict", folder / "model", folder / "scenes")) == lines(sorted(expected))
     files = [folder / "scenes" / f"{name}.png" for name in "bac"]
@@ -322,12 +322,12 @@ def test_images_that_cannot_be_read(scenes):
 def scores(model, vectors, truths, **options):
     references = [[model.vocabulary.plain(text) for text in several] for several in truths]
     return caption_statistics(
-        [said.words for said in model.caption(vectors, **options)], references
+        [said.words for said in model.generate(vectors, **options)], references
     ), references
 
 
 def test_scores_of_a_model(folder, vectors):
-    rows, references = scores(Captioner.load(folder / "ours"), vectors, TRUTHS)
+    rows, references = scores(TextGenerator.load(folder / "ours"), vectors, TRUTHS)
     facts = told(softq("evaluate", folder / "ours", folder / "test.captions.tsv", "--json"))
     for name, metric in CAPTION_METRICS.items():
         assert facts[name] == pytest.approx(float(metric(rows.sum(0))))
@@ -363,12 +363,12 @@ def test_scores_of_a_model(folder, vectors):
             "--json",
         )
     )
-    rows, _ = scores(Captioner.load(folder / "ours"), vectors, TRUTHS, method="greedy")
+    rows, _ = scores(TextGenerator.load(folder / "ours"), vectors, TRUTHS, method="greedy")
     assert greedy["cider_d"] == pytest.approx(float(CAPTION_METRICS["cider_d"](rows.sum(0))))
 
 
 def test_a_split_of_json(folder, vectors):
-    rows, _ = scores(Captioner.load(folder / "ours"), vectors[4:], TRUTHS[4:])
+    rows, _ = scores(TextGenerator.load(folder / "ours"), vectors[4:], TRUTHS[4:])
     facts = told(
         softq(
             "evaluate",
@@ -401,7 +401,7 @@ def test_a_split_of_json(folder, vectors):
 
 def test_two_models(folder, vectors):
     (ours, _), (theirs, _) = (
-        scores(Captioner.load(folder / name), vectors, TRUTHS) for name in ("ours", "theirs")
+        scores(TextGenerator.load(folder / name), vectors, TRUTHS) for name in ("ours", "theirs")
     )
     arguments = [
         "evaluate",

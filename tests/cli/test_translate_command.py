@@ -22,7 +22,7 @@ from softq.formats.bitext import read_bitext
 from softq.lab.run import BEST
 from softq.linear import CRFTagger
 from softq.metrics import TRANSLATION_METRICS, paired_test, sacre_bleu, translation_statistics
-from softq.neural.translator import Translator
+from softq.neural.text_generator import TextGenerator
 from softq.rewards import NegativeEditDistance
 from translation_runs import make_files, parts, run, write, write_side_by_side
 
@@ -56,8 +56,8 @@ def lines(texts):
 
 
 def test_lines_come_back_as_translations(runs, sources):
-    translator = Translator.load(runs / "ml" / BEST)
-    expected = lines(one.text for one in translator.translate(sources))
+    translator = TextGenerator.load(runs / "ml" / BEST)
+    expected = lines(one.text for one in translator.generate(sources))
     assert len(set(expected.split("\n"))) > 2
     for arguments in (["-"], []):
         assert well(softq("predict", runs / "ml", *arguments, stdin=lines(sources))) == expected
@@ -73,7 +73,7 @@ def test_lines_come_back_as_translations(runs, sources):
     ],
 )
 def test_methods(runs, sources, flags, options):
-    expected = list(Translator.load(runs / "ml" / BEST).translate(sources, **options))
+    expected = list(TextGenerator.load(runs / "ml" / BEST).generate(sources, **options))
     assert well(softq("predict", runs / "ml", *flags, stdin=lines(sources))) == lines(
         one.text for one in expected
     )
@@ -100,11 +100,11 @@ def test_methods(runs, sources, flags, options):
 def test_draws_follow_from_the_seed_and_the_line(
     runs, sources, tmp_path, monkeypatch, flags, seed, options
 ):
-    monkeypatch.setattr(neural.search, "_BATCH", 4)  # so that there are several
-    translator = Translator.load(runs / "ml" / BEST)
+    monkeypatch.setattr(neural.generation, "_BATCH", 4)  # so that there are several
+    translator = TextGenerator.load(runs / "ml" / BEST)
     texts = [*sources[:3], "", *sources[3:]]
     one_by_one = [
-        next(translator.translate([text], generator=line_generator(seed, number), **options))
+        translator.generate([text], generator=line_generator(seed, number), **options)[0]
         for number, text in enumerate(texts, start=1)
     ]
     expected = lines(one.text for one in one_by_one)
@@ -158,7 +158,7 @@ def test_log_probabilities(runs, sources):
         softq("predict", runs / "ml", "--probabilities", stdin=lines(sources))
     ).splitlines()
     for line, one in zip(
-        found, Translator.load(runs / "ml" / BEST).translate(sources), strict=True
+        found, TextGenerator.load(runs / "ml" / BEST).generate(sources), strict=True
     ):
         assert line == f"{one.text}\t{one.log_prob:.4f}"
 
@@ -167,7 +167,7 @@ def test_packed_files_empty_lines_and_a_file_for_the_result(runs, sources, tmp_p
     text = "\ufeff" + "\r\n".join([sources[0], "", sources[1], "  "]) + "\r\n"
     (tmp_path / "a.gz").write_bytes(gzip.compress(text.encode()))
     (tmp_path / "b.xz").write_bytes(lzma.compress(lines(sources[2:]).encode()))
-    expected = [one.text for one in Translator.load(runs / "ml" / BEST).translate(sources)]
+    expected = [one.text for one in TextGenerator.load(runs / "ml" / BEST).generate(sources)]
     expected = lines([expected[0], "", expected[1], "", *expected[2:]])
     both = ["predict", runs / "ml", tmp_path / "a.gz", tmp_path / "b.xz"]
     assert well(softq(*both)) == expected
@@ -292,7 +292,7 @@ def test_a_pipe_is_answered_line_by_line(runs, sources):
         timer.start()
         for source, one in zip(
             sources[:2],
-            Translator.load(runs / "ml" / BEST).translate(sources[:2], method="greedy"),
+            TextGenerator.load(runs / "ml" / BEST).generate(sources[:2], method="greedy"),
             strict=True,
         ):
             process.stdin.write(f"{source}\n")
@@ -307,16 +307,17 @@ def test_a_pipe_is_answered_line_by_line(runs, sources):
 
 
 def scores(translator, text, **options):
-    found = list(translator.translate(text.sources, **options))
+    found = list(translator.generate(text.sources, **options))
     references = [
-        [translator.target.plain(reference) for reference in several] for several in text.references
+        [translator.vocabulary.plain(reference) for reference in several]
+        for several in text.references
     ]
     return found, translation_statistics([one.words for one in found], references)
 
 
 def test_scores_of_a_model(runs, files, tmp_path):
     text = read_bitext(files["test"])
-    found, rows = scores(Translator.load(runs / "raml" / BEST), text)
+    found, rows = scores(TextGenerator.load(runs / "raml" / BEST), text)
     facts = told(softq("evaluate", runs / "raml", files["test"], "--json"))
     for name, metric in TRANSLATION_METRICS.items():
         assert facts[name] == pytest.approx(float(metric(rows.sum(0))))
@@ -335,7 +336,7 @@ def test_scores_of_a_model(runs, files, tmp_path):
     )
     assert sacre.signature in shown
     greedy = told(softq("evaluate", runs / "raml", files["test"], "--method", "greedy", "--json"))
-    _, rows = scores(Translator.load(runs / "raml" / BEST), text, method="greedy")
+    _, rows = scores(TextGenerator.load(runs / "raml" / BEST), text, method="greedy")
     assert greedy["sentence_bleu"] == pytest.approx(
         float(TRANSLATION_METRICS["sentence_bleu"](rows.sum(0)))
     )
@@ -352,7 +353,7 @@ def test_without_sacrebleu(runs, files, monkeypatch):
 def test_two_models(runs, files):
     text = read_bitext(files["test"])
     (_, ours), (_, theirs) = (
-        scores(Translator.load(runs / name / BEST), text) for name in ("raml", "ml")
+        scores(TextGenerator.load(runs / name / BEST), text) for name in ("raml", "ml")
     )
     facts = told(
         softq("evaluate", runs / "raml", files["test"], "--against", runs / "ml", "--json")

@@ -296,10 +296,10 @@ def test_values_of_classifiers(copy, name, value):
 
 def test_pieces_of_words_that_a_stranger_made(tmp_path):
     pytest.importorskip("tokenizers")
-    from softq.formats.vocabulary import SubwordVocabulary, vocabulary_from_tensors
+    from softq.formats.vocabulary import Vocabulary
 
-    tensors = SubwordVocabulary.fit(["ab ab abc"], 262).tensors()
-    assert vocabulary_from_tensors(tensors).encode("ab") == SubwordVocabulary.fit(
+    tensors = Vocabulary.fit_subwords(["ab ab abc"], 262).tensors()
+    assert Vocabulary.from_tensors(tensors).encode("ab") == Vocabulary.fit_subwords(
         ["ab ab abc"], 262
     ).encode("ab")
     notes = json.loads(tensors["tokenizer"].numpy().tobytes())
@@ -312,11 +312,11 @@ def test_pieces_of_words_that_a_stranger_made(tmp_path):
         ),
         (notes | {"model": 1}, "expected a tokenizer of bytes and byte pairs"),
         (notes | {"model": {"type": "BPE", "vocab": 1}}, "expected a tokenizer in tokenizer"),
-        (far, "for the pieces of tokenizer, got others"),
+        (far, "for the subwords of tokenizer, got others"),
     ):
         text = torch.tensor(list(json.dumps(wrong).encode()), dtype=torch.uint8)
         with pytest.raises(DataError, match=message):
-            vocabulary_from_tensors(tensors | {"tokenizer": text})
+            Vocabulary.from_tensors(tensors | {"tokenizer": text})
 
 
 # --- what the commands read ---------------------------------------------------------------------------

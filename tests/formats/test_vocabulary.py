@@ -18,9 +18,7 @@ from softq.formats.vocabulary import (
     SPECIALS,
     START,
     UNKNOWN,
-    SubwordVocabulary,
-    WordVocabulary,
-    vocabulary_from_tensors,
+    Vocabulary,
 )
 
 TEXTS = [
@@ -29,7 +27,7 @@ TEXTS = [
     "The dog is not here: <unk> it is <s> there.",
     "我们 ated the größte dog\u00a0of the dogs",
 ]
-WORDS, SUBWORDS = WordVocabulary.fit(TEXTS), SubwordVocabulary.fit(TEXTS, 300)
+WORDS, SUBWORDS = Vocabulary.fit_words(TEXTS), Vocabulary.fit_subwords(TEXTS, 300)
 BOTH = [WORDS, SUBWORDS]
 QUICK = settings(max_examples=200, deadline=None)
 
@@ -89,7 +87,7 @@ def test_any_numbers_have_a_text(subwords, words):
 )
 def test_subwords_are_one_line(separator):
     dog = SUBWORDS.encode("dog")
-    bytes_of_it = [number + SPECIALS for number in SUBWORDS._tokenizer.encode(separator).ids]
+    bytes_of_it = [number + SPECIALS for number in SUBWORDS._subwords.encode(separator).ids]
     for numbers in (
         [*dog, *bytes_of_it, *dog],
         [*bytes_of_it, *dog, *bytes_of_it, *bytes_of_it, *dog, *bytes_of_it],
@@ -113,24 +111,24 @@ def test_unknown_subwords_are_written():
 
 def test_pieces_one_by_one_are_those_of_the_whole_text():
     for text in (*map(spaced, TEXTS), "it's 5's  ' s !a a! 12ab", "nothing like it\u0301 我们我"):
-        whole = SUBWORDS._tokenizer.encode(" " + spaced(text)).ids
+        whole = SUBWORDS._subwords.encode(" " + spaced(text)).ids
         assert SUBWORDS.encode(text) == [number + SPECIALS for number in whole]
 
 
 def test_frequent_words_are_kept():
     texts = ["b b b a a c", "d d a"]
-    assert WordVocabulary.fit(texts).types == ["a", "b", "d", "c"]
-    assert WordVocabulary.fit(texts).frequencies.tolist() == [0, 0, 0, 0, 3, 3, 2, 1]
-    assert WordVocabulary.fit(texts, min_freq=2).types == ["a", "b", "d"]
-    assert WordVocabulary.fit(texts, max_size=6).types == ["a", "b"]
-    few = WordVocabulary.fit(texts, min_freq=3, max_size=5)
+    assert Vocabulary.fit_words(texts).types == ["a", "b", "d", "c"]
+    assert Vocabulary.fit_words(texts).frequencies.tolist() == [0, 0, 0, 0, 3, 3, 2, 1]
+    assert Vocabulary.fit_words(texts, min_freq=2).types == ["a", "b", "d"]
+    assert Vocabulary.fit_words(texts, max_size=6).types == ["a", "b"]
+    few = Vocabulary.fit_words(texts, min_freq=3, max_size=5)
     assert len(few) == 5
     assert few.encode("c a b") == [UNKNOWN, 4, UNKNOWN]
     assert few.decode(few.encode("c a b!")) == "<unk> a <unk> <unk>"
 
 
 def test_words_between_spaces():
-    vocabulary = WordVocabulary.fit(["Tom 's dog , <unk> ￭a"], tokenizer="space")
+    vocabulary = Vocabulary.fit_words(["Tom 's dog , <unk> ￭a"], tokenizer="space")
     assert sorted(vocabulary.types) == ["'s", ",", "Tom", "dog", "￭a"]
     numbers = vocabulary.encode("Tom 's  <unk> ￭a Tom,")
     assert numbers.count(UNKNOWN) == 2
@@ -140,7 +138,7 @@ def test_words_between_spaces():
 
 
 def test_lower_case():
-    vocabulary = WordVocabulary.fit(["Der Dog, DER"], lowercase=True)
+    vocabulary = Vocabulary.fit_words(["Der Dog, DER"], lowercase=True)
     assert vocabulary.types == ["der", "dog", "￭,"]
     assert vocabulary.encode("DOG der") == vocabulary.encode("dog Der") == [5, 4]
     assert vocabulary.plain("Der Dog!") == ["der", "dog", "!"]
@@ -148,13 +146,13 @@ def test_lower_case():
 
 @pytest.mark.parametrize(
     "vocabulary",
-    [WORDS, WordVocabulary.fit(["A b ￭c"], tokenizer="space", lowercase=True), SUBWORDS],
+    [WORDS, Vocabulary.fit_words(["A b ￭c"], tokenizer="space", lowercase=True), SUBWORDS],
     ids=["unicode", "space", "subwords"],
 )
 def test_tensors_hold_all_of_it(vocabulary):
     tensors = vocabulary.tensors("target.")
     assert all(name.startswith("target.") for name in tensors)
-    found = vocabulary_from_tensors(
+    found = Vocabulary.from_tensors(
         tensors | vocabulary.tensors("source.") | {"weights": torch.zeros(3)}, "target."
     )
     assert type(found) is type(vocabulary)
@@ -187,19 +185,19 @@ def as_bytes(value):
         (
             WORDS,
             "about",
-            as_bytes({"format": "softq vocabulary 1", "kind": "syllables"}),
+            as_bytes({"format": "softq vocabulary 2", "kind": "syllables"}),
             "kind of a vocabulary must be one of 'words', 'subwords', got 'syllables'",
         ),
         (
             WORDS,
             "about",
-            as_bytes({"format": "softq vocabulary 1", "kind": "words", "tokenizer": "space"}),
+            as_bytes({"format": "softq vocabulary 2", "kind": "words", "tokenizer": "space"}),
             "types in about must be a list of strings, got None",
         ),
         (WORDS, "frequencies", None, r"expected frequencies of torch.int64 \[V\], got None"),
         (WORDS, "frequencies", torch.zeros(5), "got torch.float32"),
-        (WORDS, "frequencies", torch.zeros(5, dtype=torch.int64), "numbers, got 5"),
-        (SUBWORDS, "frequencies", torch.zeros(5, dtype=torch.int64), "for 300 numbers, got 5"),
+        (WORDS, "frequencies", torch.zeros(5, dtype=torch.int64), "tokens, got 5"),
+        (SUBWORDS, "frequencies", torch.zeros(5, dtype=torch.int64), "for 300 tokens, got 5"),
         (SUBWORDS, "tokenizer", None, "got none of the name 'tokenizer'"),
         (
             SUBWORDS,
@@ -214,7 +212,7 @@ def test_tensors_of_something_else(vocabulary, name, tensor, message):
     if tensor is not None:
         tensors[name] = tensor
     with pytest.raises(DataError, match=message):
-        vocabulary_from_tensors(tensors)
+        Vocabulary.from_tensors(tensors)
 
 
 @pytest.mark.parametrize(
@@ -228,18 +226,18 @@ def test_tensors_of_something_else(vocabulary, name, tensor, message):
 )
 def test_words_that_cannot_be(options, message):
     with pytest.raises(DataError, match=message):
-        WordVocabulary.fit(TEXTS, **options)
+        Vocabulary.fit_words(TEXTS, **options)
 
 
 def test_subwords_that_cannot_be(monkeypatch):
     with pytest.raises(DataError, match=r"at least 260 .* got 259"):
-        SubwordVocabulary.fit(TEXTS, 259)
+        Vocabulary.fit_subwords(TEXTS, 259)
     with pytest.raises(DataError, match="got none"):
-        SubwordVocabulary.fit([" "], 300)
+        Vocabulary.fit_subwords([" "], 300)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     for attempt in (
-        lambda: SubwordVocabulary.fit(TEXTS, 300),
-        lambda: vocabulary_from_tensors(SUBWORDS.tensors()),
+        lambda: Vocabulary.fit_subwords(TEXTS, 300),
+        lambda: Vocabulary.from_tensors(SUBWORDS.tensors()),
     ):
         with pytest.raises(DependencyError, match=r"pip install 'softq\[translation\]'"):
             attempt()
@@ -248,16 +246,16 @@ def test_subwords_that_cannot_be(monkeypatch):
 def test_subwords_follow_from_the_text_alone():
     assert all(
         torch.equal(tensor, SUBWORDS.tensors()[name])
-        for name, tensor in SubwordVocabulary.fit(TEXTS, 300).tensors().items()
+        for name, tensor in Vocabulary.fit_subwords(TEXTS, 300).tensors().items()
     )
     assert len(SUBWORDS) == 300
-    assert len(SubwordVocabulary.fit(["ab"], 300)) == 262  # " a" or "ab", then " ab"
+    assert len(Vocabulary.fit_subwords(["ab"], 300)) == 262  # " a" or "ab", then " ab"
 
 
-def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch):
-    monkeypatch.setattr(module, "_REMEMBERED", 2)
-    vocabulary = WordVocabulary.fit(TEXTS)
+def test_the_cache_is_bounded_and_changes_nothing(monkeypatch):
+    monkeypatch.setattr(module, "_CACHED", 2)
+    vocabulary = Vocabulary.fit_words(TEXTS)
     assert [vocabulary.encode(text) for text in TEXTS * 2] == [
         WORDS.encode(text) for text in TEXTS * 2
     ]
-    assert len(vocabulary._remembered) <= 2
+    assert len(vocabulary._cache) <= 2

@@ -23,11 +23,11 @@ from small_runs import CPU
 from softq.errors import DataError, RecipeError, RunError
 from softq.formats.vocabulary import SPECIALS, UNKNOWN
 from softq.lab.run import BEST, RunFolder
-from softq.lab.tasks.captioning_data import read_parts
-from softq.lab.tasks.captioning_judge import CaptioningJudge
+from softq.lab.tasks.captioning import read_captioned
+from softq.lab.tasks.sequence_task import SequenceJudge
 from softq.lab.worlds import SceneWorld
 from softq.lab.worlds.scene_pictures import render, scene_features
-from softq.neural.captioner import Captioner
+from softq.neural.text_generator import TextGenerator
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
@@ -48,15 +48,15 @@ def inputs_of(examples):
 
 
 def test_features_beside_captions_or_named(tmp_path, files):
-    beside = read_parts(recipe("--train", files["train"]).data).train
+    beside = read_captioned(recipe("--train", files["train"]).data).train
     np.save(tmp_path / "mine.npy", features_of(range(36))[::-1])
     (tmp_path / "mine.names.txt").write_text(
         "".join(f"folder/{number}.jpg\n" for number in reversed(range(36)))
     )
-    named = read_parts(
+    named = read_captioned(
         recipe("--train", files["train"], "--train-features", tmp_path / "mine.npy").data
     ).train
-    assert beside.captions == named.captions
+    assert beside.references == named.references
     assert np.array_equal(beside.features, named.features)
     assert np.array_equal(beside.features, features_of(range(36)))
     found = prepared(
@@ -73,7 +73,7 @@ def test_features_beside_captions_or_named(tmp_path, files):
         "the cat , right",
         "there is a cat on the right",
     ]
-    assert found.features == SIZE
+    assert found.inputs == SIZE
 
 
 def test_splits_of_one_file(tmp_path):
@@ -81,13 +81,13 @@ def test_splits_of_one_file(tmp_path):
         tmp_path / "all.json",
         {"train": range(8), "val": range(20, 24), "restval": range(30, 32), "test": range(40, 43)},
     )
-    found = read_parts(recipe("--train", both, "--dev", both, "--test", both).data)
+    found = read_captioned(recipe("--train", both, "--dev", both, "--test", both).data)
     expected = ([*range(8), 30, 31], range(20, 24), range(40, 43))
     for part, numbers in zip(vars(found).values(), expected, strict=True):
-        assert part.captions.images == [f"{number}.jpg" for number in numbers]
+        assert part.inputs == [f"{number}.jpg" for number in numbers]
         assert np.array_equal(part.features, features_of(numbers))
-        assert part.captions.captions == [captions_of(number) for number in numbers]
-    assert read_parts(recipe("--train", both).data).dev is None
+        assert part.references == [captions_of(number) for number in numbers]
+    assert read_captioned(recipe("--train", both).data).dev is None
     assert (
         run(tmp_path / "run", "--train", both, "--dev", both, "--halve-dev", "--epochs", 1)[
             "examples"
@@ -97,9 +97,11 @@ def test_splits_of_one_file(tmp_path):
 
 
 def test_halves_of_dev(tmp_path, files):
-    found = read_parts(recipe("--train", files["train"], "--dev", files["dev"], "--halve-dev").data)
-    assert found.dev.captions.images == [f"{number}.jpg" for number in range(100, 109, 2)]
-    assert found.test.captions.images == [f"{number}.jpg" for number in range(101, 109, 2)]
+    found = read_captioned(
+        recipe("--train", files["train"], "--dev", files["dev"], "--halve-dev").data
+    )
+    assert found.dev.inputs == [f"{number}.jpg" for number in range(100, 109, 2)]
+    assert found.test.inputs == [f"{number}.jpg" for number in range(101, 109, 2)]
     assert np.array_equal(found.test.features, features_of(range(101, 109, 2)))
     one = write(tmp_path / "one.tsv", {"1.jpg": ["a dog"]}, features_of([1]))
     with pytest.raises(DataError, match=r"one.tsv: expected two .* to halve, got 1"):
@@ -113,19 +115,19 @@ def test_pairs_share_the_features_of_their_image(tmp_path):
         features_of([1, 2, 3]),
     )
     merged, pairs = prepared("--train", train), prepared("--train", train, "--no-merge")
-    assert merged.train is merged.images
+    assert merged.train is merged.merged
     assert [len(several) for several in merged.train.take_references(torch.arange(3)).unpack()] == [
         2,
         1,
         3,
     ]
-    assert (len(pairs.train), len(pairs.images)) == (6, 3)
-    assert pairs.train.inputs.table is pairs.images.inputs.table  # not a copy for each caption
+    assert (len(pairs.train), len(pairs.merged)) == (6, 3)
+    assert pairs.train.inputs.table is pairs.merged.inputs.table  # not a copy for each caption
     assert pairs.train.inputs.rows.tolist() == [0, 0, 1, 2, 2, 2]
     vectors = features_of([1, 2, 3]).astype(np.float32).tolist()
     assert inputs_of(pairs.train) == [vectors[row] for row in (0, 0, 1, 2, 2, 2)]
     said = [
-        pairs.vocabulary.decode(words)
+        pairs.target.decode(words)
         for (words,) in pairs.train.take_references(torch.arange(6)).unpack()
     ]
     assert said == ["a dog", "dog", "a cat", "no", "cat", "no"]
@@ -146,11 +148,11 @@ def test_captions_that_are_too_long_are_left_out_of_training_alone(tmp_path):
         assert [len(several) for several in found.dev.references] == [2, 1, 1]
     assert run(tmp_path / "run", *flags)["left_out"] == 2
     with pytest.raises(
-        DataError, match=r"train.tsv: expected a caption of at most max_length = 1 words, got none"
+        DataError, match=r"train.tsv: expected a text of at most max_length = 1 words, got none"
     ):
         prepared("--train", write(train, {"1.jpg": ["a b"]}, features_of([1])), "--max-length", 1)
     with pytest.raises(
-        DataError, match="the built-in world: expected a caption of at most max_length = 2 words"
+        DataError, match="the built-in world: expected a text of at most max_length = 2 words"
     ):
         prepared("--max-length", 2)
 
@@ -159,18 +161,18 @@ def test_words_are_of_the_training_captions(tmp_path):
     train = write(tmp_path / "train.tsv", {"1.jpg": ["A Dog, a dog", "a cat"]}, features_of([1]))
     dev = write(tmp_path / "dev.tsv", {"1.jpg": ["A horse"]}, features_of([1]))
     found = prepared("--train", train, "--dev", dev)
-    assert len(found.vocabulary) == SPECIALS + 4  # a dog , cat
+    assert len(found.target) == SPECIALS + 4  # a dog , cat
     assert found.dev.references == [[["a", "horse"]]]  # words of references stay what they are
     assert found.dev.examples.take_references(torch.arange(1)).unpack() == [
-        [[found.vocabulary.encode("a")[0], UNKNOWN]]
+        [[found.target.encode("a")[0], UNKNOWN]]
     ]
-    assert len(prepared("--train", train, "--no-lowercase").vocabulary) == SPECIALS + 6
-    assert len(prepared("--train", train, "--min-freq", 2).vocabulary) == SPECIALS + 2
+    assert len(prepared("--train", train, "--no-lowercase").target) == SPECIALS + 6
+    assert len(prepared("--train", train, "--min-freq", 2).target) == SPECIALS + 2
     assert (
-        len(prepared("--train", train, "--tokenizer", "space").vocabulary) == SPECIALS + 4
+        len(prepared("--train", train, "--tokenizer", "space").target) == SPECIALS + 4
     )  # a dog, dog cat
     subwords = ["--vocabulary.kind", "subwords", "--vocabulary.size", 260, "--no-lowercase"]
-    assert len(prepared("--train", train, *subwords).vocabulary) <= SPECIALS + 260
+    assert len(prepared("--train", train, *subwords).target) <= SPECIALS + 260
     with pytest.raises(
         RecipeError,
         match=r"of whole words: expected min_freq = 1, .* and lowercase = false with kind = subwords, got 1, unicode and true",
@@ -247,16 +249,16 @@ def test_files_are_read_once_until_they_change(tmp_path):
 
 
 def test_the_built_in_world_is_drawn_anew_for_each_part():
-    found = read_parts(recipe().data)
-    names = [part.captions.images for part in vars(found).values()]
+    found = read_captioned(recipe().data)
+    names = [part.inputs for part in vars(found).values()]
     assert [len(part) for part in names] == [32, 8, 8]
     assert names[1] != names[2]
     drawn = WORLD.sample(8, seed=2, captions=3)
-    assert found.test.captions.captions == drawn.captions
+    assert found.test.references == drawn.captions
     assert np.array_equal(
         found.test.features, scene_features(np.stack([render(scene) for scene in drawn.scenes]))
     )
-    assert read_parts(recipe("--data.seed", 1).data).train.captions.images != names[0]
+    assert read_captioned(recipe("--data.seed", 1).data).train.inputs != names[0]
 
 
 # --- neighbours -------------------------------------------------------------------------------------------
@@ -270,14 +272,14 @@ def test_near_images_lend_their_captions(tmp_path, merge):
         for number in range(4)
     }
     found = prepared("--train", write(tmp_path / "train.tsv", images, vectors), *merge)
-    near = found.near(1, torch.device("cpu"))
+    near = found.neighbours(1, torch.device("cpu"))
     numbers = torch.arange(len(found.train))
     lent = near(numbers, 5, torch.Generator().manual_seed(0)).sentences.unpack()
     own = found.train.take_references(numbers).unpack()
     partner = {0: 1, 1: 0, 2: 3, 3: 2}
     for theirs, mine in zip(lent, own, strict=True):
-        image = int(found.vocabulary.decode(mine[0])[1])
-        assert sorted(map(found.vocabulary.decode, theirs)) == images[f"{partner[image]}.jpg"]
+        image = int(found.target.decode(mine[0])[1])
+        assert sorted(map(found.target.decode, theirs)) == images[f"{partner[image]}.jpg"]
 
 
 def test_one_image_has_no_neighbours(tmp_path):
@@ -294,7 +296,9 @@ def test_one_image_has_no_neighbours(tmp_path):
 def test_neighbours_are_looked_for_where_they_are_wanted(files, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        type(prepared(*parts(files, "train"))), "near", lambda self, *given: asked.append(given)
+        type(prepared(*parts(files, "train"))),
+        "neighbours",
+        lambda self, *given: asked.append(given),
     )
     for flags in (
         ["--sampler", "near"],
@@ -312,7 +316,7 @@ def test_training_goes_on_from_another_run(tmp_path, files):
     flags = parts(files, "train", "dev", "test")
     run(tmp_path / "ml", *flags)
     other = write(tmp_path / "other.tsv", {"1.jpg": ["an unheard-of thing"]}, features_of([1]))
-    begun = Captioner.load(tmp_path / "ml" / BEST)
+    begun = TextGenerator.load(tmp_path / "ml" / BEST)
     for start in (tmp_path / "ml", tmp_path / "ml" / BEST):
         made = recipe(
             "--train",
@@ -333,7 +337,7 @@ def test_training_goes_on_from_another_run(tmp_path, files):
             torch.equal(value, begun.model.state_dict()[name])
             for name, value in model.state_dict().items()
         )
-        assert UNKNOWN in CaptioningJudge.of(made).prepared.vocabulary.encode("unheard")
+        assert UNKNOWN in SequenceJudge.of(TASK, made).data.target.encode("unheard")
     learner.train(0, 0, 1, [True])  # which leaves the kept one as it was
     again = TASK.learner([made], CPU)._model
     assert all(
@@ -365,7 +369,7 @@ def test_training_goes_on_from_another_run(tmp_path, files):
         run(tmp_path / "no", "--train", longer, "--start", tmp_path / "ml")
     with pytest.raises(
         RunError,
-        match=r"nowhere cannot be gone on from: there is no .*nowhere; expected a run folder of softq train capt",
+        match=r"cannot start from .*nowhere: there is no .*nowhere; expected a run folder of softq train capt",
     ):
         run(tmp_path / "no", *flags, "--start", tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"dev.captions.tsv is not a captioner of softq"):
@@ -390,10 +394,10 @@ def test_training_goes_on_with_the_same_words(tmp_path, flags, message):
     run(tmp_path / "ml", "--train", train, "--epochs", 1)
     start = ["--train", train, "--start", tmp_path / "ml", *flags]
     if not message:
-        assert len(prepared(*start).vocabulary) == SPECIALS + 4
+        assert len(prepared(*start).target) == SPECIALS + 4
         return
     with pytest.raises(
-        RunError, match=rf"its words stay: expected the recipe's \[vocabulary\], {message}"
+        RunError, match=rf"whose vocabulary stays: expected the recipe's \[vocabulary\], {message}"
     ):
         prepared(*start)
 

@@ -31,8 +31,8 @@ from softq.formats.vocabulary import END
 from softq.lab.run import BEST, METRICS, RESULT, RunFolder
 from softq.lab.tasks import train_cells
 from softq.lab.tasks.base import cell_recipe, describe_cell, measures
-from softq.lab.tasks.captioning_data import read_parts
-from softq.lab.tasks.captioning_judge import CaptioningJudge
+from softq.lab.tasks.captioning import read_captioned
+from softq.lab.tasks.sequence_task import SequenceJudge
 from softq.lab.worlds import Scene, SceneWorld
 from softq.metrics import (
     CAPTION_METRICS,
@@ -41,8 +41,8 @@ from softq.metrics import (
     caption_statistics,
     reference_agreement,
 )
-from softq.neural.candidates import target_signature
-from softq.neural.captioner import Captioner
+from softq.neural.target_maker import target_signature
+from softq.neural.text_generator import TextGenerator
 from softq.rewards import SentenceBLEU
 from softq.sentences import Sentences
 
@@ -84,8 +84,8 @@ def files(tmp_path_factory):
 def test_from_end_to_end(tmp_path, files, flags):
     flags = [*parts(files, "train", "dev", "test"), *flags]
     row = run(tmp_path, *flags)
-    captioner = Captioner.load(tmp_path / BEST)
-    assert (captioner.decoding.beam, captioner.decoding.max_words, captioner.features) == (
+    captioner = TextGenerator.load(tmp_path / BEST)
+    assert (captioner.decoding.beam, captioner.decoding.max_words, captioner.inputs) == (
         2,
         14,
         SIZE,
@@ -93,7 +93,7 @@ def test_from_end_to_end(tmp_path, files, flags):
     assert captioner.encoder == ("vgg16-fc7" if "vgg16-fc7" in flags else "")
     for part in ("dev", "test"):
         read = read_captions(files[part])
-        found = captioner.caption(np.load(files[part].with_name(f"{part}.features.npy")))
+        found = captioner.generate(np.load(files[part].with_name(f"{part}.features.npy")))
         references = [
             [captioner.vocabulary.plain(caption) for caption in several]
             for several in read.captions
@@ -129,10 +129,10 @@ def test_from_end_to_end(tmp_path, files, flags):
 
 def test_the_expected_reward_of_the_world_is_exact_and_below_the_ceiling(tmp_path):
     row = run(tmp_path)
-    part = read_parts(recipe().data).test
-    found = Captioner.load(tmp_path / BEST).caption(part.features)
+    part = read_captioned(recipe().data).test
+    found = TextGenerator.load(tmp_path / BEST).generate(part.features)
     total = highest = 0.0
-    for name, said in zip(part.captions.images, found, strict=True):
+    for name, said in zip(part.inputs, found, strict=True):
         captions = WORLD.outputs(Scene.from_name(name))
         number = {
             word: place for place, word in enumerate({*said.words, *" ".join(captions).split()})
@@ -150,7 +150,7 @@ def test_the_expected_reward_of_the_world_is_exact_and_below_the_ceiling(tmp_pat
     assert row["test_ceiling"] == pytest.approx(highest / 8)
     assert 0 < row["test_expected_reward"] <= row["test_ceiling"]
     assert row["examples"] == 32
-    assert Captioner.load(tmp_path / BEST).encoder == "scenes"
+    assert TextGenerator.load(tmp_path / BEST).encoder == "scenes"
 
 
 @pytest.mark.parametrize("flags", [[], [*SQDML, "--max-n", 2]], ids=["ml", "sqdml"])
@@ -158,8 +158,8 @@ def test_training_makes_captions_better(tmp_path, flags):
     longer = ["--epochs", 10, "--scenes", 96, "--patience", 0, "--hidden", 32, "--embedding", 24]
     row = run(tmp_path, *longer, *flags)
     made = recipe(*longer, *flags)
-    judge = CaptioningJudge.of(made)
-    model = made.model.build(judge.prepared.features, len(judge.prepared.vocabulary))
+    judge = SequenceJudge.of(TASK, made)
+    model = made.model.build(judge.data.inputs, len(judge.data.target))
     assert row["dev"] > judge.score(model) + 0.15
     expected = measures(TASK, judge.judge(model.eval()))[0]
     assert row["test_expected_reward"] > expected["test_expected_reward"] + 0.15
@@ -168,41 +168,40 @@ def test_training_makes_captions_better(tmp_path, flags):
 
 
 def test_captions_that_are_consensus_reach_the_ceiling():
-    judge = CaptioningJudge.of(recipe())
-    part = judge.prepared.test
+    judge = SequenceJudge.of(TASK, recipe())
+    part = judge.data.test
     consensus = {
-        name: WORLD.bayes(Scene.from_name(name), SentenceBLEU()).text
-        for name in part.captioned.captions.images
+        name: WORLD.bayes(Scene.from_name(name), SentenceBLEU()).text for name in part.corpus.inputs
     }
     spoken = iter(consensus.values())
 
-    class Oracle(CaptioningJudge):
-        def caption(self, model, part, beam=None):
-            from softq.neural.search import Said
+    class Oracle(SequenceJudge):
+        def generate(self, model, split, beam=None):
+            from softq.neural.generation import GeneratedText
 
-            if part is self.prepared.dev:
-                return [Said("", (), 0.0)] * len(part.references)
-            return [Said(text, tuple(text.split()), 0.0) for text in spoken]
+            if split is self.data.dev:
+                return [GeneratedText("", (), 0.0)] * len(split.references)
+            return [GeneratedText(text, tuple(text.split()), 0.0) for text in spoken]
 
-    model = recipe().model.build(judge.prepared.features, len(judge.prepared.vocabulary)).eval()
-    found = measures(TASK, Oracle(judge.recipe, judge.prepared).judge(model))[0]
+    model = recipe().model.build(judge.data.inputs, len(judge.data.target)).eval()
+    found = measures(TASK, Oracle(TASK, judge.recipe, judge.data).judge(model))[0]
     assert found["test_expected_reward"] == pytest.approx(found["test_ceiling"])
     assert found["dev_average_reward"] == 0
 
 
 def test_dev_scores_are_of_the_quick_search(files):
     made = recipe(*parts(files, "train", "dev"), "--beam", 5)
-    judge = CaptioningJudge.of(made)
-    model = made.model.build(SIZE, len(judge.prepared.vocabulary), seed=1)
+    judge = SequenceJudge.of(TASK, made)
+    model = made.model.build(SIZE, len(judge.data.target), seed=1)
     with torch.no_grad():  # something to say, and other things for other methods
         for parameter in model.parameters():
             parameter.mul_(20)
         model.output.bias[END] -= 3
     features, scores = np.load(files["dev"].with_name("dev.features.npy")), {}
     for method in ("greedy", "beam"):
-        words = [said.words for said in judge.captioner(model).caption(features, method=method)]
+        words = [said.words for said in judge.generator(model).generate(features, method=method)]
         scores[method] = float(
-            average_reward(caption_statistics(words, judge.prepared.dev.references).sum(0))
+            average_reward(caption_statistics(words, judge.data.dev.references).sum(0))
         )
     assert judge.score(model) == pytest.approx(scores["greedy"])
     assert abs(scores["greedy"] - scores["beam"]) > 1e-4
@@ -211,7 +210,7 @@ def test_dev_scores_are_of_the_quick_search(files):
 
 def test_perplexity_is_that_of_the_captions_one_by_one(tmp_path, files):
     row = run(tmp_path, *parts(files, "train", "dev"))
-    captioner, read = Captioner.load(tmp_path / BEST), read_captions(files["dev"])
+    captioner, read = TextGenerator.load(tmp_path / BEST), read_captions(files["dev"])
     surprise = words = 0
     with torch.no_grad():
         for vector, several in zip(
@@ -257,14 +256,12 @@ def test_without_dev_no_more_than_a_thousand_are_captioned(tmp_path, there):
     )
     found = prepared("--train", train)
     assert len(found.train) == there
-    chosen = [int(image.removesuffix(".jpg")) for image in found.dev.captioned.captions.images]
+    chosen = [int(image.removesuffix(".jpg")) for image in found.dev.corpus.inputs]
     assert len(chosen) == len(found.dev.examples) == 1000
     assert {after - before for before, after in itertools.pairwise(chosen)} == (
         {2, 3} if there > 1000 else {1}
     )
-    assert found.dev.captioned.features.tolist() == [
-        [2 * number, 2 * number + 1] for number in chosen
-    ]
+    assert found.dev.corpus.features.tolist() == [[2 * number, 2 * number + 1] for number in chosen]
     assert found.test is found.dev
 
 
@@ -273,13 +270,13 @@ def test_outputs_are_of_the_precision_of_the_recipe(
     tmp_path, files, monkeypatch, precision, products
 ):
     flags = [*parts(files, "train", "dev"), "--epochs", 1, "--precision", precision]
-    seen, caption = [], Captioner.caption
+    seen, generate = [], TextGenerator.generate
 
     def watched(self, *args, **options):
         seen.append(torch.get_float32_matmul_precision())
-        return caption(self, *args, **options)
+        return generate(self, *args, **options)
 
-    monkeypatch.setattr(Captioner, "caption", watched)
+    monkeypatch.setattr(TextGenerator, "generate", watched)
     before = torch.get_float32_matmul_precision()
     run(tmp_path, *flags)
     assert set(seen) == {products}
@@ -330,7 +327,7 @@ def test_a_run_does_not_go_on_with_other_features(tmp_path, files):
     (tmp_path / "run" / RESULT).unlink()  # as if it were not finished
     write(train, images, features_of(range(1, 19)))
     with pytest.raises(
-        RunError, match="cannot go on: the training data or the words of this run are not those"
+        RunError, match="cannot be resumed: the training data or the vocabulary of this run differs"
     ):
         train_cells(TASK, [recipe(*flags)], tmp_path / "run", resume=True, workers=CPU)
 

@@ -27,7 +27,7 @@ from softq.lab.recipe import (
 from softq.lab.sweep import Grid, expand, parse_recipe, read_recipe, sweep_toml
 from softq.lab.tasks import TASKS
 from softq.lab.tasks.classification import ClassificationRecipe
-from softq.lab.tasks.translation_recipe import TranslationRecipe
+from softq.lab.tasks.translation import TranslationRecipe
 
 TASK = TASKS["classification"]
 

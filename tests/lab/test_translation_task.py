@@ -18,11 +18,11 @@ from softq.lab.recipe import read_toml
 from softq.lab.run import BEST, METRICS, RESULT, RunFolder
 from softq.lab.tasks import train_cells
 from softq.lab.tasks.base import cell_recipe, describe_cell
-from softq.lab.tasks.translation_data import read_corpora
-from softq.lab.tasks.translation_judge import TranslationJudge
+from softq.lab.tasks.sequence_task import SequenceJudge
+from softq.lab.tasks.translation import read_translations
 from softq.metrics import TRANSLATION_METRICS, sacre_bleu, sentence_bleu, translation_statistics
-from softq.neural.candidates import target_signature
-from softq.neural.translator import Translator
+from softq.neural.target_maker import target_signature
+from softq.neural.text_generator import TextGenerator
 from softq.rewards import SentenceBLEU
 from softq.sentences import Sentences
 from translation_runs import TASK, WORLD, make_files, parts, recipe, run, write, write_side_by_side
@@ -36,7 +36,7 @@ def files(tmp_path_factory):
 
 
 def prepared(*flags):
-    return TranslationJudge.of(recipe(*flags)).prepared
+    return SequenceJudge.of(TASK, recipe(*flags)).data
 
 
 # --- from end to end --------------------------------------------------------------------------------------
@@ -68,13 +68,13 @@ def prepared(*flags):
 def test_from_end_to_end(tmp_path, files, flags):
     flags = [*parts(files, "train", "dev", "test"), "--objective", *flags]
     row = run(tmp_path, *flags)
-    translator = Translator.load(tmp_path / BEST)
+    translator = TextGenerator.load(tmp_path / BEST)
     assert translator.decoding.beam == 2
     for part in ("dev", "test"):
         text = read_bitext(files[part])
-        found = list(translator.translate(text.sources))
+        found = list(translator.generate(text.sources))
         references = [
-            [translator.target.plain(reference) for reference in several]
+            [translator.vocabulary.plain(reference) for reference in several]
             for several in text.references
         ]
         exact = [list(one.words) in several for one, several in zip(found, references, strict=True)]
@@ -94,7 +94,7 @@ def test_from_end_to_end(tmp_path, files, flags):
     assert len(lines) == 2
     assert row["dev"] == max(line["dev"] for line in lines)
     assert row["test"] == row["test_sentence_bleu"]
-    assert lines[-1]["dev_perplexity"] < len(translator.target)
+    assert lines[-1]["dev_perplexity"] < len(translator.vocabulary)
     statistics = RunFolder(tmp_path).test_counts().model(0)
     assert statistics.shape == (10, 14)
     assert float(TASK.metrics[TASK.chosen_by](statistics.sum(0))) == pytest.approx(row["test"])
@@ -114,17 +114,17 @@ def test_from_end_to_end(tmp_path, files, flags):
 
 def test_dev_scores_are_of_the_quick_search(files):
     made = recipe(*parts(files, "train", "dev", "test"), "--beam", 5)
-    judge = TranslationJudge.of(made)
-    model = made.model.build(len(judge.prepared.source), len(judge.prepared.target), seed=1)
+    judge = SequenceJudge.of(TASK, made)
+    model = made.model.build(len(judge.data.source), len(judge.data.target), seed=1)
     with torch.no_grad():  # something to say, and other things for other methods
         for parameter in model.parameters():
             parameter.mul_(20)
         model.output.bias[END] -= 3
     sources, scores = read_bitext(files["dev"]).sources, {}
     for method in ("greedy", "beam"):
-        words = [one.words for one in judge.translator(model).translate(sources, method=method)]
+        words = [one.words for one in judge.generator(model).generate(sources, method=method)]
         scores[method] = float(
-            sentence_bleu(translation_statistics(words, judge.prepared.dev.references).sum(0))
+            sentence_bleu(translation_statistics(words, judge.data.dev.references).sum(0))
         )
     assert judge.score(model) == pytest.approx(scores["greedy"])
     assert abs(scores["greedy"] - scores["beam"]) > 1e-4
@@ -133,12 +133,12 @@ def test_dev_scores_are_of_the_quick_search(files):
 
 def test_perplexity_is_that_of_the_references_one_by_one(tmp_path, files):
     row = run(tmp_path, *parts(files, "train", "dev"))
-    translator, text = Translator.load(tmp_path / BEST), read_bitext(files["dev"])
+    translator, text = TextGenerator.load(tmp_path / BEST), read_bitext(files["dev"])
     surprise = words = 0
     with torch.no_grad():
         for source, several in zip(text.sources, text.references, strict=True):
             for reference in several:
-                numbers = translator.target.encode(reference)
+                numbers = translator.vocabulary.encode(reference)
                 pair = (
                     Sentences.pack([translator.source.encode(source)]),
                     Sentences.pack([[numbers]]),
@@ -153,8 +153,8 @@ def test_perplexity_is_that_of_the_references_one_by_one(tmp_path, files):
 
 def test_the_expected_reward_of_the_world_is_exact(tmp_path):
     row = run(tmp_path)
-    sources = read_corpora(recipe().data).test.sources
-    found = Translator.load(tmp_path / BEST).translate(sources)
+    sources = read_translations(recipe().data).test.inputs
+    found = TextGenerator.load(tmp_path / BEST).generate(sources)
     total = 0.0
     for source, one in zip(sources, found, strict=True):
         for text, probability in WORLD.outputs(source).items():
@@ -183,15 +183,15 @@ def test_without_dev_no_more_than_a_thousand_are_decoded(tmp_path, there):
     train = write(tmp_path / "train.tsv", sources, [[source.upper()] for source in sources])
     found = prepared("--train", train)
     assert len(found.train) == there
-    chosen = [int(source[1:]) for source in found.dev.text.sources]
+    chosen = [int(source[1:]) for source in found.dev.corpus.inputs]
     assert len(chosen) == len(found.dev.examples) == min(there, 1000)
     assert {after - before for before, after in itertools.pairwise(chosen)} == (
         {2, 3} if there > 1000 else {1}
     )
-    assert found.dev.text.references == [[f"S{number}"] for number in chosen]
+    assert found.dev.corpus.references == [[f"S{number}"] for number in chosen]
     assert found.test is found.dev
     test = write(tmp_path / "test.tsv", ["a"], [["b"]])
-    assert prepared("--train", train, "--test", test).dev.text == found.dev.text
+    assert prepared("--train", train, "--test", test).dev.corpus == found.dev.corpus
 
 
 @pytest.mark.parametrize(
@@ -201,13 +201,13 @@ def test_outputs_are_of_the_precision_of_the_recipe(
     tmp_path, files, monkeypatch, precision, products
 ):
     flags = [*parts(files, "train", "dev"), "--epochs", 1, "--precision", precision]
-    seen, translate = [], Translator.translate_numbers
+    seen, generate = [], TextGenerator.generate
 
     def watched(self, *args, **options):
         seen.append(torch.get_float32_matmul_precision())
-        return translate(self, *args, **options)
+        return generate(self, *args, **options)
 
-    monkeypatch.setattr(Translator, "translate_numbers", watched)
+    monkeypatch.setattr(TextGenerator, "generate", watched)
     before = torch.get_float32_matmul_precision()
     run(tmp_path, *flags)
     assert set(seen) == {products}
@@ -229,10 +229,12 @@ def test_halves_of_dev_share_no_source(tmp_path, files):
         [source for source, _ in pairs],
         [[reference] for _, reference in pairs],
     )
-    found = read_corpora(recipe("--train", files["train"], "--dev", repeated, "--halve-dev").data)
-    assert (found.dev.sources, found.test.sources) == (text.sources[::2], text.sources[1::2])
+    found = read_translations(
+        recipe("--train", files["train"], "--dev", repeated, "--halve-dev").data
+    )
+    assert (found.dev.inputs, found.test.inputs) == (text.sources[::2], text.sources[1::2])
     assert found.dev.references == text.references[::2]
-    assert not set(found.dev.sources) & set(found.test.sources)
+    assert not set(found.dev.inputs) & set(found.test.inputs)
     even, odd = (
         write(tmp_path / f"{half}.tsv", text.sources[half::2], text.references[half::2])
         for half in (0, 1)
@@ -249,21 +251,20 @@ def test_halves_of_dev_share_no_source(tmp_path, files):
 
 def test_parallel_files_are_a_file_of_columns(tmp_path, files):
     source, *references = write_side_by_side(tmp_path, "train", read_bitext(files["train"]))
-    beside = read_corpora(
+    beside = read_translations(
         recipe("--train", source, "--train-references", ",".join(map(str, references))).data
     ).train
-    columns = read_corpora(recipe("--train", files["train"]).data).train
-    assert (beside.sources, beside.references) == (columns.sources, columns.references)
+    columns = read_translations(recipe("--train", files["train"]).data).train
+    assert (beside.inputs, beside.references) == (columns.inputs, columns.references)
 
 
 def test_merge(tmp_path):
     train = write(tmp_path / "train.tsv", ["a b", "c", "a b"], [["A B", "B A"], ["C"], ["B"]])
-    merged = read_corpora(recipe("--train", train).data).train
-    assert (merged.sources, merged.references) == (["a b", "c"], [["A B", "B A", "B"], ["C"]])
-    pairs = read_corpora(recipe("--train", train, "--no-merge").data).train
-    assert pairs.sources == ["a b", "a b", "c", "a b"]
+    merged = read_translations(recipe("--train", train).data).train
+    assert (merged.inputs, merged.references) == (["a b", "c"], [["A B", "B A", "B"], ["C"]])
+    pairs = read_translations(recipe("--train", train, "--no-merge").data).train
+    assert pairs.inputs == ["a b", "a b", "c", "a b"]
     assert pairs.references == [["A B"], ["B A"], ["C"], ["B"]]
-    assert pairs.lines == [1, 1, 2, 3]
     assert len(prepared("--train", train, "--no-merge").train) == 4
 
 
@@ -277,7 +278,7 @@ def test_sentences_that_are_too_long_are_left_out_of_training_alone(tmp_path):
     assert [len(several) for several in found.dev.references] == [2, 1, 1]
     assert run(tmp_path / "run", "--train", train, "--dev", dev, "--max-length", 2)["left_out"] == 2
     with pytest.raises(
-        DataError, match=r"train.tsv: expected a sentence of at most max_length = 1 words, got none"
+        DataError, match=r"train.tsv: expected a text of at most max_length = 1 words, got none"
     ):
         prepared("--train", write(train, ["a b"], [["A B"]]), "--max-length", 1)
 
@@ -298,7 +299,7 @@ def test_vocabularies_are_of_the_training_part(tmp_path, kind):
         else len(alone.target) <= SPECIALS + 300
     )
     if not kind:
-        assert alone.dev.sources == [[SPECIALS, UNKNOWN]]
+        assert alone.dev.examples.inputs[0].tolist() == [SPECIALS, UNKNOWN]
         assert alone.dev.references == [[["XY"]]]  # words of references stay what they are
 
 
@@ -367,7 +368,7 @@ def test_a_run_does_not_go_on_with_other_sentences(tmp_path, files):
     (tmp_path / "run" / RESULT).unlink()  # as if it were not finished
     write(train, text.sources[1:25], text.references[1:25])
     with pytest.raises(
-        RunError, match="cannot go on: the training data or the words of this run are not those"
+        RunError, match="cannot be resumed: the training data or the vocabulary of this run differs"
     ):
         train_cells(TASK, [recipe(*flags)], tmp_path / "run", resume=True, workers=CPU)
 

@@ -13,12 +13,11 @@ from softq.lab.loop import Evaluation
 from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
 from softq.neural import learner as learners
-from softq.neural.candidates import TargetMaker
 from softq.neural.examples import Examples, Vectors
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.captioner import ImageCaptioner
-from softq.neural.near import NearReferences
-from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
+from softq.neural.neighbours import NeighbourReferences
+from softq.neural.recipe import CandidateSettings, Optimizer, SequenceTraining
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,18 +74,18 @@ def learner(objective=None, model=None, near=None, workers=WORKERS, data=None, *
         examples(6, seed=1),
         Verdict(examples(6, seed=1)),
         objective=objective or Objective("raml", 0.5),
-        candidates=Candidates(**{"size": 4} | candidates),
+        candidates=CandidateSettings(**{"size": 4} | candidates),
         optimizer=Optimizer(learning_rate=0.01),
         training=SequenceTraining(batch_size=8, seed=3),
-        near=near or NearReferences(data, NEIGHBOURS[: len(data)]),
+        near=near or NeighbourReferences(data, NEIGHBOURS[: len(data)]),
         workers=workers,
     )
 
 
-def said_of(learned, epoch):
+def samples_of(learned, epoch):
     """Draws from the model as it is, one by one for groups of examples as a learner has them, from the seed of an epoch."""
     generator = torch.Generator().manual_seed(
-        learners.generator_for(3, epoch, learners._SAID).initial_seed()
+        learners.generator_for(3, epoch, learners._SAMPLES).initial_seed()
     )
     data = learned._train
     longest = int(data.references.lengths.max()) + learners._MORE_WORDS
@@ -103,17 +102,16 @@ def said_of(learned, epoch):
 @pytest.mark.parametrize("objective", [Objective("raml", 0.5), Objective("sqdml", 0.5)])
 def test_draws_are_those_of_the_model_before_the_epoch(objective):
     trained = learner(objective, sampler="model", refresh="epoch")
-    before = said_of(trained, 0)
-    targets, make = [], trained._target
+    before = samples_of(trained, 0)
+    targets, make = [], trained._targets
 
-    class Watched(TargetMaker):
-        def __call__(self, references, generator, *given):
-            targets.append((references, given))
-            return super().__call__(references, generator, *given)
+    def watched(references, generator, *given):
+        targets.append((references, given))
+        return make(references, generator, *given)
 
-    trained._target = Watched(objective, make.settings, VOCAB)
+    trained._targets = watched
     trained.train(0, 0, trained.steps, [True])
-    assert trained._said.unpack() == before
+    assert trained._samples.unpack() == before
     assert trained._model.training
     everything = trained._train.take_references(torch.arange(30)).unpack()
     rows = [
@@ -124,25 +122,25 @@ def test_draws_are_those_of_the_model_before_the_epoch(objective):
     assert len(rows) == 30
     for words, draws in rows:  # each example has its own draws
         assert (words, draws) in list(zip(everything, before, strict=True))
-    after = said_of(trained, 0)
+    after = samples_of(trained, 0)
     assert after != before  # the model has learnt
-    expected = said_of(trained, 1)
+    expected = samples_of(trained, 1)
     trained.train(1, 0, 1, [True])
-    assert trained._said.unpack() == expected
+    assert trained._samples.unpack() == expected
     assert expected != after  # and the seed is of the epoch
 
 
 def test_many_examples_are_said_in_groups(monkeypatch):
     whole = learner(sampler="model", refresh="epoch")
-    monkeypatch.setattr(learners, "_SAID_TOGETHER", 28)  # seven examples at a time
+    monkeypatch.setattr(learners, "_SAMPLES_TOGETHER", 28)  # seven examples at a time
     parts = learner(sampler="model", refresh="epoch")
     for trained in (whole, parts):
-        trained._say_all(0)
-    assert parts._said.lengths.shape == whole._said.lengths.shape == (30, 4)
+        trained._sample_all(0)
+    assert parts._samples.lengths.shape == whole._samples.lengths.shape == (30, 4)
     longest = int(whole._train.references.lengths.max()) + learners._MORE_WORDS
-    assert int(parts._said.lengths.max()) <= longest
-    assert parts._said.tokens.dtype == torch.int32
-    for row, several in enumerate(parts._said.unpack()):
+    assert int(parts._samples.lengths.max()) <= longest
+    assert parts._samples.tokens.dtype == torch.int32
+    for row, several in enumerate(parts._samples.unpack()):
         assert len(several) == 4
         assert all(4 - 1 <= word < VOCAB for words in several for word in words), row
 
@@ -170,7 +168,7 @@ def test_training_lowers_the_loss_and_ends_alike_after_an_interruption(mix, laye
         broken.train(epoch, 0, 2, [True])
         if epoch in (1, 2):  # inside an epoch, and between two
             state = {name: value.clone() for name, value in broken.state().items()}
-            assert ("said_tokens" in state) == (
+            assert ("samples.tokens" in state) == (
                 "model" in mix["sampler"] and mix["refresh"] == "epoch"
             )
             broken._close()
@@ -187,7 +185,7 @@ def test_training_lowers_the_loss_and_ends_alike_after_an_interruption(mix, laye
     assert expected.keys() == found.keys()
     for name, value in expected.items():
         assert torch.equal(value, found[name]), name
-    assert "said_tokens" not in expected  # of an epoch that is over nothing is kept
+    assert "samples.tokens" not in expected  # of an epoch that is over nothing is kept
 
 
 def test_draws_of_a_checkpoint_matter():
@@ -198,7 +196,9 @@ def test_draws_of_a_checkpoint_matter():
     found = []
     for change in (0, 1):
         resumed = learner(model=tiny(seed=9), sampler="model", refresh="epoch")
-        resumed.load_state(state | {"said_lengths": (state["said_lengths"] - change).clamp(min=0)})
+        resumed.load_state(
+            state | {"samples.lengths": (state["samples.lengths"] - change).clamp(min=0)}
+        )
         resumed.train(0, 2, resumed.steps, [True])
         found.append(resumed.state())
     assert not torch.equal(found[0]["model.output.weight"], found[1]["model.output.weight"])
@@ -206,18 +206,18 @@ def test_draws_of_a_checkpoint_matter():
 
 def test_draws_in_steps_are_those_of_the_model_at_the_time():
     trained, seen = learner(sampler="model", refresh="step"), []
-    say = trained._say
+    say = trained._sample
 
     def watched(inputs, longest, generator):
         seen.append(trained._model.output.bias.detach().clone())
         assert longest <= SIZE + learners._MORE_WORDS
         return say(inputs, longest, generator)
 
-    trained._say = watched
+    trained._sample = watched
     trained.train(0, 0, trained.steps, [True])
     assert len(seen) == trained.steps
     assert all(not torch.equal(*pair) for pair in itertools.pairwise(seen))
-    assert trained._said is None
+    assert trained._samples is None
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def test_ml_asks_nobody():
 
     trained = learner(Objective("ml"), near=nobody, sampler="model+near", refresh="epoch")
     trained.train(0, 0, trained.steps, [True])
-    assert trained._said is None
-    assert "said_tokens" not in trained.state()
+    assert trained._samples is None
+    assert "samples.tokens" not in trained.state()
 
 
 def test_a_run_goes_on_with_the_data_it_began_with():
@@ -291,8 +291,8 @@ def test_a_run_goes_on_with_the_data_it_began_with():
         Vectors(data.inputs.table + 1),
         [list(several) for several in data.take_references(torch.arange(30)).unpack()],
     )
-    assert torch.equal(learner(data=examples(30))._fingerprint(), begun._fingerprint())
-    with pytest.raises(RunError, match="not those that it began with"):
+    assert torch.equal(learner(data=examples(30))._data_fingerprint(), begun._data_fingerprint())
+    with pytest.raises(RunError, match="differs from that with which it began"):
         learner(data=moved).load_state(begun.state())
 
 

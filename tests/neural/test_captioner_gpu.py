@@ -13,8 +13,8 @@ from softq.lab.recipe import Objective
 from softq.neural import near
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.captioner import ImageCaptioner
-from softq.neural.near import NearReferences, nearest
-from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
+from softq.neural.neighbours import NeighbourReferences, nearest
+from softq.neural.recipe import CandidateSettings, Optimizer, SequenceTraining
 
 pytestmark = [
     pytest.mark.gpu,
@@ -42,10 +42,10 @@ def learner(
         examples(6, seed=1),
         Verdict(examples(6, seed=1)),
         objective=objective or Objective("sqdml", 0.5),
-        candidates=Candidates(**{"size": 4} | candidates),
+        candidates=CandidateSettings(**{"size": 4} | candidates),
         optimizer=Optimizer(learning_rate=0.003),
         training=SequenceTraining(batch_size=8, seed=3, graphs=graphs, precision=precision),
-        near=NearReferences(data, nearest(torch.from_numpy(data.inputs.table), 3)),
+        near=NeighbourReferences(data, nearest(torch.from_numpy(data.inputs.table), 3)),
         workers=Workers(torch.device(device)),
     )
 

@@ -11,16 +11,18 @@ from torch import nn
 
 import softq
 from softq.errors import DataError, RecipeError, RunError
+from softq.formats.vocabulary import UNKNOWN
 from softq.lab.loop import Evaluation, NonFiniteLossError
 from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.neural.candidates import TargetMaker
+from softq.metrics import reference_rewards
 from softq.neural.examples import Examples
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.translator import AttentionalTranslator
 from softq.neural.perplexity import perplexity
-from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
-from softq.neural.steps import Batch, Steps
+from softq.neural.recipe import CandidateSettings, Optimizer, SequenceTraining
+from softq.neural.target_maker import recipe_targets
+from softq.neural.training_steps import Batch, TrainingSteps
 from softq.sentences import Sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,31 +40,57 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+@pytest.mark.parametrize("name", ["raml", "sqdml"])
+@pytest.mark.parametrize("sampler", ["ngram", "hamming", "recombined"])
+def test_unknown_words_never_match_as_in_evaluation(name, sampler):
+    """The reward of every candidate is the sentence BLEU that an evaluation on words gives it."""
+    settings = CandidateSettings(sampler=sampler, size=8)
+    references = Sentences.pack([[[5, UNKNOWN, 7, 8, 9], [UNKNOWN, 7, 8, 6]], [[6, 5, 7, 4, 8]]])
+    make = recipe_targets(Objective(name, 0.3), settings, 12)
+    target = make(references, generator())
+    cands = target.outputs.sentences
+    rewards = make.reward(*cands, *references)
+    for b, several in enumerate(references.unpack()):
+        for s, candidate in enumerate(cands.unpack()[b]):
+            words = [["<unk>" if token == UNKNOWN else str(token) for token in candidate]]
+            plain = [
+                ["rare" if token == UNKNOWN else str(token) for token in one] for one in several
+            ]
+            assert rewards[b, s, : len(several)].tolist() == pytest.approx(
+                reference_rewards(words, [plain])[0]
+            )
+    assert float(make.reward(*references, *references)[0, 0, 0]) < 0.7  # a reference against itself
+
+
 def test_every_kind_of_target_is_that_of_the_library():
-    ml = TargetMaker(Objective("ml"), Candidates(), 12)(REFERENCES, generator())
+    ml = recipe_targets(Objective("ml"), CandidateSettings(), 12)(REFERENCES, generator())
     assert ml.weights.tolist() == [[0.5, 0.5], [1.0, 0.0]]
 
     bleu = softq.rewards.SentenceBLEU()
     sampler = softq.samplers.NgramReplacement(12, size=6, specials=range(4))
     for name in ("raml", "sqdml"):
-        made = TargetMaker(Objective(name, 0.4), Candidates(size=6), 12)(REFERENCES, generator())
+        made = recipe_targets(Objective(name, 0.4), CandidateSettings(size=6), 12)(
+            REFERENCES, generator()
+        )
         expected = getattr(softq, name)(
             sampler(REFERENCES, generator=generator()), REFERENCES, 0.4, bleu
         )
         torch.testing.assert_close(made.weights, expected.weights)
         assert torch.equal(made.outputs.tokens, expected.outputs.tokens)
 
-    paper = TargetMaker(Objective("raml", 0.4), Candidates(size=6, k=4, estimator="paper"), 12)(
-        REFERENCES, generator()
-    )
+    paper = recipe_targets(
+        Objective("raml", 0.4), CandidateSettings(size=6, k=4, estimator="paper"), 12
+    )(REFERENCES, generator())
     assert paper.weights.shape == (2, 4)
     assert "estimator=paper" in paper.signature
 
 
 def test_draws_of_the_hamming_payoff_weigh_alike():
-    settings = Candidates(sampler="hamming", reward="hamming", estimator="importance", size=8)
+    settings = CandidateSettings(
+        sampler="hamming", reward="hamming", estimator="importance", size=8
+    )
     one = Sentences.pack([[[5, 6, 7, 8]], [[7, 7, 4]]])
-    made = TargetMaker(Objective("raml", 0.9), settings, 12)(one, generator())
+    made = recipe_targets(Objective("raml", 0.9), settings, 12)(one, generator())
     torch.testing.assert_close(made.weights, torch.full((2, 8), 1 / 8, dtype=torch.float64))
     drawn = softq.samplers.HammingStratified(12, 0.9, 8, specials=range(4), rescale=True)(
         one, generator=generator()
@@ -72,8 +100,8 @@ def test_draws_of_the_hamming_payoff_weigh_alike():
 
 def test_the_printed_formula_of_importance_sampling():
     tau, one = 0.7, Sentences.pack([[[5, 6, 7, 8, 9]]])
-    settings = Candidates(sampler="hamming", estimator="printed", size=30)
-    made = TargetMaker(Objective("raml", tau), settings, 12)(one, generator(1))
+    settings = CandidateSettings(sampler="hamming", estimator="printed", size=30)
+    made = recipe_targets(Objective("raml", tau), settings, 12)(one, generator(1))
     cands = made.outputs
     bleu = softq.rewards.SentenceBLEU()(*cands.sentences, *one)[0, :, 0]
     distance = (cands.tokens[0] != one.tokens[0, 0]).sum(1)
@@ -83,11 +111,11 @@ def test_the_printed_formula_of_importance_sampling():
 
 
 def test_references_that_are_missing_do_not_come_near():
-    settings = Candidates(sampler="hamming", estimator="printed", size=6)
+    settings = CandidateSettings(sampler="hamming", estimator="printed", size=6)
     alone = Sentences.pack([[[7, 7, 4]]])
     beside = Sentences(torch.cat([alone.tokens, alone.tokens], 1), torch.tensor([[3, -1]]))
     weights = [
-        TargetMaker(Objective("raml", 0.7), settings, 12)(refs, generator(1)).weights
+        recipe_targets(Objective("raml", 0.7), settings, 12)(refs, generator(1)).weights
         for refs in (alone, beside)
     ]
     torch.testing.assert_close(*weights)
@@ -95,7 +123,7 @@ def test_references_that_are_missing_do_not_come_near():
 
 def test_of_many_references_a_step_takes_some():
     many = Sentences.pack([[[5, word, 7, 8] for word in range(4, 12)], [[7, 7, 4]]])
-    make = TargetMaker(Objective("sqdml", 0.5), Candidates(size=6), 12)
+    make = recipe_targets(Objective("sqdml", 0.5), CandidateSettings(size=6), 12)
     seen = [make(many, generator(seed)) for seed in range(20)]
     for target in seen:
         assert target.components.is_reference.sum(1).tolist() == [3, 1]
@@ -120,14 +148,16 @@ def test_of_many_references_a_step_takes_some():
 )
 def test_candidates_that_do_not_fit_together_are_refused(options, message):
     with pytest.raises(RecipeError, match=message):
-        Candidates(**options)
+        CandidateSettings(**options)
 
 
 def test_gradient_of_the_loss_is_the_weighted_sum_of_single_gradients():
     model = tiny().double()
-    target = TargetMaker(Objective("raml", 0.5), Candidates(size=5), 12)(REFERENCES, generator())
+    target = recipe_targets(Objective("raml", 0.5), CandidateSettings(size=5), 12)(
+        REFERENCES, generator()
+    )
     batch = Batch.of(SOURCE, target)
-    steps = Steps(model, Optimizer(clip=0), WORKERS)
+    steps = TrainingSteps(model, Optimizer(clip=0), WORKERS)
     steps._share.fill_(1.0)
     total = steps._sweep(batch)
     found = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
@@ -154,10 +184,10 @@ def test_gradient_of_the_loss_is_the_weighted_sum_of_single_gradients():
 
 def test_a_step_is_adam_on_a_clipped_gradient():
     batch = Batch.of(
-        SOURCE, TargetMaker(Objective("ml"), Candidates(), 12)(REFERENCES, generator())
+        SOURCE, recipe_targets(Objective("ml"), CandidateSettings(), 12)(REFERENCES, generator())
     )
     ours, theirs = tiny(), tiny()
-    steps = Steps(ours, Optimizer(learning_rate=0.01, clip=0.5), WORKERS)
+    steps = TrainingSteps(ours, Optimizer(learning_rate=0.01, clip=0.5), WORKERS)
     adam = torch.optim.Adam(theirs.parameters(), lr=0.01)
     for _ in range(3):
         steps(batch, 2, seed=0)
@@ -175,9 +205,12 @@ def test_a_step_is_adam_on_a_clipped_gradient():
 def test_the_rate_still_rules_after_a_checkpoint_is_loaded():
     model = tiny()
     batch = Batch.of(
-        SOURCE, TargetMaker(Objective("ml"), Candidates(), 12)(REFERENCES, generator())
+        SOURCE, recipe_targets(Objective("ml"), CandidateSettings(), 12)(REFERENCES, generator())
     )
-    begun, steps = Steps(tiny(), Optimizer(), WORKERS), Steps(model, Optimizer(), WORKERS)
+    begun, steps = (
+        TrainingSteps(tiny(), Optimizer(), WORKERS),
+        TrainingSteps(model, Optimizer(), WORKERS),
+    )
     begun(batch, 2, seed=0)
     steps.load_state(begun.state())
     before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -190,10 +223,12 @@ def test_the_rate_still_rules_after_a_checkpoint_is_loaded():
 
 
 def test_rounded_batches_lose_nothing():
-    target = TargetMaker(Objective("sqdml", 0.5), Candidates(size=5), 12)(REFERENCES, generator())
+    target = recipe_targets(Objective("sqdml", 0.5), CandidateSettings(size=5), 12)(
+        REFERENCES, generator()
+    )
     batch = Batch.of(SOURCE, target)
     losses = [
-        Steps(tiny(), Optimizer(), WORKERS)(each, 2, seed=0).item()
+        TrainingSteps(tiny(), Optimizer(), WORKERS)(each, 2, seed=0).item()
         for each in (batch, batch.rounded(4))
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -202,9 +237,9 @@ def test_rounded_batches_lose_nothing():
 def test_nothing_changes_after_a_loss_that_is_not_finite():
     model = tiny()
     batch = Batch.of(
-        SOURCE, TargetMaker(Objective("ml"), Candidates(), 12)(REFERENCES, generator())
+        SOURCE, recipe_targets(Objective("ml"), CandidateSettings(), 12)(REFERENCES, generator())
     )
-    steps = Steps(model, Optimizer(), WORKERS)
+    steps = TrainingSteps(model, Optimizer(), WORKERS)
     steps(batch, 2, seed=0)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     bad = batch._replace(weights=batch.weights * math.inf)
@@ -228,7 +263,7 @@ def test_a_gradient_that_is_not_finite_stops_it_too():
 def test_a_run_goes_on_with_the_data_it_began_with():
     begun, other = learner(), learner()
     other._train = copies(30, seed=5)
-    with pytest.raises(RunError, match="not those that it began with"):
+    with pytest.raises(RunError, match="differs from that with which it began"):
         other.load_state(begun.state())
 
 
@@ -296,7 +331,7 @@ def learner(objective=None, model=None, workers=WORKERS, decay=0.5, rate=0.01, *
         copies(6, seed=1),
         Verdict(copies(6, seed=1)),
         objective=objective or Objective("raml", 0.5),
-        candidates=Candidates(**{"size": 4} | candidates),
+        candidates=CandidateSettings(**{"size": 4} | candidates),
         optimizer=Optimizer(learning_rate=rate, decay=decay),
         training=SequenceTraining(batch_size=8, seed=3),
         workers=workers,

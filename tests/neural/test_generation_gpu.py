@@ -11,7 +11,7 @@ from softq.lab.recipe import Objective
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.transformer import TransformerTranslator
 from softq.neural.modules.translator import AttentionalTranslator
-from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
+from softq.neural.recipe import CandidateSettings, Optimizer, SequenceTraining
 from softq.sentences import Sentences
 
 pytestmark = [
@@ -46,7 +46,7 @@ def learner(
         copies(6, seed=1),
         Verdict(copies(6, seed=1)),
         objective=objective or Objective("raml", 0.5),
-        candidates=Candidates(size=4),
+        candidates=CandidateSettings(size=4),
         optimizer=Optimizer(learning_rate=0.003, label_smoothing=smoothing),
         training=SequenceTraining(batch_size=8, seed=3, graphs=graphs, precision=precision),
         workers=Workers(torch.device(device)),

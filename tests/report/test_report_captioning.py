@@ -19,15 +19,15 @@ from softq.lab.sweep import read_recipe
 from softq.lab.sweep.grids import expand, varied
 from softq.lab.tasks import TASKS
 from softq.lab.tasks.base import settings_of
-from softq.lab.tasks.captioning_recipe import (
+from softq.lab.tasks.captioning import (
     CaptionData,
-    CaptionDecodingSettings,
+    CaptionDecoding,
     CaptioningRecipe,
     CaptionVocabulary,
 )
 from softq.metrics import Interval, PairedTest
-from softq.neural.captioner import CaptionerSettings
-from softq.neural.recipe import Candidates, SequenceTraining
+from softq.neural.recipe import CandidateSettings, SequenceTraining
+from softq.neural.text_generator import CaptionerSettings
 
 FILES = CaptionData(
     train="a/train.tsv", dev="a/dev.tsv", test="a/test.tsv", encoder="efficientnet-lite0"
@@ -356,7 +356,7 @@ def test_sweeps_that_are_not_whole():
 
 def test_which_candidates_served_best():
     def one(objective, tau, dev, sampler="ngram", size=10):
-        candidates = Candidates(sampler=sampler, size=size)
+        candidates = CandidateSettings(sampler=sampler, size=size)
         return system(
             objective,
             tau,
@@ -465,7 +465,7 @@ def test_what_differs_from_the_paper():
                     0.4,
                     0.5,
                     0.5,
-                    candidates=Candidates(sampler="recombined", size=20, k=5),
+                    candidates=CandidateSettings(sampler="recombined", size=20, k=5),
                     training=SequenceTraining(batch_size=32),
                 )
             ],
@@ -474,7 +474,7 @@ def test_what_differs_from_the_paper():
                 model=CaptionerSettings(hidden=128, dropout=0.2),
                 vocabulary=CaptionVocabulary(min_freq=1),
                 training=SequenceTraining(start="runs/ml"),
-                decoding=CaptionDecodingSettings(beam=3),
+                decoding=CaptionDecoding(beam=3),
             ),
         )
     ).differences

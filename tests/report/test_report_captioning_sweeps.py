@@ -20,11 +20,11 @@ from softq.lab.report.load import find_sources, read_sections
 from softq.lab.report.page import to_csv
 from softq.lab.report.pictures import SIDE, png, small_copy
 from softq.lab.sweep import Grid, read_sweep, run_sweep
-from softq.lab.tasks.captioning_data import read_parts
+from softq.lab.tasks.captioning import read_captioned
 from softq.lab.worlds import Scene
 from softq.lab.worlds.scene_pictures import render
 from softq.metrics import CAPTION_METRICS, caption_statistics, paired_test
-from softq.neural.captioner import Captioner
+from softq.neural.text_generator import TextGenerator
 from softq.rewards import SentenceBLEU
 from softq.sentences import Sentences
 
@@ -121,13 +121,11 @@ def words_of(text):
 def test_gains_are_of_a_paired_bootstrap(world, shown):
     """SQDML over RAML, from captions that the saved models say again."""
     rows, data = {}, recipe("--dev-scenes", 16).data
-    test = read_parts(data).test
+    test = read_captioned(data).test
     for one in read_sweep(TASK, world).cells:
         if one.cell.settings["sampler"] == "ngram" and one.cell.objective != "ml":
-            said = Captioner.load(one.run / "best.safetensors").caption(test.features)
-            references = [
-                [words_of(caption) for caption in several] for several in test.captions.captions
-            ]
+            said = TextGenerator.load(one.run / "best.safetensors").generate(test.features)
+            references = [[words_of(caption) for caption in several] for several in test.references]
             rows.setdefault((one.cell.objective, one.cell.tau), []).append(
                 caption_statistics([one.words for one in said], references)
             )
@@ -161,7 +159,7 @@ def bleu(words, reference):
 
 
 def test_examples_hold_what_the_models_say(world, shown):
-    test = read_parts(recipe("--dev-scenes", 16).data).test
+    test = read_captioned(recipe("--dev-scenes", 16).data).test
     members = read_sweep(TASK, world).cells
     models = re.search(r"development part: (.*)\.$", part(shown, "case-study").caption)[1].split(
         "; "
@@ -178,10 +176,12 @@ def test_examples_hold_what_the_models_say(world, shown):
             == (objective.lower(), tau and float(tau), sampler)
         ]
         best = max(alike, key=lambda one: one.cell.dev)
-        captions[objective] = Captioner.load(best.run / "best.safetensors").caption(test.features)
+        captions[objective] = TextGenerator.load(best.run / "best.safetensors").generate(
+            test.features
+        )
         rewards[objective] = [
             [bleu(said.words, words_of(reference)) for reference in several]
-            for said, several in zip(captions[objective], test.captions.captions, strict=True)
+            for said, several in zip(captions[objective], test.references, strict=True)
         ]
     assert list(captions) == ["ML", "RAML", "SQDML"]
     lead = np.array(
@@ -191,16 +191,16 @@ def test_examples_hold_what_the_models_say(world, shown):
         ]
     )
     study, others = (part(shown, name) for name in ("case-study", "disagreements"))
-    found = [test.captions.images.index(example.name) for example in study.examples]
+    found = [test.inputs.index(example.name) for example in study.examples]
     assert lead[found] == pytest.approx(np.sort(lead)[::-1][: len(found)])
     for example, number in zip(study.examples, found, strict=True):
         assert example.picture.content == png(render(Scene.from_name(example.name), SIDE))
-        assert test.captions.captions[number][0] in example.alt
+        assert test.references[number][0] in example.alt
         assert example.outputs == {
             objective: said[number].text for objective, said in captions.items()
         }
         *each, average, most = [list(row) for row in example.scores.rows]
-        assert [row[0] for row in each] == test.captions.captions[number]
+        assert [row[0] for row in each] == test.references[number]
         for column, objective in enumerate(captions, 1):
             mine = [100 * one for one in rewards[objective][number]]
             assert [row[column] for row in each] == pytest.approx(mine)
@@ -210,7 +210,7 @@ def test_examples_hold_what_the_models_say(world, shown):
             )
     rows = [row.split(",")[:2] for row in to_csv(study.numbers).splitlines()[1:]]
     assert rows[:4] == [[study.examples[0].name, objective] for objective in ["ML"] * 3 + ["RAML"]]
-    apart = [abs(lead[test.captions.images.index(example.name)]) for example in others.examples]
+    apart = [abs(lead[test.inputs.index(example.name)]) for example in others.examples]
     assert apart == sorted(apart, reverse=True)
     counts = [
         int(one)

@@ -18,19 +18,22 @@ from softq.lab.report.translation_results import (
     papers_corpus_bleu,
     papers_sentence_bleu,
 )
-from softq.lab.tasks.translation_recipe import (
-    Data,
-    DecodingSettings,
+from softq.lab.tasks.translation import (
+    TranslationData,
+    TranslationDecoding,
     TranslationRecipe,
     VocabularySettings,
 )
 from softq.metrics import Interval, PairedTest
-from softq.neural.recipe import Candidates, Optimizer, SequenceTraining
-from softq.neural.translator import ModelSettings
+from softq.neural.recipe import CandidateSettings, Optimizer, SequenceTraining
+from softq.neural.text_generator import TranslatorSettings
 
-FILES = Data(train="a/train.tsv", dev="a/dev.tsv", test="a/test.tsv")
-NGRAM, IMPORTANCE = Candidates(), Candidates(sampler="hamming", estimator="importance")
-HAMMING = Candidates(sampler="hamming", reward="hamming", estimator="importance")
+FILES = TranslationData(train="a/train.tsv", dev="a/dev.tsv", test="a/test.tsv")
+NGRAM, IMPORTANCE = (
+    CandidateSettings(),
+    CandidateSettings(sampler="hamming", estimator="importance"),
+)
+HAMMING = CandidateSettings(sampler="hamming", reward="hamming", estimator="importance")
 MEASURES = ("sentence_bleu", "corpus_bleu", "average_reward", "exact_match")
 
 # --- results made by hand -------------------------------------------------------------------------------
@@ -306,8 +309,8 @@ def test_which_table_of_the_paper_a_system_is_of():
     )
     assert shown(HAMMING) == ("hamming", None, 28.18)
     assert shown(HAMMING, tau=0.1) == ("hamming", None, None)
-    assert shown(Candidates(sampler="model")) == ("other", None, None)
-    assert shown(Candidates(sampler="hamming", estimator="set")) == (
+    assert shown(CandidateSettings(sampler="model")) == ("other", None, None)
+    assert shown(CandidateSettings(sampler="hamming", estimator="set")) == (
         "other",
         None,
         None,
@@ -499,7 +502,7 @@ def test_what_was_not_measured_is_a_dash():
 
 
 def test_the_world_has_a_bayes_rule():
-    data = Data(references=3)
+    data = TranslationData(references=3)
     bayes = {
         "sentence_bleu": 0.9,
         "corpus_bleu": 0.93,
@@ -525,7 +528,10 @@ def test_the_world_has_a_bayes_rule():
         "the reward to be expected of it is 45.00 %, and 48.00 % of the Bayes rule."
     )
     assert "made-up languages" in shown.differences[0]
-    assert "each with a right translation:" in section(temperatures(Data(references=1))).intro[0]
+    assert (
+        "each with a right translation:"
+        in section(temperatures(TranslationData(references=1))).intro[0]
+    )
     assert [row["Expected reward"] for row in rows_of(part(shown, "training")).values()] == [
         "0.45"
     ] * 6
@@ -538,7 +544,10 @@ def test_what_differs_from_the_paper():
         ).differences
 
     plain = " ".join(
-        told(Candidates(size=100, k=10, estimator="paper"), model=ModelSettings(dropout=0.0))
+        told(
+            CandidateSettings(size=100, k=10, estimator="paper"),
+            model=TranslatorSettings(dropout=0.0),
+        )
     )
     for words in (
         "candidates",
@@ -553,10 +562,10 @@ def test_what_differs_from_the_paper():
     ):
         assert words not in plain, words
     other = told(
-        Candidates(size=20, k=5),
-        model=ModelSettings(hidden=128, dropout=0.3),
+        CandidateSettings(size=20, k=5),
+        model=TranslatorSettings(hidden=128, dropout=0.3),
         training=SequenceTraining(batch_size=32, start="runs/ml"),
-        decoding=DecodingSettings(beam=3),
+        decoding=TranslationDecoding(beam=3),
         optimizer=Optimizer(label_smoothing=0.1),
         vocabulary=VocabularySettings(kind="subwords", size=8000),
     )
@@ -572,14 +581,15 @@ def test_what_differs_from_the_paper():
     ):
         assert words in other, words
     assert any(
-        "The model is a transformer" in one for one in told(model=ModelSettings(kind="transformer"))
+        "The model is a transformer" in one
+        for one in told(model=TranslatorSettings(kind="transformer"))
     )
     assert "20 candidates are drawn of a sentence, in the paper 10." in told(
         dataclasses.replace(HAMMING, size=20)
     )
     assert not any("are drawn of a sentence" in one for one in told(IMPORTANCE))
     transformer = section(
-        make([system("ml", None, 0.5, 0.5, model=ModelSettings(kind="transformer"))])
+        make([system("ml", None, 0.5, 0.5, model=TranslatorSettings(kind="transformer"))])
     )
     assert transformer.intro[0].startswith("A transformer (256 units) was trained")
 

@@ -14,8 +14,7 @@ from softq.lab.recipe import Objective
 from softq.lab.report.load import find_sources, read_sections
 from softq.lab.report.translation_load import JUDGED, judge
 from softq.lab.sweep import SWEEP, Grid, read_sweep, run_sweep
-from softq.lab.tasks.translation_data import read_corpora
-from softq.lab.tasks.translation_recipe import Data, TranslationRecipe
+from softq.lab.tasks.translation import TranslationData, TranslationRecipe, read_translations
 from softq.metrics import (
     TRANSLATION_METRICS,
     ExampleCounts,
@@ -25,7 +24,7 @@ from softq.metrics import (
 )
 from softq.neural.recipe import SequenceTraining
 
-WORLD = Data(sentences=8, dev_sentences=30, references=2, dev_references_drawn=3)
+WORLD = TranslationData(sentences=8, dev_sentences=30, references=2, dev_references_drawn=3)
 
 
 def translations(recipe):
@@ -36,7 +35,7 @@ def translations(recipe):
         if recipe.objective.name == "ml"
         else 0.1 + abs(recipe.objective.tau - 0.4) + 0.1 * (recipe.candidates.sampler != "ngram")
     )
-    test = read_corpora(recipe.data).test
+    test = read_translations(recipe.data).test
     return [
         [rng.choice(["x", "<unk>"]) if rng.random() < share else word for word in one[0].split()]
         for one in test.references
@@ -44,7 +43,7 @@ def translations(recipe):
 
 
 def rows_for(recipe):
-    test = read_corpora(recipe.data).test
+    test = read_translations(recipe.data).test
     return translation_statistics(
         translations(recipe), [[one.split() for one in several] for several in test.references]
     )

@@ -1,4 +1,4 @@
-"""Candidates of several kinds in one set: their weights, recipes that ask for them, learners that draw them from the model."""
+"""CandidateSettings of several kinds in one set: their weights, recipes that ask for them, learners that draw them from the model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import softq
 from softq import spaces
 from softq.errors import RecipeError
 from softq.lab.recipe import Objective, build, parse_flags
-from softq.lab.tasks.captioning_recipe import CaptioningRecipe
-from softq.lab.tasks.translation_recipe import TranslationRecipe
-from softq.neural.candidates import TargetMaker, target_signature
-from softq.neural.recipe import Candidates
+from softq.lab.tasks.captioning import CaptioningRecipe
+from softq.lab.tasks.translation import TranslationRecipe
+from softq.neural.recipe import CandidateSettings
+from softq.neural.target_maker import recipe_targets, target_signature
 from softq.samplers import NgramReplacement, Recombination
 from softq.sentences import Sentences
 
@@ -97,8 +97,8 @@ def all_of(sets, references):
     ],
 )
 def test_weights_are_those_of_the_joined_set(name, sampler, given):
-    settings = Candidates(sampler=sampler, size=6 * len(sampler.split("+")), max_n=2)
-    made = TargetMaker(Objective(name, 0.4), settings, VOCAB)(REFERENCES, gen(), *given)
+    settings = CandidateSettings(sampler=sampler, size=6 * len(sampler.split("+")), max_n=2)
+    made = recipe_targets(Objective(name, 0.4), settings, VOCAB)(REFERENCES, gen(), *given)
     generator, sets = gen(), list(given)
     size = 6 + (
         REFERENCES.lengths.shape[1] if "+" in sampler else 0
@@ -127,13 +127,13 @@ def test_weights_are_those_of_the_joined_set(name, sampler, given):
 
 def test_an_example_without_any_other_candidate_has_its_references():
     nothing = spaces.Candidates(torch.zeros((2, 3, 0), dtype=torch.int64), torch.full((2, 3), -1))
-    made = TargetMaker(Objective("sqdml", 0.4), Candidates(sampler="near", size=3), VOCAB)(
-        REFERENCES, gen(), nothing
-    )
+    made = recipe_targets(
+        Objective("sqdml", 0.4), CandidateSettings(sampler="near", size=3), VOCAB
+    )(REFERENCES, gen(), nothing)
     assert weights_of(made)[1] == {(7, 7, 4): 1.0}
-    alone = TargetMaker(Objective("raml", 0.4), Candidates(sampler="recombined", size=6), VOCAB)(
-        REFERENCES, gen()
-    )
+    alone = recipe_targets(
+        Objective("raml", 0.4), CandidateSettings(sampler="recombined", size=6), VOCAB
+    )(REFERENCES, gen())
     assert weights_of(alone)[1] == {
         (7, 7, 4): 1.0
     }  # one reference has nothing to be recombined with
@@ -141,8 +141,10 @@ def test_an_example_without_any_other_candidate_has_its_references():
 
 @pytest.mark.parametrize("estimator", ["set", "paper"])
 def test_of_a_mixture_a_step_may_use_some(estimator):
-    settings = Candidates(sampler="recombined+near", size=12, k=4, estimator=estimator, max_n=2)
-    make = TargetMaker(Objective("sqdml", 0.4), settings, VOCAB)
+    settings = CandidateSettings(
+        sampler="recombined+near", size=12, k=4, estimator=estimator, max_n=2
+    )
+    make = recipe_targets(Objective("sqdml", 0.4), settings, VOCAB)
     seen = [make(REFERENCES, gen(seed), OTHERS) for seed in range(10)]
     for target in seen:
         assert target.weights.shape == (2, 4)
@@ -169,7 +171,7 @@ def test_of_a_mixture_a_step_may_use_some(estimator):
 )
 def test_a_mixture_has_all_references_that_a_step_has_room_for(options):
     many = Sentences.pack([[[5, word, 7, 8] for word in range(4, 10)], [[7, 7, 4]]])
-    make = TargetMaker(Objective("sqdml", 0.4), Candidates(**options), VOCAB)
+    make = recipe_targets(Objective("sqdml", 0.4), CandidateSettings(**options), VOCAB)
     for seed in range(5):
         target = make(many, gen(seed), of_size(GIVEN, 4), of_size(OTHERS, 4))
         taken, alone = target.components.is_reference.sum(1).tolist()
@@ -177,14 +179,9 @@ def test_a_mixture_has_all_references_that_a_step_has_room_for(options):
         assert alone == 1
 
 
-def test_what_is_wanted_of_the_caller():
-    make = TargetMaker(Objective("raml", 0.4), Candidates(sampler="model+near"), VOCAB)
-    assert (make.wants("model"), make.wants("near"), make.wants("ngram")) == (True, True, False)
-    ml = TargetMaker(Objective("ml"), Candidates(sampler="model+near"), VOCAB)
-    assert not ml.wants("model")
-    assert ml(REFERENCES, gen()).weights[1].tolist() == [1.0, 0.0, 0.0]
-    with pytest.raises(ValueError, match=r"expected candidates of all of model\+near, got 1 sets"):
-        make(REFERENCES, gen(), GIVEN)
+def test_ml_takes_every_reference_and_nothing_else():
+    make = recipe_targets(Objective("ml"), CandidateSettings(sampler="model+near"), VOCAB)
+    assert make(REFERENCES, gen()).weights[1].tolist() == [1.0, 0.0, 0.0]
 
 
 # --- recipes ----------------------------------------------------------------------------------------------
@@ -232,7 +229,7 @@ def test_what_is_wanted_of_the_caller():
 )
 def test_what_does_not_go_together(options, message):
     with pytest.raises(RecipeError, match=message):
-        Candidates(**options)
+        CandidateSettings(**options)
 
 
 def test_what_does(tmp_path):
@@ -241,9 +238,9 @@ def test_what_does(tmp_path):
         {"sampler": "model", "refresh": "epoch", "k": 2},
         {"sampler": "model+near", "size": 2},
     ):
-        Candidates(**options)
+        CandidateSettings(**options)
     shares = {
-        sampler: Candidates(sampler=sampler, size=11).share
+        sampler: CandidateSettings(sampler=sampler, size=11).share
         for sampler in ("near", "near+model", "near+model+ngram")
     }
     assert list(shares.values()) == [11, 5, 3]
@@ -289,10 +286,11 @@ def test_signatures_tell_targets_apart():
     }
     for sampler, text in expected.items():
         assert (
-            target_signature(raml, Candidates(sampler=sampler)) == f"{begin}:{text}:estimator=set"
+            target_signature(raml, CandidateSettings(sampler=sampler))
+            == f"{begin}:{text}:estimator=set"
         )
     every = [
-        target_signature(raml, Candidates(**options))
+        target_signature(raml, CandidateSettings(**options))
         for options in (
             {"sampler": "model"},
             {"sampler": "model", "refresh": "epoch"},
@@ -305,4 +303,4 @@ def test_signatures_tell_targets_apart():
         )
     ]
     assert len(set(every)) == len(every)
-    assert target_signature(Objective("ml"), Candidates(sampler="near")) == "ml"
+    assert target_signature(Objective("ml"), CandidateSettings(sampler="near")) == "ml"

@@ -35,7 +35,6 @@ from softq.formats.captions import (
 from softq.formats.text import read_lines
 from softq.formats.tokens import tokenize, without_marks
 from softq.metrics import CAPTION_METRICS, caption_statistics, reference_agreement
-from softq.neural.examples import Examples, Vectors
 from softq.neural.perplexity import perplexity
 
 _TITLES = {
@@ -220,10 +219,7 @@ def _score_model(model: FileCaptioner, gold: Captions, features: Features) -> Ca
             one for some in model.caption(features, watch(gold.name, unit="images")) for one in some
         ]
     vocabulary = model.model.vocabulary
-    examples = Examples(
-        Vectors(features),
-        [[vocabulary.encode(text) for text in several] for several in gold.captions],
-    )
+    examples = model.model.examples(features, gold.captions)
     return CaptionScores.of(
         [one.words for one in said],
         gold.captions,

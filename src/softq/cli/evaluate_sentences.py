@@ -26,7 +26,6 @@ from softq.formats.text import read_lines
 from softq.formats.tokens import tokenize, without_marks
 from softq.lab.tasks.lm_data import is_jsonl, read_rows
 from softq.metrics import TRANSLATION_METRICS, SacreBLEU, sacre_bleu, translation_statistics
-from softq.neural.examples import Examples
 from softq.neural.perplexity import perplexity
 
 _AT_A_TIME = 1000  # sentences
@@ -104,7 +103,7 @@ def evaluate_translator(
     gold = read_bitext(*files)
     comparison.check_same_words(
         [model.path for model in models],
-        [model.model.target.plain for model in models],
+        [model.model.vocabulary.plain for model in models],
         gold,
         gold.references,
         "translate with softq predict, and score with softq evaluate --predictions A REF --against B",
@@ -209,16 +208,12 @@ def _score_model(model: FileTranslator, gold: Bitext) -> TextScores:
             watcher.advance(len(some), "")
     words, texts = [one.words for one in found], [one.text for one in found]
     translator = model.model
-    sources = [translator.source.encode(text) for text in gold.sources]
-    examples = Examples(
-        sources,
-        [[translator.target.encode(text) for text in several] for several in gold.references],
-    )
+    examples = translator.examples(gold.sources, gold.references)
     return TextScores.of(
         words,
         texts,
         gold.references,
-        translator.target.plain,
+        translator.vocabulary.plain,
         perplexity(translator.model, examples),
     )
 

@@ -15,36 +15,35 @@ from softq.formats.captions import Captions, Features, names_file, read_features
 from softq.formats.text import read_lines
 from softq.lab.loop import Watcher
 from softq.lab.processes import find_device
-from softq.neural.captioner import Captioner
-from softq.neural.search import Said
+from softq.neural.generation import GeneratedText
 
 _AT_A_TIME = 1000  # images
 _FEATURES = ".npy"
 
 
-class FileCaptioner(FileWriter[Captioner]):
+class FileCaptioner(FileWriter):
     """A captioner and how it searches."""
 
     @classmethod
     def load(cls, path: Path, searching: Searching) -> FileCaptioner:
         """The best model of a run folder, or that of a file; on a GPU if there is one."""
-        return cls.read(path, Captioner, searching)
+        return cls.read(path, "captioner", searching)
 
     def check(self, size: int, where: str) -> None:
         """An error if features are not of the size that the model was trained on."""
-        expected = self.model.features
+        expected = self.model.inputs
         if size != expected:
             of = f" of {self.model.encoder}" if self.model.encoder else ""
             raise DataError(
                 f"{where}: expected features{of} with {expected} numbers for each image, as {self.path} learnt from, got {size}"
             )
 
-    def caption(self, features: Features, watcher: Watcher) -> Iterator[list[Said]]:
+    def caption(self, features: Features, watcher: Watcher) -> Iterator[list[GeneratedText]]:
         """Captions of images with these features ``[N, D]``, which follow those of the calls before, some at a time."""
         watcher.begin(len(features), 0)
         for first in range(0, len(features), _AT_A_TIME):
             some = features[first : first + _AT_A_TIME]
-            yield self.model.caption(some, **self.options_for(len(some)))
+            yield self.model.generate(some, **self.options_for(len(some)))
             watcher.advance(len(some), "")
 
 

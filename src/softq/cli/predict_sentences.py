@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import IO, Annotated, Any, Generic, Self, TypeVar
+from typing import IO, Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -20,9 +20,8 @@ from softq.cli.predict_trees import Part, Parts
 from softq.errors import DataError
 from softq.formats.text import read_parts, refuse
 from softq.lab.processes import find_device
-from softq.neural.captioner import Captioner
-from softq.neural.search import Said
-from softq.neural.translator import Translator
+from softq.neural.generation import GeneratedText
+from softq.neural.text_generator import TextGenerator
 from softq.rewards import named_reward
 from softq.rewards.names import SHORT_NAMES
 
@@ -43,8 +42,6 @@ _REWARDS = (
     "rouge",
     "edit",
 )  # names of `softq.rewards.names`, or short for one; chrF needs words
-
-Saved = TypeVar("Saved", Translator, Captioner)
 
 MethodOption = Annotated[
     MethodName | None,
@@ -151,7 +148,7 @@ class Searching:
         return replace(self, **misfits[0]), replace(self, method=other, **misfits[1])
 
     def options(self) -> dict[str, Any]:
-        """Arguments of `softq.neural.Translator.translate` but the reward; what does not go together is an error."""
+        """Arguments of `TextGenerator.generate` but the reward; what does not go together is an error."""
         method = self.method or MethodName.beam
         for name, methods in _OF_METHOD.items():
             if getattr(self, name) is not None and method not in methods:
@@ -184,26 +181,26 @@ def line_generator(seed: int, number: int) -> torch.Generator:
 
 
 @dataclass(frozen=True)
-class FileWriter(Generic[Saved]):
+class FileWriter:
     """A model that writes sentences, and how it searches.
 
     Attributes:
         path: what it was read from.
         model: the model.
-        options: of `softq.neural.search.Search`.
+        options: of `softq.neural.generation.Search`.
         seed: of draws.
         numbers: of the inputs to come, which is what makes draws for an input the same in whatever parts inputs come.
 
     """
 
     path: Path
-    model: Saved
+    model: TextGenerator
     options: dict[str, Any]
     seed: int = 0
     numbers: Iterator[int] = field(default_factory=partial(count, 1))
 
     @classmethod
-    def read(cls, path: Path, kind: type[Saved], searching: Searching) -> Self:
+    def read(cls, path: Path, kind: str, searching: Searching) -> Self:
         """The best model of a run folder, or that of a file; on a GPU if there is one."""
         options = searching.options()
         if searching.reward is not None:
@@ -212,9 +209,8 @@ class FileWriter(Generic[Saved]):
                     f"--reward is one of {', '.join(_REWARDS)}, got {searching.reward!r}"
                 )
             options["reward"] = named_reward(SHORT_NAMES.get(searching.reward, searching.reward))
-        return cls(
-            path, kind.load(find_model(path)).to(find_device("auto")), options, searching.seed or 0
-        )
+        model = TextGenerator.load(find_model(path), kind).to(find_device("auto"))
+        return cls(path, model, options, searching.seed or 0)
 
     @property
     def decoding(self) -> str:
@@ -235,19 +231,17 @@ class FileWriter(Generic[Saved]):
         }
 
 
-class FileTranslator(FileWriter[Translator]):
+class FileTranslator(FileWriter):
     """A translator and how it searches."""
 
     @classmethod
     def load(cls, path: Path, searching: Searching) -> FileTranslator:
         """The best model of a run folder, or that of a file; on a GPU if there is one."""
-        return cls.read(path, Translator, searching)
+        return cls.read(path, "translator", searching)
 
-    def translate(self, texts: list[str]) -> list[Said]:
+    def translate(self, texts: list[str]) -> list[GeneratedText]:
         """Translations of texts, which follow those of the calls before."""
-        return self.model.translate_numbers(
-            [self.model.source.encode(text) for text in texts], **self.options_for(len(texts))
-        )
+        return self.model.generate(texts, **self.options_for(len(texts)))
 
 
 def translated(model: FileTranslator, *, probabilities: bool) -> Parts:

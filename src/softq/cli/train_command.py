@@ -32,10 +32,10 @@ from softq.lab.processes import find_workers
 from softq.lab.recipe import recipe_hash, to_toml
 from softq.lab.run import RECIPE
 from softq.lab.tasks import train_cells
-from softq.lab.tasks.captioning_recipe import CaptioningRecipe
+from softq.lab.tasks.captioning import CaptioningRecipe
 from softq.lab.tasks.ner_data import label
 from softq.lab.tasks.ner_recipe import NerRecipe
-from softq.lab.tasks.translation_recipe import TranslationRecipe
+from softq.lab.tasks.translation import TranslationRecipe
 
 _BEST_AND_WORST = 5  # annotators that are shown of each
 

@@ -1,9 +1,8 @@
-"""From text to numbers and back: whole words with a frequency cut-off (the paper, Appendix D.2.4), or subwords."""
+"""Token ids of text and text of token ids: whole words with a frequency cut-off (the paper, Appendix D.2.4), or subwords."""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,93 +19,43 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PAD, START, END, UNKNOWN = range(4)
-"""Numbers that are no words: behind a sentence in a batch, before its first word, after its last, and for a word that is not known."""
+"""Special tokens: padding behind a sentence, its start, its end, and any word that is not in the vocabulary."""
 
 SPECIALS = 4
-"""How many these are, and so the first number of a word."""
+"""The number of special tokens, and so the token id of the first word."""
 
 UNKNOWN_WORD = "<unk>"
 """How `UNKNOWN` is written."""
 
 Tokenization = Literal["unicode", "space"]
-"""Words as `softq.formats.tokens` finds them, or whatever stands between spaces, for text that has been cut into words already."""
+"""Words as `softq.formats.tokens` finds them, or whatever stands between spaces, for text that has been tokenized already."""
 
-_FORMAT = "softq vocabulary 1"
+_FORMAT = "softq vocabulary 2"
 _BYTES = 256  # of which subwords are made
 _PARTS = {
     "pre_tokenizer": "ByteLevel",
     "decoder": "ByteLevel",
     "model": "BPE",
-}  # of their tokenizer
-_REMEMBERED = 1 << 19  # pieces of text whose numbers are kept
+}  # of a tokenizer of subwords
+_CACHED = 1 << 19  # stretches of text whose token ids are kept
 
 
-class Vocabulary(ABC):
-    """What gives the words of one language their numbers; `WordVocabulary` or `SubwordVocabulary`.
+class Vocabulary:
+    """The token ids of one language: whole words, or subwords by byte-pair encoding (🤗 tokenizers).
 
-    Texts are single lines; runs of white space count as one space. Numbers of sentences hold no `START` and no `END`.
+    Texts are single lines; runs of white space count as one space. Token ids of sentences hold no `START` and no `END`.
 
-    Attributes:
-        frequencies: How often each number is in the training text, int64 ``[V]``; 0 for those that are no words.
-
-    """
-
-    def __init__(self, frequencies: Tensor) -> None:
-        self.frequencies = frequencies
-        self._remembered: dict[str, tuple[int, ...]] = {}
-
-    def __len__(self) -> int:
-        """How many numbers there are, the special ones among them."""
-        return len(self.frequencies)
-
-    def encode(self, text: str) -> list[int]:
-        """The numbers of a text."""
-        remembered = self._remembered
-        numbers: list[int] = []
-        for chunk in text.split():
-            known = remembered.get(chunk)
-            if known is None:
-                if len(remembered) >= _REMEMBERED:
-                    remembered.clear()
-                known = remembered[chunk] = self._numbers_of(chunk)
-            numbers += known
-        return numbers
-
-    @abstractmethod
-    def decode(self, numbers: Iterable[int]) -> str:
-        """The text of numbers, as people write it; `PAD`, `START` and `END` say nothing."""
-
-    @abstractmethod
-    def words(self, numbers: Iterable[int]) -> list[str]:
-        """The words of numbers, as metrics count them: whole, and punctuation apart; what is not known is ``"<unk>"``."""
-
-    @abstractmethod
-    def plain(self, text: str) -> list[str]:
-        """The words of a text, such as a reference, in the same form; those that are not known stay as they are."""
-
-    @abstractmethod
-    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """All of it as tensors whose names begin with ``prefix``: `vocabulary_from_tensors` reads them."""
-
-    @abstractmethod
-    def _numbers_of(self, chunk: str) -> tuple[int, ...]:
-        """The numbers of a text without white space, which must not depend on what stands around it."""
-
-    def _tensors(self, prefix: str, kind: str, about: Mapping[str, Any]) -> dict[str, Tensor]:
-        text = json.dumps({"format": _FORMAT, "kind": kind, **about}, ensure_ascii=False)
-        return {f"{prefix}about": _as_bytes(text), f"{prefix}frequencies": self.frequencies.clone()}
-
-
-class WordVocabulary(Vocabulary):
-    """Whole words, the most frequent first; those of equal frequency by their spelling.
+    Words are ordered by frequency, and those of equal frequency by their spelling. Subwords spell every text, so that none is unknown, and
+    each text comes back as it was; a subword that begins a word holds the space before it. Metrics count whole words in either case.
 
     Args:
-        types: The words from number 4 on; with marks (`softq.formats.tokens`) unless ``tokenizer`` is ``"space"``.
-        frequencies: How often each number is in the training text, int64 ``[V]``.
-        tokenizer: What a word is.
-        lowercase: All text is lower case.
+        types: the words from token id 4 on, with marks (`softq.formats.tokens`) unless ``tokenizer`` is ``"space"``; or a tokenizer of
+            🤗 tokenizers, whose id i is token id i + 4 here.
+        frequencies: how often each token is in the training text, int64 ``[V]``; 0 for special tokens.
+        tokenizer: what a word is.
+        lowercase: whether all text is read in lower case.
 
-    >>> vocabulary = WordVocabulary.fit(["Yes, I do.", "No, I do not."], min_freq=2)
+    >>> vocabulary = Vocabulary.fit_words(["Yes, I do.", "No, I do not."], min_freq=2)
     >>> len(vocabulary), vocabulary.types
     (8, ['I', 'do', '￭,', '￭.'])
     >>> vocabulary.encode("I do sing, too.")
@@ -118,38 +67,39 @@ class WordVocabulary(Vocabulary):
 
     def __init__(
         self,
-        types: Sequence[str],
+        types: Sequence[str] | Tokenizer,
         frequencies: Tensor,
         *,
         tokenizer: Tokenization = "unicode",
         lowercase: bool = False,
     ) -> None:
-        super().__init__(frequencies)
-        self.types = list(types)
+        self.frequencies, self.lowercase = frequencies, lowercase
         self.tokenizer: Tokenization = tokenizer
-        self.lowercase = lowercase
+        self._subwords = None if isinstance(types, Sequence) else types
+        self.types = list(types) if isinstance(types, Sequence) else []
         self._written = ["", "", "", UNKNOWN_WORD, *self.types]
         self._bare = self._written if tokenizer == "space" else without_marks(self._written)
-        self._number = {word: number for number, word in enumerate(self.types, start=SPECIALS)}
+        self._ids = {word: token for token, word in enumerate(self.types, start=SPECIALS)}
+        self._cache: dict[str, tuple[int, ...]] = {}
 
     @classmethod
-    def fit(
+    def fit_words(
         cls,
         texts: Iterable[str],
         min_freq: int = 1,
         max_size: int | None = None,
-        tokenizer: Tokenization = "unicode",
         *,
+        tokenizer: Tokenization = "unicode",
         lowercase: bool = False,
-    ) -> WordVocabulary:
+    ) -> Vocabulary:
         """The words of texts.
 
         Args:
-            texts: One sentence or more each.
-            min_freq: Words that come less often are left out.
-            max_size: Numbers there may be, the four special ones among them: the most frequent words stay.
+            texts: one line each.
+            min_freq: words that are rarer are unknown.
+            max_size: the largest vocabulary, special tokens included; the most frequent words stay.
             tokenizer: ``"unicode"``, or ``"space"`` for text whose words are separated by spaces already.
-            lowercase: Take all text in lower case.
+            lowercase: read all text in lower case.
 
         """
         if tokenizer not in get_args(Tokenization):
@@ -160,13 +110,13 @@ class WordVocabulary(Vocabulary):
             raise DataError(f"expected a smallest frequency of 1 or more, got {min_freq}")
         if max_size is not None and max_size <= SPECIALS:
             raise DataError(
-                f"expected a vocabulary of more than {SPECIALS}, the numbers that are no words, got {max_size}"
+                f"expected a vocabulary of more than {SPECIALS}, the special tokens, got {max_size}"
             )
         counts: Counter[str] = Counter()
         for chunk, count in _chunks(texts).items():
             for word in _cut(chunk, tokenizer, lowercase):
                 counts[word] += count
-        counts.pop(UNKNOWN_WORD, None)  # text cut elsewhere may have it
+        counts.pop(UNKNOWN_WORD, None)  # text that was tokenized elsewhere may have it
         kept = sorted(
             (word for word, count in counts.items() if count >= min_freq),
             key=lambda word: (-counts[word], word),
@@ -179,58 +129,15 @@ class WordVocabulary(Vocabulary):
         frequencies = torch.tensor([0] * SPECIALS + [counts[word] for word in kept])
         return cls(kept, frequencies, tokenizer=tokenizer, lowercase=lowercase)
 
-    def _numbers_of(self, chunk: str) -> tuple[int, ...]:
-        return tuple(
-            self._number.get(word, UNKNOWN) for word in _cut(chunk, self.tokenizer, self.lowercase)
-        )
-
-    def decode(self, numbers: Iterable[int]) -> str:
-        """The text of numbers."""
-        written = [self._written[number] for number in numbers if number >= UNKNOWN]
-        return " ".join(written) if self.tokenizer == "space" else detokenize(written)
-
-    def words(self, numbers: Iterable[int]) -> list[str]:
-        """The words of numbers."""
-        return [self._bare[number] for number in numbers if number >= UNKNOWN]
-
-    def plain(self, text: str) -> list[str]:
-        """The words of a text."""
-        text = text.lower() if self.lowercase else text
-        return text.split() if self.tokenizer == "space" else without_marks(tokenize(text))
-
-    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """All of it as tensors."""
-        return self._tensors(
-            prefix,
-            "words",
-            {"types": self.types, "tokenizer": self.tokenizer, "lowercase": self.lowercase},
-        )
-
-
-class SubwordVocabulary(Vocabulary):
-    """Pieces of words, made of bytes by byte-pair encoding (🤗 tokenizers): no text is unknown, and each comes back as it was.
-
-    A piece that begins a word has the space before it. Metrics count whole words all the same, those of `softq.formats.tokens`.
-
-    Args:
-        tokenizer: Of 🤗 tokenizers; its number i is i + 4 here.
-        frequencies: How often each number is in the training text, int64 ``[V]``.
-
-    """
-
-    def __init__(self, tokenizer: Tokenizer, frequencies: Tensor) -> None:
-        super().__init__(frequencies)
-        self._tokenizer = tokenizer
-
     @classmethod
-    def fit(cls, texts: Iterable[str], size: int) -> SubwordVocabulary:
-        """Pieces of the words of texts: ``size`` numbers, the four special ones and 256 bytes among them, or fewer for little text.
+    def fit_subwords(cls, texts: Iterable[str], size: int) -> Vocabulary:
+        """The subwords of texts: ``size`` tokens, the four special ones and 256 bytes included, or fewer for little text.
 
         Raises DependencyError without 🤗 tokenizers.
         """
         if size < SPECIALS + _BYTES:
             raise DataError(
-                f"expected a vocabulary of at least {SPECIALS + _BYTES} (every byte has a number), got {size}"
+                f"expected a vocabulary of at least {SPECIALS + _BYTES} (every byte is a token), got {size}"
             )
         tokenizers = _tokenizers()
         chunks = _chunks(texts)
@@ -245,84 +152,117 @@ class SubwordVocabulary(Vocabulary):
             show_progress=False,
         )
         tokenizer.train_from_iterator((" " + chunk for chunk in chunks.elements()), trainer)
-        vocabulary = cls(
-            tokenizer, torch.zeros(SPECIALS + tokenizer.get_vocab_size(), dtype=torch.int64)
-        )
-        frequencies = np.zeros(len(vocabulary), np.int64)
+        frequencies = np.zeros(SPECIALS + tokenizer.get_vocab_size(), np.int64)
+        vocabulary = cls(tokenizer, torch.from_numpy(frequencies))
         for chunk, count in chunks.items():
-            np.add.at(frequencies, list(vocabulary._numbers_of(chunk)), count)
-        vocabulary.frequencies = torch.from_numpy(frequencies)
+            np.add.at(frequencies, vocabulary.encode(chunk), count)
         return vocabulary
 
-    def _numbers_of(self, chunk: str) -> tuple[int, ...]:
-        # Pieces never reach over a space, so that chunks one by one have the numbers of the whole text.
-        return tuple(number + SPECIALS for number in self._tokenizer.encode(" " + chunk).ids)
+    def __len__(self) -> int:
+        """The number of tokens, special ones included."""
+        return len(self.frequencies)
 
-    def decode(self, numbers: Iterable[int]) -> str:
-        """The text of numbers: one line, whatever bytes a model may give, with runs of white space as one space."""
-        return " ".join(UNKNOWN_WORD.join(self._stretches(numbers)).split())
+    @property
+    def kind(self) -> Literal["words", "subwords"]:
+        """Which tokens these are."""
+        return "words" if self._subwords is None else "subwords"
 
-    def words(self, numbers: Iterable[int]) -> list[str]:
-        """The words of numbers."""
-        first, *others = self._stretches(numbers)
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text."""
+        found: list[int] = []
+        for chunk in text.split():
+            known = self._cache.get(chunk)
+            if known is None:
+                if len(self._cache) >= _CACHED:
+                    self._cache.clear()
+                known = self._cache[chunk] = self._encode_chunk(chunk)
+            found += known
+        return found
+
+    def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
+        if self._subwords is None:
+            cut = _cut(chunk, self.tokenizer, self.lowercase)
+            return tuple(self._ids.get(word, UNKNOWN) for word in cut)
+        # subwords never reach over a space, so that chunks one by one have the token ids of the whole text
+        return tuple(token + SPECIALS for token in self._subwords.encode(" " + chunk).ids)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of token ids, one line; `PAD`, `START` and `END` are left out."""
+        if self._subwords is not None:
+            return " ".join(UNKNOWN_WORD.join(self._between_unknown(tokens)).split())
+        written = [self._written[token] for token in tokens if token >= UNKNOWN]
+        return " ".join(written) if self.tokenizer == "space" else detokenize(written)
+
+    def words(self, tokens: Iterable[int]) -> list[str]:
+        """The words of token ids, as metrics count them: whole, and punctuation apart; unknown ones are ``"<unk>"``."""
+        if self._subwords is None:
+            return [self._bare[token] for token in tokens if token >= UNKNOWN]
+        first, *others = self._between_unknown(tokens)
         return self.plain(first) + [
             word for stretch in others for word in (UNKNOWN_WORD, *self.plain(stretch))
         ]
 
     def plain(self, text: str) -> list[str]:
-        """The words of a text."""
-        return without_marks(tokenize(text))
+        """The words of a text, such as a reference, in the same form; unknown ones stay as they are."""
+        text = text.lower() if self.lowercase else text
+        return text.split() if self.tokenizer == "space" else without_marks(tokenize(text))
 
-    def _stretches(self, numbers: Iterable[int]) -> list[str]:
-        """The texts between numbers that are not known: no text has them, but a model may give them."""
+    def _between_unknown(self, tokens: Iterable[int]) -> list[str]:
+        """The texts between unknown tokens: no text has them, but a model may generate them."""
         stretches: list[list[int]] = [[]]
-        for number in numbers:
-            if number == UNKNOWN:
+        for token in tokens:
+            if token == UNKNOWN:
                 stretches.append([])
-            elif number >= SPECIALS:
-                stretches[-1].append(number - SPECIALS)
-        return [self._tokenizer.decode(stretch) for stretch in stretches]
+            elif token >= SPECIALS:
+                stretches[-1].append(token - SPECIALS)
+        return [self._subwords.decode(stretch) for stretch in stretches] if self._subwords else []
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """All of it as tensors."""
-        return self._tensors(prefix, "subwords", {}) | {
-            f"{prefix}tokenizer": _as_bytes(self._tokenizer.to_str())
+        """The vocabulary as tensors whose names begin with ``prefix``; `from_tensors` reads them."""
+        about = {
+            "format": _FORMAT,
+            "kind": self.kind,
+            "types": self.types,
+            "tokenizer": self.tokenizer,
+            "lowercase": self.lowercase,
         }
+        found = {
+            f"{prefix}about": _as_bytes(json.dumps(about, ensure_ascii=False)),
+            f"{prefix}frequencies": self.frequencies.clone(),
+        }
+        if self._subwords is not None:
+            found[f"{prefix}tokenizer"] = _as_bytes(self._subwords.to_str())
+        return found
 
-
-def vocabulary_from_tensors(tensors: Mapping[str, Tensor], prefix: str = "") -> Vocabulary:
-    """The vocabulary of `Vocabulary.tensors`; tensors of other names are not looked at. What is no vocabulary is a `DataError`."""
-    about = notes_in(tensors, f"{prefix}about", "vocabulary")
-    check_format(about, _FORMAT)
-    kind = one_of("the kind of a vocabulary", about.get("kind"), ("words", "subwords"))
-    frequencies = tensors.get(f"{prefix}frequencies")
-    if frequencies is None or frequencies.dtype != torch.int64 or frequencies.dim() != 1:
-        raise DataError(
-            f"expected {prefix}frequencies of torch.int64 [V], got {None if frequencies is None else frequencies.dtype}"
-        )
-    found: Vocabulary
-    if kind == "words":
-        types = string_list(f"types in {prefix}about", about.get("types"))
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], prefix: str = "") -> Vocabulary:
+        """The vocabulary of `tensors`; other tensors are ignored. What is no vocabulary is a `DataError`."""
+        about = notes_in(tensors, f"{prefix}about", "vocabulary")
+        check_format(about, _FORMAT)
+        kind = one_of("the kind of a vocabulary", about.get("kind"), ("words", "subwords"))
         tokenizer: Tokenization = one_of(
             f"the tokenizer in {prefix}about", about.get("tokenizer"), get_args(Tokenization)
         )
-        found = WordVocabulary(
-            types, frequencies, tokenizer=tokenizer, lowercase=bool(about.get("lowercase"))
-        )
-        size = SPECIALS + len(types)
-    else:
-        made = _read_tokenizer(
-            notes_in(tensors, f"{prefix}tokenizer", "vocabulary"), f"{prefix}tokenizer"
-        )
-        found = SubwordVocabulary(made, frequencies)
-        size = SPECIALS + made.get_vocab_size()
-    if len(frequencies) != size:
-        raise DataError(f"expected {prefix}frequencies for {size} numbers, got {len(frequencies)}")
-    return found
+        frequencies = tensors.get(f"{prefix}frequencies")
+        if frequencies is None or frequencies.dtype != torch.int64 or frequencies.dim() != 1:
+            raise DataError(
+                f"expected {prefix}frequencies of torch.int64 [V], got {None if frequencies is None else frequencies.dtype}"
+            )
+        types: Any = string_list(f"types in {prefix}about", about.get("types"))
+        size = len(types)
+        if kind == "subwords":
+            where = f"{prefix}tokenizer"
+            types = _read_subwords(notes_in(tensors, where, "vocabulary"), where)
+            size = types.get_vocab_size()
+        if len(frequencies) != SPECIALS + size:
+            raise DataError(
+                f"expected {prefix}frequencies for {SPECIALS + size} tokens, got {len(frequencies)}"
+            )
+        return cls(types, frequencies, tokenizer=tokenizer, lowercase=bool(about.get("lowercase")))
 
 
 def _chunks(texts: Iterable[str]) -> Counter[str]:
-    """How often what stands between spaces is there."""
+    """Counts of what stands between spaces."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text.split())
@@ -338,8 +278,8 @@ def _as_bytes(text: str) -> Tensor:
     return torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
 
 
-def _read_tokenizer(notes: Mapping[str, Any], where: str) -> Tokenizer:
-    """The tokenizer that `SubwordVocabulary.fit` makes, from its JSON; others may do anything to a text, and are refused."""
+def _read_subwords(notes: Mapping[str, Any], where: str) -> Tokenizer:
+    """The tokenizer of `Vocabulary.fit_subwords` from its JSON; others may do anything to a text, and are refused."""
     parts = {
         name: part.get("type") if isinstance(part, dict) else part
         for name, part in notes.items()
@@ -356,7 +296,7 @@ def _read_tokenizer(notes: Mapping[str, Any], where: str) -> Tokenizer:
         raise DataError(f"expected a tokenizer in {where}, got {in_one_line(error)}") from None
     if sorted(made.get_vocab().values()) != list(range(made.get_vocab_size())):
         raise DataError(
-            f"expected the numbers 0 to {made.get_vocab_size() - 1} for the pieces of {where}, got others"
+            f"expected the ids 0 to {made.get_vocab_size() - 1} for the subwords of {where}, got others"
         )
     return made
 

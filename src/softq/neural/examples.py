@@ -1,4 +1,4 @@
-"""Training data of models of sentences: inputs, sentences or vectors, and references as numbers, from which batches are put together."""
+"""Training data of models of sentences: inputs (token ids or vectors) and references as token ids, put together into batches."""
 
 from __future__ import annotations
 
@@ -23,47 +23,49 @@ _BYTES = 1 << 26  # of vectors that are hashed at a time
 class Ragged:
     """Sentences one behind the other in one array.
 
-    >>> sentences = Ragged([[5, 6], [7], []])
-    >>> tokens, lengths = sentences.padded(np.array([1, 0]))
-    >>> tokens.tolist(), lengths.tolist()
+    >>> found = Ragged([[5, 6], [7], []]).take(np.array([1, 0]))
+    >>> found.tokens.tolist(), found.lengths.tolist()
     ([[7, 0], [5, 6]], [1, 2])
     """
 
-    def __init__(self, sentences: Sequence[Sequence[int]]) -> None:
+    def __init__(self, sentences: Sequence[Sequence[int] | Array]) -> None:
         self.lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
-        self.words = np.fromiter(
-            (word for sentence in sentences for word in sentence), np.int64, int(self.starts[-1])
+        self.tokens = np.fromiter(
+            (token for sentence in sentences for token in sentence), np.int64, int(self.starts[-1])
         )
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def padded(self, numbers: Array, *, rounded: bool = False) -> tuple[Array, Array]:
-        """These sentences ``[B, L]`` with 0 behind their ends, and their lengths; -1 is a sentence that is missing.
+    def __getitem__(self, index: int) -> Array:
+        return self.tokens[self.starts[index] : self.starts[index + 1]]
 
-        ``rounded`` gives widths that few batches do not share (`round_width`).
+    def take(self, index: Array, *, rounded: bool = False) -> Sentences:
+        """These sentences ``[B, L]`` with 0 behind their ends, and their lengths; index -1 is a sentence that is missing.
+
+        ``rounded`` gives widths that most batches share (`round_width`).
         """
-        lengths = np.where(numbers >= 0, self.lengths[numbers], MISSING)
+        lengths = np.where(index >= 0, self.lengths[index], MISSING)
         width = max(int(lengths.max(initial=0)), 0)
         places = np.arange(round_width(width) if rounded else width)
         real = places < lengths[:, None]
         tokens = np.zeros(real.shape, np.int64)
-        tokens[real] = self.words[(self.starts[numbers][:, None] + places)[real]]
-        return tokens, lengths
+        tokens[real] = self.tokens[(self.starts[index][:, None] + places)[real]]
+        return Sentences(torch.from_numpy(tokens), torch.from_numpy(lengths))
 
-    def take(self, numbers: Array, *, rounded: bool = False) -> Sentences:
-        """The same as tensors."""
-        return Sentences(*map(torch.from_numpy, self.padded(numbers, rounded=rounded)))
+    def repeat(self, counts: Array) -> Ragged:
+        """Each sentence as often as ``counts [N]`` says."""
+        return Ragged([self[index] for index in np.repeat(np.arange(len(self)), counts).tolist()])
 
     def contents(self) -> Iterator[bytes]:
         """All of it, to be hashed."""
         yield self.lengths.tobytes()
-        yield self.words.tobytes()
+        yield self.tokens.tobytes()
 
 
 class Vectors:
-    """Inputs that are vectors, such as features of images: rows of a table ``[M, D]`` of floats, which may be on the disk.
+    """Inputs that are vectors, such as features of images: rows of a table ``[M, D]`` of floats, which may be memory-mapped.
 
     Args:
         table: the vectors.
@@ -80,21 +82,21 @@ class Vectors:
     def __init__(self, table: Array, rows: Array | None = None) -> None:
         self.table = table
         self.rows = np.arange(len(table)) if rows is None else rows
-        self.lengths = np.zeros(
-            len(self.rows), np.int64
-        )  # all alike, when batches are put together
+        self.lengths = np.zeros(len(self.rows), np.int64)  # all alike, when batches are made
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, numbers: Array, *, rounded: bool = False) -> Inputs:
+    def take(self, index: Array, *, rounded: bool = False) -> Inputs:
         """These vectors, float32 ``[B, D]``; their width is always the same, ``rounded`` or not."""
-        found = self.table[self.rows[numbers]]
-        if (
-            found.dtype == np.float16
-        ):  # torch turns these into float32 several times as fast as numpy
+        found = self.table[self.rows[index]]
+        if found.dtype == np.float16:  # which torch converts several times as fast as numpy
             return (torch.from_numpy(found).float(),)
         return (torch.from_numpy(np.asarray(found, np.float32)),)
+
+    def repeat(self, counts: Array) -> Vectors:
+        """Each vector as often as ``counts [N]`` says."""
+        return Vectors(self.table, np.repeat(self.rows, counts))
 
     def contents(self) -> Iterator[bytes]:
         """All of it, to be hashed."""
@@ -105,7 +107,7 @@ class Vectors:
 
 
 class Examples:
-    """Inputs with one or several references each, as numbers without START and END.
+    """Inputs with one or several references each, as token ids without START and END.
 
     Args:
         inputs: sentences, or `Vectors`.
@@ -114,19 +116,21 @@ class Examples:
     >>> examples = Examples([[5, 6], [7]], [[[8]], [[9, 4], [4]]])
     >>> examples.take_inputs(torch.tensor([1]))[0].tolist(), examples.take_references(torch.tensor([1])).unpack()
     ([[7]], [[[9, 4], [4]]])
+    >>> len(examples.one_by_one())
+    3
 
     """
 
     def __init__(
         self,
-        inputs: Sequence[Sequence[int]] | Vectors,
-        references: Sequence[Sequence[Sequence[int]]],
+        inputs: Sequence[Sequence[int]] | Ragged | Vectors,
+        references: Sequence[Sequence[Sequence[int] | Array]],
     ) -> None:
         if len(inputs) != len(references):
             raise DataError(
                 f"expected references for each of {len(inputs)} inputs, got {len(references)}"
             )
-        self.inputs = inputs if isinstance(inputs, Vectors) else Ragged(inputs)
+        self.inputs = inputs if isinstance(inputs, Ragged | Vectors) else Ragged(inputs)
         self.references = Ragged([sentence for several in references for sentence in several])
         self.counts = np.fromiter(map(len, references), np.int64, len(references))
         if len(references) and not self.counts.all():
@@ -140,24 +144,25 @@ class Examples:
 
     @property
     def words(self) -> int:
-        """Of all references, ends of sentences included."""
-        return len(self.references.words) + len(self.references)
+        """The tokens of all references, ends of sentences included."""
+        return len(self.references.tokens) + len(self.references)
 
-    def take_inputs(self, numbers: Tensor, *, rounded: bool = False) -> Inputs:
-        """Inputs of some examples: sentences ``[B, N]``, of a width that few batches do not share if ``rounded``; or vectors ``[B, D]``."""
-        return self.inputs.take(numbers.numpy(), rounded=rounded)
+    def one_by_one(self) -> Examples:
+        """The same with an example for every reference."""
+        references = [[self.references[index]] for index in range(len(self.references))]
+        return Examples(self.inputs.repeat(self.counts), references)
 
-    def take_references(self, numbers: Tensor) -> Sentences:
+    def take_inputs(self, index: Tensor, *, rounded: bool = False) -> Inputs:
+        """Inputs of some examples: sentences ``[B, N]``, of a width that most batches share if ``rounded``; or vectors ``[B, D]``."""
+        return self.inputs.take(index.numpy(), rounded=rounded)
+
+    def take_references(self, index: Tensor) -> Sentences:
         """References ``[B, R, M]`` of some examples."""
-        chosen = numbers.numpy()
-        places = np.arange(int(self.counts[chosen].max(initial=1)))
-        present = places < self.counts[chosen][:, None]
-        rows = np.where(present, self._first[chosen][:, None] + places, -1)
-        tokens, lengths = self.references.padded(rows.reshape(-1))
-        return Sentences(
-            torch.from_numpy(tokens).view(*rows.shape, tokens.shape[1]),
-            torch.from_numpy(lengths).view(rows.shape),
-        )
+        counts, first = self.counts[index.numpy()], self._first[index.numpy()]
+        places = np.arange(int(counts.max(initial=1)))
+        rows = np.where(places < counts[:, None], first[:, None] + places, -1)
+        tokens, lengths = self.references.take(rows.reshape(-1))
+        return Sentences(tokens.view(*rows.shape, tokens.shape[1]), lengths.view(rows.shape))
 
     def contents(self) -> Iterator[bytes]:
         """All of it, to be hashed."""
@@ -166,7 +171,7 @@ class Examples:
         yield from self.references.contents()
 
     def batches(self, size: int, seed: int, epoch: int) -> list[Tensor]:
-        """Every example once, in batches of like lengths in an order of the epoch's own.
+        """Every example once, in batches of similar lengths in an order of the epoch's own.
 
         Examples are shuffled and then sorted by length within windows of many batches, so that little of a batch is padding and yet
         every epoch has other batches.

@@ -7,8 +7,8 @@ import math
 import torch
 
 from softq.neural.examples import Examples
+from softq.neural.generation import evaluating, on_device
 from softq.neural.modules.sequence import SequenceModel
-from softq.neural.search import evaluating, on_device
 from softq.sentences import Sentences
 
 _WORDS = 1 << 14  # of a batch

@@ -19,7 +19,7 @@ Precision = Literal["float32", "tf32", "bf16"]
 
 
 @dataclass(frozen=True)
-class Candidates:
+class CandidateSettings:
     """What raml and sqdml are trained on beside the references; drawn anew in every step."""
 
     sampler: str = key(
@@ -203,7 +203,7 @@ def check_network(*, dropout: float, init: float, **sizes: int) -> None:
     check_positive("init", init)
 
 
-def check_objective(objective: Objective, candidates: Candidates, *, merge: bool) -> None:
+def check_objective(objective: Objective, candidates: CandidateSettings, *, merge: bool) -> None:
     """Refuse objectives that models of sentences have not; without ``merge`` each reference is an example of its own."""
     if objective.temperature_scaled:
         raise RecipeError(

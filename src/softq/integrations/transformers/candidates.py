@@ -1,9 +1,9 @@
-"""From a batch of references to the candidates of a step and their weights, in token numbers as the model writes them."""
+"""From rows of a dataset to the candidates of a step and their weights, in token ids as the model writes them."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,18 +15,14 @@ from softq.errors import DataError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import with_sources
 from softq.integrations.transformers.scoring import Scored
-from softq.neural.candidates import some_references
+from softq.lab.recipe import Objective
+from softq.neural.target_maker import TargetMaker, make_sampler
+from softq.numerics import length_mask
 from softq.rewards import Reward
-from softq.samplers import (
-    EditStratified,
-    HammingStratified,
-    NgramReplacement,
-    Recombination,
-    Sampler,
-)
+from softq.samplers import Sampler
 from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
-from softq.targets import Target, ml, target_of
+from softq.targets import Target
 
 Numbers = list[int]
 
@@ -81,18 +77,51 @@ def strip_specials(tokens: Sequence[int], specials: Collection[int]) -> tuple[Nu
     return list(tokens[first:last]), Ends(list(tokens[:first]), list(tokens[last:]))
 
 
+class IntactSampler:
+    """A sampler without candidates in which a special token within the text of the reference has changed.
+
+    There are hardly ever special tokens within a text.
+    """
+
+    def __init__(self, sampler: Sampler, specials: Collection[int], estimator: str) -> None:
+        self.sampler, self.specials, self.estimator = sampler, specials, estimator
+
+    def __call__(self, references: Sentences, *, generator: torch.Generator) -> Candidates:
+        """Candidates ``[B, S, L]``; without their proposal where any may be dropped."""
+        cands = self.sampler(references, generator=generator)
+        special = torch.tensor(sorted(self.specials), dtype=torch.int64)
+        real = length_mask(references.lengths, references.tokens.shape[-1])
+        if not bool((torch.isin(references.tokens, special) & real).any()):
+            return cands
+        if self.estimator == "importance":
+            raise RecipeError(
+                "importance weights need references without special tokens within the text; use estimator 'set'"
+            )
+        wanted = [{self._specials_of(text) for text in row} for row in references.unpack()]
+        lengths = cands.lengths.clone()
+        for b, row in enumerate(cands.tokens.tolist()):
+            for s, text in enumerate(row):
+                length = int(lengths[b, s])
+                if length >= 0 and self._specials_of(text[:length]) not in wanted[b]:
+                    lengths[b, s] = MISSING
+        return Candidates(cands.tokens, lengths)
+
+    def _specials_of(self, tokens: Numbers) -> tuple[int, ...]:
+        return tuple(token for token in tokens if token in self.specials)
+
+
 class StepTargets:
-    """Makes the target of a step: ML (eq. 2), RAML (eq. 4-5) or SQDML (eq. 14-15) on candidates.
+    """Makes the target of a step from rows of token ids, by `softq.neural.target_maker.TargetMaker`.
 
     Samplers and rewards see texts without the special tokens at their ends. These stay as they are in the reference, and
     candidates that would change a special token within the text are dropped.
 
     Args:
         arguments: objective, temperature, candidates, estimator.
-        reward: on token numbers.
-        vocab: candidates are made of numbers below it.
-        specials: numbers that are no text, which candidates have at their ends as the reference does.
-        unwritable: numbers that are text but that no sampler can mean, such as an unknown word's. Neither these nor ``specials`` are
+        reward: on token ids.
+        vocab: candidates are made of token ids below it.
+        specials: token ids that are no text, which candidates have at their ends as the reference does.
+        unwritable: token ids that are text but that no sampler can mean, such as an unknown word's. Neither these nor ``specials`` are
             written, replaced or removed.
 
     """
@@ -107,95 +136,60 @@ class StepTargets:
     ) -> None:
         self.arguments, self.reward, self.specials = arguments, reward, frozenset(specials)
         self.unwritable = self.specials | frozenset(unwritable)
-        self._samplers = [] if arguments.objective == "ml" else [*self._make_samplers(vocab)]
-
-    def _make_samplers(self, vocab: int) -> Iterator[Sampler]:
-        settings, specials = (
-            self.arguments,
-            sorted(number for number in self.unwritable if number < vocab),
+        likelihood = arguments.objective == "ml"
+        size, never = arguments.candidate_size, sorted(i for i in self.unwritable if i < vocab)
+        tau, max_n = arguments.tau or 0.0, arguments.max_n
+        self._samplers = [
+            IntactSampler(
+                make_sampler(name, size, vocab, never, tau, max_n=max_n),
+                self.unwritable,
+                arguments.estimator,
+            )
+            for name in arguments.candidate_kinds
+            if not likelihood and name not in ("model", "dataset")
+        ]
+        # what is given with rewards may have them reference by reference; else others need room beside references
+        limits = [arguments.k] if arguments.k else []
+        limits += [size] if {"ngram", "recombined"} & {*arguments.candidate_kinds} else []
+        most = max(1, min(limits) // 2) if limits and not self.wants("dataset") else None
+        self._make = TargetMaker(
+            Objective(arguments.objective, None if likelihood else arguments.tau),
+            reward,
+            self._samplers_for,
+            estimator=arguments.estimator,
+            k=arguments.k,
+            max_references=size if likelihood else most,
+            add_references=arguments.candidates not in ("ngram", "recombined"),
         )
-        tau = settings.tau or 0.0
-        for kind in settings.candidate_kinds:
-            if kind == "ngram":
-                yield NgramReplacement(
-                    vocab, settings.max_n, settings.candidate_size, specials=specials
-                )
-            elif kind == "recombined":
-                yield Recombination(settings.candidate_size, settings.max_n)
-            elif kind in ("hamming", "edit"):
-                drawn = HammingStratified if kind == "hamming" else EditStratified
-                yield drawn(vocab, tau, settings.candidate_size, specials=specials, rescale=True)
+
+    def _samplers_for(self, references: Sentences) -> Sequence[IntactSampler]:
+        return self._samplers
 
     def wants(self, kind: str) -> bool:
         """Whether candidates of this kind are asked for."""
         return self.arguments.objective != "ml" and kind in self.arguments.candidate_kinds
 
     def __call__(
-        self, rows: Sequence[Row], generator: torch.Generator, *drawn: Candidates
+        self, rows: Sequence[Row], generator: torch.Generator, *sampled: Candidates
     ) -> StepTarget:
-        """Candidates ``[B, K]`` and weights; ``drawn`` are texts of the model's own, without special tokens at their ends."""
+        """Candidates ``[B, K]`` and weights; ``sampled`` are texts of the model's own, without special tokens at their ends."""
         references = Sentences.pack(
             [
                 [strip_specials(reference, self.specials)[0] for reference in row.references]
                 for row in rows
             ]
         )
-        references = some_references(references, self._most_references(), generator)
-        if self.arguments.objective == "ml":
-            target = ml(Candidates(*references), references)
-        else:
-            target = self._target(rows, references, generator, drawn)
-        return self._with_ends(target, self.ends(rows))
-
-    def _most_references(self) -> int | None:
-        """How many of a row's references a step uses, so that others have room beside them; None: all."""
-        settings = self.arguments
-        if settings.objective == "ml":
-            return settings.candidate_size
-        if self.wants("dataset"):  # whose rewards may be given reference by reference
-            return None
-        limits = [settings.k] if settings.k else []
-        limits += (
-            [settings.candidate_size]
-            if {"ngram", "recombined"} & {*settings.candidate_kinds}
-            else []
-        )
-        return max(1, min(limits) // 2) if limits else None
-
-    def _target(
-        self,
-        rows: Sequence[Row],
-        references: Sentences,
-        generator: torch.Generator,
-        drawn: Sequence[Candidates],
-    ) -> Target:
-        settings = self.arguments
-        own = self._own(rows) if self.wants("dataset") else None
-        made = [
-            self._intact(sampler(references, generator=generator), references)
-            for sampler in self._samplers
-        ]
-        sets = [*([own[0]] if own else []), *drawn, *made]
-        cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
-        known = own[1] if own else {}
-        if settings.candidates not in ("ngram", "recombined"):  # these hold the references already
+        reward = with_sources(self._make.reward, [row.source for row in rows])
+        given, complete = list(sampled), None
+        if self.wants("dataset"):
+            own, known = self._own(rows)
+            given.insert(0, own)
+            reward = Known(reward, known) if known else reward
             # what the user has scored is a set of its own
-            complete = torch.tensor(
-                [
-                    len(sets) == 1 and self.wants("dataset") and row.rewards is not None
-                    for row in rows
-                ]
-            )
-            added = references._replace(
-                lengths=references.lengths.masked_fill(complete.unsqueeze(1), MISSING)
-            )
-            cands = cands.with_references(added)
-        reward = with_sources(self.reward, [row.source for row in rows])
-        reward = Known(reward, known) if known else reward
-        # k may be more than a row of the user's own has
-        k = None if settings.k is None else min(settings.k, cands.tokens.shape[1])
-        cands = cands.measure(settings.estimator, k, generator=generator)
-        return target_of(settings.objective, cands, references, settings.tau, reward)
+            alone = self.arguments.candidates == "dataset"
+            complete = torch.tensor([alone and row.rewards is not None for row in rows])
+        target = self._make(references, generator, *given, reward=reward, complete=complete)
+        return self._with_ends(target, self.ends(rows))
 
     def _own(
         self, rows: Sequence[Row]
@@ -216,29 +210,6 @@ class StepTargets:
         return Candidates(*Sentences.pack(contents)), {
             text: _mean_rewards(several) for text, several in given.items()
         }
-
-    def _intact(self, cands: Candidates, references: Sentences) -> Candidates:
-        """Without those in which a special token of the reference has changed; there are hardly ever any within a text."""
-        special = torch.tensor(sorted(self.unwritable), dtype=torch.int64)
-        if not bool((torch.isin(references.tokens, special) & (_places(references))).any()):
-            return cands
-        if self.arguments.estimator == "importance":
-            raise RecipeError(
-                "importance weights need references without special tokens within the text; use estimator 'set'"
-            )
-        wanted = [{self._only_specials(text) for text in row} for row in references.unpack()]
-        lengths = cands.lengths.clone()
-        for b, row in enumerate(cands.tokens.tolist()):
-            for s, text in enumerate(row):
-                if (
-                    lengths[b, s] >= 0
-                    and self._only_specials(text[: int(lengths[b, s])]) not in wanted[b]
-                ):
-                    lengths[b, s] = -1
-        return Candidates(cands.tokens, lengths)
-
-    def _only_specials(self, tokens: Numbers) -> tuple[int, ...]:
-        return tuple(token for token in tokens if token in self.unwritable)
 
     def _with_ends(self, target: Target, ends: Sequence[Ends]) -> StepTarget:
         """The target's texts as the model writes them, without those that weigh nothing."""
@@ -342,10 +313,6 @@ def _mean_rewards(several: Sequence[list[float]]) -> list[float]:
             f"candidate_rewards of a text that stands twice must be equally many each time, got {several}"
         )
     return [sum(values) / len(several) for values in zip(*several, strict=True)]
-
-
-def _places(sentences: Sentences) -> Tensor:
-    return torch.arange(sentences.tokens.shape[-1]) < sentences.lengths.unsqueeze(-1)
 
 
 class PendingTarget:

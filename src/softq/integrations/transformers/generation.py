@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from softq.decode import mbr
 from softq.errors import DependencyError, RewardError
 from softq.integrations.transformers.arguments import CorpusMetric
 from softq.integrations.transformers.candidates import Numbers, strip_specials
+from softq.neural.generation import evaluating
 from softq.rewards import Reward
 from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout and without gradients; afterwards the model is as it was."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(was_training)
-        torch.clear_autocast_cache()  # older torch would go on with weights that were cast without gradients
 
 
 class Text(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,11 +11,33 @@ import torch
 from torch import Tensor
 
 from softq.errors import RewardError
-from softq.rewards import FromFunction, Reward, named_reward
+from softq.neural.target_maker import UnknownNeverMatches
+from softq.rewards import (
+    ExactMatch,
+    FromFunction,
+    MultiReferenceBLEU,
+    NegativeEditDistance,
+    NegativeHamming,
+    Reward,
+    RougeL,
+    SentenceBLEU,
+    TokenAccuracy,
+    named_reward,
+)
 from softq.rewards.names import REWARDS
 from softq.sentences import Sentences
 
 _WORDS = "words:"
+# rewards that only compare token ids with each other
+_ON_TOKENS = (
+    ExactMatch,
+    MultiReferenceBLEU,
+    NegativeEditDistance,
+    NegativeHamming,
+    RougeL,
+    SentenceBLEU,
+    TokenAccuracy,
+)
 _SOURCES = 2  # their place among the arguments of a function
 
 
@@ -108,6 +130,18 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
     raise RewardError(
         f"reward must be a name, one of softq.rewards or a function of two lists of strings, got {reward!r}"
     )
+
+
+def unknown_never_matches(reward: Reward, tokenizer: Any, specials: Collection[int]) -> Reward:
+    """A reward of softq on token ids, in which an unknown token matches none, as it would not in decoded text.
+
+    Rewards on text, and those of the user's own, are returned as they are; so is every reward where the tokenizer has no unknown token, or
+    one with another meaning.
+    """
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown is None or unknown in specials or not isinstance(reward, _ON_TOKENS):
+        return reward
+    return UnknownNeverMatches(reward, unknown)
 
 
 def with_sources(reward: Reward, sources: Sequence[list[int]]) -> Reward:

@@ -24,10 +24,14 @@ from softq.integrations.transformers.candidates import (
 from softq.integrations.transformers.generation import (
     Writer,
     corpus_score,
-    evaluating,
     write_and_score,
 )
-from softq.integrations.transformers.rewards import as_text_reward, decode_all, with_sources
+from softq.integrations.transformers.rewards import (
+    as_text_reward,
+    decode_all,
+    unknown_never_matches,
+    with_sources,
+)
 from softq.integrations.transformers.rows import (
     PROMPTS,
     ROWS,
@@ -45,6 +49,7 @@ from softq.integrations.transformers.scoring import (
     fits_one_row,
     one_row_is_less,
 )
+from softq.neural.generation import evaluating
 from softq.spaces import Candidates
 
 logger = logging.getLogger(__name__)
@@ -111,8 +116,9 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             )
         if args.objective != "ml" and args.estimator == "importance" and args.candidates == "model":
             _check_draws(core.generation_config)
-        self.reward = as_text_reward(args.reward if reward is None else reward, tokenizer)
         specials = special_numbers(tokenizer, core)
+        given = as_text_reward(args.reward if reward is None else reward, tokenizer)
+        self.reward = unknown_never_matches(given, tokenizer, specials)
         pad = pad_number(tokenizer, core)
         vocab = (
             len(tokenizer) if tokenizer is not None else core.get_input_embeddings().num_embeddings

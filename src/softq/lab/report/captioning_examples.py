@@ -22,8 +22,7 @@ from softq.lab.report.figures import Picture
 from softq.lab.report.pictures import scene_picture, small_copy
 from softq.lab.report.systems_load import Members
 from softq.lab.run import RunFolder
-from softq.lab.tasks.captioning_data import read_parts
-from softq.lab.tasks.captioning_recipe import CaptionData
+from softq.lab.tasks.captioning import CaptionData, read_captioned
 from softq.lab.worlds import Scene
 from softq.metrics import TRANSLATION_STATISTICS
 
@@ -108,12 +107,12 @@ def show_images(
     data: CaptionData, outputs: Mapping[str, Sequence[Any]], numbers: Sequence[int], folder: str
 ) -> list[Shown]:
     """Test images by their numbers: pictures, references, and the captions of each objective's run with their rewards."""
-    named = read_parts(data).tested.captions
+    named = read_captioned(data).held_out
     return [
         Shown(
-            named.images[number],
-            _picture(data, named.images[number], folder),
-            named.captions[number],
+            named.inputs[number],
+            _picture(data, named.inputs[number], folder),
+            named.references[number],
             [
                 Written(objective, said[number]["text"], said[number]["rewards"])
                 for objective, said in outputs.items()

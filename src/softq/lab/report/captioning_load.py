@@ -22,7 +22,7 @@ from softq.lab.report.systems_load import (
 )
 from softq.lab.sweep import SWEEP, Sweep, read_recipe
 from softq.lab.tasks import Task
-from softq.lab.tasks.captioning_data import read_parts
+from softq.lab.tasks.captioning import read_captioned
 from softq.metrics import CAPTION_METRICS
 
 JUDGED = {
@@ -56,7 +56,7 @@ def captioning_results(
 
 def _from_data(results: CaptioningResults, members: Members) -> dict[str, Any]:
     """The fields that need the data."""
-    parts = read_parts(results.recipe.data)
+    parts = read_captioned(results.recipe.data)
     chosen = results.chosen()
     rows = test_rows([system for system, _ in chosen], members)
     rivals = [

@@ -12,7 +12,7 @@ from softq.lab.report import paper
 from softq.lab.report.figures import Picture
 from softq.lab.report.sentence_results import SentenceResults
 from softq.lab.report.systems import System, Variant, bare_settings, of_tau
-from softq.lab.tasks.captioning_recipe import CaptioningRecipe
+from softq.lab.tasks.captioning import CaptioningRecipe
 from softq.metrics import Interval, PairedTest
 
 CaptioningSystem = System[CaptioningRecipe]

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from softq.formats.bitext import Bitext
 from softq.lab.report.parsing_load import mean_and_range
 from softq.lab.report.runs import RunSummary
 from softq.lab.report.systems_load import (
@@ -23,8 +22,8 @@ from softq.lab.report.systems_load import (
 from softq.lab.report.translation_results import Judged, TranslationResults
 from softq.lab.sweep import SWEEP, Sweep, read_recipe
 from softq.lab.tasks import Task
-from softq.lab.tasks.translation_data import read_corpora, world_of
-from softq.lab.tasks.translation_recipe import Data
+from softq.lab.tasks.sequence_data import TextCorpus
+from softq.lab.tasks.translation import TranslationData, read_translations, world_of
 from softq.metrics import TRANSLATION_METRICS, translation_statistics
 from softq.rewards import SentenceBLEU
 
@@ -47,7 +46,7 @@ def translation_results(
 
 def _from_data(results: TranslationResults, members: Members) -> dict[str, Any]:
     """The fields that need the data."""
-    corpora = read_corpora(results.recipe.data)
+    corpora = read_translations(results.recipe.data)
     parts = {"train": corpora.train, "dev": corpora.dev, "test": corpora.test}
     chosen = results.chosen()
     rows = test_rows([system for system, _ in chosen], members)
@@ -63,7 +62,7 @@ def _from_data(results: TranslationResults, members: Members) -> dict[str, Any]:
         "bayes": {
             data: _bayes(data, test)
             for data in worlds
-            if (test := read_corpora(data).test) is not None
+            if (test := read_translations(data).test) is not None
         },
     }
 
@@ -73,10 +72,10 @@ def judge(ours: Tensor, theirs: Tensor | None) -> Judged:
     return judge_by({name: TRANSLATION_METRICS[name] for name in JUDGED}, ours, theirs)
 
 
-def _bayes(data: Data, test: Bitext) -> dict[str, float]:
+def _bayes(data: TranslationData, test: TextCorpus) -> dict[str, float]:
     """What the translations of the highest expected reward are worth, by the metrics and by that reward."""
     world, reward = world_of(data), SentenceBLEU()
-    best = [world.bayes(source, reward) for source in test.sources]
+    best = [world.bayes(source, reward) for source in test.inputs]
     references = [[reference.split() for reference in several] for several in test.references]
     sums = translation_statistics([one.text.split() for one in best], references).sum(0)
     scores = {name: float(metric(sums)) for name, metric in TRANSLATION_METRICS.items()}

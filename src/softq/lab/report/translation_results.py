@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from softq.lab.report import paper
 from softq.lab.report.sentence_results import Judged, SentenceResults
 from softq.lab.report.systems import System, Variant, of_tau
-from softq.lab.tasks.translation_recipe import Data, TranslationRecipe
+from softq.lab.tasks.translation import TranslationData, TranslationRecipe
 
 __all__ = [
     "BEST_TAU",
@@ -65,7 +65,7 @@ class TranslationResults(SentenceResults[TranslationRecipe]):
     papers_corpus: ClassVar[str] = "IWSLT 2014"
     known_by: ClassVar[str] = "iwslt"
 
-    bayes: Mapping[Data, Mapping[str, float]] = field(default_factory=dict)
+    bayes: Mapping[TranslationData, Mapping[str, float]] = field(default_factory=dict)
 
     def bayes_of(self, variant: TranslationVariant) -> Mapping[str, float] | None:
         """Scores of the Bayes rule on the test part of a variant."""

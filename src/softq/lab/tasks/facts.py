@@ -14,29 +14,23 @@ A task states them in its method ``facts(recipe, outputs)``; ``outputs`` are the
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from softq.lab.tasks import captioning_data, ner_data, parsing_data, translation_data
-from softq.lab.tasks.captioning_recipe import CaptioningRecipe
+from softq.lab.tasks import ner_data, parsing_data
 from softq.lab.tasks.files import once
 from softq.lab.tasks.ner_recipe import NerRecipe
 from softq.lab.tasks.parsing_recipe import ParsingRecipe
-from softq.lab.tasks.translation_recipe import TranslationRecipe
 from softq.metrics import (
     ATTACHMENT_METRICS,
     SPAN_METRICS,
-    TRANSLATION_METRICS,
     Metric,
     SpanScores,
     span_statistics,
-    translation_statistics,
 )
-from softq.rewards import SentenceBLEU
 
 Facts = dict[str, Any]
 
@@ -76,42 +70,18 @@ def parsing_facts(recipe: ParsingRecipe, outputs: Sequence[Any]) -> Facts:
     return facts
 
 
-def translation_facts(recipe: TranslationRecipe, outputs: Sequence[Any]) -> Facts:
-    """The translations of the highest expected reward in the built-in world."""
-    corpora = translation_data.read_corpora(recipe.data)
-    facts: Facts = {"examples": {"train": len(corpora.train)}}
-    if not recipe.data.train:
-        facts["bayes"] = _translation_bayes(recipe.data)
-    return facts
-
-
-def captioning_facts(recipe: CaptioningRecipe, outputs: Sequence[Any]) -> Facts:
-    """Only the number of images: the rest stands among the measures."""
-    return {"examples": {"train": len(captioning_data.read_parts(recipe.data).train)}}
-
-
 @once(2)
 def _ner_bayes(data: Any) -> dict[str, float]:
-    return _scores(SPAN_METRICS, ner_data.bayes_statistics(data))
+    return named_scores(SPAN_METRICS, ner_data.bayes_statistics(data))
 
 
 @once(2)
 def _parsing_bayes(data: Any) -> dict[str, float]:
-    return _scores(ATTACHMENT_METRICS, parsing_data.bayes_statistics(data))
+    return named_scores(ATTACHMENT_METRICS, parsing_data.bayes_statistics(data))
 
 
-@once(2)
-def _translation_bayes(data: Any) -> dict[str, float]:
-    world, reward = translation_data.world_of(data), SentenceBLEU()
-    test = translation_data.read_corpora(data).tested
-    best = [world.bayes(source, reward) for source in test.sources]
-    references = [[reference.split() for reference in several] for several in test.references]
-    counts = translation_statistics([one.text.split() for one in best], references)
-    expected = statistics.fmean(one.reward for one in best)
-    return _scores(TRANSLATION_METRICS, counts) | {"test_expected_reward": expected}
-
-
-def _scores(metrics: Mapping[str, Metric], counts: Tensor) -> dict[str, float]:
+def named_scores(metrics: Mapping[str, Metric], counts: Tensor) -> dict[str, float]:
+    """Metrics of counts ``[N, C]`` by the names of measures of the test set."""
     sums = counts.sum(0)
     found = {f"test_{name}": float(metric(sums)) for name, metric in metrics.items()}
     return {name: value for name, value in found.items() if value == value}  # JSON has no NaN

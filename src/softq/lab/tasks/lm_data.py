@@ -12,7 +12,7 @@ from softq.errors import DataError
 from softq.formats.bitext import Bitext, read_bitext
 from softq.formats.text import file_type, read_lines
 from softq.lab.tasks.lm_recipe import LmRecipe
-from softq.lab.tasks.words import MOST_OF_TRAIN
+from softq.lab.tasks.sequence_data import sample_evenly
 from softq.lab.worlds import LanguageWorld
 
 Rows = list[dict[str, Any]]
@@ -30,7 +30,7 @@ def read_parts(recipe: LmRecipe) -> tuple[Rows, Rows]:
         )
     else:
         train = read_rows(Path(data.train))
-        dev = read_rows(Path(data.dev)) if data.dev else _some(train)
+        dev = read_rows(Path(data.dev)) if data.dev else sample_evenly(train)
     if recipe.objective.name != "ml" and "dataset" in recipe.candidates.sampler.split("+"):
         for number, row in enumerate(train, start=1):
             if not row.get("candidates"):
@@ -64,16 +64,6 @@ def _rows(text: Bitext) -> Rows:
         {"source": source, "references": several}
         for source, several in zip(text.sources, text.references, strict=True)
     ]
-
-
-def _some(rows: Rows) -> Rows:
-    """As many rows as are soon decoded, at equal distances: files are often sorted."""
-    there = len(rows)
-    return (
-        rows
-        if there <= MOST_OF_TRAIN
-        else [rows[place * there // MOST_OF_TRAIN] for place in range(MOST_OF_TRAIN)]
-    )
 
 
 def _read_jsonl(path: Path) -> Rows:

@@ -12,7 +12,7 @@ from typing import Literal
 from softq.errors import RecipeError
 from softq.lab.recipe import Objective, at_least, build, check_positive, check_seed, key, read_toml
 from softq.lab.run import RECIPE
-from softq.lab.tasks.words import MOST_OF_TRAIN
+from softq.lab.tasks.sequence_data import MOST_OF_TRAIN
 from softq.rewards.names import REWARDS
 from softq.spaces.candidates import Estimator
 

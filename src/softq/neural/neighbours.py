@@ -1,4 +1,4 @@
-"""Candidates from near inputs: what was said of images whose features are alike."""
+"""Candidates from similar inputs: the references of images whose features are nearest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from softq.checks import check_count
 from softq.errors import DataError, DtypeError, SamplerError, ShapeError
 from softq.neural.examples import Examples
-from softq.neural.steps import matrix_precision
+from softq.neural.training_steps import matrix_precision
 from softq.spaces import Candidates
 
 _SCORES = 1 << 25  # cosines that are held at a time, whatever the number of vectors
@@ -20,7 +20,7 @@ _NOTHING = 1e-12  # a vector shorter than this has no direction: its cosine with
 def nearest(vectors: Tensor, count: int, *, device: torch.device | str | None = None) -> Tensor:
     """The ``count`` other vectors with the highest cosine for each of ``vectors [N, D]``, best first, int64 ``[N, count]`` on the CPU.
 
-    Every pair is looked at, a block of rows at a time: N² · D operations, and beside the vectors themselves memory for one block of
+    Every pair is compared, a block of rows at a time: N² · D operations, and beside the vectors themselves memory for one block of
     cosines only. Cosines are in float32, or in float64 where the vectors are; of equal ones any comes first.
 
     Args:
@@ -39,17 +39,16 @@ def nearest(vectors: Tensor, count: int, *, device: torch.device | str | None = 
     if not vectors.is_floating_point():
         raise DtypeError(f"vectors must hold floating-point numbers, got {vectors.dtype}")
     total = len(vectors)
-    device = torch.device(device) if device is not None else vectors.device
-    units = _directions(vectors.detach().to(device))
+    units = _directions(vectors.detach().to(vectors.device if device is None else device))
     found = torch.full((total, count), -1)
     rows = max(1, _SCORES // max(total, 1))
     with matrix_precision("float32"):
         for begin in range(0, total, rows):
-            some = slice(begin, begin + rows)
-            cosines = units[some] @ units.T  # [rows, N]
+            block = slice(begin, begin + rows)
+            cosines = units[block] @ units.T  # [rows, N]
             cosines.diagonal(begin).fill_(-torch.inf)  # none is its own neighbour
             best = cosines.topk(min(count, total), 1)
-            found[some, :total] = best.indices.masked_fill(best.values == -torch.inf, -1).cpu()
+            found[block, :total] = best.indices.masked_fill(best.values == -torch.inf, -1).cpu()
     return found
 
 
@@ -60,10 +59,9 @@ def _directions(vectors: Tensor) -> Tensor:
     if not bool(norms.isfinite().all()):
         row = int((~norms.isfinite()).nonzero()[0, 0])
         if bool(vectors[row].isfinite().all()):
-            largest = float(vectors[row].abs().max())
             raise DataError(
-                f"the features of row {row + 1} of {len(vectors)} are too large, up to {largest:g}: their length is infinite in "
-                f"{str(vectors.dtype).removeprefix('torch.')}; divide the features of all images by one number"
+                f"the features of row {row + 1} of {len(vectors)} are too large, up to {float(vectors[row].abs().max()):g}: their length "
+                f"is infinite in {str(vectors.dtype).removeprefix('torch.')}; divide the features of all images by one number"
             )
         raise DataError(
             f"vectors must be finite to have neighbours, vector {row} has length {float(norms[row]):g}"
@@ -71,19 +69,19 @@ def _directions(vectors: Tensor) -> Tensor:
     return vectors / norms.clamp(min=_NOTHING)
 
 
-class NearReferences:
-    """Draws candidates from the references of near inputs: sentences that people wrote, of something alike.
+class NeighbourReferences:
+    """Samples candidates from the references of similar inputs: sentences that people wrote about something alike.
 
     They are candidates for SQDML (eq. 15) and RAML (eq. 4) beside the references of the input itself (`Candidates.with_references`); the
-    reward says which of them suit it.
+    reward decides which of them suit it.
 
     Args:
-        examples: whose references are drawn.
-        neighbours: for each input, examples that are near, int64 ``[N, K]`` as `nearest` gives them; -1: none. The inputs need not be
+        examples: whose references are sampled.
+        neighbours: for each input, examples that are near, int64 ``[N, K]`` as from `nearest`; -1: none. The inputs need not be
             the examples: with one input for each caption of an image, the examples may be the images.
 
     >>> examples = Examples([[5], [6], [7]], [[[8]], [[9, 4], [4]], [[3]]])
-    >>> near = NearReferences(examples, torch.tensor([[1], [0], [1]]))
+    >>> near = NeighbourReferences(examples, torch.tensor([[1], [0], [1]]))
     >>> cands = near(torch.tensor([1, 2]), 2, torch.Generator().manual_seed(0))
     >>> [sorted(several) for several in cands.sentences.unpack()]
     [[[8]], [[4], [9, 4]]]
@@ -95,41 +93,31 @@ class NearReferences:
             raise ShapeError(
                 f"neighbours must be an int64 tensor [N, K], got {neighbours.dtype} {list(neighbours.shape)}"
             )
-        bad = (neighbours < -1) | (neighbours >= len(examples))
-        if bool(bad.any()):
-            row, column = bad.nonzero()[0].tolist()
-            got = int(neighbours[row, column])
+        bad = ((neighbours < -1) | (neighbours >= len(examples))).nonzero().tolist()
+        if bad:
+            row, column = bad[0]
             raise DataError(
-                f"neighbours must be numbers of examples, 0..{len(examples) - 1}, or -1, got {got} for input {row}"
+                f"neighbours must be indices of examples, 0..{len(examples) - 1}, or -1, got {int(neighbours[row, column])} for input {row}"
             )
-        self._references = examples.references
-        self._neighbours = neighbours.cpu().numpy()
-        self._counts = np.append(
-            examples.counts, 0
-        )  # the last one, which -1 finds, has no references
+        self._references, self._neighbours = examples.references, neighbours.cpu().numpy()
+        self._counts = np.append(examples.counts, 0)  # the last, which -1 finds, has no references
         self._first = np.cumsum(self._counts) - self._counts
 
     def __call__(
-        self, numbers: Tensor, size: int, generator: torch.Generator | None = None
+        self, index: Tensor, size: int, generator: torch.Generator | None = None
     ) -> Candidates:
-        """Candidates ``[B, size, L]`` of inputs ``numbers [B]``, drawn without replacement; missing where there are fewer references."""
+        """Candidates ``[B, size, L]`` of inputs ``index [B]``, sampled without replacement; missing where there are fewer references."""
         check_count("size", size, SamplerError)
-        near = self._neighbours[numbers.numpy()]  # [B, K]
+        near = self._neighbours[index.numpy()]  # [B, K]
         counts = self._counts[near]
         places = np.arange(int(counts.max(initial=0)))
         there = torch.from_numpy(places < counts[..., None]).flatten(1)  # [B, K · R]
         rows = torch.from_numpy(self._first[near][..., None] + places).flatten(1)
-        rank = torch.rand(there.shape, dtype=torch.float64, generator=generator).masked_fill(
-            ~there, -1.0
-        )
-        rank, chosen = rank.topk(
-            min(size, there.shape[1]), 1
-        )  # the highest of random numbers are a draw without replacement
-        drawn = pad(
-            rows.gather(1, chosen).masked_fill(rank < 0, -1), (0, size - rank.shape[1]), value=-1
-        )
-        tokens, lengths = self._references.padded(drawn.numpy().reshape(-1))
-        return Candidates(
-            torch.from_numpy(tokens).view(*drawn.shape, tokens.shape[1]),
-            torch.from_numpy(lengths).view(drawn.shape),
-        )
+        # the highest of random numbers are a sample without replacement
+        rank = torch.rand(there.shape, dtype=torch.float64, generator=generator)
+        rank, chosen = rank.masked_fill(~there, -1.0).topk(min(size, there.shape[1]), 1)
+        sampled = rows.gather(1, chosen).masked_fill(rank < 0, -1)
+        sampled = pad(sampled, (0, size - rank.shape[1]), value=-1)
+        tokens, lengths = self._references.take(sampled.numpy().reshape(-1))
+        shape = (*sampled.shape, tokens.shape[1])
+        return Candidates(tokens.view(shape), lengths.view(sampled.shape))

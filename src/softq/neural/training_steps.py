@@ -1,4 +1,4 @@
-"""One step of training on weighted candidates: - Σ_s w_s log P(y_s|x), its gradient, Adam; eager, or recorded as CUDA graphs."""
+"""Training steps on weighted candidates: - Σ_s w_s log P(y_s|x), its gradient, Adam; eager, or recorded as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Batch(NamedTuple):
         return self.each(lambda part: part[:1])._replace(weights=torch.zeros_like(self.weights[:1]))
 
     def rounded(self, inputs: int) -> Batch:
-        """The same with inputs that count nothing up to ``inputs`` of them, and with a width that few batches do not share.
+        """The same with inputs that count nothing up to ``inputs`` of them, and with a width that most batches share.
 
         >>> batch = Batch((torch.ones(2, 3),), torch.ones(2, 3, 5), torch.ones(2, 3), torch.ones(2, 3))
         >>> [list(part.shape) for part in batch.rounded(4).tensors]
@@ -110,7 +110,7 @@ class CandidateLoss(nn.Module):
         return -(weights.to(log_probs.dtype) * log_probs).sum(1)
 
 
-class Steps:
+class TrainingSteps:
     """Takes steps with Adam; each returns the sum of the batch's losses as a tensor on the device, without waiting for it.
 
     After a loss or a gradient that is not finite no parameter changes any more, and losses are NaN from then on. On a GPU, forward and

@@ -10,9 +10,9 @@ from scipy.stats import chisquare
 from torch.overrides import TorchFunctionMode
 
 from softq.errors import DataError, DtypeError, SamplerError, ShapeError
-from softq.neural import near
+from softq.neural import neighbours as module
 from softq.neural.examples import Examples
-from softq.neural.near import NearReferences, nearest
+from softq.neural.neighbours import NeighbourReferences, nearest
 
 CHANCE = 1e-6  # of a chi-square test failing although all is well
 
@@ -40,7 +40,7 @@ def neighbours(vectors, count):
 @pytest.mark.parametrize("count", [1, 5, 39, 60])
 @pytest.mark.parametrize("held", [1, 40 * 7, 1 << 25])
 def test_neighbours_are_the_nearest_for_any_size_of_blocks(count, held, monkeypatch):
-    monkeypatch.setattr(near, "_SCORES", held)
+    monkeypatch.setattr(module, "_SCORES", held)
     vectors = torch.randn(40, 6, generator=gen(1), dtype=torch.float64) * torch.rand(
         40, 1, generator=gen(2), dtype=torch.float64
     )
@@ -126,7 +126,7 @@ def test_draws_are_without_replacement_from_the_references_of_the_neighbours():
     """Every ordered choice of two of five references is as likely as any other."""
     pool = [tuple(y) for y in REFERENCES[1] + REFERENCES[2]]
     count = 20_000
-    draw = NearReferences(EXAMPLES, torch.tensor([[1, 2, -1]]))
+    draw = NeighbourReferences(EXAMPLES, torch.tensor([[1, 2, -1]]))
     cands = draw(torch.zeros(count, dtype=torch.int64), 2, gen(6))
     seen = Counter(tuple(map(tuple, several)) for several in cands.sentences.unpack())
     choices = list(itertools.permutations(pool, 2))
@@ -137,7 +137,7 @@ def test_draws_are_without_replacement_from_the_references_of_the_neighbours():
 @pytest.mark.parametrize("size", [1, 3, 6, 20])
 def test_each_example_draws_from_its_own(size):
     table = [[1, 2], [0, 3], [3, -1], [-1, -1]]
-    draw = NearReferences(EXAMPLES, torch.tensor(table))
+    draw = NeighbourReferences(EXAMPLES, torch.tensor(table))
     numbers = torch.tensor([3, 0, 1, 0, 2])
     cands = draw(numbers, size, gen(7))
     assert cands.tokens.shape[:2] == (5, size)
@@ -154,7 +154,7 @@ def test_each_example_draws_from_its_own(size):
 
 def test_a_sentence_of_two_neighbours_is_there_twice():
     examples = Examples([[1], [2], [3]], [[[7]], [[7], [8]], [[9]]])
-    cands = NearReferences(examples, torch.tensor([[0, 1]]))(torch.tensor([0]), 5, gen())
+    cands = NeighbourReferences(examples, torch.tensor([[0, 1]]))(torch.tensor([0]), 5, gen())
     assert sorted(cands.sentences.unpack()[0]) == [[7], [7], [8]]
     assert cands.repeats().sum() == 1
 
@@ -163,7 +163,7 @@ def test_inputs_need_not_be_the_examples():
     """One input for each caption of an image, candidates from all captions of near images."""
     images = torch.tensor([0, 0, 1, 2, 2, 2, 2, 3])
     of_images = torch.tensor([[1], [2], [3], [0]])
-    split = NearReferences(EXAMPLES, of_images[images])
+    split = NeighbourReferences(EXAMPLES, of_images[images])
     assert [sorted(several) for several in split(torch.tensor([1, 7, 2]), 4, gen()).sentences.unpack()] == [
         REFERENCES[1], REFERENCES[0], sorted(REFERENCES[2])
     ]  # fmt: skip
@@ -171,12 +171,12 @@ def test_inputs_need_not_be_the_examples():
 
 def test_no_neighbours_and_no_batch():
     assert (
-        NearReferences(EXAMPLES, torch.zeros(4, 0, dtype=torch.int64))(
+        NeighbourReferences(EXAMPLES, torch.zeros(4, 0, dtype=torch.int64))(
             torch.tensor([1]), 2, gen()
         ).present.sum()
         == 0
     )
-    assert NearReferences(EXAMPLES, torch.tensor([[1]]))(
+    assert NeighbourReferences(EXAMPLES, torch.tensor([[1]]))(
         torch.zeros(0, dtype=torch.int64), 2, gen()
     ).tokens.shape[:2] == (0, 2)
 
@@ -185,13 +185,13 @@ def test_neighbours_that_cannot_be():
     with pytest.raises(
         ShapeError, match=r"neighbours must be an int64 tensor \[N, K\], got torch.int64 \[2\]"
     ):
-        NearReferences(EXAMPLES, torch.tensor([1, 2]))
+        NeighbourReferences(EXAMPLES, torch.tensor([1, 2]))
     with pytest.raises(ShapeError, match=r"got torch\.float32"):
-        NearReferences(EXAMPLES, torch.tensor([[1.0]]))
+        NeighbourReferences(EXAMPLES, torch.tensor([[1.0]]))
     for bad in (4, -2):
         with pytest.raises(
-            DataError, match=rf"numbers of examples, 0..3, or -1, got {bad} for input 1"
+            DataError, match=rf"indices of examples, 0..3, or -1, got {bad} for input 1"
         ):
-            NearReferences(EXAMPLES, torch.tensor([[0], [bad]]))
+            NeighbourReferences(EXAMPLES, torch.tensor([[0], [bad]]))
     with pytest.raises(SamplerError, match="size must be a whole number from 1, got 0"):
-        NearReferences(EXAMPLES, torch.tensor([[0]]))(torch.tensor([0]), 0, gen())
+        NeighbourReferences(EXAMPLES, torch.tensor([[0]]))(torch.tensor([0]), 0, gen())

@@ -1,0 +1,270 @@
+"""From references to the target of a training step: candidates and their weights (eq. 2, 4 and 15 of the paper)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from softq.formats.vocabulary import SPECIALS, UNKNOWN
+from softq.lab.recipe import Objective
+from softq.neural.recipe import CandidateSettings
+from softq.rewards import NegativeHamming, Reward, SentenceBLEU, named_reward
+from softq.samplers import (
+    EditStratified,
+    HammingStratified,
+    NgramReplacement,
+    Recombination,
+    Sampler,
+)
+from softq.sentences import Sentences
+from softq.spaces import Candidates
+from softq.targets import Target, ml, target_of
+
+SamplersFor = Callable[[Sentences], Sequence[Callable[..., Candidates]]]
+"""The samplers that make candidates for these references."""
+
+
+class TargetMaker:
+    """Makes the target of a batch from its references: ML (eq. 2), RAML (eq. 4) or SQDML (eq. 15) on candidates.
+
+    Args:
+        objective: its name and temperature.
+        reward: of RAML and SQDML, on token ids.
+        samplers: those for a batch of references; they are called as ``sampler(references, generator=generator)``.
+        estimator: how candidates are weighted (`softq.Candidates.measure`); ``printed`` is the paper's formula, which divides by
+            exp(-Hamming distance / τ).
+        k: how many candidates a step uses; None: all.
+        max_references: how many references of an example a step uses, chosen at random; None: all.
+        add_references: whether references join the candidates, which is for samplers that do not include them.
+        unknown: token id of unknown words; those of references match no candidate, as in evaluation. None: there is no such token.
+
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        reward: Reward,
+        samplers: SamplersFor,
+        *,
+        estimator: str = "set",
+        k: int | None = None,
+        max_references: int | None = None,
+        add_references: bool = True,
+        unknown: int | None = None,
+    ) -> None:
+        self.objective, self.samplers = objective, samplers
+        self.reward = reward if unknown is None else UnknownNeverMatches(reward, unknown)
+        self.estimator, self.k = estimator, k
+        self.max_references, self.add_references = max_references, add_references
+
+    def __call__(
+        self,
+        references: Sentences,
+        generator: torch.Generator,
+        *given: Candidates,
+        reward: Reward | None = None,
+        complete: Tensor | None = None,
+    ) -> Target:
+        """The target for references ``[B, R, M]``, on the CPU.
+
+        Args:
+            references: of B examples.
+            generator: of all that is sampled.
+            given: candidates from elsewhere, such as the model's own samples.
+            reward: for this batch alone, in place of the reward.
+            complete: bool ``[B]``, examples whose candidates need no references beside them.
+
+        """
+        references = choose_references(references, self.max_references, generator)
+        if self.objective.name == "ml":
+            return ml(Candidates(*references), references)
+        samplers = self.samplers(references)
+        sets = [*given, *(sampler(references, generator=generator) for sampler in samplers)]
+        cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
+        if self.add_references:
+            missing = torch.zeros(len(cands.lengths), dtype=torch.bool)
+            missing = missing if complete is None else complete
+            lengths = references.lengths.masked_fill(missing.unsqueeze(1), -1)
+            cands = cands.with_references(references._replace(lengths=lengths))
+        estimator, tau = self.estimator, self.objective.tau or 0.0
+        if estimator == "printed":
+            # exp(hm/τ), where hm is minus the distance to the nearest reference
+            hamming = NegativeHamming()(*cands.sentences, *references).masked_fill(
+                ~references.present.unsqueeze(1), -math.inf
+            )
+            cands = dataclasses.replace(cands, log_proposal=hamming.amax(2) / tau)
+            estimator = "importance"
+        k = None if self.k is None else min(self.k, cands.tokens.shape[1])
+        cands = cands.measure(estimator, k, generator=generator)  # type: ignore[arg-type]
+        return target_of(self.objective.name, cands, references, tau, reward or self.reward)
+
+
+class UnknownNeverMatches(Reward):
+    """A reward on token ids in which an unknown word of a reference equals no word of a candidate, as in evaluation.
+
+    Args:
+        reward: on token ids.
+        unknown: the token id of unknown words.
+
+    >>> reward = UnknownNeverMatches(SentenceBLEU(max_order=1), unknown=3)
+    >>> sentence = Sentences.pack([[[7, 3, 8, 9]]])
+    >>> reward(*sentence, *sentence).item()
+    0.75
+
+    """
+
+    def __init__(self, reward: Reward, unknown: int) -> None:
+        self.reward, self.unknown = reward, unknown
+
+    @property
+    def pairwise(self) -> bool:  # type: ignore[override]  # that of the reward inside
+        """Whether there is one value per reference."""
+        return self.reward.pairwise
+
+    @property
+    def signature(self) -> str:
+        """That of the reward."""
+        return self.reward.signature
+
+    @property
+    def bound(self) -> float:
+        """That of the reward."""
+        return self.reward.bound
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        """Rewards of candidates ``[B, S, L]`` against references ``[B, R, M]``, ``[B, S, R]``."""
+        is_unknown = references.tokens == self.unknown
+        if not bool(is_unknown.any()):
+            return self.reward.score(candidates, references)
+        new = 1 + max(int(part.tokens.max()) for part in (candidates, references) if len(part[0]))
+        tokens = references.tokens.masked_fill(is_unknown, new)
+        return self.reward.score(candidates, references._replace(tokens=tokens))
+
+
+def choose_references(
+    references: Sentences, most: int | None, generator: torch.Generator
+) -> Sentences:
+    """At most ``most`` references of each example ``[B, R, M]``, chosen at random; all if None."""
+    if most is None or references.lengths.shape[1] <= most:
+        return references
+    rank = torch.rand(references.lengths.shape, generator=generator).masked_fill(
+        ~references.present, -1.0
+    )
+    chosen = rank.topk(most, 1).indices.sort(1).values
+    at = chosen.unsqueeze(2).expand(-1, -1, references.tokens.shape[2])
+    return Sentences(references.tokens.gather(1, at), references.lengths.gather(1, chosen))
+
+
+def make_sampler(
+    name: str,
+    size: int,
+    vocab: int,
+    specials: Collection[int],
+    tau: float,
+    *,
+    max_n: int = 4,
+    frequencies: Tensor | None = None,
+    rescale: bool = True,
+) -> Sampler:
+    """The sampler called ``ngram``, ``recombined``, ``hamming`` or ``edit``."""
+    if name == "ngram":
+        return NgramReplacement(vocab, max_n, size, specials=specials, frequencies=frequencies)
+    if name == "recombined":
+        return Recombination(size, max_n)
+    stratified = HammingStratified if name == "hamming" else EditStratified
+    return stratified(vocab, tau, size, specials=specials, rescale=rescale)
+
+
+def recipe_targets(
+    objective: Objective,
+    settings: CandidateSettings,
+    vocab: int,
+    frequencies: Tensor | None = None,
+) -> TargetMaker:
+    """The targets that a recipe asks for.
+
+    Args:
+        objective: its name and temperature.
+        settings: of candidates.
+        vocab: number of tokens, special ones included.
+        frequencies: of tokens in the training text, ``[vocab]``, where the settings ask for them.
+
+    >>> make = recipe_targets(Objective("raml", 0.5), CandidateSettings(size=4), vocab=50)
+    >>> make(Sentences.pack([[[7, 8, 9]]]), torch.Generator().manual_seed(0)).weights.shape
+    torch.Size([1, 4])
+
+    """
+    tau = objective.tau or 0.0
+    by_frequency = frequencies if settings.replacements == "frequencies" else None
+
+    @lru_cache
+    def sampler(name: str, size: int) -> Sampler:
+        return make_sampler(
+            name,
+            size,
+            vocab,
+            range(SPECIALS),
+            tau,
+            max_n=settings.max_n,
+            frequencies=by_frequency,
+            rescale=settings.rescale,
+        )
+
+    made = [name for name in ("ngram", "recombined", "hamming") if name in settings.samplers]
+
+    def samplers(references: Sentences) -> list[Sampler]:
+        # a sampler counts references among what it makes; of several, each makes its share beside them
+        several = settings.share + references.lengths.shape[1]
+        return [sampler(name, settings.size if settings.alone else several) for name in made]
+
+    if objective.name != "ml" and settings.reward == "hamming":
+        # The target is the law that is sampled from, at its temperature; a replaced unknown word is as far as any other.
+        drawn = sampler("hamming", settings.size)
+        objective = dataclasses.replace(objective, tau=drawn.temperature)  # type: ignore[attr-defined]
+    limits = [settings.k] if settings.k else []
+    limits += [settings.size] if settings.alone and settings.holds_references else []
+    return TargetMaker(
+        objective,
+        _reward(settings),
+        samplers,
+        estimator=settings.estimator,
+        k=settings.k or None,
+        # half of what a step uses is left to others
+        max_references=min(limits) // 2 if limits and objective.name != "ml" else None,
+        add_references=not (settings.alone and made),
+        unknown=None if settings.reward == "hamming" else UNKNOWN,
+    )
+
+
+def target_signature(objective: Objective, settings: CandidateSettings) -> str:
+    """What a model was trained toward: objective, reward, candidates and estimator.
+
+    >>> target_signature(Objective("raml", 0.4), CandidateSettings(sampler="hamming", reward="hamming", estimator="importance"))
+    'raml:tau=0.4:negative-hamming:hamming:size=10:rescale=on:estimator=importance'
+    """
+    if objective.name == "ml":
+        return "ml"
+    details = {
+        "ngram": f":n={settings.max_n}:{settings.replacements}",
+        "model": ":refresh=epoch" if settings.refresh == "epoch" else "",
+        "near": f":of={settings.neighbours}",
+        "recombined": f":n={settings.max_n}",
+    }
+    kind = "+".join(f"{name}{details.get(name, '')}" for name in settings.samplers)
+    drawn = f"{kind}:size={settings.size}" + (f":k={settings.k}" if settings.k else "")
+    if settings.sampler == "hamming":
+        drawn += f":rescale={'on' if settings.rescale else 'off'}"
+    return f"{objective.name}:tau={objective.tau:g}:{_reward(settings).signature}:{drawn}:estimator={settings.estimator}"
+
+
+def _reward(settings: CandidateSettings) -> Reward:
+    return (
+        SentenceBLEU(smoothing=settings.smoothing)
+        if settings.reward == "bleu"
+        else named_reward(settings.reward)
+    )
