@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from softq.errors import ShapeError
 from softq.kernels import jit
 from softq.kernels.features import crf as feature_crf
-from softq.kernels.simd import WIDTH
+from softq.kernels.simd import WIDTHS
 
 QUICK = settings(max_examples=50, deadline=None)
+WIDTH = WIDTHS["float32"]
 LABELS = st.sampled_from([1, 2, 9, WIDTH - 1, WIDTH, WIDTH + 1, 2 * WIDTH, 37])
 
 pytestmark = pytest.mark.usefixtures("one_thread")

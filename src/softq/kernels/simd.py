@@ -1,83 +1,101 @@
-"""Sixteen float32 numbers as one value in a numba kernel, for sums of rows that stay in a register.
+"""Several numbers as one value in a numba kernel: four float64 or sixteen float32.
 
-Numba's loops write a sum of rows to memory after each row: a pass of a feature CRF (`features.crf`)
-takes 1.4 to 2 times as long that way. As plain Python (``NUMBA_DISABLE_JIT=1``) a value is an array
-of sixteen numbers. Indices are not checked.
+Sums of such values stay in registers, where numba's own loops would write a sum of rows to memory
+after each row, or cannot be vectorised at all. As plain Python (``NUMBA_DISABLE_JIT=1``) a value is
+an array of as many numbers. Indices are not checked.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, register_model
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic, lower_builtin, models, register_model, type_callable
+from numba.np.arrayobj import populate_array
 
-WIDTH = 16
-_FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
-
-
-class _Lanes(types.Type):
-    """Numba's name for sixteen float32 numbers."""
+WIDTHS = {"float64": 4, "float32": 16}
+_ELEMENTS = {"float64": ir.DoubleType(), "float32": ir.FloatType()}
 
 
-_LANES = _Lanes("lanes")
-register_model(_Lanes)(
-    lambda manager, kind: models.PrimitiveModel(manager, kind, _FLOATS)  # type: ignore[no-untyped-call]
+class _Vector(types.Type):
+    """Numba's name for several numbers of one kind."""
+
+    def __init__(self, element: Any) -> None:
+        super().__init__(name=f"vector({element})")  # type: ignore[no-untyped-call]
+        self.element = element
+        self.value = ir.VectorType(_ELEMENTS[element.name], WIDTHS[element.name])
+
+
+register_model(_Vector)(
+    lambda manager, kind: models.PrimitiveModel(manager, kind, kind.value)  # type: ignore[no-untyped-call]
 )
 
 
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), _FLOATS.as_pointer())
-
-
 @intrinsic
-def _zeros(_typing: Any) -> Any:
-    return _LANES(), lambda *_: ir.Constant(_FLOATS, [0.0] * WIDTH)
-
-
-@intrinsic
-def _add_row(_typing: Any, _total: Any, array: Any, _index: Any, _factor: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        total, rows, index, factor = args
-        row = builder.load(_pointer(context, builder, signature.args[1], rows, index), align=4)
-        first = builder.insert_element(
-            ir.Constant(_FLOATS, ir.Undefined), factor, ir.IntType(32)(0)
+def _vectors(_typing: Any, array: Any, log: Any) -> Any:
+    if log != types.none:
+        return array(array, log), lambda context, builder, _, args: impl_ret_borrowed(
+            context, builder, array, args[0]
         )
-        copies = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [0] * WIDTH)
-        factors = builder.shuffle_vector(first, first, copies)
-        return builder.fadd(total, builder.fmul(factors, row))
+    kind = _Vector(array.dtype)
+    result = types.Array(kind, array.ndim, "A", aligned=False)
 
-    return _LANES(_LANES, array, types.int64, types.float32), generate
-
-
-@intrinsic
-def _store(_typing: Any, array: Any, _index: Any, _value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        rows, index, value = args
-        pointer = _pointer(context, builder, signature.args[0], rows, index)
-        builder.store(value, pointer, align=4)
-        return context.get_dummy_value()
+        given = context.make_array(array)(context, builder, args[0])
+        found = context.make_array(result)(context, builder)
+        size = context.get_constant(types.intp, array.dtype.bitwidth // 8 * kind.value.count)
+        data = builder.bitcast(given.data, kind.value.as_pointer())
+        populate_array(found, data, given.shape, given.strides, size, given.meminfo)
+        return impl_ret_borrowed(context, builder, result, found._getvalue())
 
-    return types.none(array, types.int64, _LANES), generate
-
-
-def _plain_zeros() -> Any:
-    return np.zeros(WIDTH, np.float32)
+    return result(array, log), generate
 
 
-def _plain_add_row(total: Any, array: Any, index: int, factor: Any) -> Any:
-    return total + factor * array[index : index + WIDTH]
+def _define(function: Any, instruction: str) -> None:
+    """A sum or product of two vectors, or of a vector and a number."""
+
+    def typed(_context: Any) -> Any:
+        def result(left: Any, right: Any) -> Any:
+            if isinstance(left, _Vector) and right in (left, left.element):
+                return left
+            return None
+
+        return result
+
+    def generate(_context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        left, right = args
+        if signature.args[1] != signature.args[0]:
+            kind, number = signature.args[0].value, ir.IntType(32)
+            copies = ir.Constant(ir.VectorType(number, kind.count), [0] * kind.count)
+            first = builder.insert_element(ir.Constant(kind, ir.Undefined), right, number(0))
+            right = builder.shuffle_vector(first, first, copies)
+        return getattr(builder, instruction)(left, right)
+
+    type_callable(function)(typed)
+    for second in (_Vector, types.Float):
+        lower_builtin(function, _Vector, second)(generate)
 
 
-def _plain_store(array: Any, index: int, value: Any) -> None:
-    array[index : index + WIDTH] = value
+_define(operator.add, "fadd")
+_define(operator.mul, "fmul")
 
 
-_PLAIN = numba.njit(_plain_store) is _plain_store  # NUMBA_DISABLE_JIT
-zeros: Any = _plain_zeros if _PLAIN else _zeros  # sixteen times 0
-add_row: Any = _plain_add_row if _PLAIN else _add_row  # total + factor · array[index : index + 16]
-store: Any = _plain_store if _PLAIN else _store  # array[index : index + 16] = value
+def _plain_vectors(array: Any, log: bool | None) -> Any:
+    """The vectors that begin at each number of an array, along its last dimension.
+
+    For a recursion on logarithms (see `softq.kernels.semiring`) the array as it is.
+    """
+    if log is not None:
+        return array
+    return np.lib.stride_tricks.as_strided(
+        array, (*array.shape, WIDTHS[array.dtype.name]), (*array.strides, array.strides[-1])
+    )
+
+
+_PLAIN = numba.njit(_plain_vectors) is _plain_vectors  # NUMBA_DISABLE_JIT
+vectors: Any = _plain_vectors if _PLAIN else _vectors

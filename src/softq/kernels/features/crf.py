@@ -19,10 +19,12 @@ import numpy as np
 from softq.errors import ShapeError
 from softq.kernels.chain.cpu import forward_backward, load_table, workspace
 from softq.kernels.jit import jit, ordered_jit, run_batch
-from softq.kernels.simd import WIDTH, add_row, store, zeros
+from softq.kernels.semiring import PLAIN
+from softq.kernels.simd import WIDTHS, vectors
 
 Array = np.ndarray[Any, Any]
 
+_WIDTH = WIDTHS["float32"]
 _BLOCKS = 64  # shares of a pass, whatever the threads: enough to keep any number of them busy
 
 
@@ -62,7 +64,7 @@ def _transpose(
 @jit
 def padded(count: int) -> int:
     """Floats that an array of ``count`` needs, so that sixteen may be read from any of them on."""
-    return count + WIDTH
+    return count + _WIDTH
 
 
 def emissions(
@@ -112,13 +114,15 @@ def _sum_rows(
     offsets: Any, indices: Any, values: Any, dense: Any, r: int, labels: int, row: Any
 ) -> None:
     """One row of the product, to the first K entries of ``row``."""
+    row[:] = 0.0
+    summands, sums = vectors(dense, PLAIN), vectors(row, PLAIN)
     start, end = np.uint64(offsets[r]), np.uint64(offsets[r + 1])
-    for at in range(0, labels, WIDTH):
-        total = zeros()
+    for at in range(0, labels, _WIDTH):
+        total = sums[at]
         for i in range(start, end):
             factor = np.float32(1.0) if values is None else values[i]
-            total = add_row(total, dense, np.int64(indices[i]) * labels + at, factor)
-        store(row, at, total)
+            total = total + summands[np.int64(indices[i]) * labels + at] * factor
+        sums[at] = total
 
 
 class Corpus(NamedTuple):

@@ -12,7 +12,7 @@ from softq.kernels.trees import infer
 
 
 def _cpu(arcs: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    return infer(cpu.losses, 2 * arcs.shape[1] ** 3, arcs, *given)
+    return infer(cpu.losses, arcs.shape[1] ** 3 // 2, arcs, *given)
 
 
 def _gpu(*given: Any) -> tuple[Tensor, ...]:

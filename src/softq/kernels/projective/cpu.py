@@ -14,9 +14,9 @@ leads, and the only one that may be at the top.
 A chart fills the upper triangle of its matrix and its transpose the lower one: entry [j, i] is
 that of the span i..j as well. So each of these sums, and of those for the derivatives, is a product
 of two contiguous stretches. Sums run in probability space on arcs scaled per dependent (each word
-has one head, so Z scales with it) and are redone in log space if any nonzero number leaves the
-range of `softq.kernels.semiring`. The best tree is found in log space, with the largest term of a
-sum in the place of the sum.
+has one head, so Z scales with it), for four sentences at once (`softq.kernels.simd`); a sentence
+in which a nonzero number leaves the range of `softq.kernels.semiring` is redone in log space. The
+best tree is found in log space, with the largest term of a sum in the place of the sum.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ from torch import Tensor
 from softq.kernels.jit import as_array, jit, run_batch
 from softq.kernels.random import choose, draw_seeds
 from softq.kernels.semiring import BEST, LOG, PLAIN, dot, inverse, lost, number, plus, times
+from softq.kernels.simd import WIDTHS, vectors
 from softq.kernels.trees import load_weights, loss_of
 
 # For each word there are about 27/4 times as many projective trees: see `load_weights`.
 _GROWTH_PER_WORD = 6.75
 
+_SENTENCES = WIDTHS["float64"]  # that are worked on together
+
 _RIGHT, _LEFT, _OPEN_RIGHT, _OPEN_LEFT, _CHARTS = range(5)
+_SPLIT = 2  # in the place of the open spans among the derivatives
 
 
 @jit
@@ -53,137 +57,206 @@ def losses(
     want: bool,
 ) -> None:
     """Write the loss of each example and its gradient; see `softq.kernels.trees.infer`."""
-    for b in range(first, scores.shape[0], stride):
-        n, marginals = lengths[b], found[b if want else 0]
-        log_z, in_range = _solve(scores[b], n, multiroot, want, marginals, PLAIN)
-        if not in_range:
-            log_z, _ = _solve(scores[b], n, multiroot, want, marginals, LOG)
-        loss[b] = loss_of(b, log_z, scores[b], n, heads, weights, expected, marginals)
+    order = np.argsort(lengths)  # sentences of about the same length share charts
+    log_z = np.empty(_SENTENCES)
+    in_range = np.empty(_SENTENCES, dtype=np.bool_)
+    for g in range(first * _SENTENCES, len(order), stride * _SENTENCES):
+        members = order[g : g + _SENTENCES]
+        _solve(scores, lengths, members, multiroot, want, log_z, in_range, found, PLAIN)
+        for m in range(len(members)):
+            b = members[m]
+            if not in_range[m]:
+                one, alone = log_z[m : m + 1], members[m : m + 1]
+                _solve(scores, lengths, alone, multiroot, want, one, in_range[m:], found, LOG)
+            marginals = found[b if want else 0]
+            loss[b] = loss_of(
+                b, log_z[m], scores[b], lengths[b], heads, weights, expected, marginals
+            )
 
 
 @jit
 def _solve(
-    scores: Any, n: int, multiroot: bool, want: bool, marginals: Any, log: bool | None
-) -> Any:
-    """Log Z of one sentence and whether the range held; if wanted, the marginals of its arcs."""
-    marginals[:] = 0.0
-    if n == 0:
-        return 0.0, True
-    weight = np.empty((n + 1, n + 1))
-    vectors = np.empty((3, n + 1))
-    shift, top, tree = vectors[0], vectors[1], vectors[2]
-    first, total = 0 if multiroot else 1, 0.0  # first: the node that chart word 0 stands for
-    chart = np.empty((_CHARTS, n + 1 - first, n + 1 - first))
-    in_range = load_weights(scores, n, _GROWTH_PER_WORD, weight, shift, log)
-    if in_range:
-        total, in_range = _inside(weight, n, first, chart, top, tree, log)
-    log_z = total if log is not None else np.log(total)
-    if in_range and want and log_z > -np.inf:
-        _outside(weight, n, first, chart, top, total, marginals, log)
-    return log_z + shift[1:].sum(), in_range
+    scores: Any,
+    lengths: Any,
+    members: Any,
+    multiroot: bool,
+    want: bool,
+    log_z: Any,
+    in_range: Any,
+    found: Any,
+    log: bool | None,
+) -> None:
+    """Log Z of a few sentences, whether the range held and, if wanted, the marginals of arcs.
+
+    What is missing of the charts' sentences, or of their words, has no arcs.
+    """
+    zero = -np.inf if log is not None else 0.0
+    first = 0 if multiroot else 1  # the node that chart word 0 stands for
+    nodes = lengths[members].max() + 1
+    count, together = nodes - first, _SENTENCES if log is None else 1
+    shift, tree = np.empty((len(members), nodes)), np.empty(nodes)
+    weight = np.full((nodes, nodes, together), zero)
+    chart = np.empty((_CHARTS, count, count, together))
+    for m in range(len(members)):
+        n = lengths[members[m]]
+        own = np.empty((n + 1, n + 1))
+        in_range[m] = load_weights(scores[members[m]], n, _GROWTH_PER_WORD, own, shift[m], log)
+        weight[: n + 1, : n + 1, m] = own
+    _inside(weight, chart, first, log)
+    strange = _count_lost(chart.reshape(-1)) if log is None else 0
+    grad = np.full((_SPLIT + 1, count, count, together), zero)
+    for m in range(len(members)):
+        n, values = lengths[members[m]], chart[:, :, :, m]
+        total = _tops(weight[:, :, m], n, first, values, tree, log)
+        if log is None:
+            lost_here = _count_lost(values.copy().reshape(-1)) if strange > 0 else 0
+            in_range[m] &= lost_here + lost(total) == 0
+        log_z[m] = (total if log is not None else np.log(total)) + shift[m, 1 : n + 1].sum()
+        if want:
+            _seed(weight[:, :, m], n, first, values, tree, total, grad[:, :, :, m], log)
+    if want:
+        _outside(weight, chart, grad, first, log)
+        for m in range(len(members)):
+            n, marginals = lengths[members[m]], found[members[m]]
+            marginals[:] = 0.0
+            for h in range(n + 1 if log_z[m] > -np.inf else 0):
+                for d in range(1, n + 1):
+                    marginals[h, d] = number(weight[h, d, m], log)
 
 
 @jit
-def _inside(
-    weight: Any, n: int, first: int, chart: Any, top: Any, tree: Any, log: bool | None
-) -> Any:
-    """Fill the charts; returns Z (or log Z) and whether the range held.
+def _count_lost(values: Any) -> int:
+    count = 0
+    for k in range(values.size):
+        count += lost(values[k])
+    return count
 
-    Word 0 of the charts is node `first`: the root, or the first word. `top` is filled as well, and
-    `tree[r]` gets the part of Z of the trees with word r at the top.
-    """
-    arc, count = weight[first:, first:], n + 1 - first
+
+@jit
+def _inside(weight: Any, charts: Any, first: int, log: bool | None) -> None:
+    """Fill the charts; word 0 of them is node `first`, the root or the first word."""
+    # What is computed with: a number, or a vector of those of four sentences.
+    arc = vectors(weight, log)[:, :, 0]
+    chart = vectors(charts, log)[:, :, :, 0]
     right, left = chart[_RIGHT], chart[_LEFT]
     open_right, open_left = chart[_OPEN_RIGHT], chart[_OPEN_LEFT]
-    zero, one = (-np.inf, 0.0) if log is not None else (0.0, 1.0)
-    strange = 0
-    if first == 0:
-        top[:count] = zero
-        top[0] = one
-    else:
-        top[:count] = weight[0, 1 : n + 1]
+    count = chart.shape[1]
     for i in range(count):
-        right[i, i] = left[i, i] = one
-    for w in range(1, count):
-        for i in range(count - w):  # spans of one width do not wait for each other
-            j = i + w
-            # All three sums but for their last terms, right(i,j-1) left(j,j),
-            # open_right(i,j) right(j,j) and left(i,i) open_left(i,j)
-            split = dot(right, i, i, left, j, i + 1, w - 1, log)
-            rightward = dot(open_right, i, i + 1, right, j, i + 1, w - 1, log)
-            leftward = dot(left, i, i + 1, open_left, j, i + 1, w - 1, log)
-            split = plus(split, right[i, j - 1], log)
-            to_right = times(split, arc[i, j], log)
-            to_left = times(split, arc[j, i], log)
-            rightward = plus(rightward, to_right, log)
-            leftward = plus(leftward, to_left, log)
+        charts[:_OPEN_RIGHT, i, i] = 0.0 if log is not None else 1.0
+        charts[_OPEN_RIGHT:, i, i] = -np.inf if log is not None else 0.0
+    one = np.uint64(1)
+    for i in range(count - 1, -1, -1):  # its rows stay in the cache while its spans grow
+        for j in range(i + 1, count):
+            # The last terms are right(i,j-1) left(j,j), and below open_right(i,j) right(j,j) and
+            # left(i,i) open_left(i,j).
+            split, rightward, leftward = right[i, j - 1], open_right[i, i], open_left[i, i]
+            if log is None:
+                low, high = np.uint64(i), np.uint64(j)
+                for k in range(low + one, high):
+                    split = split + right[low, k - one] * left[high, k]
+                    rightward = rightward + open_right[low, k] * right[high, k]
+                    leftward = leftward + left[low, k] * open_left[high, k]
+            else:
+                size = j - i - 1
+                split = plus(split, dot(right, i, i, left, j, i + 1, size, log), log)
+                rightward = dot(open_right, i, i + 1, right, j, i + 1, size, log)
+                leftward = dot(left, i, i + 1, open_left, j, i + 1, size, log)
+            to_right = times(split, arc[i + first, j + first], log)
+            to_left = times(split, arc[j + first, i + first], log)
             open_right[i, j] = open_right[j, i] = to_right
             open_left[i, j] = open_left[j, i] = to_left
-            right[i, j] = right[j, i] = rightward
-            left[i, j] = left[j, i] = leftward
-            if log is None:
-                strange += lost(split) + lost(to_right) + lost(to_left)
-                strange += lost(rightward) + lost(leftward)
-        if strange > 0:
-            return 0.0, False
-    total = zero
-    for r in range(count):
-        # left · right ≥ 1e-200 and the arc ≥ 1e-100: representable, and checked below
-        tree[r] = times(times(top[r], left[0, r], log), right[r, count - 1], log)
-        total = plus(total, tree[r], log)
-    return total, log is not None or lost(total) == 0
+            right[i, j] = right[j, i] = plus(rightward, to_right, log)
+            left[i, j] = left[j, i] = plus(leftward, to_left, log)
 
 
 @jit
-def _outside(
+def _tops(weight: Any, n: int, first: int, chart: Any, tree: Any, log: bool | None) -> Any:
+    """Z (or log Z) of one sentence; `tree[r]` gets the part of the trees with word r at the top."""
+    last = n - first
+    if last < 0:
+        return 1.0 if log is None else 0.0  # no words: the empty tree
+    total = zero = 0.0 if log is None else -np.inf
+    for r in range(last + 1):
+        # left · right ≥ 1e-200 and the arc ≥ 1e-100: representable, and checked by the caller
+        tree[r] = times(chart[_LEFT, 0, r], chart[_RIGHT, r, last], log)
+        if first == 1:
+            tree[r] = times(tree[r], weight[0, r + 1], log)
+        elif r > 0:
+            tree[r] = zero
+        total = plus(total, tree[r], log)
+    return total
+
+
+@jit
+def _seed(
     weight: Any,
     n: int,
     first: int,
     chart: Any,
-    top: Any,
+    tree: Any,
     total: float,
-    marginals: Any,
+    grad: Any,
     log: bool | None,
 ) -> None:
-    """Derivatives of log Z by every chart entry, widest spans first.
+    """Derivatives of log Z by the spans at the top, in the transposed entries; see `_outside`."""
+    last, factor = n - first, inverse(total, log)
+    for r in range(last + 1 if first == 1 else 1):
+        share = times(weight[0, r + 1], factor, log) if first == 1 else factor
+        grad[_LEFT, r, 0] = times(share, chart[_RIGHT, r, last], log)
+        grad[_RIGHT, last, r] = times(share, chart[_LEFT, 0, r], log)
+        if first == 1:
+            weight[0, r + 1] = times(tree[r], factor, log)
+
+
+@jit
+def _outside(weight: Any, charts: Any, grads: Any, first: int, log: bool | None) -> None:
+    """Derivatives of log Z by every chart entry, widest spans first; arcs become marginals.
 
     Marginal = weight · derivative.
     """
-    arc, found, count = weight[first:, first:], marginals[first:, first:], n + 1 - first
+    arc = vectors(weight, log)[:, :, 0]
+    chart = vectors(charts, log)[:, :, :, 0]
+    grad = vectors(grads, log)[:, :, :, 0]
     right, left = chart[_RIGHT], chart[_LEFT]
     open_right, open_left = chart[_OPEN_RIGHT], chart[_OPEN_LEFT]
-    last = count - 1
-    grad = np.full((3, count, count), -np.inf if log is not None else 0.0)
-    d_right, d_left, d_split = grad[0], grad[1], grad[2]
-    for r in range(count):  # what Z itself contributes, left in the transposed derivatives
-        share = times(top[r], inverse(total, log), log)
-        d_left[r, 0] = times(share, right[r, last], log)
-        d_right[last, r] = times(share, left[0, r], log)
-        if first == 1:
-            marginals[0, r + 1] = number(times(d_left[r, 0], left[0, r], log), log)
-    for w in range(last, 0, -1):
-        for i in range(count - w):
-            j = i + w
-            rest = last - j
+    d_right, d_left, d_split = grad[_RIGHT], grad[_LEFT], grad[_SPLIT]
+    count, one = chart.shape[1], np.uint64(1)
+    for i in range(count):
+        for j in range(count - 1, i, -1):
             # right(i,j) stands in right(i',j) behind open_right(i',i), and in split(i,j') before
             # left(j+1,j'); left(i,j) in left(i,j') before open_left(j,j'), and in split(i',j)
             # behind right(i',i-1); open_right(i,j) in right(i,j') before right(j,j'), and
             # open_left(i,j) in left(i',j) behind left(i',i)
-            behind = dot(d_right, j, 0, open_right, i, 0, i, log)
-            following = dot(d_split, i, j + 1, left, min(j + 1, last), j + 1, rest, log)
-            ahead = dot(d_left, i, j + 1, open_left, j, j + 1, rest, log)
-            before = dot(d_split, j, 0, right, max(i - 1, 0), 0, i, log)
-            to_right = dot(d_right, i, j + 1, right, j, j + 1, rest, log)
-            to_left = dot(d_left, j, 0, left, i, 0, i, log)
-            rightward = plus(d_right[j, i], plus(behind, following, log), log)
-            leftward = plus(d_left[j, i], plus(ahead, before, log), log)
+            rightward, leftward = d_right[j, i], d_left[j, i]
+            to_right, to_left = open_right[i, i], open_left[i, i]
+            if log is None:
+                low, high = np.uint64(i), np.uint64(j)
+                for k in range(low):
+                    rightward = rightward + d_right[high, k] * open_right[low, k]
+                    leftward = leftward + d_split[high, k] * right[low - one, k]
+                    to_left = to_left + d_left[high, k] * left[low, k]
+                for k in range(high + one, np.uint64(count)):
+                    rightward = rightward + d_split[low, k] * left[high + one, k]
+                    leftward = leftward + d_left[low, k] * open_left[high, k]
+                    to_right = to_right + d_right[low, k] * right[high, k]
+            else:
+                after, rest = j + 1, count - 1 - j
+                behind = dot(d_right, j, 0, open_right, i, 0, i, log)
+                before = dot(d_split, j, 0, right, i - 1, 0, i, log)
+                to_left = dot(d_left, j, 0, left, i, 0, i, log)
+                following = dot(d_split, i, after, left, after, after, rest, log)
+                ahead = dot(d_left, i, after, open_left, j, after, rest, log)
+                to_right = dot(d_right, i, after, right, j, after, rest, log)
+                rightward = plus(rightward, plus(behind, following, log), log)
+                leftward = plus(leftward, plus(ahead, before, log), log)
             to_right, to_left = plus(to_right, rightward, log), plus(to_left, leftward, log)
-            into_j, into_i = times(to_right, arc[i, j], log), times(to_left, arc[j, i], log)
+            into_j = times(to_right, arc[i + first, j + first], log)
+            into_i = times(to_left, arc[j + first, i + first], log)
             d_right[i, j] = d_right[j, i] = rightward
             d_left[i, j] = d_left[j, i] = leftward
             d_split[i, j] = d_split[j, i] = plus(into_j, into_i, log)
-            found[i, j] = number(times(to_right, open_right[i, j], log), log)
-            found[j, i] = number(times(to_left, open_left[i, j], log), log)
+            arc[i + first, j + first] = times(to_right, open_right[i, j], log)
+            arc[j + first, i + first] = times(to_left, open_left[i, j], log)
 
 
 def mode(lengths: Tensor, arcs: Tensor, multiroot: bool) -> Tensor:
@@ -223,19 +296,22 @@ def _top_down(
 ) -> None:
     """Choose splits from the widest span down: the best ones, or each with its probability."""
     nodes = arcs.shape[1]
-    weight = np.empty((nodes, nodes))
-    vectors = np.empty((4, nodes))
-    shift, top, tree, choices = vectors[0], vectors[1], vectors[2], vectors[3]
-    chart = np.empty((_CHARTS, nodes, nodes))
-    right, left = chart[_RIGHT], chart[_LEFT]
-    open_right, open_left = chart[_OPEN_RIGHT], chart[_OPEN_LEFT]
+    weight = np.empty((nodes, nodes, 1))
+    rows = np.empty((3, nodes))
+    shift, tree, choices = rows[0], rows[1], rows[2]
+    all_charts = np.empty((_CHARTS, nodes, nodes, 1))
     todo = np.empty((6 * nodes, 3), dtype=np.int64)
     state = np.empty(1, dtype=np.uint64)
     for b in range(first, arcs.shape[0], stride):
         n, base = lengths[b], 0 if multiroot else 1  # base: the node that chart word 0 stands for
         last = n - base
-        load_weights(arcs[b], n, 1.0, weight, shift, LOG)
-        total, _ = _inside(weight, n, base, chart, top, tree, log)
+        arc, charts = weight[:, :, 0], all_charts[:, : last + 1, : last + 1]
+        chart = charts[:, :, :, 0]
+        right, left = chart[_RIGHT], chart[_LEFT]
+        open_right, open_left = chart[_OPEN_RIGHT], chart[_OPEN_LEFT]
+        load_weights(arcs[b], n, 1.0, arc, shift, LOG)
+        _inside(weight, charts, base, log)
+        total = _tops(arc, n, base, chart, tree, log)
         for s in range(heads.shape[0] if total > -np.inf else 0):
             state[0] = seeds[s, b]
             choices[: last + 1] = tree[: last + 1]

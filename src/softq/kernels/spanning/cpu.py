@@ -1,8 +1,9 @@
 """Spanning (possibly crossing) dependency trees on the CPU: matrix-tree sums, samples; O(n³) each.
 
 Words are eliminated one by one from the weighted graph, never subtracting (see `reference`):
-w'(h,d) = w(h,d) + p(h) w(k,d) with p(h) = w(h,k) / S_k. Row and column k stay in place, so the way
-back needs no copies: with a(h,d) = ∂ log Z / ∂ w(h,d),
+w'(h,d) = w(h,d) + p(h) w(k,d) with p(h) = w(h,k) / S_k. Row k stays in place and column k is kept
+apart, so that four columns may be worked on at once and those beyond k are free. On the way back,
+with a(h,d) = ∂ log Z / ∂ w(h,d),
 
     a(k,d) = Σ_h p(h) a(h,d)                    g(h) = Σ_d w(k,d) a(h,d)
     w(h,k) a(h,k) = p(h) (g(h) + 1 - Σ_h' p(h') g(h'))
@@ -27,6 +28,7 @@ from softq.kernels.semiring import (
     LOG,
     LOW,
     PLAIN,
+    add_scaled,
     dot,
     inverse,
     lost,
@@ -34,7 +36,10 @@ from softq.kernels.semiring import (
     plus,
     times,
 )
+from softq.kernels.simd import WIDTHS, vectors
 from softq.kernels.trees import load_weights, loss_of
+
+_WIDTH = WIDTHS["float64"]
 
 
 @jit
@@ -72,17 +77,18 @@ def _solve_by(
     scores: Any, n: int, multiroot: bool, want: bool, marginals: Any, log: bool | None
 ) -> Any:
     """The same, and whether the range held."""
-    space = np.empty((3, n + 1, n + 1))
-    vectors = np.empty((3, n + 1))
-    word = np.arange(n + 1)
-    given, w, a = space[0], space[1], space[2]
-    shift, sums, share = vectors[0], vectors[1], vectors[2]
+    size = (n // _WIDTH + 1) * _WIDTH  # columns, a multiple of four
+    weights = np.full((3, n + 1, size), -np.inf if log is not None else 0.0)
+    w, column, a = weights[0], weights[1], weights[2]
+    rows = np.empty((3, n + 1))
+    word, given = np.arange(n + 1), np.empty((n + 1, n + 1))
+    shift, sums, share = rows[0], rows[1], rows[2]
     marginals[:] = 0.0
     log_z, in_range = 0.0, load_weights(scores, n, 1.0, given, shift, log)
     if in_range:
-        log_z, in_range = _eliminate(given, n, w, sums, share, word, multiroot, log)
+        log_z, in_range = _eliminate(given, n, w, column, sums, share, word, multiroot, log)
     if in_range and want and log_z > -np.inf:
-        _restore(given, n, w, sums, share, word, multiroot, log, a, marginals)
+        _restore(given, n, w, column, sums, share, word, multiroot, log, a, marginals)
     return log_z + shift[1:].sum(), in_range
 
 
@@ -91,6 +97,7 @@ def _eliminate(
     given: Any,
     n: int,
     w: Any,
+    column: Any,
     sums: Any,
     share: Any,
     word: Any,
@@ -99,10 +106,11 @@ def _eliminate(
 ) -> Any:
     """Eliminate words n..1 in a copy `w`; returns log Z and whether the range held.
 
-    `word[k]` is the word that stood at place k when it was eliminated, `sums[k]` its S.
+    `word[k]` is the word that stood at place k when it was eliminated, `sums[k]` its S, and
+    `column[k, h]` the weight of the arc from h to it.
     """
     zero = -np.inf if log is not None else 0.0
-    log_z, product = 0.0, 1.0
+    log_z, product, four = 0.0, 1.0, vectors(w, log)
     absent = 0
     for h in range(n + 1):
         for d in range(n + 1):
@@ -118,7 +126,7 @@ def _eliminate(
         if s == zero:
             return -np.inf, True
         if place != k:
-            _swap(w, word, n, place, k)
+            _swap(w, column, word, n, place, k)
         sums[k] = s
         if log is not None:
             log_z += s
@@ -129,11 +137,15 @@ def _eliminate(
                 product = 1.0
         factor = inverse(s, log)
         for h in range(k):  # apart from the next loop, which would be half as fast with it
+            column[k, h] = w[h, k]
             share[h] = times(w[h, k], factor, log)
         for h in range(k):
-            p, to, of = share[h], np.uint64(h), np.uint64(k)
-            for d in range(np.uint64(1), of):
-                w[to, d] = plus(w[to, d], times(p, w[of, d], log), log)
+            to, of = np.uint64(h), np.uint64(k)
+            if log is None:
+                for d in range(np.uint64(0), of, np.uint64(_WIDTH)):
+                    four[to, d] = four[to, d] + four[of, d] * share[h]
+            else:
+                add_scaled(w, h, 1, share[h], w, k, 1, k - 1, log)
             w[h, h] = zero
         # A graph with all its arcs only ever gains weight; the root's row alone can grow without
         # end.
@@ -147,11 +159,12 @@ def _eliminate(
 
 
 @jit
-def _swap(w: Any, word: Any, n: int, place: int, k: int) -> None:
+def _swap(w: Any, column: Any, word: Any, n: int, place: int, k: int) -> None:
     """Exchange two places, also in what was eliminated before, which names heads by place."""
     word[place], word[k] = word[k], word[place]
     for i in range(n + 1):
         w[i, place], w[i, k] = w[i, k], w[i, place]
+        column[i, place], column[i, k] = column[i, k], column[i, place]
     for i in range(n + 1):
         w[place, i], w[k, i] = w[k, i], w[place, i]
 
@@ -169,6 +182,7 @@ def _restore(
     given: Any,
     n: int,
     w: Any,
+    column: Any,
     sums: Any,
     share: Any,
     word: Any,
@@ -179,31 +193,43 @@ def _restore(
 ) -> None:
     """Walk the elimination backwards: a(h,d) = ∂ log Z / ∂ w(h,d) by place, and the marginals."""
     zero = -np.inf if log is not None else 0.0
-    a[0, 0] = zero
+    partial = np.empty((n + 1, _WIDTH))
+    four, four_a, sums_of_four = vectors(w, log), vectors(a, log), vectors(partial, log)
     for k in range(1, n + 1):
         first = 0 if multiroot or k == 1 else 1
-        a[k, 1 : k + 1] = zero
         factor = inverse(sums[k], log)
-        mean = 0.0
+        mean, of = 0.0, np.uint64(k)
         for h in range(k):
-            share[h] = p = times(w[h, k], factor, log)
-            to, of, through = np.uint64(k), np.uint64(h), zero
-            if log is not None:
+            share[h] = times(column[k, h], factor, log)
+        if log is None:  # a(k,d) and, for each h, the detours h → k → d, four d at a time
+            partial[:k] = 0.0
+            for d in range(np.uint64(0), of, np.uint64(_WIDTH)):
+                total, through = four_a[of, d], four[of, d]
+                for h in range(of):
+                    total = total + four_a[h, d] * share[h]
+                    sums_of_four[h, 0] = sums_of_four[h, 0] + through * four_a[h, d]
+                four_a[of, d] = total
+        for h in range(k):
+            p = share[h]
+            if log is None:
+                through = partial[h, 0] + partial[h, 1] + partial[h, 2] + partial[h, 3]
+            else:
                 through = dot(w, k, 1, a, h, 1, k - 1, log)
-            for d in range(np.uint64(1), to):
-                if log is None:  # both in one pass
-                    through += w[to, d] * a[of, d]
-                a[to, d] = plus(a[to, d], times(p, a[of, d], log), log)
+                add_scaled(a, k, 1, p, a, h, 1, k - 1, log)
             # Expected number of arcs k → d on detours h → k → d, kept in a(h,k) for the moment.
             a[h, k] = number(times(p, through, log), log)
             mean += a[h, k]
         for h in range(k):
-            if w[h, k] == zero:  # neither an arc nor a detour runs here: nobody will ask for it
+            if (
+                column[k, h] == zero
+            ):  # neither an arc nor a detour runs here: nobody will ask for it
                 a[h, k] = zero
                 continue
             direct = number(share[h], log) * (1.0 - mean) if h >= first else 0.0
             expected = max(a[h, k] + direct, 0.0)
-            a[h, k] = np.log(expected) - w[h, k] if log is not None else expected / w[h, k]
+            a[h, k] = (
+                np.log(expected) - column[k, h] if log is not None else expected / column[k, h]
+            )
     for k in range(n + 1):
         for j in range(1, n + 1):
             h, d = word[k], word[j]
