@@ -293,6 +293,23 @@ def test_chain_of_too_many_labels_runs_plainly(shared):
     assert log_z[5] == -math.inf
 
 
+def test_a_target_without_a_kernel_counts_or_is_refused():
+    emissions, transitions = chain_scores(True, torch.float64, labels=65)
+    scores = [x[:4].nan_to_num() for x in (emissions, transitions)]
+    lengths = torch.full((4,), emissions.shape[1])
+    parts = tuple(torch.rand(4, *x.shape[1:], dtype=torch.float64) for x in scores)
+    target = Expected(parts=parts)
+    for found, want in zip(
+        chain_gpu.infer(*scores, lengths, target, True),
+        chain_cpu.infer(*scores, lengths, target, True),
+        strict=True,
+    ):
+        torch.testing.assert_close(found, want)
+    outputs = torch.zeros(4, 1, emissions.shape[1], dtype=torch.int64)
+    with pytest.raises(NotImplementedError, match="needs a kernel"):
+        chain_gpu.infer(*scores, lengths, Expected(outputs), True)
+
+
 @kernels_run
 @both_roots
 def test_spanning_of_too_many_words_runs_plainly(multiroot):

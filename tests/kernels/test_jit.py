@@ -103,6 +103,13 @@ def test_a_fork_that_is_the_first_to_use_kernels():
             os.killpg(process.pid, signal.SIGKILL)  # the child too, which may wait for ever
 
 
+def test_a_kernel_is_not_called_for_nothing():
+    """Of a batch of no examples it would read the first: the transitions of a chain, say."""
+    jit.run_batch(lambda first, stride: pytest.fail("called"), 0, 10**9)
+    emissions, transitions = torch.zeros(0, 2, 3), torch.zeros(0, 1, 3, 3)
+    assert softq.Chain(emissions, transitions).log_partition.shape == (0,)
+
+
 def test_operations_may_be_counted_by_numpy():
     seen = []
     threads = torch.get_num_threads()

@@ -1,5 +1,6 @@
 """What careless or unusual use meets: an error that names it, or the right number, and never a wrong one."""
 
+import itertools
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from softq import cli
 from softq.errors import (
     DtypeError,
     LengthError,
+    OutputError,
     RewardError,
     ShapeError,
     TemperatureError,
@@ -228,6 +230,37 @@ def test_temperatures_beyond_reason(tau):
 def test_numbers_of_numpy_are_temperatures(tau):
     p = softq.Categorical(torch.zeros(1, 2))
     assert softq.raml(p, torch.tensor([0]), tau).tau == float(tau)
+
+
+@pytest.mark.parametrize("kind", ["chain", "projective", "spanning"])
+def test_the_coldest_temperature_of_a_recursion_is_right(kind):
+    """Colder ones are refused: sums of scores would have no digits left for ties."""
+    if kind == "chain":
+        barred = torch.zeros(3, 3, dtype=torch.float64)
+        barred[0, 0] = barred[1, 1] = -math.inf
+        p = softq.Chain(torch.zeros(1, 4, 3, dtype=torch.float64), barred)
+        outputs = [torch.tensor([y]) for y in itertools.product(range(3), repeat=4)]
+    else:
+        cls = softq.ProjectiveTree if kind == "projective" else softq.SpanningTree
+        p = cls(torch.zeros(1, 5, 5, dtype=torch.float64))
+        outputs = [torch.tensor([y]) for y in itertools.product(range(5), repeat=4)]
+    outputs = [y for y in outputs if _possible(p, y)]
+    references = outputs if kind != "chain" else [torch.tensor([[0, 0, 0, 1]])]
+    for reference in references[:75]:
+        with pytest.raises(TemperatureError, match=r"too cold.*at least tau = 4e-10"):
+            softq.raml(p, reference, 1e-16)
+        target = softq.raml(p, reference, 4e-10).components
+        matches = [int((y == reference).sum()) for y in outputs]
+        best = [y for y, m in zip(outputs, matches, strict=True) if m == max(matches)]
+        want = torch.stack([p.indicator(y) for y in best]).mean(0)
+        torch.testing.assert_close(target.marginals[:, 0], want, atol=1e-5, rtol=0)
+
+
+def _possible(p, output):
+    try:
+        return bool(p.log_prob(output) > -math.inf)
+    except OutputError:  # no tree
+        return False
 
 
 @pytest.mark.parametrize("tau", [1e-18, 1e18])

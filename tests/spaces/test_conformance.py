@@ -265,10 +265,13 @@ def test_empty_batch_and_empty_outputs(family):
         assert p.log_partition.tolist() == p.entropy().tolist() == [0.0, 0.0]
         assert p.mode().shape == p.sample().shape == (2, 0)
         assert p.log_prob(p.mode()).tolist() == [0.0, 0.0]
-        with softq.backend("reference"):
-            assert family.make(
-                *[torch.zeros(shape) for shape in shapes]
-            ).log_partition.tolist() == [0.0, 0.0]
+        for backend in ("fast", "reference"):
+            with softq.backend(backend):
+                p = family.make(*[torch.zeros(shape, requires_grad=True) for shape in shapes])
+                assert p.log_partition.tolist() == [0.0, 0.0]
+                (grad,) = torch.autograd.grad(p.log_partition.sum(), p.scores, create_graph=True)
+                (second,) = torch.autograd.grad(grad.sum(), p.scores)
+            assert not second.any()
 
 
 @families
@@ -384,6 +387,17 @@ def test_infeasible(family):
     for use in (p.mode, p.mbr, p.sample):
         with pytest.raises(InfeasibleError, match="forbid every output"):
             use()
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+def test_one_token_without_a_label_forbids_every_output(neighbours):
+    scores = torch.zeros(1, 3, 2)
+    scores[0, 1] = -math.inf
+    scores.requires_grad_()
+    p = softq.Chain(scores, torch.zeros(2, 2)) if neighbours else softq.Independent(scores)
+    assert p.log_partition.item() == -math.inf
+    assert not p.marginals.any()
+    assert not torch.autograd.grad(p.log_partition.sum(), scores)[0].any()
 
 
 @families

@@ -63,6 +63,8 @@ def run_batch(kernel: Callable[..., None], size: int, operations: int, *args: An
 
     ``operations`` is a rough count for the whole batch; small work stays in the calling thread.
     """
+    if size == 0:  # a kernel may look at the first example before it goes through them
+        return
     # numpy's integers, as sizes of arrays may be, are none to ctypes
     threads = int(min(size, torch.get_num_threads(), operations // _OPERATIONS_PER_THREAD))
     if threads <= 1:

@@ -300,12 +300,21 @@ def subtract_parts(
 
 
 def by_autograd(
-    reference: Callable[..., Tensor], lengths: Tensor, scores: Sequence[Tensor], *flags: bool
+    reference: Callable[..., Tensor],
+    lengths: Tensor,
+    scores: Sequence[Tensor],
+    target: Expected,
+    *flags: bool,
 ) -> tuple[Tensor, ...]:
-    """Log Z and marginals by autograd of the reference, where a GPU has no room for a kernel."""
+    """Loss and gradients by autograd of the reference, where a GPU has no room for a kernel."""
+    if target.outputs is not None and len(lengths):
+        raise NotImplementedError(
+            "a target of outputs needs a kernel: `Recursion.has_kernel` tells where there is one"
+        )
     with _autograd_in_operator():
         found = _differentiate(reference, lengths, [score.double() for score in scores], flags)
-    return tuple(each.detach().to(scores[0].dtype) for each in found)
+    found = tuple(each.detach().to(scores[0].dtype) for each in found)
+    return subtract_parts(found, scores, target)
 
 
 def _differentiate(

@@ -5,6 +5,9 @@ after each row, or cannot be vectorised at all. As plain Python (``NUMBA_DISABLE
 an array of as many numbers. Indices are not checked.
 """
 
+# Numba has no types of its own here.
+# mypy: disable-error-code="no-untyped-call"
+
 from __future__ import annotations
 
 import operator
@@ -26,14 +29,12 @@ class _Vector(types.Type):
     """Numba's name for several numbers of one kind."""
 
     def __init__(self, element: Any) -> None:
-        super().__init__(name=f"vector({element})")  # type: ignore[no-untyped-call]
+        super().__init__(name=f"vector({element})")
         self.element = element
         self.value = ir.VectorType(_ELEMENTS[element.name], WIDTHS[element.name])
 
 
-register_model(_Vector)(
-    lambda manager, kind: models.PrimitiveModel(manager, kind, kind.value)  # type: ignore[no-untyped-call]
-)
+register_model(_Vector)(lambda manager, kind: models.PrimitiveModel(manager, kind, kind.value))
 
 
 @intrinsic

@@ -10,8 +10,21 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor
 
-from softq.checks import check_lengths, check_range, check_scores, first_true, type_of
-from softq.errors import DtypeError, InfeasibleError, RewardError, ShapeError
+from softq.checks import (
+    check_lengths,
+    check_range,
+    check_scores,
+    extremes,
+    first_true,
+    type_of,
+)
+from softq.errors import (
+    DtypeError,
+    InfeasibleError,
+    RewardError,
+    ShapeError,
+    TemperatureError,
+)
 from softq.kernels.trees import UNLABELLED
 from softq.numerics import can_inspect, inner, length_mask
 from softq.rewards import PartReward
@@ -20,6 +33,9 @@ from softq.spaces.point_masses import PointMasses
 from softq.spaces.references import OutputReferences
 
 T = TypeVar("T")
+
+_COLD = 1e-4  # a temperature below which it is asked whether sums of scores keep their precision
+_LARGEST_SCORE = 1e10  # of all tokens together: sums in float64 then err by 1e-6
 
 
 class Distribution(Space, Component):
@@ -306,6 +322,20 @@ class Distribution(Space, Component):
 
     def gibbs(self, scores: Any, tau: float, prior: Any, prior_weight: float) -> Component:
         scores = scores / tau
+        found = self._gibbs(scores, prior, prior_weight)
+        if tau < _COLD and not found.independent_tokens and can_inspect(scores) and scores.numel():
+            largest = self.event_shape.numel() * max(map(abs, extremes(scores)))
+            if largest > _LARGEST_SCORE:
+                raise TemperatureError(
+                    f"tau = {tau:g} is too cold for these rewards on a {type(self).__name__}: "
+                    "divided by it they leave no digits for what tells outputs apart. Give at "
+                    f"least tau = {tau * largest / _LARGEST_SCORE:.2g}, or use softq.ml, which "
+                    "RAML becomes as tau goes to 0"
+                )
+        return found
+
+    def _gibbs(self, scores: Tensor, prior: Any, prior_weight: float) -> Distribution:
+        """The distribution ∝ prior^a · exp(score)."""
         if prior is None or prior_weight == 0.0:
             return self.with_scores(scores)
         if not isinstance(prior, Distribution):

@@ -18,7 +18,11 @@ class Factorised(Distribution):
 
     @property
     def log_partition(self) -> Tensor:
-        return self._cached("log_partition", lambda: self.sum_tokens(logsumexp(self._clean(), -1)))
+        return self._cached("log_partition", self._log_partition)
+
+    def _log_partition(self) -> Tensor:
+        found = self.sum_tokens(logsumexp(self._clean(), -1))
+        return found.masked_fill(found == -math.inf, -math.inf)  # there its gradient is 0
 
     @property
     def marginals(self) -> Tensor:
@@ -26,6 +30,8 @@ class Factorised(Distribution):
 
     def _marginals(self) -> Tensor:
         found = softmax(self._clean())
+        if self.event_shape and self.constrained:  # a token without labels forbids every output
+            found = found * (self.log_partition > -math.inf)[..., None, None]
         return found if self.real is None else found.masked_fill(~self.real.unsqueeze(-1), 0.0)
 
     def mode(self) -> Tensor:

@@ -39,9 +39,11 @@ def infer(
 ) -> tuple[Tensor, ...]:
     """See `softq.kernels.operator.Operator`."""
     batch, size, labels = emissions.shape
-    if labels > MOST_LABELS_ON_GPU or emissions.numel() == 0:
-        return by_autograd(reference.log_partition, lengths, (emissions, transitions))
     scores = (emissions, transitions)
+    if emissions.numel() == 0:
+        target = target._replace(outputs=None)  # without labels
+    if labels > MOST_LABELS_ON_GPU or emissions.numel() == 0:
+        return by_autograd(reference.log_partition, lengths, scores, target)
     transitions = transitions.expand(batch, -1, -1, -1)
     shared = transitions.shape[1] == 1
     block = triton.next_power_of_2(labels)

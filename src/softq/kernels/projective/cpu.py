@@ -312,7 +312,7 @@ def _top_down(
         load_weights(arcs[b], n, 1.0, arc, shift, LOG)
         _inside(weight, charts, base, log)
         total = _tops(arc, n, base, chart, tree, log)
-        for s in range(heads.shape[0] if total > -np.inf else 0):
+        for s in range(heads.shape[0] if n > 0 and total > -np.inf else 0):
             state[0] = seeds[s, b]
             choices[: last + 1] = tree[: last + 1]
             r = _choose(choices, last + 1, state, log)

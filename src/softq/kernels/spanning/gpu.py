@@ -45,7 +45,7 @@ def infer(
     """See `softq.kernels.operator.Operator`."""
     batch, nodes = arcs.shape[:2]
     if nodes > MOST_NODES_ON_GPU:
-        return by_autograd(reference.log_partition, lengths, (arcs,), multiroot)
+        return by_autograd(reference.log_partition, lengths, (arcs,), target, multiroot)
     loss = arcs.new_zeros(batch)
     found = arcs.new_zeros(arcs.shape)  # impossible arcs are never written
     if batch == 0 or nodes == 1:

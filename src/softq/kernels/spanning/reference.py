@@ -26,7 +26,7 @@ def log_partition(lengths: Tensor, arcs: Tensor, multiroot: bool) -> Tensor:
     node = torch.arange(count, device=w.device)
     root = (node == 0).unsqueeze(1)
     gone = (node == 0).expand(batch, count)  # the root is never eliminated
-    log_z = w.new_zeros(batch)
+    log_z = w[:, :0].exp().sum((1, 2))  # 0, with derivatives also where there are no words
     for remaining in range(count - 1, 0, -1):
         heads = w if multiroot or remaining == 1 else w.masked_fill(root, -math.inf)
         sums = logsumexp(heads, 1)
