@@ -179,7 +179,7 @@ def test_rows_go_to_the_bootstrap():
 def test_what_does_not_fit_is_refused():
     gold = [sentence((0, 1), ("root", "obj"), sent_id="s7")]
     with pytest.raises(
-        ShapeError, match="expected predicted heads for each of 1 gold sentences, got 2"
+        ShapeError, match="expected predicted heads for each of 1 sentences, got 2"
     ):
         attachment_statistics(gold, [(0, 1)] * 2, None)
     with pytest.raises(

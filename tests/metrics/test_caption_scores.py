@@ -246,7 +246,7 @@ def test_nothing_and_empty_captions():
 
 
 def test_references_that_do_not_fit():
-    with pytest.raises(ShapeError, match="got 1 for 2"):
+    with pytest.raises(ShapeError, match="for each of 1 sentences, got 2"):
         caption_statistics(["a", "b"], [["a"]])
     with pytest.raises(ShapeError, match="got none for number 1"):
         caption_statistics(["a", "b"], [["a"], []])

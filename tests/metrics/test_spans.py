@@ -255,10 +255,10 @@ def test_rows_feed_the_bootstrap():
 
 
 def test_sentences_must_pair_up():
-    with pytest.raises(ShapeError, match="one predicted sentence for each gold one, got 1 for 2"):
+    with pytest.raises(ShapeError, match="predicted labels for each of 2 sentences, got 1"):
         span_statistics([["O"], ["O"]], [["O"]], "bio")
     with pytest.raises(
-        ShapeError, match="sentence 1: expected one predicted label for each gold one, got 2 for 1"
+        ShapeError, match="sentence 1: expected predicted labels for 1 words, got 2"
     ):
         span_statistics([["O"], ["O"]], [["O"], ["O", "O"]], "bio")
     with pytest.raises(OutputError, match="label 0 is no tag of bio"):

@@ -254,7 +254,7 @@ def test_without_sacrebleu(monkeypatch):
 
 @pytest.mark.parametrize("score", [translation_statistics, sacre_bleu])
 def test_references_that_do_not_fit(score):
-    with pytest.raises(ShapeError, match="got 1 for 2"):
+    with pytest.raises(ShapeError, match="for each of 1 sentences, got 2"):
         score(["a", "b"], [["a"]])
     with pytest.raises(ShapeError, match="got none for number 1"):
         score(["a", "b"], [["a"], []])

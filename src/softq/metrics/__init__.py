@@ -20,7 +20,7 @@ from softq.metrics.captions import (
     reference_agreement,
     rouge_l,
 )
-from softq.metrics.counts import ExampleCounts, Metric
+from softq.metrics.counts import ExampleCounts, Metric, Ratio
 from softq.metrics.intervals import (
     Interval,
     PairedTest,
@@ -72,6 +72,7 @@ __all__ = [
     "KindScores",
     "Metric",
     "PairedTest",
+    "Ratio",
     "SacreBLEU",
     "SpanScores",
     "SpanStatistics",

@@ -11,9 +11,10 @@ Where predicted words are not the gold ones, because the text was split by anoth
 
 from __future__ import annotations
 
+import math
 import operator
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,39 +23,10 @@ from torch import Tensor
 
 from softq.errors import DataError, ShapeError
 from softq.formats.conllu import TreeSentence
+from softq.metrics.counts import Metric, Ratio, check_pairs
 
 CONTENT_RELATIONS = frozenset(
-    [
-        "acl",
-        "advcl",
-        "advmod",
-        "amod",
-        "appos",
-        "ccomp",
-        "compound",
-        "conj",
-        "csubj",
-        "dep",
-        "discourse",
-        "dislocated",
-        "expl",
-        "fixed",
-        "flat",
-        "goeswith",
-        "iobj",
-        "list",
-        "nmod",
-        "nsubj",
-        "nummod",
-        "obj",
-        "obl",
-        "orphan",
-        "parataxis",
-        "reparandum",
-        "root",
-        "vocative",
-        "xcomp",
-    ]
+    ["acl", "advcl", "advmod", "amod", "appos", "ccomp", "compound", "conj", "csubj", "dep", "discourse", "dislocated", "expl", "fixed", "flat", "goeswith", "iobj", "list", "nmod", "nsubj", "nummod", "obj", "obl", "orphan", "parataxis", "reparandum", "root", "vocative", "xcomp"]
 )
 """Relations of Universal Dependencies but those of function words (aux, case, cc, clf, cop, det, mark) and of punctuation."""
 
@@ -93,9 +65,13 @@ def attachment_statistics(
     [[2.0, 2.0, 2.0, 1.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0]]
 
     """
-    _check(gold, heads, "heads")
+    for number, sentence in enumerate(gold):
+        if len(sentence.heads) != len(sentence.forms):
+            name = sentence.sent_id or number
+            raise ShapeError(f"sentence {name}: expected a gold tree, got a sentence without")
+    check_pairs(gold, heads, "predicted heads", _words_in)
     if relations is not None:
-        _check(gold, relations, "relations")
+        check_pairs(gold, relations, "predicted relations", _words_in)
         if any(not sentence.relations and sentence.forms for sentence in gold):
             raise ShapeError(
                 "expected gold sentences with relations to compare relations with, got one without"
@@ -127,6 +103,10 @@ def attachment_statistics(
     return rows
 
 
+def _words_in(sentence: TreeSentence) -> int:
+    return len(sentence.forms)
+
+
 def universal(relation: str) -> str:
     """A relation without the subtype of a language or treebank.
 
@@ -136,66 +116,26 @@ def universal(relation: str) -> str:
     return relation.partition(":")[0]
 
 
-def uas(sums: Tensor) -> Tensor:
-    """Share of words with the right head, from sums of rows ``[..., 10]``."""
-    return _ratio(sums[..., 1], sums[..., 0])
+uas = Ratio(ATTACHMENT_STATISTICS, "right_heads", "words")
+"""Share of words with the right head."""
+las = Ratio(ATTACHMENT_STATISTICS, "right_relations", "words")
+"""Share of words with the right head and relation, up to its first ``:``."""
+las_subtypes = Ratio(ATTACHMENT_STATISTICS, "right_subtypes", "words")
+"""Share of words with the right head and the whole relation right."""
+clas = Ratio(
+    ATTACHMENT_STATISTICS, "right_content", ("predicted_content", "gold_content"), 2, math.nan
+)
+"""F1 of head and relation on content words; NaN where there are none, neither true nor predicted."""
 
-
-def las(sums: Tensor) -> Tensor:
-    """Share of words with the right head and relation, up to its first ``:``, from sums of rows ``[..., 10]``."""
-    return _ratio(sums[..., 2], sums[..., 0])
-
-
-def las_subtypes(sums: Tensor) -> Tensor:
-    """Share of words with the right head and the whole relation right, from sums of rows ``[..., 10]``."""
-    return _ratio(sums[..., 3], sums[..., 0])
-
-
-def clas(sums: Tensor) -> Tensor:
-    """F1 of head and relation on content words, from sums of rows ``[..., 10]``; NaN where there are none, neither true nor predicted."""
-    return 2 * sums[..., 4] / (sums[..., 5] + sums[..., 6])
-
-
-def tree_match(sums: Tensor) -> Tensor:
-    """Share of sentences with every head right, from sums of rows ``[..., 10]``."""
-    return _ratio(sums[..., 7], sums[..., 9])
-
-
-def labelled_tree_match(sums: Tensor) -> Tensor:
-    """Share of sentences with every head and relation right, from sums of rows ``[..., 10]``."""
-    return _ratio(sums[..., 8], sums[..., 9])
-
-
-ATTACHMENT_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
+ATTACHMENT_METRICS: dict[str, Metric] = {
     "uas": uas,
     "las": las,
     "las_subtypes": las_subtypes,
     "clas": clas,
-    "exact_match": tree_match,
-    "labelled_exact_match": labelled_tree_match,
+    "exact_match": Ratio(ATTACHMENT_STATISTICS, "exact", "sentences"),
+    "labelled_exact_match": Ratio(ATTACHMENT_STATISTICS, "labelled_exact", "sentences"),
 }
-"""All of them by name; those but "uas" and "exact_match" need relations."""
-
-
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    return part / whole.clamp_min(1)  # counts: part is 0 where whole is
-
-
-def _check(gold: Sequence[TreeSentence], predicted: Sequence[Sequence[object]], what: str) -> None:
-    if len(gold) != len(predicted):
-        raise ShapeError(
-            f"expected predicted {what} for each of {len(gold)} gold sentences, got {len(predicted)}"
-        )
-    for number, (sentence, guess) in enumerate(zip(gold, predicted, strict=True)):
-        n = len(sentence.forms)
-        if len(sentence.heads) != n:
-            raise ShapeError(
-                f"sentence {sentence.sent_id or number}: expected a gold tree, got a sentence without"
-            )
-        if len(guess) != n:
-            raise ShapeError(
-                f"sentence {sentence.sent_id or number}: expected predicted {what} for {n} words, got {len(guess)}"
-            )
+"""All of them by name; those but "uas" and "exact_match", the share of sentences with every head right, need relations."""
 
 
 class Agreed(NamedTuple):

@@ -8,32 +8,32 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from softq.formats.vocabulary import UNKNOWN_WORD
 from softq.kernels.text.pairs import common_subsequence
+from softq.metrics.counts import Metric, Ratio
 from softq.metrics.translations import (
     ORDERS,
     TRANSLATION_STATISTICS,
     Words,
     average_reward,
     corpus_bleu,
+    in_chunks,
     length_ratio,
     sentence_bleu,
     translation_match,
     translation_statistics,
+    word_ids,
 )
 from softq.rewards import SentenceBLEU
 from softq.sentences import Sentences
 
 CAPTION_STATISTICS = (*TRANSLATION_STATISTICS, "max_reward", "rouge_l", "cider_d")
-_AT = {name: column for column, name in enumerate(CAPTION_STATISTICS)}
 _CHUNK = 256  # images at a time: a long caption among them pads the others
 
 _ROUGE_BETA = 1.2  # recall counts this many times as much as precision
@@ -66,22 +66,14 @@ def caption_statistics(
 
     """
     plain = translation_statistics(hypotheses, references)
-    counter = itertools.count(1)
-    known: defaultdict[str, int] = defaultdict(lambda: next(counter))  # no reference has a word 0
-    truths = [[[known[word] for word in words] for words in several] for several in references]
-    guesses = [
-        [0 if word == UNKNOWN_WORD else known[word] for word in words] for words in hypotheses
-    ]
-    parts = [
-        _overlaps(guesses[first : first + _CHUNK], truths[first : first + _CHUNK])
-        for first in range(0, len(guesses), _CHUNK)
-    ]
-    overlaps = torch.cat(parts) if parts else torch.zeros(0, 2, dtype=torch.float64)
-    return torch.cat([plain, overlaps, torch.from_numpy(_cider_d(guesses, truths))[:, None]], 1)
+    overlaps = in_chunks(_overlaps, hypotheses, references, 2)
+    consensus = torch.from_numpy(_cider_d(*word_ids(hypotheses, references)))
+    return torch.cat([plain, overlaps, consensus[:, None]], 1)
 
 
-def _overlaps(guesses: Sequence[Numbers], truths: Sequence[Sequence[Numbers]]) -> Tensor:
+def _overlaps(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> Tensor:
     """Maximum reward and ROUGE-L of each, ``[B, 2]``."""
+    guesses, truths = word_ids(hypotheses, references)
     refs, ours = Sentences.pack(truths), Sentences.pack([[words] for words in guesses])
     rewards = SentenceBLEU(ORDERS)(*ours, *refs)[:, 0].amax(1)  # 0 where a reference is missing
     common = common_subsequence(*ours, *refs)[:, 0].double()  # [B, R], likewise
@@ -103,22 +95,13 @@ def reference_agreement(references: Sequence[Sequence[Words]]) -> float:
 
     """
     several = [own for own in references if len(own) > 1]
-    counter = itertools.count()
-    known: defaultdict[str, int] = defaultdict(lambda: next(counter))
     total = 0.0
     for first in range(0, len(several), _CHUNK):
-        refs = Sentences.pack(
-            [
-                [[known[word] for word in words] for words in own]
-                for own in several[first : first + _CHUNK]
-            ]
-        )
+        refs = Sentences.pack(word_ids([], several[first : first + _CHUNK])[1])
         count = refs.present.sum(1)
         same = torch.eye(refs.lengths.shape[1], dtype=torch.bool)
-        rewards = (
-            SentenceBLEU(ORDERS)(*refs, *refs).masked_fill(same, 0).sum((1, 2))
-        )  # 0 where one is missing
-        total += float((rewards / (count * (count - 1))).sum())
+        rewards = SentenceBLEU(ORDERS)(*refs, *refs).masked_fill(same, 0)  # 0 where one is missing
+        total += float((rewards.sum((1, 2)) / (count * (count - 1))).sum())
     return total / len(several) if several else math.nan
 
 
@@ -186,26 +169,14 @@ def _cosines(grams: Array, sentence: Array, owner: Array, images: int) -> Array:
 # --- metrics --------------------------------------------------------------------------------------------
 
 
-def max_reward(sums: Tensor) -> Tensor:
-    """Mean over captions of the best sentence BLEU against one reference, from sums of rows ``[..., 17]``."""
-    return _mean(sums, "max_reward")
+max_reward = Ratio(CAPTION_STATISTICS, "max_reward", "sentences")
+"""Mean over captions of the best sentence BLEU against one reference."""
+rouge_l = Ratio(CAPTION_STATISTICS, "rouge_l", "sentences")
+"""Mean over captions of ROUGE-L against all references."""
+cider_d = Ratio(CAPTION_STATISTICS, "cider_d", "sentences")
+"""Mean over captions of CIDEr-D, in 0..10."""
 
-
-def rouge_l(sums: Tensor) -> Tensor:
-    """Mean over captions of ROUGE-L against all references, from sums of rows ``[..., 17]``."""
-    return _mean(sums, "rouge_l")
-
-
-def cider_d(sums: Tensor) -> Tensor:
-    """Mean over captions of CIDEr-D, in 0..10, from sums of rows ``[..., 17]``."""
-    return _mean(sums, "cider_d")
-
-
-def _mean(sums: Tensor, name: str) -> Tensor:
-    return sums[..., _AT[name]] / sums[..., _AT["sentences"]].clamp_min(1)
-
-
-CAPTION_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
+CAPTION_METRICS: dict[str, Metric] = {
     "average_reward": average_reward,
     "max_reward": max_reward,
     "corpus_bleu": corpus_bleu,

@@ -2,16 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from softq.errors import DataError
+from softq.errors import DataError, ShapeError
 
 Metric = Callable[[Tensor], Tensor]
 """From sums of statistics over examples ``[..., D]`` to values ``[...]``."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The metric that divides the sum of one column of statistics by the sum of others.
+
+    Attributes:
+        columns: The names of all columns.
+        part: The column that is divided.
+        wholes: The columns whose sum it is divided by.
+        factor: The ratio is multiplied by this: 2 makes F1 of matches, predictions and references.
+        empty: The value where the sum of ``wholes`` is 0.
+
+    >>> Ratio(("right", "words"), "right", "words")(torch.tensor([3.0, 4.0]))
+    tensor(0.7500)
+
+    """
+
+    columns: tuple[str, ...]
+    part: str
+    wholes: tuple[str, ...] | str
+    factor: float = 1.0
+    empty: float = 0.0
+
+    def __call__(self, sums: Tensor) -> Tensor:
+        """The value from sums over examples ``[..., D]``, whose first columns are enough."""
+        wholes = (self.wholes,) if isinstance(self.wholes, str) else self.wholes
+        whole = torch.stack([sums[..., self.columns.index(name)] for name in wholes]).sum(0)
+        ratio = self.factor * sums[..., self.columns.index(self.part)] / whole.clamp_min(1)
+        return ratio.where(whole > 0, self.empty) if self.empty else ratio
+
+
+def check_pairs(
+    references: Sequence[Any],
+    predictions: Sequence[Any],
+    what: str,
+    sizes: Callable[[Any], int] | None = None,
+) -> None:
+    """Raise an error unless there is a prediction of the right size for each reference.
+
+    Args:
+        references: What is right.
+        predictions: What is scored.
+        what: What errors call a prediction.
+        sizes: The size that the prediction for a reference must have; by default any.
+
+    """
+    if len(references) != len(predictions):
+        raise ShapeError(
+            f"expected {what} for each of {len(references)} sentences, got {len(predictions)}"
+        )
+    for number, (reference, prediction) in enumerate(zip(references, predictions, strict=True)):
+        if sizes is not None and sizes(reference) != len(prediction):
+            raise ShapeError(
+                f"sentence {getattr(reference, 'sent_id', '') or number}: expected {what} for "
+                f"{sizes(reference)} words, got {len(prediction)}"
+            )
+
 
 _INDEX_TYPES = (torch.uint8, torch.int16, torch.int32)
 

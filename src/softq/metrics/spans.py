@@ -8,15 +8,15 @@ here. A ratio of nothing to nothing is 0, as conlleval has it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from softq.errors import ShapeError
 from softq.formats.tags import Scheme, spans
+from softq.metrics.counts import Metric, Ratio, check_pairs
 
 SPAN_STATISTICS = (
     "true_positives",
@@ -53,7 +53,7 @@ def span_statistics(
     >>> span_statistics([["B-PER", "I-PER", "O"]], [["B-PER", "O", "B-LOC"]], "bio").rows.tolist()
     [[0.0, 2.0, 1.0, 1.0, 3.0, 0.0, 1.0]]
     """
-    _check(gold, predicted)
+    check_pairs(gold, predicted, "predicted labels", len)
     pairs = [
         (set(spans(right, scheme)), set(spans(guess, scheme)))
         for right, guess in zip(gold, predicted, strict=True)
@@ -75,32 +75,18 @@ def span_statistics(
     )
 
 
-def span_precision(sums: Tensor) -> Tensor:
-    """Share of predicted entities that are gold, from sums of rows ``[..., 7]`` or of counts by type ``[..., 3]``."""
-    return _ratio(sums[..., 0], sums[..., 1])
+span_precision = Ratio(SPAN_STATISTICS, "true_positives", "predicted")
+"""Share of predicted entities that are gold, from sums of rows or of counts by type."""
+span_recall = Ratio(SPAN_STATISTICS, "true_positives", "gold")
+"""Share of gold entities that are predicted, from sums of rows or of counts by type."""
+span_f1 = Ratio(SPAN_STATISTICS, "true_positives", ("predicted", "gold"), factor=2)
+"""Harmonic mean of precision and recall, from sums of rows or of counts by type."""
+token_accuracy = Ratio(SPAN_STATISTICS, "right_tokens", "tokens")
+"""Share of words with the right label."""
+exact_match = Ratio(SPAN_STATISTICS, "exact", "sentences")
+"""Share of sentences with every label right."""
 
-
-def span_recall(sums: Tensor) -> Tensor:
-    """Share of gold entities that are predicted, from sums of rows ``[..., 7]`` or of counts by type ``[..., 3]``."""
-    return _ratio(sums[..., 0], sums[..., 2])
-
-
-def span_f1(sums: Tensor) -> Tensor:
-    """Harmonic mean of precision and recall, from sums of rows ``[..., 7]`` or of counts by type ``[..., 3]``."""
-    return _ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
-
-
-def token_accuracy(sums: Tensor) -> Tensor:
-    """Share of words with the right label, from sums of rows ``[..., 7]``."""
-    return _ratio(sums[..., 3], sums[..., 4])
-
-
-def exact_match(sums: Tensor) -> Tensor:
-    """Share of sentences with every label right, from sums of rows ``[..., 7]``."""
-    return _ratio(sums[..., 5], sums[..., 6])
-
-
-SPAN_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
+SPAN_METRICS: dict[str, Metric] = {
     "precision": span_precision,
     "recall": span_recall,
     "f1": span_f1,
@@ -108,10 +94,6 @@ SPAN_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
     "exact_match": exact_match,
 }
 """All of them, by the names that `SpanScores` has for them."""
-
-
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    return part / whole.clamp_min(1)  # counts: part is 0 where whole is
 
 
 class KindScores(NamedTuple):
@@ -146,36 +128,14 @@ class SpanScores:
     def of(cls, statistics: SpanStatistics) -> SpanScores:
         """Scores of all the sentences together."""
         sums = statistics.rows.sum(0)
-        return cls(
-            precision=float(span_precision(sums)),
-            recall=float(span_recall(sums)),
-            f1=float(span_f1(sums)),
-            token_accuracy=float(token_accuracy(sums)),
-            exact_match=float(exact_match(sums)),
-            kinds={
-                kind: _of_kind(counts)
-                for kind, counts in zip(statistics.kinds, statistics.by_kind.sum(0), strict=True)
-            },
-        )
-
-
-def _of_kind(counts: Tensor) -> KindScores:
-    return KindScores(
-        precision=float(span_precision(counts)),
-        recall=float(span_recall(counts)),
-        f1=float(span_f1(counts)),
-        predicted=int(counts[1]),
-        gold=int(counts[2]),
-    )
-
-
-def _check(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> None:
-    if len(gold) != len(predicted):
-        raise ShapeError(
-            f"expected one predicted sentence for each gold one, got {len(predicted)} for {len(gold)}"
-        )
-    for sentence, (right, guess) in enumerate(zip(gold, predicted, strict=True)):
-        if len(right) != len(guess):
-            raise ShapeError(
-                f"sentence {sentence}: expected one predicted label for each gold one, got {len(guess)} for {len(right)}"
+        kinds = {
+            kind: KindScores(
+                *(float(metric(counts)) for metric in (span_precision, span_recall, span_f1)),
+                predicted=int(counts[1]),
+                gold=int(counts[2]),
             )
+            for kind, counts in zip(statistics.kinds, statistics.by_kind.sum(0), strict=True)
+        }
+        return cls(
+            **{name: float(metric(sums)) for name, metric in SPAN_METRICS.items()}, kinds=kinds
+        )

@@ -7,7 +7,6 @@ Every score but sacreBLEU's is a function of sums over sentences, so one row of 
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from softq.errors import DependencyError, ShapeError
 from softq.formats.vocabulary import UNKNOWN_WORD
+from softq.metrics.counts import Metric, Ratio, check_pairs
 from softq.rewards import MultiReferenceBLEU, SentenceBLEU
 from softq.sentences import Sentences
 
@@ -58,44 +58,70 @@ def translation_statistics(
     (3.0, 3.0, 4.0)
 
     """
+    return in_chunks(_statistics, hypotheses, references, len(TRANSLATION_STATISTICS))
+
+
+def in_chunks(
+    count: Callable[[Sequence[Words], Sequence[Sequence[Words]]], Tensor],
+    hypotheses: Sequence[Words],
+    references: Sequence[Sequence[Words]],
+    width: int,
+) -> Tensor:
+    """Statistics ``[N, width]`` that ``count`` computes of a few hypotheses with their references at a time."""
     _check(hypotheses, references)
     parts = [
-        _chunk(hypotheses[first : first + _CHUNK], references[first : first + _CHUNK])
+        count(hypotheses[first : first + _CHUNK], references[first : first + _CHUNK])
         for first in range(0, len(hypotheses), _CHUNK)
     ]
-    return (
-        torch.cat(parts)
-        if parts
-        else torch.zeros(0, len(TRANSLATION_STATISTICS), dtype=torch.float64)
-    )
+    return torch.cat([torch.zeros(0, width, dtype=torch.float64), *parts])
 
 
-def _chunk(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> Tensor:
-    counter = itertools.count(1)
-    numbers: defaultdict[str, int] = defaultdict(lambda: next(counter))  # no reference has a word 0
-    refs = Sentences.pack(
-        [[[numbers[word] for word in sentence] for sentence in several] for several in references]
-    )
-    guesses = Sentences.pack(
-        [[[0 if word == UNKNOWN_WORD else numbers[word] for word in words]] for words in hypotheses]
-    )
-    together, single = MultiReferenceBLEU(ORDERS), SentenceBLEU(ORDERS)
+def _check(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:
+    check_pairs(references, hypotheses, "a hypothesis")
+    for number, several in enumerate(references):
+        if not several:
+            raise ShapeError(
+                f"expected at least one reference for each hypothesis, got none for number {number}"
+            )
+
+
+def word_ids(
+    hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]
+) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """The same words as ids, equal for equal words; 0 is "<unk>" in a hypothesis, which no reference has.
+
+    >>> word_ids([["a", "<unk>"]], [[["b", "a"], ["<unk>"]]])
+    ([[2, 0]], [[[1, 2], [3]]])
+    """
+    ids: dict[str, int] = {}
+    truths = [
+        [[ids.setdefault(word, len(ids) + 1) for word in words] for words in several]
+        for several in references
+    ]
+    guesses = [
+        [0 if word == UNKNOWN_WORD else ids.setdefault(word, len(ids) + 1) for word in words]
+        for words in hypotheses
+    ]
+    return guesses, truths
+
+
+def _statistics(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> Tensor:
+    guessed, true = word_ids(hypotheses, references)
+    guesses, refs = Sentences.pack([[words] for words in guessed]), Sentences.pack(true)
+    together = MultiReferenceBLEU(ORDERS)
     counts = together.statistics(*guesses, *refs)
     matches, lengths, closest = (part[:, 0, 0].double() for part in counts)  # [B, 4], [B], [B]
     totals = (lengths[:, None] - torch.arange(ORDERS)).clamp_min(0)
-    rewards = single(*guesses, *refs)[:, 0].masked_fill(~refs.present, 0).sum(1) / refs.present.sum(
-        1
-    )
+    rewards = SentenceBLEU(ORDERS)(*guesses, *refs)[:, 0].masked_fill(~refs.present, 0)
     exact = [
         any(list(words) == list(sentence) for sentence in several) and UNKNOWN_WORD not in words
         for words, several in zip(hypotheses, references, strict=True)
     ]
-    values = together.from_statistics(counts)[:, 0, 0]
     columns = (
         lengths,
         closest,
-        values,
-        rewards,
+        together.from_statistics(counts)[:, 0, 0],
+        rewards.sum(1) / refs.present.sum(1),
         torch.tensor(exact, dtype=torch.float64),
         torch.ones_like(lengths),
     )
@@ -122,19 +148,7 @@ def reference_rewards(
     return [rewards[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
-def _check(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -> None:
-    if len(hypotheses) != len(references):
-        raise ShapeError(
-            f"expected references for each hypothesis, got {len(references)} for {len(hypotheses)}"
-        )
-    for number, several in enumerate(references):
-        if not several:
-            raise ShapeError(
-                f"expected at least one reference for each hypothesis, got none for number {number}"
-            )
-
-
-# --- metrics --------------------------------------------------------------------------------------------
+# --- metrics ------------------------------------------------------------------------------------
 
 
 def corpus_bleu(sums: Tensor) -> Tensor:
@@ -150,31 +164,16 @@ def corpus_bleu(sums: Tensor) -> Tensor:
     return (precisions + brevity).exp()
 
 
-def sentence_bleu(sums: Tensor) -> Tensor:
-    """Mean over sentences of BLEU against all references together, from sums of rows ``[..., 14]``."""
-    return _mean(sums, "sentence_bleu")
+sentence_bleu = Ratio(TRANSLATION_STATISTICS, "sentence_bleu", "sentences")
+"""Mean over sentences of BLEU against all references together."""
+average_reward = Ratio(TRANSLATION_STATISTICS, "reward", "sentences")
+"""Mean over sentences, and over the references of each, of sentence BLEU against one."""
+translation_match = Ratio(TRANSLATION_STATISTICS, "exact", "sentences")
+"""Share of sentences that are one of their references."""
+length_ratio = Ratio(TRANSLATION_STATISTICS, "length", "reference_length")
+"""Words of hypotheses for each word of the closest references."""
 
-
-def average_reward(sums: Tensor) -> Tensor:
-    """Mean over sentences, and over the references of each, of sentence BLEU against one, from sums of rows ``[..., 14]``."""
-    return _mean(sums, "reward")
-
-
-def translation_match(sums: Tensor) -> Tensor:
-    """Share of sentences that are one of their references, from sums of rows ``[..., 14]``."""
-    return _mean(sums, "exact")
-
-
-def length_ratio(sums: Tensor) -> Tensor:
-    """Words of hypotheses for each word of the closest references, from sums of rows ``[..., 14]``."""
-    return sums[..., _AT["length"]] / sums[..., _AT["reference_length"]].clamp_min(1)
-
-
-def _mean(sums: Tensor, name: str) -> Tensor:
-    return sums[..., _AT[name]] / sums[..., _AT["sentences"]].clamp_min(1)
-
-
-TRANSLATION_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
+TRANSLATION_METRICS: dict[str, Metric] = {
     "sentence_bleu": sentence_bleu,
     "corpus_bleu": corpus_bleu,
     "average_reward": average_reward,
