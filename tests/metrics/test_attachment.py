@@ -178,9 +178,7 @@ def test_rows_go_to_the_bootstrap():
 
 def test_what_does_not_fit_is_refused():
     gold = [sentence((0, 1), ("root", "obj"), sent_id="s7")]
-    with pytest.raises(
-        ShapeError, match="expected predicted heads for each of 1 sentences, got 2"
-    ):
+    with pytest.raises(ShapeError, match="expected predicted heads for each of 1 sentences, got 2"):
         attachment_statistics(gold, [(0, 1)] * 2, None)
     with pytest.raises(
         ShapeError, match="sentence s7: expected predicted heads for 2 words, got 1"

@@ -25,9 +25,12 @@ from softq.errors import DataError, ShapeError
 from softq.formats.conllu import TreeSentence
 from softq.metrics.counts import Metric, Ratio, check_pairs
 
-CONTENT_RELATIONS = frozenset(
-    ["acl", "advcl", "advmod", "amod", "appos", "ccomp", "compound", "conj", "csubj", "dep", "discourse", "dislocated", "expl", "fixed", "flat", "goeswith", "iobj", "list", "nmod", "nsubj", "nummod", "obj", "obl", "orphan", "parataxis", "reparandum", "root", "vocative", "xcomp"]
-)
+CONTENT_RELATIONS = frozenset({
+    "acl", "advcl", "advmod", "amod", "appos", "ccomp", "compound", "conj",
+    "csubj", "dep", "discourse", "dislocated", "expl", "fixed", "flat", "goeswith",
+    "iobj", "list", "nmod", "nsubj", "nummod", "obj", "obl", "orphan",
+    "parataxis", "reparandum", "root", "vocative", "xcomp",
+})  # fmt: skip
 """Relations of Universal Dependencies but those of function words (aux, case, cc, clf, cop, det, mark) and of punctuation."""
 
 ATTACHMENT_STATISTICS = (

@@ -130,7 +130,9 @@ class SpanScores:
         sums = statistics.rows.sum(0)
         kinds = {
             kind: KindScores(
-                *(float(metric(counts)) for metric in (span_precision, span_recall, span_f1)),
+                precision=float(span_precision(counts)),
+                recall=float(span_recall(counts)),
+                f1=float(span_f1(counts)),
                 predicted=int(counts[1]),
                 gold=int(counts[2]),
             )
