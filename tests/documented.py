@@ -18,7 +18,7 @@ import parsing_runs
 import small_runs
 import translation_runs
 from softq import cli
-from softq.cli import guides, shared
+from softq.cli import guides, recipes
 from softq.lab.sweep.grids import sweep_toml
 
 ROOT = Path(__file__).parents[1]
@@ -138,12 +138,12 @@ def make_small(line):
 
 def small_recipes(folder):
     """The recipes that come with softq, made small: two grids of each, one temperature and one seed."""
-    for path in shared.RECIPES.glob("*.toml"):
-        task, _, _ = shared.find_recipe(str(path), [])
+    for path in recipes.RECIPES.glob("*.toml"):
+        task, _, _ = recipes.find_recipe(str(path), [])
         enough = (
             "--candidates.size 100" if task.name in ("captioning", "translation") else ""
         )  # for the paper's estimator, which takes some
-        _, recipe, grids = shared.find_recipe(
+        _, recipe, grids = recipes.find_recipe(
             str(path), shlex.split(f"{SMALL_TASKS[task.name]} {enough}")
         )
         few = [

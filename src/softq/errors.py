@@ -76,5 +76,9 @@ class DependencyError(SoftqError, ImportError):
     """An optional package is missing; the message says what to install."""
 
 
+class StoppedError(SoftqError):
+    """Training was asked to stop, and did so with a checkpoint."""
+
+
 class ConvergenceWarning(UserWarning):
     """Training stopped before the gradient was small enough."""

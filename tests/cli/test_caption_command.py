@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from ner_commands import FAST, refused, softq, told, well
-from softq.cli import predict_captions
-from softq.cli.predict_sentences import Searching, line_generator
+from softq.cli.kinds import captioner as captions_of_models
+from softq.cli.kinds.sentences import line_generator
+from softq.cli.progress import BarWatcher
 from softq.formats.captions import read_captions
 from softq.formats.vocabulary import Vocabulary
 from softq.lab.worlds import SceneWorld
@@ -149,7 +150,7 @@ def test_draws_follow_from_the_seed_and_the_number_of_the_image(
     )
     command = ["predict", folder / "ours", *flags]
     assert well(softq(*command, folder / "test.features.npy")) == expected
-    monkeypatch.setattr(predict_captions, "_AT_A_TIME", 2)
+    monkeypatch.setattr(captions_of_models, "_AT_A_TIME", 2)
     np.save(tmp_path / "a.npy", vectors[:3])
     np.save(tmp_path / "b.npy", vectors[3:])
     assert well(softq(*command, tmp_path / "a.npy", tmp_path / "b.npy")) == expected
@@ -227,7 +228,7 @@ def test_what_does_not_go_together(folder, tmp_path):
     refused(
         softq("predict", folder / "ours", features, "--plain"),
         "is a captioner",
-        "leave out --plain and --decoding",
+        "--plain is for taggers and parsers",
     )
     refused(softq("predict", folder / "ours", features, "--decoding", "mbr"), "is a captioner")
     refused(
@@ -247,7 +248,6 @@ def test_what_does_not_go_together(folder, tmp_path):
     refused(
         softq("predict", tmp_path / "model", features),
         "is not a model of softq",
-        "softq train captioning",
     )
 
 
@@ -284,7 +284,7 @@ def test_encoding_is_watched(scenes, monkeypatch):
     folder, _ = scenes
     told_of = []
 
-    class Heard:
+    class Heard(BarWatcher):
         def __init__(self, label, unit):
             self.label = (label, unit)
 
@@ -294,10 +294,8 @@ def test_encoding_is_watched(scenes, monkeypatch):
         def advance(self, examples, status):
             told_of.append((*self.label, examples))
 
-    model = predict_captions.FileCaptioner.load(folder / "model", Searching())
-    predict_captions.write_captions(
-        model, [folder / "scenes"], io.BytesIO(), Heard, probabilities=False, at_once=False
-    )
+    model = captions_of_models.FileCaptioner(folder / "model")
+    model.write([folder / "scenes"], io.BytesIO(), Heard, at_once=False)
     assert told_of[:2] == [("encoding", "images", "of", 3, 0), ("encoding", "images", 3)]
 
 
@@ -565,8 +563,8 @@ def test_predictions_that_do_not_fit(folder, tmp_path, said, texts):
     ("arguments", "texts"),
     [
         (["OURS"], ["expected a model and a file"]),
-        (["OURS", "TSV", "TSV"], ["is scored on one file of captions, got 2"]),
-        (["OURS", "TSV", "--scheme", "bio"], ["is a captioner: leave them out"]),
+        (["OURS", "TSV", "TSV"], ["is scored on one file, got 2"]),
+        (["OURS", "TSV", "--scheme", "bio"], ["is a captioner: leave it out"]),
         (
             ["OURS", "JSON"],
             [
@@ -589,16 +587,22 @@ def test_predictions_that_do_not_fit(folder, tmp_path, said, texts):
             ["OURS", "TSV", "--against", "CASED"],
             ["test.captions.tsv, line 1: ", "count words differently", "--predictions"],
         ),
-        (["OURS", "TSV", "--against", "TAGGER"], ["is not a captioner of softq"]),
-        (["OURS", "TSV", "--tokenizer", "space"], ["--tokenizer is of lines of text"]),
+        (
+            ["OURS", "TSV", "--against", "TAGGER"],
+            ["is a captioner: expected another one", "a tagger"],
+        ),
+        (
+            ["OURS", "TSV", "--tokenizer", "space"],
+            ["--tokenizer is for --predictions of translators"],
+        ),
         (["TAGGER", "TSV", "--features", "SHORT"], ["--features is for captioners, and "]),
-        (["TAGGER", "TSV", "--split", "val"], ["--split is for captions"]),
+        (["TAGGER", "TSV", "--split", "val"], ["--split is for captioners"]),
         (["--predictions", "TSV", "TSV", "TSV"], ["holds captions: expected one such file, got 2"]),
         (
             ["--predictions", "TSV", "TSV", "--features", "SHORT"],
-            ["--features is for captioners, and --predictions asks no model"],
+            ["--features is for captioners", "holds predictions"],
         ),
-        (["--predictions", "TSV", "TEXT", "--split", "val"], ["--split is for captions"]),
+        (["--predictions", "TSV", "TEXT", "--split", "val"], ["--split is for captioners"]),
         (["--predictions", "TSV", "TSV", "--beam", "3"], ["--beam is for translators"]),
     ],
 )

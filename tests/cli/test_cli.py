@@ -324,9 +324,12 @@ def test_references_that_cannot_be_read(tmp_path, content, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (["--plot", "x.svg"], "--plot needs --references FILE"),
-        (["--reward", "chrf"], "--reward needs --references FILE"),
-        (["--max-n", "3"], "--max-n needs --references FILE"),
+        (
+            ["--plot", "x.svg"],
+            "--plot is for your references, and none are given: add --references FILE",
+        ),
+        (["--reward", "chrf"], "add --references FILE"),
+        (["--max-n", "3"], "add --references FILE"),
         (["--references", "FILE", "--grid", "10"], "--grid is for the four-class problem"),
         (["--references", "FILE", "--mass", "2"], "--mass must lie between 0 and 1, got 2"),
     ],

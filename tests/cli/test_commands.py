@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from small_runs import SMALL, recipe, snapshot, softq
-from softq.cli import progress, report_command, shared
+from softq.cli import progress, recipes, report_command
 from softq.lab.recipe import read_toml, recipe_hash
 from softq.lab.report import classification_load as load
 from softq.lab.report import page as pages
@@ -137,8 +137,8 @@ def test_a_dry_run_reads_back(tmp_path, start):
     again = softq("train", mine, "--dry-run")
     assert again.stdout == result.stdout
     assert "hidden = [3, 4]  # units of each hidden layer" in result.stdout
-    wanted = shared.find_recipe(start[0], [*start[1:], "--hidden", "3,4", "--no-average"])
-    assert shared.find_recipe(str(mine), []).recipe == wanted.recipe
+    wanted = recipes.find_recipe(start[0], [*start[1:], "--hidden", "3,4", "--no-average"])
+    assert recipes.find_recipe(str(mine), []).recipe == wanted.recipe
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (["--epochs", "3"], ["name a task or a recipe"]),
         (
             ["--resume", "--out", "nowhere"],
-            ["nowhere holds no run to go on with: there is no recipe.toml in it"],
+            ["nowhere holds no run to resume: there is no recipe.toml in it"],
         ),
         (
             ["clasification"],
@@ -453,7 +453,7 @@ def test_reproduce_refuses_in_one_line(tmp_path):
 def test_reproduce_has_a_recipe_for_every_scale():
     for scale in report_command.Scale:
         for name in TASKS:
-            assert shared.find_recipe(str(shared.RECIPES / f"{name}-{scale}.toml"), []).grids
+            assert recipes.find_recipe(str(recipes.RECIPES / f"{name}-{scale}.toml"), []).grids
 
 
 def test_train_as_a_program(tmp_path):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from softq.cli.data_captions import is_captions
-from softq.cli.data_command import data
+from softq.cli import app
+from softq.cli.kinds.captioner import recognise as is_captions
 from softq.formats.captions import names_file
 
 CAPTIONS = (
@@ -23,7 +23,7 @@ CAPTIONS = (
 def run(*args):
     # A wide plain terminal, so that nothing wraps or is coloured.
     return CliRunner().invoke(
-        data, list(map(str, args)), env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+        app, ["data", *map(str, args)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
     )
 
 
@@ -184,7 +184,7 @@ def test_the_format_can_be_said(tmp_path, captions):
         refused(run("stats", captions, *labels), "line 3: expected 2 columns separated by tabs")
     refused(
         run("stats", path, "--format", "captions", "--scheme", "bio"),
-        "are for labels, and --format captions has none",
+        "--scheme is for files of labels",
     )
     refused(
         run("stats", path, "--split", "val"),

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 import softq
 from softq.annotators.agreement import agreement
-from softq.cli.data_command import data
+from softq.cli import app
 from softq.formats.conll import MISSING, Sentence
 
 
 def run(*args):
     # A wide plain terminal, so that nothing wraps or is coloured.
     return CliRunner().invoke(
-        data, list(map(str, args)), env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+        app, ["data", *map(str, args)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
     )
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from softq.cli.data_command import data
+from softq.cli import app
 
 TREES = (
     "# sent_id = a\n"
@@ -25,7 +25,7 @@ TREES = (
 def run(*args):
     # A wide plain terminal, so that nothing wraps or is coloured.
     return CliRunner().invoke(
-        data, list(map(str, args)), env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+        app, ["data", *map(str, args)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
     )
 
 
@@ -170,7 +170,7 @@ def test_check_prints_every_fault(trees, tmp_path):
 def test_options_of_labels_are_refused(trees, command, options):
     result = run(command, trees, *options)
     assert result.exit_code == 2
-    assert f"--annotators and --scheme are for labels, but {trees} holds trees" in result.stderr
+    assert f"{options[0]} is for files of labels, and {trees} holds trees" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

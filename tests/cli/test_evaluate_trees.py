@@ -8,8 +8,7 @@ from test_predict_trees import as_text
 from ner_commands import refused, softq, told, well
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
-from softq.cli import evaluate_trees
-from softq.cli.evaluate_trees import TreeScores
+from softq.cli.kinds import parser
 from softq.formats.conllu import TreeSentence, read_conllu
 from softq.lab.worlds import TreeWorld
 from softq.metrics import ATTACHMENT_METRICS, align_score, attachment_statistics
@@ -45,7 +44,7 @@ def gold(tmp_path_factory):
 
 
 def test_predicting_and_scoring_are_evaluating(models, gold, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate_trees, "_AT_A_TIME", 7)
+    monkeypatch.setattr(parser, "_AT_A_TIME", 7)
     well(softq("predict", models / "good", gold, "--out", tmp_path / "system.conllu"))
     direct = told(softq("evaluate", models / "good", gold, "--json"))
     again = told(softq("evaluate", "--predictions", tmp_path / "system.conllu", gold, "--json"))
@@ -106,20 +105,22 @@ def test_rows_by_hand():
         heads=(2, 0, 2, 1),
         relations=("det", "root", "obj:x", "det"),
     )
-    scores = TreeScores.of([sentence], [(2, 0, 4, 2)], [("det", "root", "obj", "obj")])
-    assert scores.relations["det"] == (1.0, 0.5, 2 / 3, 1, 2)
-    assert scores.relations["obj"] == (0.0, 0.0, 0.0, 2, 1)
-    assert list(scores.arc_lengths) == ["root", "1", "2", "3-5"]
-    assert scores.arc_lengths["1"] == (
+    heads, names = [(2, 0, 4, 2)], [("det", "root", "obj", "obj")]
+    relations, arc_lengths = parser.tree_classes([sentence], heads, names)
+    rows = attachment_statistics([sentence], heads, names)
+    assert relations["det"] == (1.0, 0.5, 2 / 3, 1, 2)
+    assert relations["obj"] == (0.0, 0.0, 0.0, 2, 1)
+    assert list(arc_lengths) == ["root", "1", "2", "3-5"]
+    assert arc_lengths["1"] == (
         0.5,
         0.5,
         0.5,
         2,
         2,
     )  # 1 and 3 are gold, 1 and 3 (to 4) predicted
-    assert scores.arc_lengths["2"] == (0.0, 0.0, 0.0, 1, 0)
-    assert scores.arc_lengths["3-5"] == (0.0, 0.0, 0.0, 0, 1)
-    assert scores.sentence_lengths == {
+    assert arc_lengths["2"] == (0.0, 0.0, 0.0, 1, 0)
+    assert arc_lengths["3-5"] == (0.0, 0.0, 0.0, 0, 1)
+    assert parser.length_classes([sentence], rows) == {
         "1-5": {"sentences": 1, "words": 4, "uas": 0.5, "las": 0.5, "exact_match": 0.0}
     }
 
@@ -292,15 +293,21 @@ def test_relations_are_in_all_sentences_or_in_none(models, gold, tmp_path):
             ["--predictions", "GOLD", "GOLD", "GOLD"],
             ["holds trees: expected the file of the true ones and nothing else"],
         ),
-        (["--predictions", "GOLD", "GOLD", "--against", "good"], ["holds trees"]),
-        (["--predictions", "GOLD", "GOLD", "--decoding", "mbr"], ["holds trees"]),
-        (["--predictions", "GOLD", "GOLD", "--scheme", "bio"], ["holds trees"]),
+        (["--predictions", "GOLD", "GOLD", "--against", "good"], ["--against compares"]),
+        (["--predictions", "GOLD", "GOLD", "--decoding", "mbr"], ["--decoding is for"]),
+        (["--predictions", "GOLD", "GOLD", "--scheme", "bio"], ["--scheme is for taggers"]),
         (
             ["good", "GOLD", "--scheme", "bio"],
-            ["--scheme is of labels, and ", "good is a parser: leave it out"],
+            ["--scheme is for taggers, and ", "good is a parser: leave it out"],
         ),
-        (["good", "GOLD", "--against", "tagger"], ["tagger is not a parser of softq"]),
-        (["tagger", "GOLD", "--against", "good"], ["good is not a tagger of softq"]),
+        (
+            ["good", "GOLD", "--against", "tagger"],
+            ["good is a parser: expected another one after --against", "a tagger"],
+        ),
+        (
+            ["tagger", "GOLD", "--against", "good"],
+            ["tagger is a tagger: expected another one after --against"],
+        ),
         (["good", "nothing.conllu"], ["cannot read", "nothing.conllu"]),
     ],
 )

@@ -3,23 +3,19 @@ import json
 import numpy as np
 import pytest
 import torch
-import typer
 from safetensors.torch import save_file
 from test_image_encoders import random_weights
 from typer.testing import CliRunner
 
 import softq
 from image_cases import corrupt, paint
-from softq.cli.data_features import features
+from softq.cli import app
 from softq.formats.captions import names_file
 from softq.neural.images import encode, load_encoder
 
-app = typer.Typer()
-app.command()(features)
-
 
 def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["data", "features", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -120,10 +116,7 @@ def test_a_stopped_command_says_how_to_go_on(folder, out, monkeypatch):
     monkeypatch.setattr("softq.neural.images.extract", stop)
     stopped = scenes(folder, out)
     assert stopped.exit_code == 130
-    assert (
-        stopped.stderr
-        == f"softq: stopped; what is done is kept: the same command goes on with {out}\n"
-    )
+    assert stopped.stderr == f"softq: stopped; the same command continues with {out}\n"
 
 
 @pytest.mark.parametrize(

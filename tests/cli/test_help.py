@@ -10,7 +10,7 @@ from typer.main import get_command
 from documented import help_texts, read_blocks
 from small_runs import softq
 from softq import cli
-from softq.cli import guides, shared
+from softq.cli import guides, recipes
 from softq.lab.recipe import describe, flag_names
 from softq.lab.tasks import TASKS
 
@@ -102,7 +102,7 @@ def test_help_of_a_recipe_shows_its_values(tmp_path):
 def test_every_task_has_a_guide():
     assert set(guides.GUIDES) >= set(TASKS)
     for about in guides.GUIDES.values():
-        assert (shared.RECIPES.parent / about.page).is_file()
+        assert (recipes.RECIPES.parent / about.page).is_file()
 
 
 def test_help_does_not_wait_for_what_only_commands_need():

@@ -9,7 +9,7 @@ import pytest
 from ner_commands import QUICK, make_corpus, make_runs, refused, softq, told, well
 from small_runs import single_thread, snapshot
 from softq.annotators.reliability import estimate
-from softq.cli import progress, report_command, shared
+from softq.cli import progress, recipes, report_command, shared
 from softq.formats.conll import read_conll
 from softq.lab.ranges import parse_seeds, parse_taus
 from softq.lab.recipe import read_toml
@@ -283,8 +283,8 @@ def models_asked_for(path):
 
 def test_recipes_of_ner():
     sizes = {}
-    for path in sorted(shared.RECIPES.glob("ner-*.toml")):
-        wanted = shared.find_recipe(str(path), [], sweep=True)
+    for path in sorted(recipes.RECIPES.glob("ner-*.toml")):
+        wanted = recipes.find_recipe(str(path), [], sweep=True)
         sizes[path.stem] = len(expand(wanted.task, wanted.recipe, wanted.grids))
         assert sizes[path.stem] == models_asked_for(path)
     assert sizes["ner-paper"] == 2 * 3 * (1 + 9)
@@ -318,7 +318,7 @@ def test_reproduce_ner(tmp_path, monkeypatch):
         "--out",
         tmp_path,
     ]
-    count = models_asked_for(shared.RECIPES / "ner-small.toml")
+    count = models_asked_for(recipes.RECIPES / "ner-small.toml")
     with single_thread():
         (experiment,) = told(softq(*arguments, "--json"))["experiments"]
     assert (experiment["task"], experiment["cells"], asked, reported) == (

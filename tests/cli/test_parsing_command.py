@@ -6,7 +6,7 @@ import pytest
 
 from parsing_runs import SMALL, crosses, make_files, parts
 from small_runs import snapshot, softq
-from softq.cli import report_command, shared
+from softq.cli import recipes, report_command
 from softq.formats.conllu import read_conllu
 from softq.lab.sweep import expand
 from softq.lab.tasks import TASKS
@@ -112,8 +112,8 @@ def test_sweep(tmp_path, files):
 
 def test_recipes_of_parsing():
     sizes = {}
-    for path in sorted(shared.RECIPES.glob("parsing-*.toml")):
-        wanted = shared.find_recipe(str(path), [], sweep=True)
+    for path in sorted(recipes.RECIPES.glob("parsing-*.toml")):
+        wanted = recipes.find_recipe(str(path), [], sweep=True)
         sizes[path.stem] = len(expand(wanted.task, wanted.recipe, wanted.grids))
     assert sizes == {"parsing-paper": 2 * (1 + 9), "parsing-small": 1 + 2 * 4 + 1}
 

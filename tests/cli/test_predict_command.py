@@ -8,7 +8,7 @@ import lzma
 import pytest
 
 from ner_commands import FAST, make_corpus, make_runs, refused, softq, told, well
-from softq.cli import evaluate_command
+from softq.cli.kinds import tagger as tagger_kind
 from softq.errors import DataError
 from softq.formats.chunks import read_chunks, read_plain_chunks
 from softq.formats.conll import read_conll
@@ -349,7 +349,7 @@ def test_faults_of_later_parts_have_their_line(text, message):
 
 @pytest.mark.parametrize("name", ["bio", "bioes"])
 def test_predicting_and_scoring_are_evaluating(corpus, runs, tmp_path, name, monkeypatch):
-    monkeypatch.setattr(evaluate_command, "_AT_A_TIME", 7)
+    monkeypatch.setattr(tagger_kind, "_AT_A_TIME", 7)
     model, file, labelled = runs[0] / name, corpus / "test.conll", tmp_path / "labelled.conll"
     well(softq("predict", model, file, "--out", labelled))
     direct = told(softq("evaluate", model, file, "--json"))
@@ -476,7 +476,7 @@ def test_decoding_for_evaluation(corpus, runs, tmp_path):
         (
             ["--predictions", "FILE", "--decoding", "mbr"],
             "a\tO\tO\n",
-            ["--predictions FILE stands alone"],
+            ["--decoding is for taggers and parsers", "file.conll holds predictions"],
         ),
         (
             ["--predictions", "FILE"],

@@ -13,8 +13,8 @@ from safetensors.numpy import save_file
 from ner_commands import refused, softq, told, well
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
-from softq.cli import predict_trees
-from softq.cli.model_files import is_parser, model_format
+from softq.cli.kinds import PARSER, TAGGER, find_kind
+from softq.cli.kinds import parser as parser_kind
 from softq.formats import conllu
 from softq.formats.conllu import read_conllu
 from softq.lab.worlds import TreeWorld
@@ -90,11 +90,10 @@ def changed_columns(before, after):
 
 
 def test_models_say_what_they_are(models, tmp_path):
-    assert model_format(models / "parser") == "softq parser 1"
-    assert model_format(models / "tagger") == "softq tagger 1"
-    assert not is_parser(models / "tagger")
+    assert find_kind(models / "parser") is PARSER
+    assert find_kind(models / "tagger") is TAGGER
     (tmp_path / "best.safetensors").write_bytes((models / "parser").read_bytes())
-    assert is_parser(tmp_path)
+    assert find_kind(tmp_path) is PARSER
 
 
 def test_what_is_no_model_of_either_kind(models, test_file, tmp_path):
@@ -112,7 +111,7 @@ def test_what_is_no_model_of_either_kind(models, test_file, tmp_path):
     for command, (name, reason) in itertools.product(("predict", "evaluate"), reasons.items()):
         expected = (
             f"{name} is not a model of softq ({reason}",
-            "): expected a tagger or a parser, as a run folder",
+            "): expected a run folder of softq train",
         )
         refused(softq(command, tmp_path / name, test_file), *expected)
 
@@ -296,7 +295,7 @@ def without_tags(sentences, bare):
 
 
 def test_columns_are_looked_for_once_per_file(models, tmp_path, monkeypatch):
-    monkeypatch.setattr(predict_trees, "_ENOUGH", 30)
+    monkeypatch.setattr(parser_kind, "_ENOUGH", 30)
     sentences = draw(40, seed=3)
     sizes = np.cumsum([len(s.forms) for s in sentences])
     enough = int(np.searchsorted(sizes, 30)) + 1  # sentences

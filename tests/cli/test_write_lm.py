@@ -6,7 +6,8 @@ from transformers import AutoTokenizer
 
 from lm_runs import train_two, write_files
 from ner_commands import refused, softq, told, well
-from softq.cli.predict_sentences import FileTranslator, MethodName, Searching
+from softq.cli.kinds import MethodName, Options
+from softq.cli.kinds.sentences import FileTranslator, for_two_methods, search_options
 from softq.errors import DataError
 from softq.integrations.transformers.generation import Writer
 from softq.integrations.transformers.text_model import Writing
@@ -66,7 +67,8 @@ def test_a_text_for_each_line_whatever_the_batches(runs, files, tmp_path):
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     refused(
-        softq("predict", runs / "ml", files / "test.txt", "--plain"), "is a model of Transformers"
+        softq("predict", runs / "ml", files / "test.txt", "--plain"),
+        "is a text model of Transformers",
     )
 
 
@@ -152,7 +154,8 @@ def test_two_models_and_two_ways_to_write_are_compared(runs, files):
         "expected another one after --against",
     )
     refused(
-        softq("evaluate", runs / "ml", files / "test.tsv", "--scheme", "bio"), "leave out --scheme"
+        softq("evaluate", runs / "ml", files / "test.tsv", "--scheme", "bio"),
+        "--scheme is for taggers",
     )
 
 
@@ -184,34 +187,32 @@ def test_other_models_have_no_such_options(runs, files, tmp_path):
         "reward must be one of bleu",
     )
     with pytest.raises(DataError, match="--reward is one of bleu, rouge, edit, got 'chrf'"):
-        FileTranslator.load(tmp_path, Searching(MethodName.mbr, reward="chrf"))
-    refused(
-        softq("predict", tmp_path, "--batch-size", 3), "--batch-size is for models of Transformers"
-    )
+        FileTranslator(tmp_path, Options(method=MethodName.mbr, reward="chrf"))
+    refused(softq("predict", tmp_path, "--batch-size", 3), "is not a model of softq")
     refused(
         softq("evaluate", tmp_path, tmp_path / "x", "--against-method", "mbr"),
-        "are for models of Transformers",
+        "is not a model of softq",
     )
 
 
 def test_two_searches_take_what_each_can_be_told():
-    said = Searching(beam=3, samples=7, seed=1)
-    first, second = said.for_two(MethodName.mbr)
-    assert (first.options()["method"], first.beam, first.samples, first.seed) == (
+    asked = Options(beam=3, samples=7, seed=1)
+    first, second = for_two_methods(asked, MethodName.mbr)
+    assert (search_options(first)["method"], first.beam, first.samples, first.seed) == (
         "beam",
         3,
         None,
         None,
     )
-    assert (second.options()["method"], second.beam, second.samples, second.seed) == (
+    assert (search_options(second)["method"], second.beam, second.samples, second.seed) == (
         "mbr",
         None,
         7,
         1,
     )
-    first, second = Searching(samples=7).for_two(MethodName.beam)  # which neither takes
+    first, second = for_two_methods(Options(samples=7), MethodName.beam)  # which neither takes
     with pytest.raises(DataError, match="--samples is for --method mbr, got --method beam"):
-        first.options()
+        search_options(first)
 
 
 def test_a_report_shows_runs_and_their_curves(runs, tmp_path):

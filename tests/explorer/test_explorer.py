@@ -12,7 +12,7 @@ import torch
 import oracle
 import softq
 from softq import theory
-from softq.cli import predict_sentences
+from softq.cli.kinds.sentences import MBR_REWARDS
 from softq.errors import DataError, SoftqError
 from softq.explorer import charts, classes, sentences
 from softq.explorer.classes import (
@@ -152,7 +152,7 @@ def test_marks_rebuild_both_sentences(sampler):
 def test_the_same_rewards_everywhere():
     assert list(RewardName) == list(REWARDS)
     assert {*get_args(recipe.RewardName)} < {*REWARDS}
-    assert {SHORT_NAMES.get(name, name) for name in predict_sentences._REWARDS} < {*REWARDS}
+    assert {SHORT_NAMES.get(name, name) for name in MBR_REWARDS} < {*REWARDS}
 
 
 def test_rewards_by_name():

@@ -6,7 +6,7 @@ import lzma
 
 import pytest
 
-from softq.cli.predict_sentences import read_as_they_come
+from softq.cli.kinds.sentences import read_as_they_come
 from softq.errors import DataError
 from softq.formats.bitext import read_bitext
 from softq.formats.text import read_lines

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import save_file
 
 from small_runs import new_run
-from softq.cli.model_files import model_format
-from softq.cli.predict_command import FileTagger
+from softq.cli.kinds import find_kind
+from softq.cli.kinds.tagger import FileTagger
 from softq.errors import DataError, RunError, SoftqError
 from softq.formats import read_conll, read_conllu
 from softq.formats.bitext import read_bitext
@@ -327,7 +327,7 @@ def test_the_format_of_a_model(copy, text):
     path = copy("tagger")
     change_notes(path, lambda notes: text)
     with pytest.raises(DataError, match="is not a model of softq"):
-        model_format(path)
+        find_kind(path)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_notes_of_taggers_that_commands_read(copy, name):
     for value in ODD[2:]:
         path.write_bytes(whole)
         change_notes(path, lambda notes, value=value: changed(notes, "notes", name, value=value))
-        works_or_is_refused(lambda: FileTagger.load(path))
+        works_or_is_refused(lambda: FileTagger(path))
 
 
 def test_run_folders(tmp_path):

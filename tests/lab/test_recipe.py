@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 import softq
-from softq.cli import shared
+from softq.cli import recipes
 from softq.errors import RecipeError
 from softq.lab.ranges import parse_seeds, parse_taus
 from softq.lab.recipe import (
@@ -340,7 +340,7 @@ def counted(text):
 
 
 @pytest.mark.parametrize(
-    "path", sorted(shared.RECIPES.glob("classification-*.toml")), ids=lambda path: path.stem
+    "path", sorted(recipes.RECIPES.glob("classification-*.toml")), ids=lambda path: path.stem
 )
 def test_recipes_of_classification(path):
     task = TASKS[read_toml(path)["task"]]
@@ -362,12 +362,12 @@ def test_recipes_of_classification(path):
 
 
 def test_the_recipes_are_where_the_command_looks():
-    assert {path.stem for path in shared.RECIPES.glob("*.toml")} >= {
+    assert {path.stem for path in recipes.RECIPES.glob("*.toml")} >= {
         f"{task}-{scale}" for task in TASKS for scale in ("small", "paper")
     }
     assert (
-        shared.RECIPES.is_relative_to(softq.__path__[0])
-        or (shared.RECIPES.parent / "pyproject.toml").is_file()
+        recipes.RECIPES.is_relative_to(softq.__path__[0])
+        or (recipes.RECIPES.parent / "pyproject.toml").is_file()
     )
 
 

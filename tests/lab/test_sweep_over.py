@@ -11,7 +11,7 @@ from rich.console import Console
 
 from over_task import OverRecipe, OverTask, Penalty
 from small_runs import CPU, contents, recipe, single_thread, snapshot, softq
-from softq.cli.shared import show_choices
+from softq.cli.recipes import show_choices
 from softq.errors import RecipeError
 from softq.lab.recipe import read_toml
 from softq.lab.report.load import find_sources, read_sections

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from softq import CRFTagger, cli
-from softq.cli.predict_command import FileTagger
+from softq.cli.kinds.tagger import FileTagger
 from softq.errors import DataError
 from softq.formats.conll import Sentence, to_conll
 from softq.formats.tags import convert
@@ -101,7 +101,7 @@ def test_evaluate_converts_the_labels_of_a_model_without_constraints(tmp_path, s
     CRFTagger(templates=["bias", "word[0]", "word[-1]"], c2=0.1).fit(
         *parts(in_scheme(train, scheme))
     ).save(tmp_path / "model")
-    file_tagger = FileTagger.load(tmp_path / "model")
+    file_tagger = FileTagger(tmp_path / "model")
     assert (file_tagger.file_scheme, file_tagger.trained_scheme) == (scheme, scheme)
     CRFTagger.load(tmp_path / "model").save(tmp_path / "again")
     assert (tmp_path / "again").read_bytes() == (tmp_path / "model").read_bytes()

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from report_cases import ORIGIN, legend_of, part, rows_of
-from softq.cli.shared import RECIPES
+from softq.cli.recipes import RECIPES
 from softq.lab.recipe import Objective
 from softq.lab.report import paper
 from softq.lab.report.captioning import section

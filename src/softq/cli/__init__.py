@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import softq
+from softq.cli.shared import one_line_errors
 
 
 class Listed(NamedTuple):
@@ -75,6 +76,11 @@ class Commands(TyperGroup):
             name: TyperCommand(name, help=listed.summary) for name, listed in COMMANDS.items()
         } | dict(self.commands)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; what is wrong with its input, and a signal to stop it, is one line."""
+        with one_line_errors():
+            return super().invoke(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that arguments name, itself and not its summary."""
         name, command, rest = super().resolve_command(ctx, args)
@@ -84,7 +90,6 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 
-import softq
-from softq.cli.progress import progress_bars
-from softq.cli.shared import one_line_errors, tell
+from softq.cli.options import option, takes_options
+from softq.cli.progress import progress_bars, progress_of_images
+from softq.cli.shared import AsJson, print_json, tell
 from softq.errors import DataError
-from softq.formats.captions import names_file, read_captions
-from softq.lab.loop import Watcher
 
 if TYPE_CHECKING:
-    from softq.neural.images import Encoder, Extracted
+    import torch
 
 
 class DeviceName(StrEnum):
@@ -38,6 +34,35 @@ class PrecisionName(StrEnum):
     float32 = "float32"
 
 
+@dataclass(frozen=True)
+class EncodingOptions:
+    """How images are encoded."""
+
+    encoder: str = option(
+        "efficientnet-lite0",
+        "Choose the encoder: `efficientnet-lite0`, 1280 features; `vgg16-fc7`, the paper's, 4096; `scenes`, that of the built-in world; "
+        "`timm:NAME` or `torchvision:NAME`, any model of these packages.  [default: efficientnet-lite0]",
+        metavar="NAME",
+    )
+    weights: Path | None = option(
+        None,
+        "Read the encoder's weights from a file (.safetensors, or .pth with nothing but tensors).",
+        dir_okay=False,
+        exists=True,
+    )
+    batch_size: int | None = option(
+        None, "Set the number of images in a batch.  [default: 256 on a GPU, 32 on a CPU]", min=1
+    )
+    device: DeviceName = option(
+        DeviceName.auto, "Choose the device; auto is a GPU if there is one.  [default: auto]"
+    )
+    precision: PrecisionName = option(
+        PrecisionName.float16, "Choose the precision of the features.  [default: float16]"
+    )
+    skip_corrupt: bool = option(False, "Leave out images that cannot be read.", "--skip-corrupt")
+
+
+@takes_options(EncodingOptions, dict.fromkeys(EncodingOptions.__dataclass_fields__, "Encoding"))
 def features(
     images: Annotated[
         list[Path],
@@ -48,54 +73,20 @@ def features(
     out: Annotated[
         Path,
         typer.Option(
-            help="File of features to write (.npy), with the images' names beside it.",
+            help="Write features to this file (.npy), with the images' names beside it.",
             dir_okay=False,
         ),
     ],
-    encoder: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="`efficientnet-lite0`, 1280 numbers; `vgg16-fc7`, the paper's, 4096; `scenes`, that of the built-in world; `timm:NAME` or "
-            "`torchvision:NAME`, any model of these packages.",
-        ),
-    ] = "efficientnet-lite0",
-    weights: Annotated[
-        Path | None,
-        typer.Option(
-            help="The encoder's weights from a file (.safetensors, or .pth with nothing but tensors).",
-            dir_okay=False,
-            exists=True,
-        ),
-    ] = None,
+    options: EncodingOptions,
     captions: Annotated[
         Path | None,
         typer.Option(
-            help="Only the images that this file of captions names, in its order.",
+            help="Encode only the images that this file of captions names, in its order.",
             dir_okay=False,
             exists=True,
         ),
     ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Images encoded together.  [default: 256 on a GPU, 32 on a CPU]",
-            show_default=False,
-        ),
-    ] = None,
-    device: Annotated[
-        DeviceName, typer.Option(help="Where the encoder runs; `auto` is a GPU if there is one.")
-    ] = DeviceName.auto,
-    precision: Annotated[
-        PrecisionName, typer.Option(help="Of the numbers in the file.")
-    ] = PrecisionName.float16,
-    skip_corrupt: Annotated[
-        bool, typer.Option("--skip-corrupt", help="Leave out images that cannot be read.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Encode images as vectors of features, one row per image, for `softq train captioning`.
 
@@ -127,78 +118,59 @@ def features(
 
     **Next.** `softq data check CAPTIONS --features FILE` makes sure that every image has its row.
     """
-    start = time.perf_counter()
-    with one_line_errors(), progress_bars() as watch:
-        from softq.neural.images import extract, find_images, images_of_captions, load_encoder
+    from softq.formats.captions import names_file, read_captions
+    from softq.neural.images import extract, find_images, images_of_captions, load_encoder
 
+    start = time.perf_counter()
+    with progress_bars() as watch:
         found = find_images(images)
         if captions is not None:
             found = images_of_captions(found, read_captions(captions))
-        model = load_encoder(encoder, weights).to(_find_device(device))
+        model = load_encoder(options.encoder, options.weights).to(_find_device(options.device))
         try:
             made = extract(
                 found,
                 model,
                 out,
-                precision=precision.value,
-                skip_corrupt=skip_corrupt,
-                batch_size=batch_size,
+                precision=options.precision.value,
+                skip_corrupt=options.skip_corrupt,
+                batch_size=options.batch_size,
                 progress=progress_of_images(watch("features", unit="images"), len(found)),
             )
         except KeyboardInterrupt:
-            tell(f"stopped; what is done is kept: the same command goes on with {out}")
+            tell(f"stopped; the same command continues with {out}")
             raise typer.Exit(130) from None
-    _show(made, model, out, precision, time.perf_counter() - start, as_json)
-
-
-def _find_device(name: DeviceName) -> torch.device:
-    if name is DeviceName.cuda and not torch.cuda.is_available():
-        raise DataError(
-            "--device cuda asks for a GPU, and torch finds none: use --device auto or cpu"
-        )
-    return torch.device(
-        "cuda" if name is not DeviceName.cpu and torch.cuda.is_available() else "cpu"
-    )
-
-
-def progress_of_images(watcher: Watcher, images: int) -> Callable[[int], None]:
-    """Who hears how many images are done in all, at the start and then again and again, and shows it."""
-    before: list[int] = []
-
-    def hear(done: int) -> None:
-        if before:
-            watcher.advance(done - before[-1], f"{done:,} of {images:,}")
-        else:
-            watcher.begin(images, done)
-        before.append(done)
-
-    return hear
-
-
-def _show(
-    made: Extracted, encoder: Encoder, out: Path, precision: str, seconds: float, as_json: bool
-) -> None:
-    facts = {
-        "command": "data features",
-        "softq": softq.__version__,
-        "path": str(out),
-        "names": str(names_file(out)),
-        "encoder": encoder.name,
-        "weights": encoder.weights,
-        "images": len(made.names),
-        "features": made.features,
-        "precision": precision,
-        "skipped": made.skipped,
-        "resumed_from": made.before,
-        "seconds": round(seconds, 3),
-    }
+    seconds = time.perf_counter() - start
     if as_json:
-        typer.echo(json.dumps(facts))
+        facts = {
+            "path": str(out),
+            "names": str(names_file(out)),
+            "encoder": model.name,
+            "weights": model.weights,
+            "images": len(made.names),
+            "features": made.features,
+            "precision": options.precision,
+            "skipped": made.skipped,
+            "resumed_from": made.before,
+            "seconds": round(seconds, 3),
+        }
+        print_json("data features", facts)
         return
     for name, why in made.skipped.items():
         tell(f"skipped {name}: {why}")
     before = f" ({made.before:,} of them before)" if made.before else ""
     typer.echo(
-        f"{out}: {len(made.names):,} images{before}, {made.features:,} features of {encoder.name} each, {seconds:.1f} s"
+        f"{out}: {len(made.names):,} images{before}, {made.features:,} features of {model.name} each, {seconds:.1f} s"
     )
     typer.echo(f"{names_file(out)}: their names")
+
+
+def _find_device(name: DeviceName) -> torch.device:
+    import torch
+
+    if name is DeviceName.cuda and not torch.cuda.is_available():
+        raise DataError(
+            "--device cuda asks for a GPU, and torch finds none: use --device auto or cpu"
+        )
+    on_gpu = name is not DeviceName.cpu and torch.cuda.is_available()
+    return torch.device("cuda" if on_gpu else "cpu")

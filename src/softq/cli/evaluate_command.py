@@ -1,76 +1,40 @@
-"""`softq evaluate`: scores of a tagger, parser, translator or captioner, or of labels, trees or text that are there already."""
+"""`softq evaluate`: scores of a model, or of labels, trees, texts or captions that are there already."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-import softq
-from softq.cli import comparison
-from softq.cli.data_captions import is_captions
-from softq.cli.data_command import SchemeName, SplitName
-from softq.cli.evaluate_captions import (
-    FeaturesOption,
-    SplitOption,
-    evaluate_captioner,
-    evaluate_captions,
+from softq.cli.kinds import (
+    CAPTIONER,
+    KINDS,
+    PARSER,
+    TAGGER,
+    TRANSLATOR,
+    Kind,
+    Options,
+    find_kind,
+    panels,
+    who_takes,
 )
-from softq.cli.evaluate_sentences import TokenizerOption, evaluate_text, evaluate_translator
-from softq.cli.evaluate_trees import evaluate_parser, evaluate_trees
-from softq.cli.model_files import DecodingOption, is_captioner, is_parser, is_translator
-from softq.cli.predict_command import FileTagger
-from softq.cli.predict_sentences import (
-    BeamOption,
-    MethodOption,
-    RewardOption,
-    SamplesOption,
-    Searching,
-    SeedOption,
-)
-from softq.cli.progress import progress_bars
-from softq.cli.shared import one_line_errors, results_console
-from softq.cli.write_lm import AgainstMethodOption, BatchSizeOption, evaluate_lm, is_lm
-from softq.errors import DataError, OutputError
-from softq.formats.conll import Sentence, find_scheme, read_conll
-from softq.formats.conllu import is_conllu
-from softq.formats.tags import Scheme, spans
-from softq.lab.tasks.ner_data import check_tags, transform
-from softq.metrics import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
+from softq.cli.options import refuse_others, takes_options
+from softq.cli.predict_command import MODEL_HELP
+from softq.cli.shared import AsJson, make_table, print_json, print_line, results_console
+from softq.errors import DataError
 
-_AT_A_TIME = 2000  # sentences
-_TITLES = {
-    "f1": "F1",
-    "token_accuracy": "token accuracy",
-    "exact_match": "exact match",
-}  # those not called by their name
+if TYPE_CHECKING:
+    from softq.cli.kinds.base import Difference, Scores
 
 
-class Gold(NamedTuple):
-    """A file to be judged by."""
-
-    path: Path
-    sentences: list[Sentence]
-    labels: list[tuple[str, ...]]
-    scheme: Scheme
-
-
+@takes_options(Options, panels("evaluate", "predictions"))
 def evaluate(
+    options: Options,
     model: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A run folder of `softq train` (ner, parsing, translation, captioning, lm), or a model's file.",
-            show_default=False,
-        ),
+        Path | None, typer.Argument(metavar="MODEL", help=MODEL_HELP, show_default=False)
     ] = None,
     files: Annotated[
         list[Path] | None,
@@ -96,27 +60,10 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="MODEL",
-            help="A second model on the same file, or a second file of text: the difference, with an interval and its p.",
+            help="Compare with a second model on the same file, or a second file of text: the difference, its interval and p-value.",
         ),
     ] = None,
-    scheme: Annotated[
-        SchemeName | None,
-        typer.Option(help="Tag scheme of the file; found by looking if not given."),
-    ] = None,
-    decoding: DecodingOption = None,
-    method: MethodOption = None,
-    beam: BeamOption = None,
-    samples: SamplesOption = None,
-    reward: RewardOption = None,
-    seed: SeedOption = None,
-    batch_size: BatchSizeOption = None,
-    against_method: AgainstMethodOption = None,
-    tokenizer: TokenizerOption = None,
-    features: FeaturesOption = None,
-    split: SplitOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Score a model, or anybody's predictions, on a file that says what is right.
 
@@ -168,244 +115,135 @@ def evaluate(
 
     **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not only over sentences.
     """
-    with one_line_errors():
-        named: Scheme | None = scheme.value if scheme else None
-        others = None
-        files = files or []
-        file = files[0] if files else None
-        searching = Searching(method, beam, samples, reward, seed)
-        of_labels = scheme is not None or decoding is not None
-        if tokenizer is not None and (predictions is None or model is None):
-            raise DataError(
-                "--tokenizer is of lines of text, as in softq evaluate --predictions HYPOTHESES REFERENCES: leave it out"
-            )
-        if predictions is not None:
-            searching.refuse_for(predictions)
-            if features is not None:
-                raise DataError(
-                    "--features is for captioners, and --predictions asks no model: leave it out"
-                )
-            if model is None or not is_captions(model):
-                _refuse_split(split, model or predictions)
-        if predictions is not None and is_conllu(predictions):
-            if model is None or any(
-                given is not None for given in (file, against, scheme, decoding)
-            ):
-                raise DataError(
-                    f"{predictions} holds trees: expected the file of the true ones and nothing else, as in softq evaluate --predictions "
-                    "SYSTEM.conllu GOLD.conllu"
-                )
-            evaluate_trees(predictions, model, as_json=as_json)
-            return
-        if (
-            predictions is not None
-            and model is not None
-            and not of_labels
-            and not (model.is_dir() or model.suffix == ".safetensors")
-        ):
-            if is_captions(model):
-                if files:
-                    raise DataError(
-                        f"{model} holds captions: expected one such file, got {len(files) + 1}"
-                    )
-                evaluate_captions(predictions, model, split, against, tokenizer, as_json=as_json)
-                return
-            evaluate_text(predictions, [model, *files], against, tokenizer, as_json=as_json)
-            return
-        if predictions is not None:
-            if model is not None or against is not None or decoding is not None:
-                raise DataError(
-                    "--predictions FILE stands alone: no model is asked, so leave out MODEL, --against and --decoding"
-                )
-            gold, found = _score_columns(predictions, named)
-        else:
-            if model is None or file is None:
-                raise DataError(
-                    "expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE"
-                )
-            if is_lm(model):
-                if of_labels or features is not None or split is not None:
-                    raise DataError(
-                        f"{model} is a model of Transformers: leave out --scheme, --decoding, --features and --split"
-                    )
-                evaluate_lm(
-                    model, files, against, searching, batch_size, against_method, as_json=as_json
-                )
-                return
-            if batch_size is not None or against_method is not None:
-                raise DataError(
-                    f"--batch-size and --against-method are for models of Transformers, and {model} is none: leave them out"
-                )
-            if is_captioner(model):
-                if of_labels:
-                    raise DataError(
-                        f"--scheme and --decoding are of labels and trees, and {model} is a captioner: leave them out"
-                    )
-                if len(files) > 1:
-                    raise DataError(f"{model} is scored on one file of captions, got {len(files)}")
-                evaluate_captioner(
-                    model, file, features, split, against, searching, as_json=as_json
-                )
-                return
-            if features is not None:
-                raise DataError(f"--features is for captioners, and {model} is none: leave it out")
-            _refuse_split(split, model)
-            if is_translator(model):
-                if of_labels:
-                    raise DataError(
-                        f"--scheme and --decoding are of labels and trees, and {model} is a translator: leave them out"
-                    )
-                evaluate_translator(model, files, against, searching, as_json=as_json)
-                return
-            searching.refuse_for(model)
-            if len(files) > 1:
-                raise DataError(
-                    f"{model} is scored on one file, got {len(files)}; several files belong together for translators alone"
-                )
-            if is_parser(model):
-                if scheme is not None:
-                    raise DataError(f"--scheme is of labels, and {model} is a parser: leave it out")
-                evaluate_parser(model, file, against, decoding, as_json=as_json)
-                return
-            taggers = [
-                FileTagger.load(path, decoding) for path in (model, against) if path is not None
-            ]
-            gold = _read_gold(file, named, taggers[0].file_scheme)
-            found, *others = (_score_model(tagger, gold) for tagger in taggers)
-    scores = SpanScores.of(found)
-    compared = comparison.compare(found.rows, others[0].rows, SPAN_METRICS) if others else None
+    if predictions is not None:
+        given = [*([model] if model is not None else []), *(files or [])]
+        found, other = _score_files(predictions, given, against, options)
+    elif model is None or not files:
+        raise DataError(
+            "expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE"
+        )
+    else:
+        found, other = _score_models(model, files, against, options)
+    compared = found.compare(other) if other is not None else {}
     if as_json:
-        typer.echo(json.dumps(_as_json(gold, scores, compared, model, against)))
+        asked = None if predictions is not None else model
+        facts = {"model": asked and str(asked), **found.facts}
+        facts |= {name: None if math.isnan(x) else x for name, x in found.overall.items()}
+        facts |= found.details
+        if other is not None:
+            facts["against"] = _as_json(compared, str(against)) | other.as_other
+        print_json("evaluate", facts)
         return
     console = results_console()
-    _show(gold, scores, console)
-    if compared is not None:
-        comparison.show_difference(
-            vars(scores), compared, _TITLES, f"{model}", f"{against}", console
-        )
+    print_line(console, found.heading)
+    for table in found.tables:
+        console.print(table)
+    if other is not None:
+        _show_difference(found, compared, f"{predictions or model}", f"{against}")
+        if other.other_line:
+            print_line(console, f"{against}: {other.other_line}")
+    for line in found.lines:
+        print_line(console, line)
 
 
-def _refuse_split(split: SplitName | None, path: Path) -> None:
-    if split is not None:
-        raise DataError(
-            f"--split is for captions in Karpathy's JSON, and {path} has nothing to do with them: leave it out"
-        )
-
-
-def _score_columns(path: Path, named: Scheme | None) -> tuple[Gold, SpanStatistics]:
-    """The last column against the one before it."""
-    sentences = _read(path)
-    for sentence in sentences:
-        if not sentence.extra:
+def _score_models(
+    model: Path, files: list[Path], against: Path | None, options: Options
+) -> tuple[Scores, Scores | None]:
+    """Scores of a model, and of a second one of the same kind."""
+    kind = find_kind(model)
+    what = f"{model} is a {kind.name}"
+    refuse_others(options, kind.evaluate, lambda name: _who(name, "evaluate"), what)
+    asked = [options]
+    if against is not None:
+        other = find_kind(against)
+        if other is not kind:
             raise DataError(
-                f"{path}, line {sentence.line}: expected a token, its true label and the predicted one, got 2 columns"
+                f"{what}: expected another one after --against, got {against}, a {other.name}"
             )
-    predicted = [sentence.labels[0] for sentence in sentences]
-    true = [
-        dataclasses.replace(sentence, labels=sentence.extra[-1:], extra=sentence.extra[:-1])
-        for sentence in sentences
+        asked = _options_of_both(options)
+    paths = [model] if against is None else [model, against]
+    models = [kind.code.load(*one) for one in zip(paths, asked, strict=True)]
+    gold = kind.code.read_gold(files, options, models)
+    scored = [one.score(gold) for one in models]
+    return scored[0], scored[1] if against is not None else None
+
+
+def _options_of_both(options: Options) -> list[Options]:
+    """Options of both models: the second one may have its own ``--against-method``."""
+    if options.against_method is None:
+        return [options, options]
+    from softq.cli.kinds.sentences import for_two_methods
+
+    return list(for_two_methods(options, options.against_method))
+
+
+def _score_files(
+    predictions: Path, files: list[Path], against: Path | None, options: Options
+) -> tuple[Scores, Scores | None]:
+    """Scores of predictions that are there already, and of others beside them."""
+    kind = _kind_of_predictions(predictions, files, options)
+    refuse_others(
+        options,
+        kind.predictions,
+        lambda name: _who(name, "predictions"),
+        f"{predictions} holds predictions of a {kind.name}",
+    )
+    if against is not None and kind in (TAGGER, PARSER):
+        raise DataError(
+            "--against compares two models, or two files of text or captions: leave it out"
+        )
+    scored = [
+        kind.code.score_predictions(path, files, options)
+        for path in (predictions, against)
+        if path is not None
     ]
-    scheme = named or find_scheme(true) or find_scheme(sentences) or "bio"
-    for labelled in (sentences, true):
-        check_tags(path, labelled, scheme)
-    gold = Gold(path, true, [sentence.labels[0] for sentence in true], scheme)
-    return gold, span_statistics(gold.labels, predicted, scheme)
+    return scored[0], scored[1] if against is not None else None
 
 
-def _read_gold(path: Path, named: Scheme | None, usual: Scheme | None) -> Gold:
-    """A file of true labels; ``usual`` is the scheme where they show none."""
-    sentences = _read(path, named)
-    labels = [sentence.labels[0] for sentence in sentences]
-    scheme = named or find_scheme(sentences) or usual or "bio"
-    check_tags(path, sentences, scheme)
-    return Gold(path, sentences, labels, scheme)
+def _kind_of_predictions(predictions: Path, files: list[Path], options: Options) -> Kind:
+    """What was predicted: trees by the file itself, captions and texts by the file of the true ones, else labels."""
+    if PARSER.code.recognise(predictions):
+        return PARSER
+    model = bool(files) and (files[0].is_dir() or files[0].suffix == ".safetensors")
+    if not files or model or options.scheme is not None or options.decoding is not None:
+        return TAGGER
+    return CAPTIONER if CAPTIONER.code.recognise(files[0]) else TRANSLATOR
 
 
-def _read(path: Path, named: Scheme | None = None) -> list[Sentence]:
-    sentences = read_conll(path, scheme=named).sentences
-    if sentences[0].annotators:
-        raise DataError(
-            f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of annotators"
-        )
-    return sentences
+def _who(name: str, command: str) -> str:
+    """Who takes an option that ``command``, models or predictions, does not take for this kind."""
+    for one in (command, "evaluate", "predictions"):
+        if any(name in getattr(kind, one) for kind in KINDS):
+            of = "--predictions of " if one == "predictions" != command else ""
+            return of + who_takes(name, one)
+    return "other commands"
 
 
-def _score_model(tagger: FileTagger, gold: Gold) -> SpanStatistics:
-    try:
-        spans(tagger.tagger.labels, tagger.trained_scheme or gold.scheme)
-    except OutputError:
-        labels = ", ".join(tagger.tagger.labels[:5])
-        raise DataError(
-            f"expected a model of entities, whose labels are such as B-PER and O ({gold.scheme}), got {labels}"
-        ) from None
-    predicted: list[Sequence[str]] = []
-    with progress_bars() as watch:
-        watcher = watch(str(gold.path), unit="sentences")
-        watcher.begin(len(gold.sentences), 0)
-        for first in range(0, len(gold.sentences), _AT_A_TIME):
-            some = gold.sentences[first : first + _AT_A_TIME]
-            own = tagger.tagger.decode(
-                transform(tagger.index, some, tagger.pos, str(gold.path)), tagger.decoding
-            )
-            predicted += tagger.labels(own, gold.scheme)
-            watcher.advance(len(some), "")
-    return span_statistics(gold.labels, predicted, gold.scheme)
-
-
-def _as_json(
-    gold: Gold,
-    scores: SpanScores,
-    compared: comparison.Compared | None,
-    model: Path | None,
-    against: Path | None,
-) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "command": "evaluate",
-        "softq": softq.__version__,
-        "model": model and str(model),
-        "file": str(gold.path),
+def _as_json(compared: Mapping[str, Difference], against: str) -> dict[str, Any]:
+    """The second model, its scores, and the differences."""
+    return {"model": against} | {
+        name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}}
+        for name, (score, test) in compared.items()
     }
-    facts |= {
-        "scheme": gold.scheme,
-        "sentences": len(gold.labels),
-        "tokens": sum(map(len, gold.labels)),
-        **dataclasses.asdict(scores),
-    }
-    facts["kinds"] = {kind: row._asdict() for kind, row in scores.kinds.items()}
-    if compared is not None:
-        facts["against"] = comparison.as_json(compared, str(against))
-    return facts
 
 
-def _show(gold: Gold, scores: SpanScores, console: Console) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    table.add_column(f"entities ({gold.scheme})")
-    for title in ("precision", "recall", "F1", "predicted", "true"):
-        table.add_column(title, justify="right")
-    for kind, row in scores.kinds.items():
-        table.add_row(
-            escape(kind),
-            *(f"{value:.4f}" for value in row[:3]),
-            *(f"{count:,}" for count in row[3:]),
+def _show_difference(
+    found: Scores, compared: Mapping[str, Difference], model: str, against: str
+) -> None:
+    rows = [
+        (
+            found.titles.get(name, name),
+            f"{found.overall[name]:.4f}",
+            f"{score:.4f}",
+            f"{test.gain.value:+.4f}",
+            f"[{test.gain.low:+.4f}, {test.gain.high:+.4f}]",
+            f"{test.p_value:.3f}",
         )
-    table.add_section()
-    totals = (
-        sum(row.predicted for row in scores.kinds.values()),
-        sum(row.gold for row in scores.kinds.values()),
-    )
-    overall = (scores.precision, scores.recall, scores.f1)
-    table.add_row(
-        "all", *(f"{value:.4f}" for value in overall), *(f"{count:,}" for count in totals)
-    )
-    tokens = sum(map(len, gold.labels))
-    console.print(
-        f"{gold.path}: {len(gold.labels):,} sentences, {tokens:,} tokens",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
-    console.print(table)
-    console.print(
-        f"token accuracy {scores.token_accuracy:.4f}, exact match {scores.exact_match:.4f}",
-        highlight=False,
+        for name, (score, test) in compared.items()
+    ]
+    console = results_console()
+    console.print(make_table(("", model, against, "difference", "95 % interval", "p"), rows))
+    print_line(
+        console,
+        "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the file.",
     )

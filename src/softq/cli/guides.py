@@ -145,6 +145,7 @@ softq reproduce translation --scale paper --data DIR --out reproduction/folder""
     ),
 }
 
+LM = "lm"
 LM_GUIDE = Guide(
     one="a model of 🤗 Transformers (T5, BART, Marian, GPT-2, Llama, …), fine-tuned toward BLEU or another reward",
     many="models of Transformers",
@@ -184,7 +185,7 @@ _FLAGS_OF_EXPERIMENTS = "**Flags.** The panels below are the tables of the task'
 
 def guide(command: str, task: str) -> str:
     """The help of `softq COMMAND TASK`, in Markdown."""
-    about = LM_GUIDE if task == "lm" else GUIDES[task]
+    about = LM_GUIDE if task == LM else GUIDES[task]
     return "\n\n".join(
         [
             _HEADLINES[command].format(one=about.one, many=about.many),

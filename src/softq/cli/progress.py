@@ -1,9 +1,11 @@
-"""Progress bars on stderr, with rate and time left; nothing where stderr is no terminal."""
+"""Progress on stderr, with rate and time left: bars on a terminal, elsewhere a line every ten seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -17,27 +19,49 @@ from rich.progress import (
 from rich.progress import Task as Bar
 from rich.text import Text
 
-from softq.lab.loop import Watcher
+from softq.cli.shared import tell
 
 _COUNTED = "models"  # take minutes each: how many are done says more than a rate
+_LOG_EVERY = 10.0  # seconds
+Item = TypeVar("Item")
+
+
+def _rate(task: Bar) -> str:
+    """Like ``1.2M examples/s``, by this process alone; nothing at the end, to which a search that has converged jumps."""
+    if not task.speed or task.finished or task.fields["unit"] == _COUNTED:
+        return ""
+    speed, prefix = task.speed, ""
+    for larger in ("k", "M", "G"):
+        if speed < 1000:
+            break
+        speed, prefix = speed / 1000, larger
+    return f"{speed:.3g}{prefix} {task.fields['unit']}/s"
 
 
 class _Rate(ProgressColumn):
-    """What is done per second, by this process alone: what a resumed run had seen before does not count."""
-
     def render(self, task: Bar) -> Text:
-        """Like ``1.2M examples/s``; nothing at the end, to which a search that has converged jumps."""
-        if not task.speed or task.finished or task.fields["unit"] == _COUNTED:
-            return Text("")
-        speed, prefix = task.speed, ""
-        for larger in ("k", "M", "G"):
-            if speed < 1000:
-                break
-            speed, prefix = speed / 1000, larger
-        return Text(f"{speed:.3g}{prefix} {task.fields['unit']}/s", style="progress.data.speed")
+        return Text(_rate(task), style="progress.data.speed")
 
 
-class _Watcher(Watcher):
+def log_line(task: Bar) -> str:
+    """What is under way as one line of a log."""
+    share = f"{task.percentage:.0f} %" if task.total else ""
+    seconds = task.time_remaining
+    left = "" if seconds is None else f"{_TIME_LEFT.render(task).plain} left"
+    shown = (share, str(task.fields["status"]), _rate(task), left)
+    return f"{task.description}: {', '.join(filter(None, shown)) or 'at work'}"
+
+
+_TIME_LEFT = TimeRemainingColumn()
+
+
+if TYPE_CHECKING:
+    from softq.lab.loop import Watcher
+else:  # help must not wait for torch
+    Watcher = object
+
+
+class BarWatcher(Watcher):
     """Shows what is under way as a bar; what begins next takes its place."""
 
     def __init__(self, progress: Progress, label: str, unit: str) -> None:
@@ -58,15 +82,44 @@ class _Watcher(Watcher):
             self._progress.update(self._bar, advance=examples, status=status)
 
     def note(self, text: str) -> None:
-        """Print it above the bar."""
-        self._progress.console.print(text)
+        """Print it, above the bar if there is one."""
+        self._progress.console.print(text, highlight=False, soft_wrap=True)
+
+    def batches(self, items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+        """Items some at a time; the bar moves when each batch is done."""
+        self.begin(len(items), 0)
+        for first in range(0, len(items), size):
+            some = items[first : first + size]
+            yield some
+            self.advance(len(some), "")
+
+
+class Watch(Protocol):
+    """Makes a watcher of what is called so, with the unit of its rate."""
+
+    def __call__(self, label: str, unit: str = "examples") -> BarWatcher:
+        """The watcher."""
+
+
+def progress_of_images(watcher: BarWatcher, images: int) -> Callable[[int], None]:
+    """Hears how many images are done in all, at the start and then again and again, and shows it."""
+    before: list[int] = []
+
+    def hear(done: int) -> None:
+        if before:
+            watcher.advance(done - before[-1], f"{done:,} of {images:,}")
+        else:
+            watcher.begin(images, done)
+        before.append(done)
+
+    return hear
 
 
 @contextmanager
-def progress_bars() -> Iterator[Callable[..., Watcher]]:
-    """A maker of watchers, ``watch(label, unit="examples")``, each with a bar while the block lasts and until the next one begins.
+def progress_bars(*, silent: bool = False) -> Iterator[Watch]:
+    """A maker of watchers, ``watch(label, unit="examples")``, each shown while the block lasts and until the next one begins.
 
-    The unit is that of the rate; of models, those that are done are counted instead.
+    The unit is that of the rate; of models, those that are done are counted instead. ``silent`` shows nothing.
     """
     console = Console(stderr=True)
     columns = (
@@ -74,13 +127,58 @@ def progress_bars() -> Iterator[Callable[..., Watcher]]:
         BarColumn(),
         TextColumn("{task.fields[status]}"),
         _Rate(),
-        TimeRemainingColumn(),
+        _TIME_LEFT,
     )
-    with Progress(
-        *columns, console=console, disable=not console.is_terminal, transient=True
-    ) as progress:
+    progress = Progress(*columns, console=console, transient=True)
 
-        def watch(label: str, unit: str = "examples") -> Watcher:
-            return _Watcher(progress, label, unit)
+    def watch(label: str, unit: str = "examples") -> BarWatcher:
+        return BarWatcher(progress, label, unit)
 
-        yield watch
+    with _announced_compilation():
+        if silent:
+            yield watch
+        elif console.is_terminal:
+            with progress:
+                yield watch
+        else:
+            with _logging(progress):
+                yield watch
+
+
+@contextmanager
+def _logging(progress: Progress) -> Iterator[None]:
+    """A line about what is under way every ten seconds."""
+    over = threading.Event()
+
+    def log() -> None:
+        while not over.wait(_LOG_EVERY):
+            for task in progress.tasks:
+                tell(log_line(task))
+
+    thread = threading.Thread(target=log, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def _announced_compilation() -> Iterator[None]:
+    """Tell once if numba compiles a kernel, which takes seconds and happens before its cache is filled."""
+    from numba.core import event  # imported when work begins: help must not wait for it
+
+    told = threading.Event()
+
+    class Listener(event.Listener):
+        def on_start(self, _event: Any) -> None:
+            if not told.is_set():
+                told.set()
+                tell("compiling kernels (once, takes some seconds) …")
+
+        def on_end(self, _event: Any) -> None:
+            """Nothing to tell."""
+
+    with event.install_listener("numba:compile", Listener()):
+        yield

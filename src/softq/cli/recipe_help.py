@@ -13,12 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from typer.core import TyperCommand
 
-from softq.cli.guides import GUIDES, LM_GUIDE, guide
-from softq.cli.shared import RECIPES, find_recipe, one_line_errors
-from softq.cli.train_lm import find_lm_recipe, names_lm
-from softq.lab.recipe import describe, flag_names
-from softq.lab.tasks import TASKS
-from softq.lab.tasks.lm_recipe import TASK as LM
+from softq.cli.guides import GUIDES, LM, LM_GUIDE, guide
 
 _MOST_VALUES = 8  # of a default that is shown in full
 _ARGUMENTS = "softq.cli.arguments"
@@ -37,8 +32,7 @@ class RecipeCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print help; of a task, its guide, the options of the command, and a panel for each table of the recipe."""
-        with one_line_errors():
-            found = _find_named(ctx.meta.get(_ARGUMENTS, []), str(self.name))
+        found = _find_named(ctx.meta.get(_ARGUMENTS, []), str(self.name))
         if found is None:
             super().format_help(ctx, formatter)
             return
@@ -51,9 +45,15 @@ class RecipeCommand(TyperCommand):
 
 def _find_named(arguments: list[str], command: str) -> tuple[str, Any] | None:
     """The task among arguments, by its name or that of a recipe, and its recipe."""
-    for argument in arguments:
+    named = [one for one in arguments if not one.startswith("-")]
+    if not named:
+        return None
+    from softq.cli.recipes import RECIPES, find_lm_recipe, find_recipe, names_lm
+    from softq.lab.tasks import TASKS
+
+    for argument in named:
         if command == "train" and names_lm(argument):
-            return LM, find_lm_recipe(argument, [])
+            return LM, find_lm_recipe(argument, [])[0]
         if (
             argument in TASKS
             or (RECIPES / f"{argument}.toml").is_file()
@@ -66,7 +66,7 @@ def _find_named(arguments: list[str], command: str) -> tuple[str, Any] | None:
 
 def list_tasks(command: str) -> str:
     """The tasks, a line for each, for the end of a command's help."""
-    lines = [f"- `{name}`: {GUIDES[name].one}" for name in TASKS if name in GUIDES]
+    lines = [f"- `{name}`: {about.one}" for name, about in GUIDES.items()]
     lines += [f"- `{LM}`: {LM_GUIDE.one}"] * (command == "train")
     return "\n".join(
         [
@@ -78,6 +78,8 @@ def list_tasks(command: str) -> str:
 
 def show_flags(recipe: Any, console: Console, *, sweep: bool = False) -> None:
     """The keys of a recipe as flags, with their values, a panel for each table; in a sweep, less those that are the grids'."""
+    from softq.lab.recipe import describe, flag_names
+
     flags, sections = flag_names(type(recipe)), typing.get_type_hints(type(recipe))
     tables: dict[str, Table] = {}
     for section, name, value, explanation in describe(recipe):

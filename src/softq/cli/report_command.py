@@ -14,15 +14,8 @@ from typing import Annotated
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import (
-    RECIPES,
-    Wanted,
-    find_recipe,
-    one_line_errors,
-    results_console,
-    show_choices,
-    split_flags,
-)
+from softq.cli.recipes import RECIPES, Wanted, find_recipe, show_choices, split_flags
+from softq.cli.shared import one_line_errors, results_console
 from softq.cli.sweep_command import sweep_json
 from softq.errors import DependencyError, RecipeError
 from softq.lab.report import write_report

@@ -1,60 +1,66 @@
-"""What commands share: errors in one line, recipes from files and flags, tables of results."""
+"""What commands share: errors in one line, tables and JSON. Nothing here imports torch, which takes seconds."""
 
 from __future__ import annotations
 
-import difflib
-import math
+import json
 import os
+import signal
+import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import softq
-from softq.errors import ConvergenceWarning, RecipeError, SoftqError
-from softq.lab.processes import StoppedError
-from softq.lab.recipe import merge, parse_flags, read_toml
-from softq.lab.sweep import Grid, Sweep, parse_recipe
-from softq.lab.tasks import (
-    TASKS,
-    Task,
-    captioning,
-    ner_recipe,
-    parsing_recipe,
-    translation,
-)
-from softq.lab.tasks.base import show_settings
-from softq.metrics import Interval
+from softq.errors import ConvergenceWarning, SoftqError, StoppedError
 
-RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
-if not RECIPES.is_dir():
-    RECIPES = Path(softq.__file__).parents[2] / "recipes"  # of the source tree
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a SoftqError into one line on stderr and exit code 2; a run that was asked to stop exits with 130, as shells do.
+    """Turn a `SoftqError` into one line on stderr and exit code 2; SIGINT and SIGTERM into a line and exit code 130, as shells do.
 
     A `ConvergenceWarning` is one line on stderr too.
     """
     try:
-        with _one_line_warnings():
+        with _terminable(), _one_line_warnings():
             yield
     except StoppedError as stop:
         tell(str(stop))
         raise typer.Exit(130) from None
     except KeyboardInterrupt:
-        tell("stopped; what is trained is kept: add --resume to go on")
+        tell("stopped; a run that has begun keeps its checkpoints: add --resume to continue it")
         raise typer.Exit(130) from None
     except SoftqError as error:
         tell(str(error))
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, unless somebody handles it already: without a handler a command ends without a word."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    free = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if free:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        if free:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
@@ -63,17 +69,12 @@ def _one_line_warnings() -> Iterator[None]:
         show = warnings.showwarning
 
         def show_in_one_line(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
+            message: Warning | str, category: type[Warning], *place: Any, **options: Any
         ) -> None:
             if issubclass(category, ConvergenceWarning):
                 tell(str(message))
             else:
-                show(message, category, filename, lineno, file, line)
+                show(message, category, *place, **options)
 
         warnings.showwarning = show_in_one_line
         warnings.simplefilter("always", ConvergenceWarning)  # each run of a sweep may have its own
@@ -86,188 +87,38 @@ def tell(message: str) -> None:
         typer.echo(f"softq: {message}", err=True)
 
 
+def print_json(command: str, facts: dict[str, Any]) -> None:
+    """Print one JSON object with the command and the version first."""
+    typer.echo(json.dumps({"command": command, "softq": softq.__version__, **facts}))
+
+
 def results_console() -> Console:
     """Where tables go; wide where nobody's terminal says how wide it is."""
     console = Console()
     return console if console.is_terminal else Console(width=120)
 
 
-class Wanted(NamedTuple):
-    """A task, its recipe and the grids of its sweep."""
-
-    task: Task
-    recipe: Any
-    grids: list[Grid]
+def print_line(console: Console, line: str) -> None:
+    """Print a line as it is: paths are not marked up, broken or coloured."""
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The task or recipe and the recipe's flags; a flag that came first was taken for the task.
-
-    >>> split_flags("--epochs", ["3"])
-    (None, ['--epochs', '3'])
-    """
-    return (
-        (None, [what, *arguments])
-        if what is not None and what.startswith("-")
-        else (what, list(arguments))
-    )
-
-
-def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Wanted:
-    """A task's defaults or a recipe file, with flags laid over it; ``what`` is a task, a file, or a recipe that comes with softq.
-
-    In a sweep, objectives and seeds are the grids', and flags for them are refused.
-    """
-    table: dict[str, Any] = {}
-    where = what
-    if what not in TASKS:
-        path = Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
-        if not path.is_file():
-            raise RecipeError(
-                f"there is no file {what}" if what.endswith(".toml") else _unknown(what)
-            )
-        table = read_toml(path)
-        where = str(path)
-    task = TASKS.find(table.get("task", what), where)
-    laid_over = parse_flags(task.recipe_type, flags)
-    if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
-        raise RecipeError(
-            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep"
-        )
-    recipe, grids = parse_recipe(task, merge(table, laid_over), where)
-    if sweep and of_files(recipe) and recipe.data.train and not recipe.data.dev:
-        folds = isinstance(recipe, ner_recipe.NerRecipe)
-        if not (folds and recipe.data.folds and recipe.data.test):
-            raise RecipeError(
-                "a sweep chooses by development scores and compares on a test part, and the training file can be neither: add --dev FILE"
-                + (", or --folds 5 with --test FILE" if folds else "")
-            )
-    return Wanted(task, recipe, grids)
-
-
-def _unknown(what: str) -> str:
-    known = [*TASKS, *(path.stem for path in sorted(RECIPES.glob("*.toml")))]
-    close = difflib.get_close_matches(what, known, 1, 0.4)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-    return f"expected a task, a recipe of softq, or a file that ends in .toml, got {what!r}; {hint}"
-
-
-def of_files(recipe: Any) -> bool:
-    """Whether a recipe is of a task that learns from files of sentences."""
-    return isinstance(
-        recipe,
-        captioning.CaptioningRecipe
-        | ner_recipe.NerRecipe
-        | parsing_recipe.ParsingRecipe
-        | translation.TranslationRecipe,
-    )
-
-
-def parts_of(
-    data: captioning.CaptionData
-    | ner_recipe.Data
-    | parsing_recipe.Data
-    | translation.TranslationData,
-) -> tuple[str, str]:
-    """What the development and test parts of a task's files are: they need not be files of their own.
-
-    >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
-    ('dev.conllu', 'dev.conllu again')
-    >>> parts_of(ner_recipe.Data(train="a/train.conll", test="b/test.conll", folds=5))
-    ('5 folds of train.conll', 'test.conll')
-    """
-    train, dev = Path(data.train).name, Path(data.dev).name
-    folds = data.folds if isinstance(data, ner_recipe.Data) else 0
-    itself = f"{train} itself, which it was trained on"
-    if not data.train:
-        return "built-in world", "built-in world"
-    if data.halve_dev:
-        unit = "image" if isinstance(data, captioning.CaptionData) else "sentence"
-        return f"every other {unit} of {dev}", f"the other {unit}s of {dev}"
-    chosen_on = dev or (f"{folds} folds of {train}" if folds else itself)
-    return chosen_on, Path(data.test).name or (f"{chosen_on} again" if dev or folds else itself)
-
-
-def crossing_trees(measures: Mapping[str, Any]) -> str:
-    """What became of training trees that cross where a parser has none such, "" where there were none; ``measures`` are of its cell.
-
-    >>> crossing_trees({"sentences": 90.0, "lifted": 0.0, "skipped": 10.0})
-    'crossing arcs: 10 of 100 training sentences were skipped'
-    """
-    if measures.get("lifted"):
-        return f"crossing arcs: {measures['lifted']:.0f} trees of {measures['sentences']:.0f} training sentences were lifted"
-    if measures.get("skipped"):
-        skipped = measures["skipped"]
-        return f"crossing arcs: {skipped:.0f} of {measures['sentences'] + skipped:.0f} training sentences were skipped"
-    return ""
-
-
-def too_long(measures: Mapping[str, Any]) -> str:
-    """How many references a model of sentences was not trained on, "" where it was on all; ``measures`` are of its cell.
-
-    >>> too_long({"left_out": 3.0})
-    'longer than max_length: 3 training references, or their inputs, were left out'
-    """
-    if not measures.get("left_out"):
-        return ""
-    return f"longer than max_length: {measures['left_out']:.0f} training references, or their inputs, were left out"
-
-
-def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
-    """The temperatures and settings that the development set chose, and what they earn; ``recipe`` is that of the sweep."""
-    varied = any(choice.settings for choice in sweep.choices)
+def make_table(
+    titles: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
+) -> Table:
+    """A table whose first column is left-aligned and the others right-aligned; an empty row is a line between sections."""
     table = Table(
-        title=f"{sweep.task}: {sweep.metric}, {len(sweep.cells)} models",
-        box=box.SIMPLE_HEAD,
+        title=title,
         title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        show_header=any(titles),
     )
-    for title in ("grid", "objective"):
-        table.add_column(title)
-    table.add_column("best τ", justify="right")
-    if varied:
-        table.add_column("best settings")
-    for title in ("seeds", "dev", "test", "gain over ML"):
-        table.add_column(title, justify="right")
-    for choice in sweep.choices:
-        table.add_row(
-            choice.grid,
-            choice.objective + (" scaled" if choice.temperature_scaled else ""),
-            "" if choice.tau is None else f"{choice.tau:g}",
-            *([show_settings(choice.settings)] if varied else []),
-            str(choice.seeds),
-            _with_half_width(choice.dev),
-            _with_half_width(choice.test),
-            ""
-            if choice.gain is None
-            else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]",
-        )
-    console.print(table)
-    console.print(
-        f"{'τ and settings are' if varied else 'τ is'} chosen on the development set. "
-        "Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
-    )
-    if of_files(recipe):
-        parts = [parts_of(choice.recipe(recipe).data) for choice in sweep.choices]
-        _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
-    noted = (
-        say(member.cell.measures) for member in sweep.cells for say in (crossing_trees, too_long)
-    )
-    for told in dict.fromkeys(filter(None, noted)):
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
-    _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
-
-
-def _show_by_choice(sweep: Sweep, facts: Sequence[str], console: Console) -> None:
-    """A fact for each choice: one line if it is the same for all, else one for each with the choices it holds for."""
-    holds_for: dict[str, list[str]] = {}
-    for choice, fact in zip(sweep.choices, facts, strict=True):
-        holds_for.setdefault(fact, []).append(f"{choice.grid} {choice.objective}")
-    for fact, names in holds_for.items():
-        whose = f" ({', '.join(dict.fromkeys(names))})" if len(holds_for) > 1 else ""
-        console.print(fact + whose, markup=False, highlight=False, soft_wrap=True)
-
-
-def _with_half_width(interval: Interval) -> str:
-    return f"{interval.value:.4f}" + (
-        "" if math.isnan(interval.high) else f" ± {interval.high - interval.value:.4f}"
-    )
+    for place, heading in enumerate(titles):
+        table.add_column(escape(heading), justify="right" if place else "left")
+    for row in rows:
+        if row:
+            table.add_row(*map(escape, row))
+        else:
+            table.add_section()
+    return table

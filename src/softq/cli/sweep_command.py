@@ -5,21 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import (
-    find_recipe,
-    one_line_errors,
-    results_console,
-    show_choices,
-    split_flags,
-)
+from softq.cli.shared import AsJson, results_console
 from softq.errors import RecipeError
-from softq.lab.recipe import build
-from softq.lab.sweep import SWEEP, Grid, Sweep, lay_over, run_sweep
+
+if TYPE_CHECKING:
+    from softq.lab.sweep import Sweep
 
 
 def sweep(
@@ -73,9 +68,7 @@ def sweep(
             help="Go on with the sweep in --out: skip what is finished, train what is not.",
         ),
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train many models, choose the temperature on development data, and compare with ML.
 
@@ -107,41 +100,44 @@ def sweep(
 
     **Next.** `softq report SWEEP` draws it; `softq predict SWEEP/runs/RUN FILES` uses one of the models.
     """
-    with one_line_errors():
-        what, flags = split_flags(what, context.args)
-        if what is None:
-            if not resume or out is None or not (out / SWEEP).is_file():
-                raise RecipeError(
-                    "name a task or a recipe, such as softq sweep classification; only --resume --out SWEEP needs none"
-                )
-            what = str(out / SWEEP)
-        task, recipe, grids = find_recipe(what, flags, sweep=True)
-        chosen = {
-            "objective": objective and objective.split(","),
-            "tau": tau,
-            "seed": seed,
-            "temperature_scaled": temperature_scaled or None,
-        }
-        given = {name: value for name, value in chosen.items() if value is not None}
-        changed = {
-            field.name: getattr(build(Grid, given, "flags"), field.name)
-            for field in dataclasses.fields(Grid)
-            if field.name in given
-        }
-        grids = [
-            lay_over(task.recipe_type, dataclasses.replace(grid, **changed), over or [])
-            for grid in grids or [Grid()]
-        ]
-        out = out or Path("sweeps") / task.name
-        with progress_bars() as watch:
-            found = run_sweep(
-                task, recipe, grids, out, resume=resume, jobs=jobs, cluster=cluster, watch=watch
+    from softq.cli.recipes import find_recipe, show_choices, split_flags
+    from softq.lab.recipe import build
+    from softq.lab.sweep import SWEEP, Grid, lay_over, run_sweep
+
+    what, flags = split_flags(what, context.args)
+    if what is None:
+        if not resume or out is None or not (out / SWEEP).is_file():
+            raise RecipeError(
+                "name a task or a recipe, such as softq sweep classification; only --resume --out SWEEP needs none"
             )
-        if as_json:
-            typer.echo(json.dumps(sweep_json(found, out)))
-            return
-        show_choices(found, recipe, results_console())
-        typer.echo(f"sweep: {out}; a page of it: softq report {out} --out report.html")
+        what = str(out / SWEEP)
+    task, recipe, grids = find_recipe(what, flags, sweep=True)
+    chosen = {
+        "objective": objective and objective.split(","),
+        "tau": tau,
+        "seed": seed,
+        "temperature_scaled": temperature_scaled or None,
+    }
+    given = {name: value for name, value in chosen.items() if value is not None}
+    changed = {
+        field.name: getattr(build(Grid, given, "flags"), field.name)
+        for field in dataclasses.fields(Grid)
+        if field.name in given
+    }
+    grids = [
+        lay_over(task.recipe_type, dataclasses.replace(grid, **changed), over or [])
+        for grid in grids or [Grid()]
+    ]
+    out = out or Path("sweeps") / task.name
+    with progress_bars() as watch:
+        found = run_sweep(
+            task, recipe, grids, out, resume=resume, jobs=jobs, cluster=cluster, watch=watch
+        )
+    if as_json:
+        typer.echo(json.dumps(sweep_json(found, out)))
+        return
+    show_choices(found, recipe, results_console())
+    typer.echo(f"sweep: {out}; a page of it: softq report {out} --out report.html")
 
 
 def sweep_json(found: Sweep, out: Path) -> dict[str, object]:

@@ -2,77 +2,88 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-import softq
-from softq.cli import curves
-from softq.cli.curves import Objective
-from softq.cli.shared import one_line_errors, results_console
+from softq.cli.options import option, refuse_others, takes_options
+from softq.cli.shared import AsJson, make_table, print_json, print_line, results_console
 from softq.errors import DataError
-from softq.lab.ranges import parse_taus
-from softq.rewards import Matrix
-from softq.rewards.names import RewardName
-from softq.theory import Problem, TheoryTable, four_class_problem, theory_table
+
+if TYPE_CHECKING:
+    from softq.theory import Problem, TheoryTable
 
 DEFAULT_TAUS = ("0.5", "1", "1.5", "2", "2.4", "3")
 CURVE_TAUS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1", "1.5", "2")
+_SIDE = 1000  # inputs along each side of the square
+Name = TypeVar("Name", bound=StrEnum)
 
 
+@dataclass(frozen=True)
+class TheoryOptions:
+    """Options of one of the two tables."""
+
+    grid: int | None = option(
+        None,
+        f"Set the number of inputs along each side of the square.  [default: {_SIDE}]",
+        min=1,
+        max=5000,
+    )
+    reward: str = option(
+        "bleu",
+        "Choose the reward of a sentence against a reference: bleu, chrf, rouge-l, edit, hamming, accuracy or exact.  [default: bleu]",
+    )
+    objective: str = option(
+        "raml",
+        "Choose raml or sqdml; they differ where an example has several references.  [default: raml]",
+    )
+    mass: list[float] | None = option(
+        None,
+        "Suggest a temperature that leaves this mass on the references. Repeatable.  [default: 0.1, 0.5, 0.9]",
+    )
+    size: int = option(
+        100, "Set the number of candidates per example, references included.  [default: 100]", min=2
+    )
+    max_n: int = option(4, "Set the longest n-gram that candidates replace.  [default: 4]", min=1)
+    examples: int = option(1000, "Read at most so many lines.  [default: 1000]", min=1)
+    seed: int = option(
+        0, "Set the random seed of the candidates.  [default: 0]", min=0, max=2**63 - 1
+    )
+    plot: Path | None = option(
+        None, "Draw the curves there (.svg, .png or .pdf; needs matplotlib).", dir_okay=False
+    )
+
+
+_OF_THE_PROBLEM = ("grid",)
+_PANELS = {
+    name: "The paper's problem" if name in _OF_THE_PROBLEM else "Your references"
+    for name in TheoryOptions.__dataclass_fields__
+}
+
+
+@takes_options(TheoryOptions, _PANELS)
 def theory(
-    context: typer.Context,
+    options: TheoryOptions,
     tau: Annotated[
         list[str] | None,
         typer.Option(
-            help="Temperature: a number, several as 0.5,1,2, or a range FROM:TO:STEP. Repeatable.",
+            help="Set the temperature: a number, several as 0.5,1,2, or a range FROM:TO:STEP. Repeatable.",
             metavar="TAU",
         ),
     ] = None,
-    grid: Annotated[
-        int, typer.Option(min=1, max=5000, help="Inputs along each side of the square.")
-    ] = 1000,
     references: Annotated[
         Path | None,
         typer.Option(
-            help="Text file: an example per line, words by spaces, several references by tabs; plain, .gz or .xz.",
+            help="Read references from a text file: an example per line, words by spaces, several references by tabs; plain, .gz or .xz.",
             dir_okay=False,
         ),
     ] = None,
-    reward: Annotated[
-        RewardName, typer.Option(help="Reward of a sentence against a reference.")
-    ] = RewardName.bleu,
-    objective: Annotated[
-        Objective,
-        typer.Option(help="RAML or SQDML; they differ where an example has several references."),
-    ] = Objective.raml,
-    mass: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Suggest a temperature that leaves this mass on the references. Repeatable."
-        ),
-    ] = None,
-    size: Annotated[
-        int, typer.Option(min=2, help="Candidates per example, references included.")
-    ] = 100,
-    max_n: Annotated[int, typer.Option(min=1, help="Longest n-gram that candidates replace.")] = 4,
-    examples: Annotated[int, typer.Option(min=1, help="Read at most so many lines.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the candidates.")] = 0,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw the curves there (.svg, .png or .pdf; needs matplotlib).", dir_okay=False
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """See what a temperature does: the paper's theory in numbers, or your own references.
 
@@ -107,102 +118,95 @@ def theory(
 
     **Next.** `softq sweep` chooses a temperature by development scores; docs/math.md has the mathematics.
     """
-    with one_line_errors():
-        _check_together(context, references)
-    if references is not None:
-        with one_line_errors():
-            taus = [value for text in tau or CURVE_TAUS for value in parse_taus(text)]
-            curves.show(
-                references,
-                reward,
-                objective,
-                taus,
-                mass or [0.1, 0.5, 0.9],
-                size,
-                max_n,
-                examples,
-                seed,
-                plot,
-                as_json,
-            )
-        return
-    with one_line_errors():
-        taus = [value for text in tau or DEFAULT_TAUS for value in parse_taus(text)]
-        problem = four_class_problem(grid)
-        table = _compute(problem, taus)
-    if as_json:
-        typer.echo(json.dumps(_as_json(table, problem, grid)))
-    else:
-        _show(table, grid)
+    from softq.lab.ranges import parse_taus
 
-
-def _check_together(context: typer.Context, references: Path | None) -> None:
-    """Options of the one table given for the other would be ignored, so they are refused."""
-    wrong = (
-        ("grid",)
-        if references is not None
-        else ("reward", "objective", "mass", "size", "max_n", "examples", "seed", "plot")
-    )
-    given = [
-        name
-        for name in wrong
-        if getattr(context.get_parameter_source(name), "name", None) == "COMMANDLINE"
-    ]
-    if given:
-        option = "--" + given[0].replace("_", "-")
-        raise DataError(
-            f"{option} needs --references FILE"
-            if references is None
-            else f"{option} is for the four-class problem, not for --references"
+    given = tau or (DEFAULT_TAUS if references is None else CURVE_TAUS)
+    if references is None:
+        refuse_others(
+            options,
+            _OF_THE_PROBLEM,
+            lambda _: "your references",
+            "none are given",
+            "add --references FILE",
         )
+        side = options.grid or _SIDE
+        _show_problem(side, [value for text in given for value in parse_taus(text)], as_json)
+        return
+    from softq.cli import curves
+    from softq.rewards.names import RewardName
+
+    refuse_others(
+        options,
+        set(_PANELS) - {*_OF_THE_PROBLEM},
+        lambda _: "the four-class problem",
+        "--references asks for yours",
+    )
+    curves.show(
+        references,
+        _choose(RewardName, options.reward, "--reward"),
+        _choose(curves.Objective, options.objective, "--objective"),
+        [value for text in given for value in parse_taus(text)],
+        options.mass or [0.1, 0.5, 0.9],
+        options.size,
+        options.max_n,
+        options.examples,
+        options.seed,
+        options.plot,
+        as_json,
+    )
+
+
+def _choose(names: type[Name], text: str, flag: str) -> Name:
+    try:
+        return names(text)
+    except ValueError:
+        raise DataError(f"{flag} is one of {', '.join(names)}, got {text!r}") from None
+
+
+def _show_problem(side: int, taus: list[float], as_json: bool) -> None:
+    from softq.rewards import Matrix
+    from softq.theory import four_class_problem
+
+    problem = four_class_problem(side)
+    table = _compute(problem, taus)
+    if as_json:
+        facts = {"problem": "four-class", "grid": side, "reward": Matrix(problem.rewards).signature}
+        rows = [row._asdict() for row in table.rows]
+        print_json("theory", facts | table._asdict() | {"rows": rows})
+    else:
+        _show(table, side)
 
 
 def _compute(problem: Problem, taus: list[float]) -> TheoryTable:
     """Compute the table, one temperature at a time behind a progress bar where somebody watches."""
+    from softq.theory import theory_table
+
     watch = Console(stderr=True)
-    pieces = [
-        theory_table(problem, [tau])
-        for tau in track(
-            taus, "temperatures", console=watch, transient=True, disable=not watch.is_terminal
-        )
-    ]
+    shown = track(
+        taus, "temperatures", console=watch, transient=True, disable=not watch.is_terminal
+    )
+    pieces = [theory_table(problem, [tau]) for tau in shown]
     return pieces[0]._replace(rows=[row for piece in pieces for row in piece.rows])
-
-
-def _as_json(table: TheoryTable, problem: Problem, grid: int) -> dict[str, object]:
-    fields = table._asdict() | {"rows": [row._asdict() for row in table.rows]}
-    return {
-        "command": "theory",
-        "softq": softq.__version__,
-        "problem": "four-class",
-        "grid": grid,
-        "reward": Matrix(problem.rewards).signature,
-        **fields,
-    }
 
 
 def _show(table: TheoryTable, grid: int) -> None:
     console = results_console()
-    grown = Table(
-        title=f"The paper's four-class problem on a {grid} × {grid} grid",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1),
-        title_justify="left",
-    )
-    for column in ("tau", "KL(Q‖Q')", "mean KL", "Hoeffding", "closed", "Thm 1", "RAML", "SQDML"):
-        grown.add_column(column, justify="right", overflow="fold")
-    for row in table.rows:
-        bounds = (
-            f"{value:.4f}" for value in (row.mean_kl, row.hoeffding, row.closed_form, row.theorem1)
-        )
-        grown.add_row(
+    rows = [
+        (
             f"{row.tau:g}",
             f"{row.kl:.6f}",
-            *bounds,
+            *(
+                f"{value:.4f}"
+                for value in (row.mean_kl, row.hoeffding, row.closed_form, row.theorem1)
+            ),
             f"{row.reward_raml:.5f}",
             f"{row.reward_sqdml:.5f}",
         )
-    console.print(grown)
+        for row in table.rows
+    ]
+    titles = ("tau", "KL(Q‖Q')", "mean KL", "Hoeffding", "closed", "Thm 1", "RAML", "SQDML")
+    heading = f"The paper's four-class problem on a {grid} × {grid} grid"
+    console.print(make_table(titles, rows, heading))
     lines = [
         "KL(Q‖Q') is exact; then come its upper bounds, the sharpest first: E_Y KL(Q‖q(·|Y)), min(R/τ, R²/8τ²), min(R/τ, R²/2τ²), 2R/τ.",
         "RAML and SQDML: expected reward of deciding by Q' and by Q.",
@@ -211,4 +215,4 @@ def _show(table: TheoryTable, grid: int) -> None:
         "it should read 1/(e^cb-1) (docs/math.md).",
     ]
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        print_line(console, line)

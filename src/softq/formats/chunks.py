@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, NamedTuple
 
 from softq.formats.conll import Block, clean_lines, has_tabs, split_blocks
@@ -69,10 +69,20 @@ def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 20) -> Iterator
         yield Chunk(first, lines, blocks, separator)
 
 
-def read_plain_chunks(file: IO[bytes], where: str, *, size: int = 1 << 17) -> Iterator[Chunk]:
-    r"""Running text, a sentence per line, its tokens separated by white space: chunks as of a file with a token per line.
+def read_plain_chunks(
+    file: IO[bytes],
+    where: str,
+    *,
+    split: Callable[[str], list[str]] = str.split,
+    size: int = 1 << 17,
+) -> Iterator[Chunk]:
+    r"""Running text, a sentence per line: chunks as of a file with a token per line. Empty lines are skipped.
 
-    Empty lines are skipped.
+    Args:
+        file: The bytes, unpacked.
+        where: What errors call it.
+        split: The tokens of a line; by white space unless given.
+        size: Bytes of a chunk, about.
 
     >>> import io
     >>> [chunk] = read_plain_chunks(io.BytesIO(b"Ann ran\n\nHi\n"), "a file")
@@ -84,7 +94,7 @@ def read_plain_chunks(file: IO[bytes], where: str, *, size: int = 1 << 17) -> It
         refuse(where, sorted(found))
         lines: list[str] = []
         blocks = []
-        for tokens in filter(None, map(str.split, sentences)):
+        for tokens in filter(None, map(split, sentences)):
             blocks.append(
                 Block(first + len(lines), (), None, 0, [1] * len(tokens), [tuple(tokens)])
             )

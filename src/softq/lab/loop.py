@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from softq.errors import RunError, SoftqError
-from softq.lab.processes import Interrupts, StoppedError, Workers
+from softq.errors import RunError, SoftqError, StoppedError
+from softq.lab.processes import Interrupts, Workers
 from softq.lab.recipe import Training, build
 from softq.lab.run import BEST, LAST, METRICS, NEXT_BEST, TIMINGS, RunFolder, damaged
 from softq.lab.tensorboard import EventWriter

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softq.errors import DependencyError, RunError, SoftqError
+from softq.errors import DependencyError, RunError
 
 
 class Workers:
@@ -109,10 +109,6 @@ def find_device(name: str) -> torch.device:
             'use device = "auto" or "cpu"'
         )
     return torch.device(name)
-
-
-class StoppedError(SoftqError):
-    """Training was asked to stop, and did so with a checkpoint."""
 
 
 class Interrupts:

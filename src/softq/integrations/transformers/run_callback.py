@@ -11,9 +11,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from softq.errors import RunError
+from softq.errors import RunError, StoppedError
 from softq.lab.loop import Watcher
-from softq.lab.processes import Interrupts, StoppedError
+from softq.lab.processes import Interrupts
 from softq.lab.run import METRICS, TIMINGS, RunFolder
 
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"

@@ -30,9 +30,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from softq.errors import ConvergenceWarning, DependencyError, RunError, SoftqError
+from softq.errors import ConvergenceWarning, DependencyError, RunError, SoftqError, StoppedError
 from softq.lab.loop import Watcher
-from softq.lab.processes import Interrupts, StoppedError, Workers
+from softq.lab.processes import Interrupts, Workers
 from softq.lab.tasks.base import Task, show_settings, train_cells
 
 STOP = ".stop"  # a file of a sweep folder: runs that find it stop, with a checkpoint

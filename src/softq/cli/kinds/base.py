@@ -1,0 +1,276 @@
+"""What the kinds of models have in common: how a model works through files, and what its scores are."""
+
+from __future__ import annotations
+
+import io
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar, cast
+
+import torch
+import typer
+from rich.table import Table
+from torch import Tensor
+
+from softq.cli.kinds import DecodingName, Options, find_model
+from softq.cli.progress import Watch
+from softq.cli.shared import make_table
+from softq.errors import DataError
+from softq.formats.chunks import Chunk, read_plain_chunks
+from softq.formats.file_checks import one_of, refusing
+from softq.formats.text import file_type, readable, unpacked
+from softq.formats.tokens import tokenize, without_marks
+from softq.formats.words import split_words
+from softq.metrics import Metric, PairedTest, paired_test
+
+STDIN = Path("-")
+_LOOK_AHEAD = 100  # lines that tell whether a file is running text
+Known = TypeVar("Known", bound=str)
+
+
+class Part(NamedTuple):
+    """A part of a file with what was predicted for it, and how much it holds."""
+
+    text: bytes
+    sentences: int
+    tokens: int
+
+
+class Predictor(ABC):
+    """A saved model, and how it predicts.
+
+    Attributes:
+        path: of the run folder or the file.
+        options: what the command line says.
+        file: of the model itself.
+        decoding: how predictions are chosen, as results name it.
+
+    """
+
+    decoding: str
+
+    def __init__(self, path: Path, options: Options) -> None:
+        self.path, self.options = path, options
+
+    @property
+    def file(self) -> Path:
+        """The best model of a run folder, or the file itself."""
+        return find_model(self.path)
+
+    def check_files(self, files: Sequence[Path]) -> None:  # noqa: B027 -- most have nothing to check
+        """An error if files cannot be what the model reads, before anything is written."""
+
+    @abstractmethod
+    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+        """Read an open, unpacked file, which errors call ``where``, and give it back part by part with predictions."""
+
+    def write(
+        self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
+    ) -> Counter[str]:
+        """Write predictions for files, each part at once where somebody may be waiting for it; how much it was."""
+        self.check_files(files)
+        counts = Counter(files=len(files), sentences=0, tokens=0)
+        for path in files:
+            where = "standard input" if path == STDIN else str(path)
+            with _opened(path, where) as (packed, file):
+                watcher = watch(where, unit="bytes")
+                watcher.begin(0 if path == STDIN else path.stat().st_size, 0)
+                seen = 0
+                for part in self.parts(file, path, where):
+                    target.write(part.text)
+                    if at_once:
+                        target.flush()
+                    counts.update(sentences=part.sentences, tokens=part.tokens)
+                    place = 0 if path == STDIN else packed.tell()
+                    watcher.advance(place - seen, f"{counts['tokens']:,} tokens")
+                    seen = place
+        return counts
+
+    def choose_decoding(self, usual: str, known: tuple[Known, ...], what: str) -> Known:
+        """The decoding that is asked for, if this kind of model has it, else the model's own."""
+        asked: DecodingName | None = self.options.decoding
+        if asked is None:
+            with refusing(f"{self.path} is damaged"):
+                return cast(Known, one_of("decoding", usual, known))
+        if asked.value not in known:
+            raise DataError(
+                f"{self.path} is a {what}, whose --decoding is {' or '.join(known)}, got {asked.value}"
+            )
+        return known[known.index(asked.value)]
+
+    def text_chunks(
+        self,
+        file: IO[bytes],
+        path: Path,
+        where: str,
+        expected: str,
+        looks: Callable[[Sequence[str]], bool],
+    ) -> Iterator[Chunk] | None:
+        """Sentences of running text, None where the file is not text.
+
+        Standard input and .txt files are text if they look so, or if ``--text`` or ``--plain`` says so; another file that looks so is
+        an error, which names what was ``expected``.
+        """
+        if self.options.plain:
+            return read_plain_chunks(file, where)
+        if not self.options.text:
+            with readable(where):
+                first = _first_lines(file)
+            if not looks(first):
+                return None
+            if path != STDIN and file_type(path) != ".txt":
+                raise DataError(
+                    f"{where}, line 1: expected {expected}, got what looks like running text: add --text to split it into words"
+                )
+        return read_plain_chunks(file, where, split=split_words)
+
+
+def _first_lines(file: IO[bytes]) -> list[str]:
+    """Lines at the start of a file, which stay to be read."""
+    lines = cast(io.BufferedReader, file).peek(1).decode(errors="replace").splitlines()
+    return lines[: max(1, min(_LOOK_AHEAD, len(lines) - 1))]  # the last one may be cut
+
+
+@contextmanager
+def _opened(path: Path, where: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """The file as it is on the disk, and what is packed in it."""
+    if path == STDIN:
+        stream = typer.get_binary_stream("stdin")
+        if not hasattr(stream, "peek"):
+            stream = io.BufferedReader(cast(Any, stream))
+        yield stream, stream
+        return
+    with ExitStack() as stack:
+        try:
+            packed = stack.enter_context(path.open("rb"))
+        except OSError as error:
+            raise DataError(f"cannot read {where}: {error}") from error
+        yield packed, stack.enter_context(unpacked(packed, path))
+
+
+def only_file(files: Sequence[Path], models: Sequence[Predictor]) -> Path:
+    """The file that models are scored on, where there must be one."""
+    if len(files) != 1:
+        raise DataError(
+            f"{models[0].path} is scored on one file, got {len(files)}; several files belong together for translators alone"
+        )
+    return files[0]
+
+
+class Difference(NamedTuple):
+    """The second model's score, and the test of the first one's advantage."""
+
+    score: float
+    test: PairedTest
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of predictions for one file.
+
+    Attributes:
+        rows: statistics of each example, ``[N, D]``.
+        metrics: functions of their sums.
+        titles: of metrics that are not called by their name.
+        facts: about the file and the model, for JSON before the scores.
+        heading: the same for people.
+        details: for JSON after the scores.
+        tables: for people, beside that of the overall scores.
+        lines: below the tables.
+        as_other: of ``details``, what is told of a model that another one is compared with.
+        other_line: the same for people; "" for nothing.
+
+    """
+
+    rows: Tensor
+    metrics: Mapping[str, Metric]
+    titles: Mapping[str, str]
+    facts: dict[str, Any]
+    heading: str
+    details: dict[str, Any] = field(default_factory=dict)
+    tables: Sequence[Table] = ()
+    lines: Sequence[str] = ()
+    as_other: dict[str, Any] = field(default_factory=dict)
+    other_line: str = ""
+
+    @cached_property
+    def overall(self) -> dict[str, float]:
+        """By the names of the metrics; NaN where one has no value."""
+        return {name: float(metric(self.rows.sum(0))) for name, metric in self.metrics.items()}
+
+    def compare(self, other: Scores) -> dict[str, Difference]:
+        """Paired bootstrap of both on the same examples; metrics that one of them has no value of are left out."""
+        found = {}
+        for name, metric in self.metrics.items():
+            if not math.isnan(other.overall[name] + self.overall[name]):
+                generator = torch.Generator().manual_seed(0)  # the same draws for all metrics
+                (test,) = paired_test(
+                    self.rows[None, None], other.rows[None], metric, generator=generator
+                )
+                if not math.isnan(test.p_value):  # a draw may hold nothing that the metric counts
+                    found[name] = Difference(other.overall[name], test)
+        return found
+
+
+def score_table(scores: Mapping[str, float], titles: Mapping[str, str], digits: int = 4) -> Table:
+    """Scores that have a value, one on each line."""
+    rows = [
+        (titles.get(name, name), f"{value:.{digits}f}")
+        for name, value in scores.items()
+        if not math.isnan(value)
+    ]
+    return make_table(("", "score"), rows)
+
+
+def kind_table(
+    title: str, rows: Mapping[str, Sequence[float]], total: Sequence[float] = ()
+) -> Table:
+    """Precision, recall and F1 of each class, with how many were predicted and are true."""
+    lines = [_kind_row(name, row) for name, row in rows.items()]
+    return make_table(
+        (title, "precision", "recall", "F1", "predicted", "true"),
+        [*lines, *([(), _kind_row("all", total)] if total else [])],
+    )
+
+
+def _kind_row(name: str, row: Sequence[float]) -> list[str]:
+    return [name, *(f"{value:.4f}" for value in row[:3]), *(f"{count:,}" for count in row[3:])]
+
+
+def number(value: float) -> float | None:
+    """A number for JSON, which has no NaN."""
+    return None if math.isnan(value) else value
+
+
+def word_counts(sentences: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """How many words sentences have, and how many different ones, as `softq data stats` tells."""
+    words = Counter(word for sentence in sentences for word in sentence)
+    return {
+        "words": words.total(),
+        "distinct_words": len(words),
+        "words_that_occur_once": sum(count == 1 for count in words.values()),
+        "mean_length": words.total() / len(sentences),
+        "longest": max(map(len, sentences)),
+    }
+
+
+def bare_words(text: str) -> list[str]:
+    """Words of a text as metrics count them."""
+    return without_marks(tokenize(text))
+
+
+def count_rows(title: str, counts: Mapping[str, int]) -> list[Sequence[str]]:
+    """A section of names with their counts and shares, the most frequent first."""
+    total = sum(counts.values())
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        (),
+        (title, f"{total:,}", ""),
+        *((f"  {name}", f"{count:,}", f"{count / total:.2%}") for name, count in ordered),
+    ]

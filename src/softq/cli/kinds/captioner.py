@@ -1,0 +1,400 @@
+"""Captioners, and files of images with captions: how they are read, captioned, scored, counted and checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from rich.table import Table
+
+from softq.cli.kinds import Options, SplitName
+from softq.cli.kinds.base import (
+    STDIN,
+    Part,
+    Scores,
+    bare_words,
+    number,
+    only_file,
+    score_table,
+    word_counts,
+)
+from softq.cli.kinds.sentences import (
+    TITLES,
+    PlainWords,
+    Writer,
+    check_same_words,
+    first_columns,
+    known_words,
+    plain_words,
+)
+from softq.cli.progress import BarWatcher, Watch, progress_bars, progress_of_images
+from softq.cli.shared import make_table
+from softq.errors import DataError
+from softq.formats.captions import (
+    Captions,
+    Features,
+    Split,
+    check_captions,
+    check_features,
+    features_beside,
+    is_json,
+    match_names,
+    names_file,
+    read_captions,
+    read_features,
+)
+from softq.formats.text import Fault, read_lines
+from softq.lab.processes import find_device
+from softq.metrics import CAPTION_METRICS, caption_statistics, reference_agreement
+from softq.neural.captioner import Captioner
+from softq.neural.examples import Examples, Vectors
+from softq.neural.perplexity import perplexity
+from softq.neural.search import Said
+
+_AT_A_TIME = 1000  # images
+_FEATURES = ".npy"
+_TITLES = TITLES | {
+    "max_reward": "maximum reward",
+    "rouge_l": "ROUGE-L",
+    "cider_d": "CIDEr-D (0 to 10)",
+}
+
+
+class Pictured(NamedTuple):
+    """Features of images, ``[N, D]``, and what the images are called; None if nobody says."""
+
+    features: Features
+    names: list[str] | None
+    where: str
+
+
+class FileCaptioner(Writer[Captioner]):
+    """A captioner and how it searches."""
+
+    kind = Captioner
+
+    def check(self, size: int, where: str) -> None:
+        """An error if features are not of the size that the model was trained on."""
+        expected = self.model.features
+        if size != expected:
+            of = f" of {self.model.encoder}" if self.model.encoder else ""
+            raise DataError(
+                f"{where}: expected features{of} with {expected} numbers for each image, as {self.path} learnt from, got {size}"
+            )
+
+    def caption(self, features: Features, watcher: BarWatcher) -> Iterator[list[Said]]:
+        """Captions of images with these features ``[N, D]``, which follow those of the calls before, some at a time."""
+        for rows in watcher.batches(range(len(features)), _AT_A_TIME):
+            some = features[rows[0] : rows[-1] + 1]
+            yield self.model.caption(some, **self.search_for(len(some)))
+
+    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+        """Never called: features are no text, and `write` reads them."""
+        raise NotImplementedError
+
+    def write(
+        self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
+    ) -> Counter[str]:
+        """Write a line for each image, with its name and a tab in front if it has one; how much it was."""
+        counts = Counter(files=len(files), sentences=0, tokens=0)
+        for features, names, where in self._read_all(files, watch):
+            called = iter(names or ())
+            for found in self.caption(features, watch(where, unit="images")):
+                for said in found:
+                    columns = [*([next(called)] if names is not None else []), *self.written(said)]
+                    target.write(("\t".join(columns) + "\n").encode())
+                if at_once:
+                    target.flush()
+                counts.update(sentences=len(found), tokens=sum(len(said.words) for said in found))
+        return counts
+
+    def _read_all(self, files: Sequence[Path], watch: Watch) -> list[Pictured]:
+        """Features of files (.npy), or of images and folders of images, all of them and checked before anything is said of one."""
+        of_features = [path.suffix == _FEATURES for path in files]
+        if all(of_features):
+            found = [_read_table(path) for path in files]
+            lacking = [one.where for one in found if one.names is None]
+            if lacking and len(lacking) < len(found):
+                raise DataError(
+                    f"expected names of images beside all files of features or none, got no {names_file(Path(lacking[0]))}"
+                )
+            for one in found:
+                self.check(one.features.shape[1], one.where)
+            return found
+        if any(of_features):
+            raise DataError(
+                f"expected files of features ({_FEATURES}) or images, got both: caption them one after the other"
+            )
+        if list(files) == [STDIN]:
+            raise DataError(
+                f"{self.path} is a captioner, which reads no text: name a file of features ({_FEATURES}), images, or a folder of them"
+            )
+        return [self._encode(files, watch)]
+
+    def _encode(self, files: Sequence[Path], watch: Watch) -> Pictured:
+        """Features by the encoder that the captioner learnt from."""
+        name = self.model.encoder
+        if not name:
+            raise DataError(
+                f"{self.path} does not know what made the features it learnt from, so it cannot see images: "
+                f"encode them with softq data features, and name the file ({_FEATURES})"
+            )
+        from softq.neural.images import encode, find_images, load_encoder
+
+        images = find_images(files)
+        encoder = load_encoder(name).to(find_device("auto"))
+        self.check(encoder.features, name)
+        progress = progress_of_images(watch("encoding", unit="images"), len(images))
+        progress(0)
+        vectors = encode(list(images.values()), encoder, progress=progress)
+        return Pictured(vectors, list(images), "images")
+
+    def score(self, gold: Gold) -> Scores:
+        """Scores of captions of the images."""
+        with progress_bars() as watch:
+            watcher = watch(gold.captions.name, unit="images")
+            said = [one for some in self.caption(gold.features, watcher) for one in some]
+        vocabulary = self.model.vocabulary
+        targets = [
+            [vocabulary.encode(text) for text in several] for several in gold.captions.captions
+        ]
+        return _scores(
+            gold.captions,
+            [one.words for one in said],
+            vocabulary.plain,
+            {
+                "file": str(gold.file),
+                "features": str(gold.where),
+                "split": self.options.split,
+                "decoding": self.decoding,
+            },
+            perplexity(self.model.model, Examples(Vectors(gold.features), targets)),
+        )
+
+
+load = FileCaptioner
+
+
+def _read_table(path: Path) -> Pictured:
+    names = None
+    if names_file(path).exists():
+        names = [line.strip() for line in read_lines(names_file(path))]
+    called = names
+    if called is None:
+        called = [f"row {row}" for row in range(1, _count_rows(path) + 1)]
+    return Pictured(read_features(path, Captions(called, [[] for _ in called])), names, str(path))
+
+
+def _count_rows(path: Path) -> int:
+    """How many rows an array has; 0 of what is none, which whoever reads it next will say."""
+    try:
+        return len(np.lib.format.open_memmap(path, mode="r"))
+    except (OSError, ValueError, EOFError, TypeError):
+        return 0
+
+
+# --- softq evaluate -------------------------------------------------------------------------------------
+
+
+class Gold(NamedTuple):
+    """A file of captions, with the features of its images, ``[N, D]``."""
+
+    file: Path
+    captions: Captions
+    features: Features
+    where: Path
+
+
+def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileCaptioner]) -> Gold:
+    """Captions and the features of their images."""
+    file = only_file(files, models)
+    captions = read_captions(file, _value(options.split))
+    where = options.features or features_beside(file)
+    if not where.exists():
+        raise DataError(
+            f"{file}: expected features of its images in {where}, got no such file: make it with softq data features, or name another "
+            "with --features FILE"
+        )
+    features = read_features(where, captions)
+    for one in models:
+        one.check(features.shape[1], str(where))
+    check_same_words(
+        [one.path for one in models],
+        [one.model.vocabulary.plain for one in models],
+        captions,
+        captions.captions,
+        "caption with softq predict, and score with softq evaluate --predictions A CAPTIONS --against B",
+    )
+    return Gold(file, captions, features, where)
+
+
+def _value(split: SplitName | None) -> Split | None:
+    return None if split is None else split.value
+
+
+def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
+    """Scores of lines of captions, with the names of their images or in their order; in lower case."""
+    if len(files) > 1:
+        raise DataError(f"{files[0]} holds captions: expected one such file, got {len(files)}")
+    gold = read_captions(files[0], _value(options.split))
+    cut = plain_words(options)
+
+    def plain(text: str) -> list[str]:
+        return cut(text.lower())
+
+    words = [known_words(text, plain) for text in _read_predictions(predictions, gold)]
+    facts = {"file": str(files[0]), "split": options.split, "predictions": str(predictions)}
+    return _scores(gold, words, plain, facts)
+
+
+def _read_predictions(path: Path, gold: Captions) -> list[str]:
+    """A caption for each image: lines of names, tabs and captions in any order, or of captions in the order of images."""
+    lines = [line.split("\t") for line in read_lines(path)]
+    if not any(len(columns) > 1 for columns in lines):
+        if len(lines) != len(gold):
+            raise DataError(
+                f"expected a caption for each of the {len(gold)} images of {gold.name}, one per line, got {len(lines)} in {path}"
+            )
+        return [text.strip() for (text,) in lines]
+    line_of: dict[str, int] = {}
+    for line, columns in enumerate(lines, start=1):
+        if len(columns) != 2:
+            raise DataError(
+                f"{path}, line {line}: expected an image, a tab and a caption, got {len(columns)} columns"
+            )
+        name = columns[0].strip()
+        if line_of.setdefault(name, line) != line:
+            raise DataError(
+                f"{path}, line {line}: expected each image once, got {name!r} again, which is on line {line_of[name]}"
+            )
+    found, unclear = match_names(gold.images, line_of)
+    for place, image in enumerate(gold.images):
+        if image not in found:
+            got = unclear.get(image, "none")
+            raise DataError(
+                f"{path}: expected a caption for the image {image!r} ({gold.place(place)}), got {got}"
+            )
+    return [lines[line_of[found[image]] - 1][1].strip() for image in gold.images]
+
+
+def _scores(
+    gold: Captions,
+    words: Sequence[Sequence[str]],
+    plain: PlainWords,
+    facts: dict[str, Any],
+    perplexity: float | None = None,
+) -> Scores:
+    """Scores of captions as words by references as text, of which ``plain`` makes words."""
+    truths = [[plain(text) for text in several] for several in gold.captions]
+    rows = caption_statistics(words, truths)
+    overall = {name: float(metric(rows.sum(0))) for name, metric in CAPTION_METRICS.items()}
+    agreement = number(reference_agreement(truths))
+    table = score_table(overall, _TITLES)
+    if perplexity is not None:
+        table.add_row("perplexity of the references", f"{perplexity:.3f}")
+    if agreement is not None:
+        table.add_row("average reward of one reference by another", f"{agreement:.4f}")
+    sizes = {"images": len(gold), "references": sum(map(len, gold.captions))}
+    of_split = f", {facts['split']}" if facts["split"] else ""
+    return Scores(
+        rows,
+        CAPTION_METRICS,
+        _TITLES,
+        facts | sizes,
+        f"{facts['file']}{of_split}: {sizes['images']:,} images, {sizes['references']:,} references",
+        details={"agreement": agreement, "perplexity": perplexity},
+        tables=[table],
+    )
+
+
+# --- softq data -----------------------------------------------------------------------------------------
+
+_ONE_IN = 2  # first columns of captions, or more often, is the name of an image
+_IMAGE = re.compile(r"\.(jpe?g|png|gif|bmp|webp)(#\d+)?$", re.IGNORECASE)
+_OFTEN = 5  # the paper's vocabulary is of words that occur as often
+
+
+def recognise(path: Path) -> bool:
+    """Whether a file is images with captions by its name (.json) or its first lines: what stands before a tab is called like an image."""
+    if is_json(path):
+        return True
+    images = first_columns(path)
+    called_so = sum(_IMAGE.search(image) is not None for image in images)
+    return called_so > 0 and called_so * _ONE_IN >= len(images)
+
+
+def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
+    """All numbers of each file, as they go to JSON."""
+    for path in paths:
+        found = read_captions(path, _value(options.split))
+        references = [
+            [bare_words(caption.lower()) for caption in captions] for captions in found.captions
+        ]
+        flat = [words for captions in references for words in captions]
+        times = Counter(word for words in flat for word in words)
+        agreement = reference_agreement(references)
+        per_image = Counter(map(len, references))
+        yield {
+            "path": str(path),
+            "format": "captions",
+            "split": options.split,
+            "images": len(found),
+            "captions": len(flat),
+            "distinct_captions": sum(len(set(captions)) for captions in found.captions),
+            "captions_per_image": {str(size): images for size, images in sorted(per_image.items())},
+            **word_counts(flat),
+            "words_that_occur_5_times": sum(often >= _OFTEN for often in times.values()),
+            "shortest": min(map(len, flat)),
+            "agreement": None if math.isnan(agreement) else agreement,
+        }
+
+
+def show(file: dict[str, Any]) -> Table:
+    """The numbers of `count` as a table."""
+    rows: list[Sequence[str]] = [(name, f"{file[name]:,}") for name in ("images", "captions")]
+    rows += [
+        (f"images with {size} caption{'s' if size != '1' else ''}", f"{images:,}")
+        for size, images in file["captions_per_image"].items()
+    ]
+    repeated = file["captions"] - file["distinct_captions"]
+    if repeated:
+        rows.append(("captions that repeat another of the image", f"{repeated:,}"))
+    agreement = file["agreement"]
+    rows += [
+        (),
+        ("words", f"{file['words']:,}"),
+        ("distinct words, in lower case", f"{file['distinct_words']:,}"),
+        ("words that occur once", f"{file['words_that_occur_once']:,}"),
+        (f"words that occur {_OFTEN} times or more", f"{file['words_that_occur_5_times']:,}"),
+        ("words per caption, mean", f"{file['mean_length']:.2f}"),
+        ("words of the shortest caption", f"{file['shortest']:,}"),
+        ("words of the longest caption", f"{file['longest']:,}"),
+        (),
+        (
+            "sentence BLEU between captions of an image",
+            "undefined" if agreement is None else f"{100 * agreement:.2f}",
+        ),
+    ]
+    return make_table(("", ""), rows)
+
+
+def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:
+    """Every fault of each file, and of the features of its images if a file of them is given."""
+    split, features = _value(options.split), options.features
+    found = {path: check_captions(path, split) for path in paths}
+    if features is None:
+        return found
+    if len(paths) != 1:
+        raise DataError(
+            f"--features are those of one file of captions, got {len(paths)} such files"
+        )
+    try:
+        captions = read_captions(paths[0], split)
+    except DataError:  # rows belong to images, and which there are is not known yet
+        return found | {features: [Fault(0, f"not checked: first mend {paths[0]}")]}
+    return found | check_features(features, captions)

@@ -1,0 +1,472 @@
+"""Translators, and files of sentences with translations: how they are read, translated, scored, counted and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count as numbers_from
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from softq.cli.kinds import MethodName, Options, TokenizerName
+from softq.cli.kinds.base import (
+    Part,
+    Predictor,
+    Scores,
+    bare_words,
+    score_table,
+    word_counts,
+)
+from softq.cli.options import flag
+from softq.cli.progress import progress_bars
+from softq.cli.shared import make_table
+from softq.errors import DataError, DependencyError
+from softq.formats.bitext import Bitext, read_bitext
+from softq.formats.captions import Captions
+from softq.formats.text import (
+    Fault,
+    file_type,
+    opened,
+    read_lines,
+    read_parts,
+    refuse,
+)
+from softq.lab.processes import find_device
+from softq.lab.tasks.lm_data import is_jsonl, read_rows
+from softq.metrics import TRANSLATION_METRICS, sacre_bleu, translation_statistics
+from softq.neural.captioner import Captioner
+from softq.neural.examples import Examples
+from softq.neural.perplexity import perplexity
+from softq.neural.search import Said
+from softq.neural.translator import Translator
+from softq.rewards import named_reward
+from softq.rewards.names import SHORT_NAMES
+
+_BLOCK = 1 << 16  # bytes that are read at a time, if so many are there
+_AT_A_TIME = 1000  # sentences
+_LONGEST = 1000  # tokens of a line: a search takes time and memory that grow with them
+MBR_REWARDS = ("bleu", "rouge", "edit")  # of mbr; chrF needs words
+_OF_METHOD = {  # options that some methods alone take
+    "beam": ("beam",),
+    "samples": ("mbr",),
+    "reward": ("mbr",),
+    "seed": ("sample", "mbr"),
+    "temperature": ("sample", "mbr"),
+    "top_p": ("sample", "mbr"),
+    "length_penalty": ("beam",),
+}
+_SAMPLING = (MethodName.sample, MethodName.mbr)
+TITLES = {
+    "sentence_bleu": "sentence BLEU",
+    "corpus_bleu": "corpus BLEU",
+    "average_reward": "average reward",
+    "exact_match": "exact match",
+    "length_ratio": "length ratio",
+}
+PlainWords = Callable[[str], list[str]]
+Saved = TypeVar("Saved", Translator, Captioner)
+
+
+def search_options(options: Options) -> dict[str, Any]:
+    """Arguments of `softq.neural.search.Search` but the reward; options that do not go together are an error."""
+    method = options.method or MethodName.beam
+    for name, methods in _OF_METHOD.items():
+        if getattr(options, name) is not None and method not in methods:
+            raise DataError(
+                f"{flag(name)} is for --method {' or '.join(methods)}, got --method {method}"
+            )
+    if options.temperature is not None and not 0 < options.temperature < math.inf:
+        raise DataError(f"--temperature must be a positive number, got {options.temperature}")
+    if options.top_p is not None and not 0 < options.top_p <= 1:
+        raise DataError(f"--top-p must be more than 0 and at most 1, got {options.top_p}")
+    if options.length_penalty is not None and not 0 <= options.length_penalty < math.inf:
+        raise DataError(f"--length-penalty must be a number from 0, got {options.length_penalty}")
+    names = ("beam", "samples", "temperature", "top_p", "length_penalty")
+    given = {name: getattr(options, name) for name in names}
+    return {"method": method.value} | {
+        name: value for name, value in given.items() if value is not None
+    }
+
+
+def for_two_methods(options: Options, other: MethodName) -> tuple[Options, Options]:
+    """Options of two searches, by the method and by another, each with those it takes; what neither takes stays, to be refused."""
+    methods = (options.method or MethodName.beam, other)
+    dropped: list[dict[str, Any]] = [
+        {
+            name: None
+            for name, allowed in _OF_METHOD.items()
+            if method not in allowed and any(one in allowed for one in methods)
+        }
+        for method in methods
+    ]
+    first, second = (
+        dataclasses.replace(options, method=method, **without)
+        for method, without in zip(methods, dropped, strict=True)
+    )
+    return first, second
+
+
+def line_generator(seed: int, number: int) -> torch.Generator:
+    """What the samples for a line come from, which follows from the seed and the line's number alone."""
+    (mixed,) = np.random.SeedSequence(seed % 2**64, spawn_key=(number,)).generate_state(
+        1, np.uint64
+    )
+    return torch.Generator().manual_seed(int(mixed))
+
+
+class Writer(Predictor, Generic[Saved]):
+    """A model of sentences, and how it searches; on a GPU if there is one."""
+
+    kind: type[Saved]
+
+    def __init__(self, path: Path, options: Options = Options()) -> None:
+        super().__init__(path, options)
+        self.search = search_options(options)
+        if options.reward is not None:
+            if options.reward not in MBR_REWARDS:
+                raise DataError(
+                    f"--reward is one of {', '.join(MBR_REWARDS)}, got {options.reward!r}"
+                )
+            name = SHORT_NAMES.get(options.reward, options.reward)
+            self.search["reward"] = named_reward(name)
+        self.model: Saved = self.kind.load(self.file).to(find_device("auto"))
+        beam = self.search.get("beam", self.model.decoding.beam)
+        method = self.search["method"]
+        self.decoding = f"beam of {beam}" if method == MethodName.beam else method
+        # samples for an input are the same in whatever parts inputs come
+        self._numbers = numbers_from(1)
+
+    def search_for(self, inputs: int) -> dict[str, Any]:
+        """Options of a search for the next inputs, with generators of their own where there are samples."""
+        if self.search["method"] not in _SAMPLING:
+            return self.search
+        seed = self.options.seed or 0
+        own = [line_generator(seed, next(self._numbers)) for _ in range(inputs)]
+        return self.search | {"generator": own}
+
+    def written(self, said: Said) -> list[str]:
+        """The columns of a line of the output."""
+        return [said.text, f"{said.log_prob:.4f}"] if self.options.probabilities else [said.text]
+
+
+class FileTranslator(Writer[Translator]):
+    """A translator and how it searches."""
+
+    kind = Translator
+
+    def translate(self, texts: Sequence[str]) -> list[Said]:
+        """Translations of texts, which follow those of the calls before."""
+        sources = [self.model.source.encode(text) for text in texts]
+        return self.model.translate_numbers(sources, **self.search_for(len(texts)))
+
+    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+        """A translation for each line; an empty line stays one."""
+        first = 1
+        for texts in read_as_they_come(file, where):
+            for number, text in enumerate(texts, start=first):
+                length = len(self.model.source.encode(text))
+                if length > _LONGEST:
+                    raise DataError(
+                        f"{where}, line {number}: expected a sentence of at most {_LONGEST:,} tokens, got {length:,}: split it into "
+                        "sentences, one per line"
+                    )
+            first += len(texts)
+            found = self.translate(texts)
+            lines = "".join("\t".join(self.written(said)) + "\n" for said in found)
+            yield Part(lines.encode(), len(found), sum(len(said.words) for said in found))
+
+    def score(self, gold: Gold) -> Scores:
+        """Scores of translations of the sources."""
+        found: list[Said] = []
+        text, model = gold.text, self.model
+        with progress_bars() as watch:
+            for some in watch(text.name, unit="sentences").batches(text.sources, _AT_A_TIME):
+                found += self.translate(some)
+        sources = [model.source.encode(source) for source in text.sources]
+        targets = [[model.target.encode(one) for one in several] for several in text.references]
+        return _scores(
+            [said.words for said in found],
+            [said.text for said in found],
+            text.references,
+            model.target.plain,
+            {"files": gold.files, "decoding": self.decoding},
+            perplexity(model.model, Examples(sources, targets)),
+        )
+
+
+load = FileTranslator
+
+
+def read_as_they_come(file: IO[bytes], where: str) -> Iterator[list[str]]:
+    """Lines of a file or a pipe, as many as are there: whoever writes line by line is answered line by line."""
+    for part in read_parts(file, where, _BLOCK, sentences=False, strict=False, as_they_come=True):
+        refuse(where, part.faults)
+        yield [line.strip() for line in part.lines]
+
+
+# --- softq evaluate -------------------------------------------------------------------------------------
+
+
+class Gold(NamedTuple):
+    """Sources with references, and the files that they are from."""
+
+    files: list[str]
+    text: Bitext
+
+
+def read_gold(files: Sequence[Path], _options: Options, models: Sequence[FileTranslator]) -> Gold:
+    """Sources with references, of one file or of files that belong together."""
+    gold = read_bitext(*files)
+    plains = [one.model.target.plain for one in models]
+    hint = "translate with softq predict, and score with softq evaluate --predictions A REF --against B"
+    check_same_words([one.path for one in models], plains, gold, gold.references, hint)
+    return Gold(list(map(str, files)), gold)
+
+
+def check_same_words(
+    models: Sequence[Path],
+    plains: Sequence[PlainWords],
+    gold: Bitext | Captions,
+    references: list[list[str]],
+    hint: str,
+) -> None:
+    """An error if models count the words of references differently (``plains``), which makes their scores incomparable."""
+    for number, several in enumerate(references):
+        for text in several:
+            if any(plain(text) != plains[0](text) for plain in plains[1:]):
+                raise DataError(
+                    f"{gold.place(number)}: {models[0]} and {models[1]} count words differently (tokenizer, lowercase): {hint}"
+                )
+
+
+def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
+    """Scores of lines of text by lines of one or several files of references."""
+    references = _read_references(files, predictions)
+    texts = [line.strip() for line in read_lines(predictions)]
+    if len(texts) != len(references):
+        raise DataError(
+            f"expected files whose lines belong together, got {predictions} with {len(texts)} lines and {files[0]} with {len(references)}"
+        )
+    plain = plain_words(options)
+    facts = {"files": list(map(str, files)), "predictions": str(predictions)}
+    return _scores([known_words(text, plain) for text in texts], texts, references, plain, facts)
+
+
+def plain_words(options: Options) -> PlainWords:
+    """What counts as a word of text that is scored."""
+    return str.split if options.tokenizer is TokenizerName.space else bare_words
+
+
+def known_words(text: str, plain: PlainWords) -> list[str]:
+    """Words of a prediction, in which ``<unk>`` is one word, whatever its spelling would be split into."""
+    first, *others = text.split("<unk>")
+    return plain(first) + [word for stretch in others for word in ("<unk>", *plain(stretch))]
+
+
+def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]]:
+    """References of each line; tabs separate those of one line, or it is an object with them, and files may add more."""
+    columns = []
+    for path in files:
+        if is_jsonl(path):
+            columns.append([row["references"] for row in read_rows(path)])
+            continue
+        lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
+        for number, several in enumerate(lines, start=1):
+            if not all(several):
+                raise DataError(
+                    f"{path}, line {number}: expected a reference for a line of {predictions}, got an empty one"
+                )
+        columns.append(lines)
+    if not columns[0]:
+        raise DataError(f"{files[0]} is empty: expected a reference per line")
+    for path, lines in zip(files, columns, strict=True):
+        if len(lines) != len(columns[0]):
+            raise DataError(
+                f"expected files whose lines belong together, got {files[0]} with {len(columns[0])} lines and {path} with {len(lines)}"
+            )
+    return [[text for several in rows for text in several] for rows in zip(*columns, strict=True)]
+
+
+def _scores(
+    words: Sequence[Sequence[str]],
+    texts: Sequence[str],
+    references: Sequence[Sequence[str]],
+    plain: PlainWords,
+    facts: dict[str, Any],
+    perplexity: float | None = None,
+) -> Scores:
+    """Scores of translations, as words and as text, by references as text, of which ``plain`` makes words."""
+    truths = [[plain(text) for text in several] for several in references]
+    rows: Tensor = translation_statistics(words, truths)
+    overall = {name: float(metric(rows.sum(0))) for name, metric in TRANSLATION_METRICS.items()}
+    sizes = {"sentences": len(references), "references": sum(map(len, references))}
+    try:
+        sacre = sacre_bleu(texts, references)
+    except DependencyError:
+        sacre = None
+    table = score_table(overall, TITLES)
+    if perplexity is not None:
+        table.add_row("perplexity of the references", f"{perplexity:.3f}")
+    if sacre is not None:
+        table.add_row("sacreBLEU (0 to 100)", f"{sacre.score:.2f}")
+    told = {"sacrebleu": sacre and sacre._asdict()}
+    return Scores(
+        rows,
+        TRANSLATION_METRICS,
+        TITLES,
+        facts | sizes,
+        f"{', '.join(facts['files'])}: {sizes['sentences']:,} sentences, {sizes['references']:,} references",
+        details={"perplexity": perplexity, **told},
+        tables=[table],
+        lines=[
+            "sacreBLEU is not installed: pip install 'softq[translation]'"
+            if sacre is None
+            else f"sacreBLEU {sacre.signature}"
+        ],
+        as_other=told,
+        other_line="" if sacre is None else f"sacreBLEU {sacre.score:.2f}",
+    )
+
+
+# --- softq data -----------------------------------------------------------------------------------------
+
+_ENOUGH = 100  # lines that tell what a file is
+_ONE_IN = 4  # sources of a bitext, or more often, is more than a word
+
+
+def recognise(path: Path) -> bool:
+    """Whether a file is sources and references by its name (.tsv) and its first lines: what stands before a tab is often several words.
+
+    Tokens of column files may hold a space, but few do. Blank lines say nothing: where columns end a sentence so, here they are faults.
+    """
+    if file_type(path) != ".tsv":
+        return False
+    sources = first_columns(path)
+    several = sum(" " in source for source in sources)
+    return several > 0 and several * _ONE_IN >= sum(map(bool, sources))
+
+
+def first_columns(path: Path) -> list[str]:
+    """What stands before the first tab of the first lines, of those that have one; [] of what cannot be read."""
+    found: list[str] = []
+    with suppress(DataError):  # whoever reads it will say so
+        found.extend(
+            line.partition("\t")[0].strip()
+            for line in islice(read_lines(path), _ENOUGH)
+            if "\t" in line
+        )
+    return found
+
+
+def _grouped(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
+    """Each file of columns by itself, all others together: a file of sources and files of references."""
+    columns = [path for path in paths if file_type(path) == ".tsv"]
+    together = tuple(path for path in paths if path not in columns)
+    return [*((path,) for path in columns), *([together] if together else [])]
+
+
+def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
+    """All numbers of sources and references, as they go to JSON."""
+    for group in _grouped(paths):
+        text = read_bitext(*group)
+        targets = [bare_words(one) for several in text.references for one in several]
+        per_source = Counter(map(len, text.references))
+        yield {
+            "path": ", ".join(map(str, group)),
+            "format": "bitext",
+            "sentences": len(text),
+            "references": len(targets),
+            "distinct_references": sum(len(set(several)) for several in text.references),
+            "references_per_source": {
+                str(size): times for size, times in sorted(per_source.items())
+            },
+            "source": word_counts([bare_words(sentence) for sentence in text.sources]),
+            "target": word_counts(targets),
+        }
+
+
+def show(file: dict[str, Any]) -> Table:
+    """The numbers of `count` as a table."""
+    sides = (file["source"], file["target"])
+    rows: list[Sequence[str]] = [
+        ("sentences", f"{file['sentences']:,}", f"{file['references']:,}"),
+        *(
+            (name.replace("_", " "), *(f"{side[name]:,}" for side in sides))
+            for name in ("words", "distinct_words", "words_that_occur_once")
+        ),
+        ("words per sentence, mean", *(f"{side['mean_length']:.2f}" for side in sides)),
+        ("words of the longest sentence", *(f"{side['longest']:,}" for side in sides)),
+        (),
+        *(
+            (f"sources with {size} reference{'s' if size != '1' else ''}", f"{times:,}", "")
+            for size, times in file["references_per_source"].items()
+        ),
+    ]
+    repeated = file["references"] - file["distinct_references"]
+    if repeated:
+        rows.append(("references that repeat another", "", f"{repeated:,}"))
+    return make_table(("", "source", "target"), rows)
+
+
+def check(paths: Sequence[Path], _options: Options) -> dict[Path, list[Fault]]:
+    """Every fault of each file, in the order of its lines."""
+    found: dict[Path, list[Fault]] = {}
+    for group in _grouped(paths):
+        lines = {}
+        for path in group:
+            faults, of_path = _read_faults(path)
+            if of_path is not None:
+                lines[path] = len(of_path)
+                faults += _column_faults(of_path) if len(group) == 1 else _line_faults(of_path)
+            found[path] = faults
+        for path, length in lines.items():
+            if len(lines) > 1 and length != lines.get(group[0], length):
+                message = f"expected {lines[group[0]]} lines, as in {group[0]}, got {length}"
+                found[path].append(Fault(0, message))
+    return {
+        path: sorted(faults, key=lambda fault: fault.line or math.inf)
+        for path, faults in found.items()
+    }
+
+
+def _read_faults(path: Path) -> tuple[list[Fault], list[str] | None]:
+    """The faults of a file's characters, and its lines; None where it cannot be read."""
+    try:
+        with opened(path) as file:
+            parts = list(read_parts(file, str(path), sentences=False, strict=False))
+    except DataError as error:
+        return [Fault(0, str(error))], None
+    lines = [line for part in parts for line in part.lines]
+    empty = [] if lines else [Fault(0, "no sentences: expected one per line")]
+    return [*(fault for part in parts for fault in part.faults), *empty], lines
+
+
+def _column_faults(lines: Sequence[str]) -> Iterator[Fault]:
+    for number, line in enumerate(lines, start=1):
+        row = [part.strip() for part in line.split("\t")]
+        if not any(row):
+            yield Fault(number, "expected a source, a tab and references, got an empty line")
+        elif len(row) == 1:
+            yield Fault(number, "expected a tab between source and reference, got none")
+        else:
+            for column, text in enumerate(row, start=1):
+                if not text:
+                    what = "source" if column == 1 else "reference"
+                    yield Fault(number, f"the {what} in column {column} is empty")
+
+
+def _line_faults(lines: Sequence[str]) -> Iterator[Fault]:
+    return (
+        Fault(number, "the line is empty")
+        for number, line in enumerate(lines, start=1)
+        if not line.strip()
+    )

@@ -1,0 +1,422 @@
+"""Taggers, and column files of labels: how they are read, labelled, scored, counted and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple, get_args
+
+import numpy as np
+from rich.table import Table
+
+from softq.annotators.agreement import agreement
+from softq.checks import check_count
+from softq.cli.kinds import TAGGER, Options, SchemeName, find_kind
+from softq.cli.kinds.base import (
+    Part,
+    Predictor,
+    Scores,
+    count_rows,
+    kind_table,
+    only_file,
+)
+from softq.cli.progress import progress_bars
+from softq.cli.shared import make_table
+from softq.errors import DataError, OutputError
+from softq.formats.chunks import Chunk, read_chunks
+from softq.formats.conll import (
+    MISSING,
+    Annotators,
+    Block,
+    Sentence,
+    check_conll,
+    find_scheme,
+    read_conll,
+)
+from softq.formats.file_checks import one_of, refusing
+from softq.formats.tags import Scheme, convert, spans
+from softq.formats.text import Fault
+from softq.formats.words import is_entity_tag, looks_like_text
+from softq.lab.tasks.ner_data import check_tags, transform
+from softq.linear.features import FeatureMatrix, TemplateIndex
+from softq.linear.tagging import Decoding, Tagger
+from softq.metrics import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
+
+_ANNOTATOR = "softq"  # what the added column is called where lines name annotators
+_AT_A_TIME = 2000  # sentences
+_TITLES = {"f1": "F1", "token_accuracy": "token accuracy", "exact_match": "exact match"}
+
+
+class FileTagger(Predictor):
+    """A tagger with what it needs to know of the files it was trained on.
+
+    Attributes:
+        tagger: the model.
+        index: of its features.
+        file_scheme: of the training files, None where it is not known, or labels are no entity tags.
+        trained_scheme: of the tagger's own labels, or None likewise.
+        pos: column of parts of speech, the token's being 1; 0 where the model knows none.
+        pos_tagger: of these, where ``--tagger`` names one.
+
+    """
+
+    decoding: Decoding
+
+    def __init__(self, path: Path, options: Options = Options()) -> None:
+        super().__init__(path, options)
+        self.tagger, notes = Tagger.load(self.file)
+        if not isinstance(self.tagger.index, TemplateIndex):
+            raise DataError(
+                f"{path} was trained on features that a program made: expected a tagger that finds its own features in words"
+            )
+        self.index = self.tagger.index
+        schemes = (None, *get_args(Scheme))
+        with refusing(f"{path} is damaged"):
+            self.file_scheme: Scheme | None = one_of(
+                "file_scheme", notes.get("file_scheme", self.tagger.scheme), schemes
+            )
+            self.trained_scheme: Scheme | None = one_of(
+                "trained_scheme", notes.get("trained_scheme", self.file_scheme), schemes
+            )
+            # a file of CRFTagger.save notes other things: its options, and whether tokens are pairs, of which the second is a part of speech
+            usual = notes.get("decoding") or notes.get("parameters", {}).get("decoding", "viterbi")
+            pos = notes.get("pos", 2 if notes.get("kind") == "pairs" else 0)
+            self.pos = check_count("pos", pos, DataError, least=0)
+        self.decoding = self.choose_decoding(usual, get_args(Decoding), "tagger")
+        self.pos_tagger = load_pos_tagger(options)
+        self._separators: dict[str, str] = {}  # the first file that has each
+
+    def features(
+        self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None
+    ) -> FeatureMatrix:
+        """Features of sentences."""
+        return self.index.transform(tokens, None if pos is None else {"pos": pos})
+
+    def label(
+        self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None = None
+    ) -> list[Sequence[str]]:
+        """Labels of sentences, in the scheme of the training files."""
+        own = self.tagger.decode(self.features(tokens, pos), self.decoding)
+        return list(self.converted(own, self.file_scheme))
+
+    def converted(
+        self, own: Sequence[Sequence[str]], scheme: Scheme | None
+    ) -> Sequence[Sequence[str]]:
+        """The tagger's own labels, written in another scheme."""
+        if self.trained_scheme is None or scheme is None or self.trained_scheme == scheme:
+            return own
+        return [convert(labels, self.trained_scheme, scheme) for labels in own]
+
+    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+        """Lines with one more column, the label; text becomes lines of words."""
+        labels = frozenset(self.tagger.labels)
+        text = self.text_chunks(
+            file,
+            path,
+            where,
+            "a column file with a token on each line",
+            lambda lines: not self.options.columns and looks_like_text(lines, labels),
+        )
+        for chunk in read_chunks(file, where) if text is None else map(self._with_pos, text):
+            self._check_separator(chunk, where)
+            tokens = sum(len(block.widths) for block in chunk.blocks)
+            yield Part(self._label_chunk(chunk, where), len(chunk.blocks), tokens)
+
+    def _check_separator(self, chunk: Chunk, where: str) -> None:
+        """Several files become one, whose columns cannot be separated by tabs here and by spaces there."""
+        if chunk.blocks and self._separators.setdefault(chunk.separator, where) == where:
+            others = [other for other in self._separators.values() if other != where]
+            if others:
+                raise DataError(
+                    f"{where} and {others[0]} separate columns differently, tabs and spaces: label them one by one"
+                )
+
+    def check_files(self, files: Sequence[Path]) -> None:
+        """Nothing can be known before a file is read, but that words in a row have no parts of speech."""
+        if self.options.plain or self.options.text:
+            self._check_pos()
+
+    def _check_pos(self) -> None:
+        if self.pos and self.pos_tagger is None:
+            raise DataError(
+                f"{self.path} needs parts of speech (column {self.pos}), and running text has none: give column files, or name a "
+                "tagger of parts of speech with --tagger"
+            )
+
+    def _with_pos(self, chunk: Chunk) -> Chunk:
+        """A chunk of text with parts of speech as a column, where the model looks at them."""
+        self._check_pos()
+        if not self.pos or self.pos_tagger is None:
+            return chunk
+        words = [block.columns[0] for block in chunk.blocks]
+        blocks, lines = [], []
+        for block, tags in zip(chunk.blocks, self.pos_tagger.label(words), strict=True):
+            columns = [block.columns[0], *[tuple(tags)] * (self.pos - 1)]
+            blocks.append(block._replace(widths=[self.pos] * len(tags), columns=columns))
+            lines += ["\t".join(row) for row in zip(*columns, strict=True)] + [""]
+        return chunk._replace(lines=lines, blocks=blocks)
+
+    def _label_chunk(self, chunk: Chunk, where: str) -> bytes:
+        """The lines with their labels."""
+        lines, separator = chunk.lines, chunk.separator
+        if chunk.blocks:
+            tokens = [block.columns[0] for block in chunk.blocks]
+            matrix = self.features(tokens, self._parts_of_speech(chunk.blocks, where))
+            own = self.tagger.decode(matrix, self.decoding)
+            added = self.converted(own, self.file_scheme)
+            if self.options.probabilities:
+                added = list(self._with_probabilities(matrix, own, added, separator))
+            for block, labels in zip(chunk.blocks, added, strict=True):
+                start = block.line - chunk.first
+                rows = zip(lines[start : start + len(labels)], labels, strict=True)
+                lines[start : start + len(labels)] = [
+                    f"{line}{separator}{label}" for line, label in rows
+                ]
+                if block.names is not None:
+                    if self.options.probabilities:
+                        raise DataError(
+                            f"{where}, line {block.names_line}: annotators have names here, and a probability is no label of theirs"
+                        )
+                    lines[block.names_line - chunk.first] += f" {_ANNOTATOR}"
+        if lines and lines[-1]:
+            lines.append("")  # of several files, each ends its last sentence
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    def _with_probabilities(
+        self,
+        matrix: FeatureMatrix,
+        own: Sequence[Sequence[str]],
+        written: Sequence[Sequence[str]],
+        separator: str,
+    ) -> Iterator[list[str]]:
+        number = {label: k for k, label in enumerate(self.tagger.labels)}
+        for table, labels, shown in zip(self.tagger.marginals(matrix), own, written, strict=True):
+            chosen = table[np.arange(len(labels)), [number[label] for label in labels]].tolist()
+            pairs = zip(shown, chosen, strict=True)
+            yield [f"{label}{separator}{probability:.4f}" for label, probability in pairs]
+
+    def _parts_of_speech(self, blocks: Sequence[Block], where: str) -> list[tuple[str, ...]] | None:
+        """The column of parts of speech, where the model looks at one."""
+        if not self.pos:
+            return None
+        for block in blocks:
+            if len(block.columns) < self.pos:
+                raise DataError(
+                    f"{where}, line {block.line}: the model needs parts of speech in column {self.pos}, as in the files it was trained "
+                    f"on, got {len(block.columns)} columns"
+                )
+        if all(len(block.columns) == self.pos for block in blocks):
+            values = {value for block in blocks for value in block.columns[self.pos - 1]}
+            if all(map(is_entity_tag, values)):
+                raise DataError(
+                    f"{where}, line {blocks[0].line}: the model needs parts of speech in column {self.pos}, got labels such as "
+                    f"{min(values)!r}"
+                )
+        return [block.columns[self.pos - 1] for block in blocks]
+
+    def score(self, gold: Gold) -> Scores:
+        """Scores of the tagger's labels, written in the scheme of the file."""
+        try:
+            spans(self.tagger.labels, self.trained_scheme or gold.scheme)
+        except OutputError:
+            labels = ", ".join(self.tagger.labels[:5])
+            raise DataError(
+                f"expected a model of entities, whose labels are such as B-PER and O ({gold.scheme}), got {labels}"
+            ) from None
+        predicted: list[Sequence[str]] = []
+        with progress_bars() as watch:
+            for some in watch(str(gold.path), unit="sentences").batches(gold.sentences, _AT_A_TIME):
+                matrix = transform(self.index, some, self.pos, str(gold.path))
+                own = self.tagger.decode(matrix, self.decoding)
+                predicted += self.converted(own, gold.scheme)
+        return _scores(gold, span_statistics(gold.labels, predicted, gold.scheme))
+
+
+def load_pos_tagger(options: Options) -> FileTagger | None:
+    """The tagger of parts of speech that ``--tagger`` names; it must find them in words alone."""
+    if options.tagger is None:
+        return None
+    if find_kind(options.tagger) is not TAGGER:
+        raise DataError(
+            f"--tagger must be a tagger of parts of speech, and {options.tagger} is none"
+        )
+    found = FileTagger(options.tagger)
+    if found.pos or all(map(is_entity_tag, found.tagger.labels)):
+        raise DataError(
+            f"--tagger must be a tagger of parts of speech that looks at words alone, got {options.tagger}, whose labels are such as "
+            f"{min(found.tagger.labels)!r}"
+        )
+    return found
+
+
+load = FileTagger
+
+
+class Gold(NamedTuple):
+    """A file of true labels."""
+
+    path: Path
+    sentences: list[Sentence]
+    labels: list[tuple[str, ...]]
+    scheme: Scheme
+
+
+def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileTagger]) -> Gold:
+    """A file of true labels; where they show no scheme, it is that of the model's training files."""
+    path = only_file(files, models)
+    sentences = _read(path, options.scheme)
+    labels = [sentence.labels[0] for sentence in sentences]
+    scheme = _value(options.scheme) or find_scheme(sentences) or models[0].file_scheme or "bio"
+    check_tags(path, sentences, scheme)
+    return Gold(path, sentences, labels, scheme)
+
+
+def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
+    """Scores of a column file, whose last column was predicted and whose last but one is true."""
+    if files:
+        raise DataError(
+            "--predictions FILE stands alone for labels: no model is asked, so leave out MODEL and --against"
+        )
+    sentences = _read(predictions, None)
+    for sentence in sentences:
+        if not sentence.extra:
+            raise DataError(
+                f"{predictions}, line {sentence.line}: expected a token, its true label and the predicted one, got 2 columns"
+            )
+    predicted = [sentence.labels[0] for sentence in sentences]
+    true = [
+        dataclasses.replace(sentence, labels=sentence.extra[-1:], extra=sentence.extra[:-1])
+        for sentence in sentences
+    ]
+    scheme = _value(options.scheme) or find_scheme(true) or find_scheme(sentences) or "bio"
+    for labelled in (sentences, true):
+        check_tags(predictions, labelled, scheme)
+    gold = Gold(predictions, true, [sentence.labels[0] for sentence in true], scheme)
+    return _scores(gold, span_statistics(gold.labels, predicted, scheme))
+
+
+def _read(path: Path, scheme: SchemeName | None) -> list[Sentence]:
+    sentences = read_conll(path, scheme=_value(scheme)).sentences
+    if sentences[0].annotators:
+        raise DataError(
+            f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of annotators"
+        )
+    return sentences
+
+
+def _value(scheme: SchemeName | None) -> Scheme | None:
+    return None if scheme is None else scheme.value
+
+
+def _scores(gold: Gold, statistics: SpanStatistics) -> Scores:
+    found = SpanScores.of(statistics)
+    sizes = {"sentences": len(gold.labels), "tokens": sum(map(len, gold.labels))}
+    true, predicted = (
+        sum(getattr(row, side) for row in found.kinds.values()) for side in ("gold", "predicted")
+    )
+    overall = (found.precision, found.recall, found.f1, predicted, true)
+    return Scores(
+        statistics.rows,
+        SPAN_METRICS,
+        _TITLES,
+        {"file": str(gold.path), "scheme": gold.scheme, **sizes},
+        f"{gold.path}: {sizes['sentences']:,} sentences, {sizes['tokens']:,} tokens",
+        details={"kinds": {kind: row._asdict() for kind, row in found.kinds.items()}},
+        tables=[kind_table(f"entities ({gold.scheme})", found.kinds, overall)],
+        lines=[
+            f"token accuracy {found.token_accuracy:.4f}, exact match {found.exact_match:.4f}",
+        ],
+    )
+
+
+# --- softq data -----------------------------------------------------------------------------------------
+
+
+def recognise(path: Path) -> bool:
+    """Whether a file is one of columns: it is, if no other kind knows it."""
+    return path is not None
+
+
+def _annotators(options: Options) -> Annotators:
+    text = options.annotators
+    if text == "all":
+        return "all"
+    if not (text.isascii() and text.isdigit()):
+        raise DataError(f"--annotators must be a number, 0 or more, or all, got {text!r}")
+    return int(text)
+
+
+def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
+    """All numbers of each file, as they go to JSON."""
+    for path in paths:
+        sentences = read_conll(path, annotators=_annotators(options)).sentences
+        scheme = _value(options.scheme) or find_scheme(sentences)
+        labels: Counter[str] = Counter()
+        entities: Counter[str] = Counter()
+        pieces = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
+        for piece, times in pieces.items():
+            for label in piece:
+                labels[label] += times
+            for kind in _entities(piece, scheme, path):
+                entities[kind] += times
+        names = {annotator for sentence in sentences for annotator in sentence.annotators}
+        given = [labels for sentence in sentences for labels in sentence.labels if names]
+        found = agreement(sentences) if names else None
+        yield {
+            "path": str(path),
+            "sentences": len(sentences),
+            "tokens": sum(len(sentence.tokens) for sentence in sentences),
+            "words": len({token for sentence in sentences for token in sentence.tokens}),
+            "scheme": scheme,
+            "labels": dict(sorted(labels.items())),
+            "entities": dict(sorted(entities.items())),
+            "annotators": len(names),
+            "annotations": sum(any(label != MISSING for label in labels) for labels in given),
+            "agreement": found
+            and found._asdict() | {"pairs": [pair._asdict() for pair in found.pairs]},
+        }
+
+
+def _entities(labels: tuple[str, ...], scheme: Scheme | None, path: Path) -> list[str]:
+    try:
+        return [] if scheme is None else [span.kind for span in spans(labels, scheme)]
+    except OutputError as error:
+        raise DataError(f"{path}: {error}; `softq data check` lists the lines") from error
+
+
+def show(file: dict[str, Any]) -> Table:
+    """The numbers of `count` as a table."""
+    rows: list[Sequence[str]] = [
+        (name, f"{file[key]:,}")
+        for name, key in (
+            ("sentences", "sentences"),
+            ("tokens", "tokens"),
+            ("distinct words", "words"),
+        )
+    ]
+    rows += count_rows("labels", file["labels"])
+    if file["scheme"]:
+        rows += count_rows(f"entities ({file['scheme']})", file["entities"])
+    if found := file["agreement"]:
+        rows += [
+            (),
+            ("annotators", f"{file['annotators']:,}"),
+            ("annotations per sentence", f"{file['annotations'] / file['sentences']:.2f}"),
+            ("tokens with two labels or more", f"{found['tokens']:,}"),
+        ]
+        titles = {
+            "agreement": "agreement of pairs",
+            "cohen": "Cohen's kappa, mean",
+            "fleiss": "Fleiss' kappa",
+        }
+        for key, title in titles.items():
+            rows.append((title, "undefined" if found[key] is None else f"{found[key]:.4f}"))
+    return make_table(("", "", ""), rows)
+
+
+def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:
+    """Every fault of each file."""
+    annotators, scheme = _annotators(options), _value(options.scheme)
+    return {path: check_conll(path, annotators=annotators, scheme=scheme) for path in paths}

@@ -1,0 +1,266 @@
+"""Recipes from files and flags, and what the commands that train say of them."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+import softq
+from softq.cli.shared import make_table, print_line
+from softq.errors import RecipeError
+from softq.lab.recipe import build, merge, parse_flags, read_toml, toml_value
+from softq.lab.sweep import Grid, Sweep, parse_recipe
+from softq.lab.tasks import (
+    TASKS,
+    Task,
+    captioning_recipe,
+    ner_recipe,
+    parsing_recipe,
+    translation_recipe,
+)
+from softq.lab.tasks.base import show_settings
+from softq.lab.tasks.lm_recipe import TASK as LM
+from softq.lab.tasks.lm_recipe import Data as LmData
+from softq.lab.tasks.lm_recipe import LmRecipe, read_recipe
+from softq.metrics import Interval
+
+RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
+if not RECIPES.is_dir():
+    RECIPES = Path(softq.__file__).parents[2] / "recipes"  # of the source tree
+
+LM_TITLES = {
+    "reward": "reward",
+    "chrf": "sentence chrF",
+    "sentence_bleu": "sentence BLEU",
+    "corpus_bleu": "corpus BLEU",
+    "exact_match": "exact match",
+    "length_ratio": "length ratio",
+    "word_bleu": "BLEU of one reference",
+    "sacrebleu_bleu": "sacreBLEU (0 to 100)",
+    "sacrebleu_chrf": "sacreBLEU's chrF (0 to 100)",
+    "seconds": "seconds to write",
+}
+"""Scores as tables call them."""
+
+_OF_THE_START = (
+    "template",
+    "max_source",
+    "max_target",
+)  # of data, which a model is trained further with unless others are given
+
+
+class Wanted(NamedTuple):
+    """A task, its recipe and the grids of its sweep."""
+
+    task: Task
+    recipe: Any
+    grids: list[Grid]
+
+
+def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The task or recipe and the recipe's flags; a flag that came first was taken for the task.
+
+    >>> split_flags("--epochs", ["3"])
+    (None, ['--epochs', '3'])
+    """
+    return (
+        (None, [what, *arguments])
+        if what is not None and what.startswith("-")
+        else (what, list(arguments))
+    )
+
+
+def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Wanted:
+    """A task's defaults or a recipe file, with flags laid over it; ``what`` is a task, a file, or a recipe that comes with softq.
+
+    In a sweep, objectives and seeds are the grids', and flags for them are refused.
+    """
+    table: dict[str, Any] = {}
+    where = what
+    if what not in TASKS:
+        path = Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
+        if not path.is_file():
+            raise RecipeError(
+                f"there is no file {what}" if what.endswith(".toml") else _unknown(what)
+            )
+        table = read_toml(path)
+        where = str(path)
+    task = TASKS.find(table.get("task", what), where)
+    laid_over = parse_flags(task.recipe_type, flags)
+    if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
+        raise RecipeError(
+            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep"
+        )
+    recipe, grids = parse_recipe(task, merge(table, laid_over), where)
+    if sweep and of_files(recipe) and recipe.data.train and not recipe.data.dev:
+        folds = isinstance(recipe, ner_recipe.NerRecipe)
+        if not (folds and recipe.data.folds and recipe.data.test):
+            raise RecipeError(
+                "a sweep chooses by development scores and compares on a test part, and the training file can be neither: add --dev FILE"
+                + (", or --folds 5 with --test FILE" if folds else "")
+            )
+    return Wanted(task, recipe, grids)
+
+
+def _unknown(what: str) -> str:
+    known = [*TASKS, *(path.stem for path in sorted(RECIPES.glob("*.toml")))]
+    close = difflib.get_close_matches(what, known, 1, 0.4)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    return f"expected a task, a recipe of softq, or a file that ends in .toml, got {what!r}; {hint}"
+
+
+def names_lm(what: str) -> bool:
+    """Whether a task's name, a recipe of softq or a recipe's file is of `softq train lm`."""
+    path = Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
+    return what == LM or (path.is_file() and read_toml(path).get("task") == LM)
+
+
+def find_lm_recipe(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
+    """The recipe, and what of it is that of the run it goes on from, as one line for people."""
+    table: dict[str, Any] = {}
+    where = what
+    if what != LM:
+        where = what if what.endswith(".toml") else str(RECIPES / f"{what}.toml")
+        table = read_toml(Path(where))
+        table.pop("task")
+    given = parse_flags(LmRecipe, flags)
+    if "template" in given.get("data", {}):
+        given["data"]["template"] = given["data"]["template"].replace(
+            "\\n", "\n"
+        )  # shells have no easy way to write a new line
+    table = merge(table, given)
+    start = table.get("model", {}).get("name")
+    before = read_recipe(Path(start)) if isinstance(start, str) and start else None
+    if before is None:
+        return build(LmRecipe, table, where), ""
+    kept = {
+        name: getattr(before.data, name)
+        for name in _OF_THE_START
+        if name not in table.get("data", {})
+    }
+    told = ", ".join(
+        f"{name} = {toml_value(value)}"
+        for name, value in kept.items()
+        if value != getattr(LmData(), name)
+    )
+    return build(
+        LmRecipe, merge({"data": kept}, table), where
+    ), f"as in {start}: {told}" if told else ""
+
+
+def of_files(recipe: Any) -> bool:
+    """Whether a recipe is of a task that learns from files of sentences."""
+    return isinstance(
+        recipe,
+        captioning_recipe.CaptioningRecipe
+        | ner_recipe.NerRecipe
+        | parsing_recipe.ParsingRecipe
+        | translation_recipe.TranslationRecipe,
+    )
+
+
+def parts_of(
+    data: captioning_recipe.CaptionData
+    | ner_recipe.Data
+    | parsing_recipe.Data
+    | translation_recipe.Data,
+) -> tuple[str, str]:
+    """What the development and test parts of a task's files are: they need not be files of their own.
+
+    >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
+    ('dev.conllu', 'dev.conllu again')
+    >>> parts_of(ner_recipe.Data(train="a/train.conll", test="b/test.conll", folds=5))
+    ('5 folds of train.conll', 'test.conll')
+    """
+    train, dev = Path(data.train).name, Path(data.dev).name
+    folds = data.folds if isinstance(data, ner_recipe.Data) else 0
+    itself = f"{train} itself, which it was trained on"
+    if not data.train:
+        return "built-in world", "built-in world"
+    if data.halve_dev:
+        unit = "image" if isinstance(data, captioning_recipe.CaptionData) else "sentence"
+        return f"every other {unit} of {dev}", f"the other {unit}s of {dev}"
+    chosen_on = dev or (f"{folds} folds of {train}" if folds else itself)
+    return chosen_on, Path(data.test).name or (f"{chosen_on} again" if dev or folds else itself)
+
+
+def crossing_trees(measures: Mapping[str, Any]) -> str:
+    """What became of training trees that cross where a parser has none such, "" where there were none; ``measures`` are of its cell.
+
+    >>> crossing_trees({"sentences": 90.0, "lifted": 0.0, "skipped": 10.0})
+    'crossing arcs: 10 of 100 training sentences were skipped'
+    """
+    if measures.get("lifted"):
+        return f"crossing arcs: {measures['lifted']:.0f} trees of {measures['sentences']:.0f} training sentences were lifted"
+    if measures.get("skipped"):
+        skipped = measures["skipped"]
+        return f"crossing arcs: {skipped:.0f} of {measures['sentences'] + skipped:.0f} training sentences were skipped"
+    return ""
+
+
+def too_long(measures: Mapping[str, Any]) -> str:
+    """How many references a model of sentences was not trained on, "" where it was on all; ``measures`` are of its cell.
+
+    >>> too_long({"left_out": 3.0})
+    'longer than max_length: 3 training references, or their inputs, were left out'
+    """
+    if not measures.get("left_out"):
+        return ""
+    return f"longer than max_length: {measures['left_out']:.0f} training references, or their inputs, were left out"
+
+
+def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
+    """The temperatures and settings that the development set chose, and what they earn; ``recipe`` is that of the sweep."""
+    varied = any(choice.settings for choice in sweep.choices)
+    titles = ["grid", "objective", "best τ", *["best settings"] * varied]
+    rows = [
+        [
+            choice.grid,
+            choice.objective + (" scaled" if choice.temperature_scaled else ""),
+            "" if choice.tau is None else f"{choice.tau:g}",
+            *([show_settings(choice.settings)] if varied else []),
+            str(choice.seeds),
+            _with_half_width(choice.dev),
+            _with_half_width(choice.test),
+            ""
+            if choice.gain is None
+            else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]",
+        ]
+        for choice in sweep.choices
+    ]
+    heading = f"{sweep.task}: {sweep.metric}, {len(sweep.cells)} models"
+    console.print(make_table([*titles, "seeds", "dev", "test", "gain over ML"], rows, heading))
+    console.print(
+        f"{'τ and settings are' if varied else 'τ is'} chosen on the development set. "
+        "Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
+    )
+    if of_files(recipe):
+        parts = [parts_of(choice.recipe(recipe).data) for choice in sweep.choices]
+        _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
+    noted = (
+        say(member.cell.measures) for member in sweep.cells for say in (crossing_trees, too_long)
+    )
+    for told in dict.fromkeys(filter(None, noted)):
+        print_line(console, told)
+    _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
+
+
+def _show_by_choice(sweep: Sweep, facts: Sequence[str], console: Console) -> None:
+    """A fact for each choice: one line if it is the same for all, else one for each with the choices it holds for."""
+    holds_for: dict[str, list[str]] = {}
+    for choice, fact in zip(sweep.choices, facts, strict=True):
+        holds_for.setdefault(fact, []).append(f"{choice.grid} {choice.objective}")
+    for fact, names in holds_for.items():
+        whose = f" ({', '.join(dict.fromkeys(names))})" if len(holds_for) > 1 else ""
+        print_line(console, fact + whose)
+
+
+def _with_half_width(interval: Interval) -> str:
+    return f"{interval.value:.4f}" + (
+        "" if math.isnan(interval.high) else f" ± {interval.high - interval.value:.4f}"
+    )
