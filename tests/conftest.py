@@ -16,6 +16,7 @@ if not torch.cuda.is_available():
     )
 
 from small_runs import single_thread
+from softq.cli import progress
 from softq.lab import tensorboard
 
 collect_ignore = [
@@ -62,6 +63,15 @@ def compiling_and_drawing_are_not_traced():
             from matplotlib.figure import Figure
 
             patch.setattr(Figure, "draw", untraced(Figure.draw))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_progress_in_logs():
+    """Commands under test print nothing but results, however slow the machine is and however cold numba's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "LOG_EVERY", 3600)
+        progress.COMPILATION_TOLD.set()
         yield
 
 

@@ -14,6 +14,7 @@ import documented_files
 import documented_scripts
 from documented import DOCUMENTS, ROOT, Shell, pages, read_blocks
 from softq.cli import bench_command, explore_command, report_command
+from softq.cli import recipes as cli_recipes
 from softq.lab.report import classification_load
 from softq.lab.report import page as report_page
 from softq.lab.sweep import parse_recipe
@@ -64,7 +65,7 @@ def shell(tmp_path_factory):
         return subprocess.CompletedProcess(command, 0)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (recipes, report_command):
+        for module in (cli_recipes, report_command):
             patch.setattr(module, "RECIPES", recipes)
         for name, size in (("FINE_GRID", 20), ("COARSE_GRID", 20), ("REGION_GRID", 12)):
             patch.setattr(classification_load, name, size)

@@ -12,9 +12,8 @@ import pytest
 
 from over_task import Alone, OverRecipe, OverTask
 from small_runs import contents, recipe, single_thread, wait_for
-from softq.errors import DependencyError, RecipeError, RunError
+from softq.errors import DependencyError, RecipeError, RunError, StoppedError
 from softq.lab.loop import Watcher
-from softq.lab.processes import StoppedError
 from softq.lab.run import CELLS, ENVIRONMENT, LAST, METRICS, RESULT, RunFolder
 from softq.lab.sweep import RUNS, SUMMARY, SWEEP, Grid, expand, folder, run_sweep
 from softq.lab.sweep.engine import STOP, Run, train_run

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from small_runs import CPU, Scripted, contents, go, new_run, noisy_regression, recipe
-from softq.errors import DependencyError, RunError
+from softq.errors import DependencyError, RunError, StoppedError
 from softq.lab import loop
 from softq.lab.loop import Evaluation, NonFiniteLossError, Watcher, train
 from softq.lab.processes import (
     AcceleratedWorkers,
     Interrupts,
-    StoppedError,
     find_device,
     find_workers,
 )

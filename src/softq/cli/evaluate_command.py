@@ -139,7 +139,9 @@ def evaluate(
     for table in found.tables:
         console.print(table)
     if other is not None:
-        _show_difference(found, compared, f"{predictions or model}", f"{against}")
+        ways = [one.facts.get("decoding") for one in (found, other)]
+        of = [f", {way}" if ways[0] != ways[1] else "" for way in ways]
+        _show_difference(found, compared, f"{predictions or model}{of[0]}", f"{against}{of[1]}")
         if other.other_line:
             print_line(console, f"{against}: {other.other_line}")
     for line in found.lines:

@@ -22,7 +22,10 @@ from rich.text import Text
 from softq.cli.shared import tell
 
 _COUNTED = "models"  # take minutes each: how many are done says more than a rate
-_LOG_EVERY = 10.0  # seconds
+LOG_EVERY = 10.0
+"""Seconds between lines of a log."""
+COMPILATION_TOLD = threading.Event()
+"""Whether this process has told that kernels are compiled."""
 Item = TypeVar("Item")
 
 
@@ -151,7 +154,7 @@ def _logging(progress: Progress) -> Iterator[None]:
     over = threading.Event()
 
     def log() -> None:
-        while not over.wait(_LOG_EVERY):
+        while not over.wait(LOG_EVERY):
             for task in progress.tasks:
                 tell(log_line(task))
 
@@ -169,12 +172,10 @@ def _announced_compilation() -> Iterator[None]:
     """Tell once if numba compiles a kernel, which takes seconds and happens before its cache is filled."""
     from numba.core import event  # imported when work begins: help must not wait for it
 
-    told = threading.Event()
-
     class Listener(event.Listener):
         def on_start(self, _event: Any) -> None:
-            if not told.is_set():
-                told.set()
+            if not COMPILATION_TOLD.is_set():
+                COMPILATION_TOLD.set()
                 tell("compiling kernels (once, takes some seconds) …")
 
         def on_end(self, _event: Any) -> None:

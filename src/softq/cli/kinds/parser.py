@@ -174,10 +174,11 @@ class FileParser(Predictor):
         words = [block.columns[0] for block in chunk.blocks]
         tags = self.pos_tagger.label(words) if self.pos_tagger is not None and words else words
         column = self._tagged_column()
-        return [
-            dataclasses.replace(_bare(forms), **({column: tuple(labels)} if column else {}))
-            for forms, labels in zip(words, tags, strict=True)
-        ]
+        sentences = []
+        for forms, labels in zip(words, tags, strict=True):
+            tagged: dict[str, Any] = {column: tuple(labels)} if column else {}
+            sentences.append(dataclasses.replace(_bare(forms), **tagged))
+        return sentences
 
     def score(self, gold: Gold) -> Scores:
         """Scores of the parser's trees."""

@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softq.errors import RecipeError, RunError, SoftqError
+from softq.errors import RecipeError, RunError, SoftqError, StoppedError
 from softq.lab.loop import Watcher
-from softq.lab.processes import StoppedError, find_workers
+from softq.lab.processes import find_workers
 from softq.lab.recipe import build, recipe_hash, typed
 from softq.lab.run import (
     CELLS,
