@@ -128,7 +128,7 @@ def train(
     if as_json:
         listed = [row._asdict() for row in reliability.annotators] if reliability else None
         extra = {} if listed is None else {"annotators": listed}
-        typer.echo(json.dumps(result | extra | {"run": str(out)}))
+        typer.echo(json.dumps({**result, **extra, "run": str(out)}))
         return
     (cell,) = result["cells"]
     if name == LM:
@@ -146,7 +146,7 @@ def train(
     typer.echo(f"reward: {result['signature']}\nrun: {out}")
 
 
-def _train_task(task: Task, recipe: Any, out: Path, *, resume: bool) -> dict[str, Any] | None:
+def _train_task(task: Task, recipe: Any, out: Path, *, resume: bool) -> Mapping[str, Any] | None:
     """Train a model of a task; None in a process that is not the main one of several."""
     from softq.lab.processes import find_workers
     from softq.lab.tasks import train_cells
@@ -158,7 +158,7 @@ def _train_task(task: Task, recipe: Any, out: Path, *, resume: bool) -> dict[str
     return result if workers.is_main else None
 
 
-def _train_text_model(recipe: LmRecipe, out: Path, *, resume: bool) -> dict[str, Any]:
+def _train_text_model(recipe: LmRecipe, out: Path, *, resume: bool) -> Mapping[str, Any]:
     """Train a text model, by the Trainer of Transformers."""
     from softq.lab.tasks.lm import train_lm
 
