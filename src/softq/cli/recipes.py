@@ -18,10 +18,10 @@ from softq.lab.sweep import Grid, Sweep, parse_recipe
 from softq.lab.tasks import (
     TASKS,
     Task,
-    captioning_recipe,
+    captioning,
     ner_recipe,
     parsing_recipe,
-    translation_recipe,
+    translation,
 )
 from softq.lab.tasks.base import show_settings
 from softq.lab.tasks.lm_recipe import TASK as LM
@@ -157,18 +157,18 @@ def of_files(recipe: Any) -> bool:
     """Whether a recipe is of a task that learns from files of sentences."""
     return isinstance(
         recipe,
-        captioning_recipe.CaptioningRecipe
+        captioning.CaptioningRecipe
         | ner_recipe.NerRecipe
         | parsing_recipe.ParsingRecipe
-        | translation_recipe.TranslationRecipe,
+        | translation.TranslationRecipe,
     )
 
 
 def parts_of(
-    data: captioning_recipe.CaptionData
+    data: captioning.CaptionData
     | ner_recipe.Data
     | parsing_recipe.Data
-    | translation_recipe.Data,
+    | translation.TranslationData,
 ) -> tuple[str, str]:
     """What the development and test parts of a task's files are: they need not be files of their own.
 
@@ -183,7 +183,7 @@ def parts_of(
     if not data.train:
         return "built-in world", "built-in world"
     if data.halve_dev:
-        unit = "image" if isinstance(data, captioning_recipe.CaptionData) else "sentence"
+        unit = "image" if isinstance(data, captioning.CaptionData) else "sentence"
         return f"every other {unit} of {dev}", f"the other {unit}s of {dev}"
     chosen_on = dev or (f"{folds} folds of {train}" if folds else itself)
     return chosen_on, Path(data.test).name or (f"{chosen_on} again" if dev or folds else itself)

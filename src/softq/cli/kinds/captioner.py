@@ -51,10 +51,8 @@ from softq.formats.captions import (
 from softq.formats.text import Fault, read_lines
 from softq.lab.processes import find_device
 from softq.metrics import CAPTION_METRICS, caption_statistics, reference_agreement
-from softq.neural.captioner import Captioner
-from softq.neural.examples import Examples, Vectors
+from softq.neural.generation import GeneratedText
 from softq.neural.perplexity import perplexity
-from softq.neural.search import Said
 
 _AT_A_TIME = 1000  # images
 _FEATURES = ".npy"
@@ -73,25 +71,25 @@ class Pictured(NamedTuple):
     where: str
 
 
-class FileCaptioner(Writer[Captioner]):
+class FileCaptioner(Writer):
     """A captioner and how it searches."""
 
-    kind = Captioner
+    kind = "captioner"
 
     def check(self, size: int, where: str) -> None:
         """An error if features are not of the size that the model was trained on."""
-        expected = self.model.features
+        expected = self.model.inputs
         if size != expected:
             of = f" of {self.model.encoder}" if self.model.encoder else ""
             raise DataError(
                 f"{where}: expected features{of} with {expected} numbers for each image, as {self.path} learnt from, got {size}"
             )
 
-    def caption(self, features: Features, watcher: BarWatcher) -> Iterator[list[Said]]:
+    def caption(self, features: Features, watcher: BarWatcher) -> Iterator[list[GeneratedText]]:
         """Captions of images with these features ``[N, D]``, which follow those of the calls before, some at a time."""
         for rows in watcher.batches(range(len(features)), _AT_A_TIME):
             some = features[rows[0] : rows[-1] + 1]
-            yield self.model.caption(some, **self.search_for(len(some)))
+            yield self.model.generate(some, **self.search_for(len(some)))
 
     def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """Never called: features are no text, and `write` reads them."""
@@ -159,21 +157,18 @@ class FileCaptioner(Writer[Captioner]):
         with progress_bars() as watch:
             watcher = watch(gold.captions.name, unit="images")
             said = [one for some in self.caption(gold.features, watcher) for one in some]
-        vocabulary = self.model.vocabulary
-        targets = [
-            [vocabulary.encode(text) for text in several] for several in gold.captions.captions
-        ]
+        examples = self.model.examples(gold.features, gold.captions.captions)
         return _scores(
             gold.captions,
             [one.words for one in said],
-            vocabulary.plain,
+            self.model.vocabulary.plain,
             {
                 "file": str(gold.file),
                 "features": str(gold.where),
                 "split": self.options.split,
                 "decoding": self.decoding,
             },
-            perplexity(self.model.model, Examples(Vectors(gold.features), targets)),
+            perplexity(self.model.model, examples),
         )
 
 

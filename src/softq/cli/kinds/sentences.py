@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import count as numbers_from
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Generic, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,17 +43,15 @@ from softq.formats.text import (
 from softq.lab.processes import find_device
 from softq.lab.tasks.lm_data import is_jsonl, read_rows
 from softq.metrics import TRANSLATION_METRICS, sacre_bleu, translation_statistics
-from softq.neural.captioner import Captioner
-from softq.neural.examples import Examples
+from softq.neural.generation import GeneratedText
 from softq.neural.perplexity import perplexity
-from softq.neural.search import Said
-from softq.neural.translator import Translator
+from softq.neural.text_generator import TextGenerator
 from softq.rewards import named_reward
 from softq.rewards.names import SHORT_NAMES
 
 _BLOCK = 1 << 16  # bytes that are read at a time, if so many are there
 _AT_A_TIME = 1000  # sentences
-_LONGEST = 1000  # tokens of a line: a search takes time and memory that grow with them
+_LONGEST = 5000  # characters of a line: the time and memory of a search grow with them
 MBR_REWARDS = ("bleu", "rouge", "edit")  # of mbr; chrF needs words
 _OF_METHOD = {  # options that some methods alone take
     "beam": ("beam",),
@@ -73,11 +71,10 @@ TITLES = {
     "length_ratio": "length ratio",
 }
 PlainWords = Callable[[str], list[str]]
-Saved = TypeVar("Saved", Translator, Captioner)
 
 
 def search_options(options: Options) -> dict[str, Any]:
-    """Arguments of `softq.neural.search.Search` but the reward; options that do not go together are an error."""
+    """Arguments of `softq.neural.generation.Search` but the reward; options that do not go together are an error."""
     method = options.method or MethodName.beam
     for name, methods in _OF_METHOD.items():
         if getattr(options, name) is not None and method not in methods:
@@ -123,10 +120,10 @@ def line_generator(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(mixed))
 
 
-class Writer(Predictor, Generic[Saved]):
+class Writer(Predictor):
     """A model of sentences, and how it searches; on a GPU if there is one."""
 
-    kind: type[Saved]
+    kind: str
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
@@ -138,7 +135,7 @@ class Writer(Predictor, Generic[Saved]):
                 )
             name = SHORT_NAMES.get(options.reward, options.reward)
             self.search["reward"] = named_reward(name)
-        self.model: Saved = self.kind.load(self.file).to(find_device("auto"))
+        self.model = TextGenerator.load(self.file, self.kind).to(find_device("auto"))
         beam = self.search.get("beam", self.model.decoding.beam)
         method = self.search["method"]
         self.decoding = f"beam of {beam}" if method == MethodName.beam else method
@@ -153,31 +150,29 @@ class Writer(Predictor, Generic[Saved]):
         own = [line_generator(seed, next(self._numbers)) for _ in range(inputs)]
         return self.search | {"generator": own}
 
-    def written(self, said: Said) -> list[str]:
+    def written(self, said: GeneratedText) -> list[str]:
         """The columns of a line of the output."""
         return [said.text, f"{said.log_prob:.4f}"] if self.options.probabilities else [said.text]
 
 
-class FileTranslator(Writer[Translator]):
+class FileTranslator(Writer):
     """A translator and how it searches."""
 
-    kind = Translator
+    kind = "translator"
 
-    def translate(self, texts: Sequence[str]) -> list[Said]:
+    def translate(self, texts: Sequence[str]) -> list[GeneratedText]:
         """Translations of texts, which follow those of the calls before."""
-        sources = [self.model.source.encode(text) for text in texts]
-        return self.model.translate_numbers(sources, **self.search_for(len(texts)))
+        return self.model.generate(list(texts), **self.search_for(len(texts)))
 
     def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """A translation for each line; an empty line stays one."""
         first = 1
         for texts in read_as_they_come(file, where):
             for number, text in enumerate(texts, start=first):
-                length = len(self.model.source.encode(text))
-                if length > _LONGEST:
+                if len(text) > _LONGEST:
                     raise DataError(
-                        f"{where}, line {number}: expected a sentence of at most {_LONGEST:,} tokens, got {length:,}: split it into "
-                        "sentences, one per line"
+                        f"{where}, line {number}: expected a sentence of at most {_LONGEST:,} characters, got {len(text):,}: split it "
+                        "into sentences, one per line"
                     )
             first += len(texts)
             found = self.translate(texts)
@@ -186,20 +181,18 @@ class FileTranslator(Writer[Translator]):
 
     def score(self, gold: Gold) -> Scores:
         """Scores of translations of the sources."""
-        found: list[Said] = []
+        found: list[GeneratedText] = []
         text, model = gold.text, self.model
         with progress_bars() as watch:
             for some in watch(text.name, unit="sentences").batches(text.sources, _AT_A_TIME):
                 found += self.translate(some)
-        sources = [model.source.encode(source) for source in text.sources]
-        targets = [[model.target.encode(one) for one in several] for several in text.references]
         return _scores(
             [said.words for said in found],
             [said.text for said in found],
             text.references,
-            model.target.plain,
+            model.vocabulary.plain,
             {"files": gold.files, "decoding": self.decoding},
-            perplexity(model.model, Examples(sources, targets)),
+            perplexity(model.model, model.examples(text.sources, text.references)),
         )
 
 
@@ -226,7 +219,7 @@ class Gold(NamedTuple):
 def read_gold(files: Sequence[Path], _options: Options, models: Sequence[FileTranslator]) -> Gold:
     """Sources with references, of one file or of files that belong together."""
     gold = read_bitext(*files)
-    plains = [one.model.target.plain for one in models]
+    plains = [one.model.vocabulary.plain for one in models]
     hint = "translate with softq predict, and score with softq evaluate --predictions A REF --against B"
     check_same_words([one.path for one in models], plains, gold, gold.references, hint)
     return Gold(list(map(str, files)), gold)
