@@ -208,7 +208,7 @@ def test_seconds_are_those_of_decoding(monkeypatch):
         return work
 
     writer = SimpleNamespace(
-        best=takes(1.0, [[5]]), specials=(), arguments=SimpleNamespace(eval_mbr_samples=3)
+        best=takes(1.0, [[5]]), specials=(), settings=SimpleNamespace(mbr_samples=3)
     )
     monkeypatch.setattr(generation, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(generation, "least_risk", takes(10.0, [[5]]))

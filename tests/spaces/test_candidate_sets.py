@@ -214,7 +214,7 @@ def test_ml_takes_every_reference_and_nothing_else():
         ),
         (
             {"refresh": "epoch"},
-            "refresh = epoch is for what the model says, sampler = model, got sampler = ngram",
+            "refresh = epoch is for samples from the model, sampler = model, got sampler = ngram",
         ),
         ({"sampler": "near+recombined", "refresh": "epoch"}, r"got sampler = near\+recombined"),
         ({"sampler": "near", "neighbours": 0}, "neighbours must be at least 1"),

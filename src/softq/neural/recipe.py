@@ -24,9 +24,9 @@ class CandidateSettings:
 
     sampler: str = key(
         "ngram",
-        "ngram: replace an n-gram of a reference; hamming: replace words by their number; model: what the model itself says; near: "
-        "references of inputs that are alike; recombined: replace an n-gram of a reference by one of another reference of the input; or "
-        "several joined by +, such as model+recombined, which share size equally",
+        "ngram: replace an n-gram of a reference; hamming: replace single words; model: sample from the model; near: take references "
+        "of similar inputs; recombined: replace an n-gram of a reference by one of another reference of the input; or several joined by +, "
+        "such as model+recombined, which share size equally",
     )
     reward: RewardName = key(
         "bleu", "bleu: of the sentence; hamming: minus the number of words that differ"
@@ -43,10 +43,10 @@ class CandidateSettings:
     max_n: int = key(4, "longest n-gram to replace")
     refresh: Refresh = key(
         "step",
-        "when the model says its candidates anew, with sampler = model: in every step, or before every epoch",
+        "how often to sample from the model, with sampler = model: in every step, or before every epoch",
     )
     neighbours: int = key(
-        10, "how many inputs that are most alike lend their references, with sampler = near"
+        10, "number of nearest inputs whose references are candidates, with sampler = near"
     )
     estimator: EstimatorName = key(
         "set",
@@ -56,7 +56,7 @@ class CandidateSettings:
     rescale: bool = key(True, "draw hamming at tau / (1 + log(words - 1)), the paper's footnote")
     replacements: Replacements = key(
         "uniform",
-        "which words are written by ngram: all alike, or by their frequency in the training text",
+        "sample replacement words uniformly, or by their frequency in the training text, with sampler = ngram",
     )
 
     def __post_init__(self) -> None:
@@ -66,60 +66,64 @@ class CandidateSettings:
             raise RecipeError(
                 f"sampler must be one of {', '.join(get_args(SamplerName))}, or several joined by +, got {self.sampler!r}"
             )
-        if len(self.samplers) > 1 and "hamming" in self.samplers:
-            raise RecipeError(
-                f"sampler = hamming draws candidates by a law of its own: it cannot be joined with others, got {self.sampler!r}"
-            )
         at_least(
             "size", self.size, 2 if self.alone and self.holds_references else len(self.samplers)
         )
-        at_least("k", self.k, 0)
-        at_least("max_n", self.max_n, 1)
-        at_least("neighbours", self.neighbours, 1)
-        if self.k == 1:
-            raise RecipeError(
-                "k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for all candidates"
-            )
-        made = self.share * len(self.samplers)
-        if self.k > made:
-            raise RecipeError(f"k must not exceed size, got k = {self.k} of {made}")
-        if self.estimator == "paper" and not self.k:
-            raise RecipeError(
-                "estimator = paper needs k, how many candidates a step uses (the paper: 10 of size = 100)"
-            )
-        if self.estimator in ("importance", "printed") and self.k:
-            raise RecipeError(
-                f"estimator = {self.estimator} uses every draw: leave out k, and lower size instead"
-            )
-        if self.estimator == "importance" and self.sampler not in ("ngram", "hamming", "model"):
-            raise RecipeError(
+        for name, least in (("k", 0), ("max_n", 1), ("neighbours", 1)):
+            at_least(name, getattr(self, name), least)
+        made, estimator = self.share * len(self.samplers), self.estimator
+        hamming = self.sampler == "hamming"
+        conflicts = (
+            (
+                not self.alone and "hamming" in self.samplers,
+                f"sampler = hamming draws candidates by a law of its own: it cannot be joined with others, got {self.sampler!r}",
+            ),
+            (
+                self.k == 1,
+                "k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for all candidates",
+            ),
+            (self.k > made, f"k must not exceed size, got k = {self.k} of {made}"),
+            (
+                estimator == "paper" and not self.k,
+                "estimator = paper needs k, how many candidates a step uses (the paper: 10 of size = 100)",
+            ),
+            (
+                estimator in ("importance", "printed") and self.k > 0,
+                f"estimator = {estimator} uses every draw: leave out k, and lower size instead",
+            ),
+            (
+                estimator == "importance" and self.sampler not in ("ngram", "hamming", "model"),
                 "estimator = importance needs the probability of a draw, which ngram, hamming and model alone have: choose one of them, or "
-                f"estimator = set, got sampler = {self.sampler}"
-            )
-        if self.estimator == "importance" and self.refresh == "epoch":
-            raise RecipeError(
-                "estimator = importance needs the probability of a draw, which is not kept for an epoch: choose refresh = step"
-            )
-        if self.refresh == "epoch" and "model" not in self.samplers:
-            raise RecipeError(
-                f"refresh = epoch is for what the model says, sampler = model, got sampler = {self.sampler}"
-            )
-        if self.estimator == "printed" and (self.sampler, self.reward) != ("hamming", "bleu"):
-            raise RecipeError(
-                "estimator = printed is the paper's formula for sampler = hamming with reward = bleu"
-            )
-        if self.reward == "hamming" and self.sampler != "hamming":
-            raise RecipeError(
-                "reward = hamming is between sentences of one length: draw them with sampler = hamming"
-            )
-        if self.reward == "hamming" and self.estimator != "importance":
-            raise RecipeError(
-                "reward = hamming is drawn from itself: choose estimator = importance, which gives every draw the same weight"
-            )
-        if self.sampler == "hamming" and self.estimator == "paper":
-            raise RecipeError(
-                "estimator = paper chooses among candidates that hold the references; sampler = hamming only draws"
-            )
+                f"estimator = set, got sampler = {self.sampler}",
+            ),
+            (
+                estimator == "importance" and self.refresh == "epoch",
+                "estimator = importance needs the probability of a draw, which is not kept for an epoch: choose refresh = step",
+            ),
+            (
+                self.refresh == "epoch" and "model" not in self.samplers,
+                f"refresh = epoch is for samples from the model, sampler = model, got sampler = {self.sampler}",
+            ),
+            (
+                estimator == "printed" and not (hamming and self.reward == "bleu"),
+                "estimator = printed is the paper's formula for sampler = hamming with reward = bleu",
+            ),
+            (
+                self.reward == "hamming" and not hamming,
+                "reward = hamming is between sentences of one length: draw them with sampler = hamming",
+            ),
+            (
+                self.reward == "hamming" and estimator != "importance",
+                "reward = hamming is drawn from itself: choose estimator = importance, which gives every draw the same weight",
+            ),
+            (
+                hamming and estimator == "paper",
+                "estimator = paper chooses among candidates that hold the references; sampler = hamming only draws",
+            ),
+        )
+        for conflict, message in conflicts:
+            if conflict:
+                raise RecipeError(message)
 
     @property
     def samplers(self) -> tuple[str, ...]:
@@ -157,7 +161,9 @@ class Optimizer:
     )
     min_learning_rate: float = key(1e-5, "the rate does not fall below this")
     clip: float = key(5.0, "gradients are scaled down to this norm; 0: never")
-    label_smoothing: float = key(0.0, "share of each word's target that is spread over all words")
+    label_smoothing: float = key(
+        0.0, "label smoothing: share of each word's target that is spread over all words"
+    )
 
     def __post_init__(self) -> None:
         """Steps go somewhere."""
@@ -181,7 +187,7 @@ class SequenceTraining(Training):
     batch_size: int = key(64, "inputs of one step, over all processes, with all their candidates")
     start: str = key(
         "",
-        "a run folder or model file whose model to go on from, such as one trained by ml; empty: from scratch",
+        "a run folder or model file to start from, such as one trained by ml; empty: random parameters",
     )
     precision: Precision = key(
         "bf16",
@@ -192,15 +198,6 @@ class SequenceTraining(Training):
         "on a GPU, record a step once per shape and replay it, instead of launching it kernel by kernel",
         identity=False,
     )
-
-
-def check_network(*, dropout: float, init: float, **sizes: int) -> None:
-    """Refuse what no network has."""
-    for name, size in sizes.items():
-        at_least(name, size, 1)
-    if not 0 <= dropout < 1:
-        raise RecipeError(f"dropout must lie in [0, 1), got {dropout}")
-    check_positive("init", init)
 
 
 def check_objective(objective: Objective, candidates: CandidateSettings, *, merge: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,40 +40,31 @@ def texts_of(
     return found
 
 
-class WritingSettings(Protocol):
-    """What a `Writer` needs to be told; `RewardAugmentedArguments` say it, and more."""
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How a `Writer` generates.
 
-    @property
-    def max_new_tokens(self) -> int:
-        """Longest text."""
-        ...
+    Attributes:
+        max_new_tokens: longest text.
+        beams: of the search for the most probable text; 1: greedy.
+        temperature: of samples.
+        top_p: of samples: from the smallest set of tokens whose probability is at least this.
+        mbr_samples: samples of which evaluation chooses the one of highest expected reward; 0: none.
 
-    @property
-    def eval_num_beams(self) -> int:
-        """Beams of the search for the most probable text."""
-        ...
+    """
 
-    @property
-    def sampling_temperature(self) -> float:
-        """Of samples."""
-        ...
-
-    @property
-    def sampling_top_p(self) -> float:
-        """Likewise."""
-        ...
-
-    @property
-    def eval_mbr_samples(self) -> int:
-        """Samples of which evaluation chooses the one of highest expected reward; 0: none."""
-        ...
+    max_new_tokens: int
+    beams: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    mbr_samples: int = 0
 
 
 class Writer:
     """Lets a model write, as its settings for training and evaluation say.
 
     Args:
-        arguments: how long, how many beams, how samples are drawn.
+        settings: how long, how many beams, how samples are drawn.
         causal: whether the model goes on with its input.
         specials: token numbers that are no text.
         ends: those that end a text.
@@ -82,14 +74,14 @@ class Writer:
 
     def __init__(
         self,
-        arguments: WritingSettings,
+        settings: GenerationSettings,
         causal: bool,
         specials: Collection[int],
         ends: Collection[int],
         pad: int,
     ) -> None:
-        self.arguments, self.causal, self.specials, self.ends, self.pad = (
-            arguments,
+        self.settings, self.causal, self.specials, self.ends, self.pad = (
+            settings,
             causal,
             specials,
             ends,
@@ -100,23 +92,20 @@ class Writer:
         """The most probable text for each input, as far as beam search finds it."""
         return [
             text.content
-            for text in self._write(
-                core, inputs, do_sample=False, num_beams=self.arguments.eval_num_beams
-            )
+            for text in self._write(core, inputs, do_sample=False, num_beams=self.settings.beams)
         ]
 
     def samples(
         self, core: Any, inputs: Mapping[str, Any], size: int, *, finished: bool = False
     ) -> Candidates:
         """Texts ``[B, size]`` drawn from the model; an empty one is missing, and with ``finished`` one that was cut off."""
-        settings = self.arguments
         drawn = {"do_sample": True, "num_beams": 1, "num_return_sequences": size, "top_k": 0}
         texts = self._write(
             core,
             inputs,
             **drawn,
-            temperature=settings.sampling_temperature,
-            top_p=settings.sampling_top_p,
+            temperature=self.settings.temperature,
+            top_p=self.settings.top_p,
         )
         packed = Sentences.pack(
             [[text.content for text in texts[i : i + size]] for i in range(0, len(texts), size)]
@@ -129,12 +118,12 @@ class Writer:
     def _write(self, core: Any, inputs: Mapping[str, Any], **how: Any) -> list[Text]:
         with evaluating(core):
             sequences = core.generate(
-                **inputs, max_new_tokens=self.arguments.max_new_tokens, pad_token_id=self.pad, **how
+                **inputs, max_new_tokens=self.settings.max_new_tokens, pad_token_id=self.pad, **how
             )
         first = (
             inputs["input_ids"].shape[1] if self.causal else 1
         )  # an encoder-decoder's text begins with its start token
-        return texts_of(sequences, first, self.arguments.max_new_tokens, self.specials, self.ends)
+        return texts_of(sequences, first, self.settings.max_new_tokens, self.specials, self.ends)
 
 
 class Written(NamedTuple):
@@ -164,7 +153,7 @@ def write_and_score(
     best = writer.best(core, inputs)
     seconds = time.perf_counter() - start
     rewards = mean_rewards(best, contents, reward)
-    size = writer.arguments.eval_mbr_samples
+    size = writer.settings.mbr_samples
     if not size:
         return Written(best, rewards, None, seconds, 0.0)
     start = time.perf_counter()

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from softq.integrations.transformers.candidates import Numbers, strip_specials
-from softq.integrations.transformers.generation import Writer, least_risk
+from softq.integrations.transformers.generation import GenerationSettings, Writer, least_risk
 from softq.integrations.transformers.loading import Loaded
 from softq.integrations.transformers.rewards import as_text_reward, decode_all
 from softq.integrations.transformers.rows import (
@@ -56,28 +56,6 @@ class Writing:
     batch_size: int = 64
     seed: int = 0
 
-    # as `WritingSettings` has them
-
-    @property
-    def eval_num_beams(self) -> int:
-        """1 for ``greedy``."""
-        return 1 if self.method == "greedy" else self.beams
-
-    @property
-    def sampling_temperature(self) -> float:
-        """That of draws."""
-        return self.temperature
-
-    @property
-    def sampling_top_p(self) -> float:
-        """That of draws."""
-        return self.top_p
-
-    @property
-    def eval_mbr_samples(self) -> int:
-        """0 unless the method is ``mbr``."""
-        return self.samples if self.method == "mbr" else 0
-
 
 class TextModel:
     """Writes a text for a text.
@@ -113,9 +91,10 @@ class TextModel:
         self, sources: Sequence[str], how: Writing, tell: Callable[[int], None] | None = None
     ) -> list[str]:
         """A text for each source, in their order; an empty one for an empty one. ``tell`` is told how many are done, batch by batch."""
-        writer = Writer(
-            how, self.causal, self._specials, end_numbers(self.tokenizer, self.core), self._pad
-        )
+        beams = 1 if how.method == "greedy" else how.beams
+        settings = GenerationSettings(how.max_new_tokens, beams, how.temperature, how.top_p)
+        ends = end_numbers(self.tokenizer, self.core)
+        writer = Writer(settings, self.causal, self._specials, ends, self._pad)
         said = [place for place, text in enumerate(sources) if text.strip()]
         encoded = dict(
             zip(

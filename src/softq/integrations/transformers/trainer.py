@@ -22,6 +22,7 @@ from softq.integrations.transformers.candidates import (
     batch_seed,
 )
 from softq.integrations.transformers.generation import (
+    GenerationSettings,
     Writer,
     corpus_score,
     write_and_score,
@@ -126,7 +127,14 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         self.targets = StepTargets(
             args, self.reward, vocab, specials, unwritable_numbers(tokenizer, core)
         )
-        self.writer = Writer(args, self.causal, specials, end_numbers(tokenizer, core), pad)
+        settings = GenerationSettings(
+            args.max_new_tokens,
+            args.eval_num_beams,
+            args.sampling_temperature,
+            args.sampling_top_p,
+            args.eval_mbr_samples,
+        )
+        self.writer = Writer(settings, self.causal, specials, end_numbers(tokenizer, core), pad)
         collator = RewardAugmentedCollator(
             causal=self.causal, pad=pad, targets=self.targets, seed=args.seed, inputs=data_collator
         )

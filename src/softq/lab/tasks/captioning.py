@@ -20,10 +20,10 @@ from softq.lab.tasks.sequence_data import (
     DataKey,
     EvaluationSplit,
     SequenceData,
-    SequenceFiles,
     Splits,
     TextCorpus,
     VocabularySettings,
+    check_data,
     check_start,
     prepare,
     start_file,
@@ -49,7 +49,7 @@ _SPLITS: dict[str, Split] = {"train": "train", "dev": "val", "test": "test"}  # 
 
 
 @dataclass(frozen=True)
-class CaptionData(SequenceFiles):
+class CaptionData:
     """The data to train, choose and test on."""
 
     train: str = key(
@@ -91,7 +91,8 @@ class CaptionData(SequenceFiles):
 
     def __post_init__(self) -> None:
         """What goes together."""
-        self.check(
+        check_data(
+            self,
             ("scenes", "dev_scenes", "captions"),
             "features",
             "{0}_features are of the images in {0}: name that file of captions as well",

