@@ -424,7 +424,7 @@ def test_reproduce_runs_the_experiments_once(tmp_path, monkeypatch):
     found = told(softq(*arguments, "--json"))
     assert found["page"] == str(tmp_path / "out" / "report.html")
     (experiment,) = found["experiments"]
-    assert (experiment["task"], experiment["cells"]) == ("classification", 5 * (61 + 102 - 2 + 102))
+    assert (experiment["task"], experiment["cells"]) == ("classification", 5 * (61 + 42 - 2 + 42))
     page = (tmp_path / "out" / "report.html").read_text()
     assert "softq reproduce classification --scale small --inputs 2000" in page
     before = snapshot(tmp_path / "out" / "classification" / "runs")

@@ -20,7 +20,7 @@ from softq.cli.sweep_command import sweep_json
 from softq.errors import DependencyError, RecipeError
 from softq.lab.report import write_report
 from softq.lab.report.load import Source, find_sources, read_sections
-from softq.lab.sweep import run_sweep
+from softq.lab.sweep import local_processes, run_sweep
 from softq.lab.tasks import TASKS
 
 _CORPORA = {
@@ -173,31 +173,33 @@ def reproduce(
             for name in ([task] if task else TASKS)
         }
         found, sources = {}, []
-        for (
-            name,
-            wanted,
-        ) in experiments.items():  # all of them are known to be sound before the first is trained
-            folder = out / name
-            with progress_bars() as watch:
-                sweep = run_sweep(
-                    wanted.task,
-                    wanted.recipe,
-                    wanted.grids,
-                    folder,
-                    resume=True,
-                    jobs=jobs,
-                    watch=watch,
-                )
-            found[name] = (sweep, folder)
-            folder_flags = [] if data is None else ["--data", str(data)]
-            command = shlex.join(
-                ["softq", "reproduce", name, "--scale", scale, *folder_flags, *flags]
-            )
-            sources.append(Source(folder, command=command, scale=str(scale)))
-        page = out / "report.html"
-        write_report(
-            read_sections(sources), page, title="softq: the paper’s experiments, run again"
-        )
+        page, title = out / "report.html", "softq: the paper’s experiments, run again"
+        folder_flags = [] if data is None else ["--data", str(data)]
+        if not as_json:
+            typer.echo(f"page: {page}, with each experiment as soon as it is finished")
+        with local_processes(jobs) as executor:  # one set of processes for all experiments
+            # all recipes are known to be sound before the first is trained
+            for number, (name, wanted) in enumerate(experiments.items(), 1):
+                folder = out / name
+                if not as_json:
+                    typer.echo(f"{name} ({number} of {len(experiments)})")
+                with progress_bars() as watch:
+                    sweep = run_sweep(
+                        wanted.task,
+                        wanted.recipe,
+                        wanted.grids,
+                        folder,
+                        resume=True,
+                        jobs=jobs,
+                        executor=executor,
+                        watch=watch,
+                    )
+                found[name] = (sweep, folder)
+                command = ["softq", "reproduce", name, "--scale", scale, *folder_flags, *flags]
+                sources.append(Source(folder, command=shlex.join(command), scale=str(scale)))
+                write_report(read_sections(sources), page, title=title)
+                if not as_json:
+                    show_choices(sweep, wanted.recipe, results_console())
         if as_json:
             typer.echo(
                 json.dumps(
@@ -210,8 +212,6 @@ def reproduce(
                 )
             )
             return
-        for name, (sweep, _) in found.items():
-            show_choices(sweep, experiments[name].recipe, results_console())
         typer.echo(f"page: {page}")
 
 

@@ -8,6 +8,7 @@ it earns on the test set is compared with ML by a paired bootstrap over test exa
 
 from softq.lab.run import SUMMARY
 from softq.lab.sweep.choices import Choice, SweepCell, choose
+from softq.lab.sweep.engine import local_processes
 from softq.lab.sweep.folder import RUNS, SWEEP, Sweep, conclude, read_sweep, run_sweep
 from softq.lab.sweep.grids import Grid, expand, lay_over, parse_recipe, read_recipe, sweep_toml
 
@@ -23,6 +24,7 @@ __all__ = [
     "conclude",
     "expand",
     "lay_over",
+    "local_processes",
     "parse_recipe",
     "read_recipe",
     "read_sweep",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +63,7 @@ def run_sweep(
     resume: bool = False,
     jobs: int = 1,
     cluster: str = "",
+    executor: Executor | None = None,
     watch: Callable[..., Watcher] | None = None,
 ) -> Sweep:
     """Train every cell that is not finished yet, choose temperatures and settings, compare with ML, and write it all down.
@@ -74,6 +77,7 @@ def run_sweep(
         jobs: runs that are trained at a time, in processes of their own that share the cores; a task that trains its cells together
             needs no others, and stays in this process.
         cluster: where else to train them, see `softq.lab.sweep.engine.dask_cluster`; "": on this machine.
+        executor: processes to train them in, which several sweeps may share; by default, and on a cluster, the sweep starts its own.
         watch: makes a watcher for a run, by its name; with several jobs, one for all of them that counts models.
 
     """
@@ -101,7 +105,11 @@ def run_sweep(
             jobs = min(jobs, len(runs))
             where = f"on {cluster}" if cluster else f"{jobs} at a time"
             watcher = watch(f"{len(runs)} models, {where}", unit="models") if watch else None
-            with dask_cluster(cluster, jobs) if cluster else local_processes(jobs) as executor:
+            with contextlib.ExitStack() as stack:
+                if cluster:
+                    executor = stack.enter_context(dask_cluster(cluster, jobs))
+                elif executor is None:
+                    executor = stack.enter_context(local_processes(jobs))
                 train_runs(task, runs, executor, out, workers=workers, watcher=watcher)
         else:
             for number, run in enumerate(runs):
