@@ -463,42 +463,36 @@ def test_scheme_that_fits_or_is_broken_least():
     assert find_scheme([]) is None
 
 
+O = (("O",),)
+
+
 @pytest.mark.parametrize(
-    ("sentences", "message"),
+    "sentences",
     [
-        ([Sentence((), ((),))], r"one or more tokens, got columns of \[0, 0\]"),
-        ([Sentence(("a",), (("O", "O"),))], r"got columns of \[1, 2\]"),
-        ([Sentence(("a",), (("O",), ("O",)))], "expected labels of 1, got 2 sequences"),
-        ([Sentence(("a",), (("O",),), ("u", "v"))], "expected labels of 2, got 1 sequences"),
-        (
-            [Sentence(("a\tb",), (("O",),))],
-            r"without tabs, line ends and NUL in every column, got 'a\\tb'",
-        ),
-        ([Sentence(("a\r",), (("O",),))], "without tabs"),
-        ([Sentence(("a",), (("",),))], "only tokens may be empty"),
-        ([Sentence(("a",), (("O",),), (), ((" ",),))], "only tokens may be empty"),
-        ([Sentence(("a",), (("O ",),))], "must not end in a space"),
-        ([Sentence(("-DOCSTART-",), (("O",),))], "must not read as -DOCSTART-"),
-        ([Sentence(("a", "-DOCSTART- b"), (("O", "O"),))], "must not read as -DOCSTART-"),
-        ([Sentence(("# annotators = x",), (("O",),))], "must not read as a comment"),
-        ([Sentence(("a",), (("O",),), comments=("a b",))], "expected comments .* got 'a b'"),
-        ([Sentence(("a",), (("O",),), comments=("# a = b ",))], "expected comments"),
-        ([Sentence(("a",), (("O",),), comments=("# annotators = b",))], "expected comments"),
-        ([Sentence(("a",), (("O",),), comments=("# a = b\n",))], "expected comments"),
-        ([Sentence(("\ufeffa",), (("O",),))], "byte-order mark"),
-        ([Sentence(("a",), (("O",),), ("u v",))], r"words without spaces, got \['u v'\]"),
-        (
-            [Sentence(("a",), (("O",),)), Sentence(("a",), (("O",),), ("u",))],
-            "sentence 1: expected the same kinds of columns",
-        ),
-        (
-            [Sentence(("a",), (("O",),)), Sentence(("a",), (("O",),), (), (("X",),))],
-            "sentence 1: expected the same kinds of columns",
-        ),
+        [Sentence((), ((),))],
+        [Sentence(("a",), (("O", "O"),))],
+        [Sentence(("a",), (("O",), ("O",)))],
+        [Sentence(("a",), O, ("u", "v"))],
+        [Sentence(("a\tb",), O)],
+        [Sentence(("a\r",), O)],
+        [Sentence(("a",), (("",),))],
+        [Sentence(("a",), O, (), ((" ",),))],
+        [Sentence(("a",), (("O ",),))],
+        [Sentence(("-DOCSTART-",), O)],
+        [Sentence(("a", "-DOCSTART- b"), (("O", "O"),))],
+        [Sentence(("# annotators = x",), O)],
+        [Sentence(("a",), O, comments=("a b",))],
+        [Sentence(("a",), O, comments=("# a = b ",))],
+        [Sentence(("a",), O, comments=("# annotators = b",))],
+        [Sentence(("a",), O, comments=("# a = b\n",))],
+        [Sentence(("\ufeffa",), O)],
+        [Sentence(("a",), O, ("u v",))],
+        [Sentence(("a",), O), Sentence(("a",), O, ("u",))],
+        [Sentence(("a",), O), Sentence(("a",), O, (), (("X",),))],
     ],
 )
-def test_what_cannot_be_written(sentences, message):
-    with pytest.raises(DataError, match=message):
+def test_what_cannot_be_written(sentences):
+    with pytest.raises(DataError, match="written in columns"):
         to_conll(sentences)
 
 

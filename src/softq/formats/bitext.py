@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from typing import ClassVar
 
 from softq.errors import DataError
-from softq.formats.rows import Row, gather, read_rows
+from softq.formats.rows import Keyed, Row, gather, read_rows
 from softq.formats.text import Fault, read_lines, refuse
 
 
 @dataclass(frozen=True, slots=True)
-class Bitext:
+class Bitext(Keyed):
     """Sources, each with one or more references.
 
     Attributes:
@@ -22,35 +23,19 @@ class Bitext:
         lines: Where each source first stands in its file, from 1; empty for text that was made, not read.
         name: What errors call the file; empty for text that was made.
 
+    >>> text = Bitext(["Ja.", "Nein."], [["Yes."], ["No."]], [1, 4], "a.tsv")
+    >>> text.place(1), text.take([1]).references
+    ('a.tsv, line 4', [['No.']])
+    >>> Bitext(["Ja.", "Nein."], [["Yes."], ["No."]]).place(1)
+    'sentence 2'
+
     """
 
+    noun: ClassVar[str] = "sentence"
     sources: list[str]
     references: list[list[str]]
     lines: list[int] = field(default_factory=list)
     name: str = ""
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def take(self, numbers: Sequence[int]) -> Bitext:
-        """Some of the sources, with their references."""
-        lines = [self.lines[number] for number in numbers] if self.lines else []
-        return Bitext(
-            [self.sources[number] for number in numbers],
-            [self.references[number] for number in numbers],
-            lines,
-            self.name,
-        )
-
-    def place(self, number: int) -> str:
-        """Where a source stands, for messages.
-
-        >>> Bitext(["Ja.", "Nein."], [["Yes."], ["No."]], [1, 4], "a.tsv").place(1)
-        'a.tsv, line 4'
-        >>> Bitext(["Ja.", "Nein."], [["Yes."], ["No."]]).place(1)
-        'sentence 2'
-        """
-        return f"{self.name}, line {self.lines[number]}" if self.lines else f"sentence {number + 1}"
 
 
 def read_bitext(*paths: Path, merge: bool = True) -> Bitext:

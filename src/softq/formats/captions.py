@@ -18,18 +18,18 @@ import re
 import string
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from softq.errors import DataError
 from softq.formats.file_checks import FAULTS, in_one_line, parse_json
-from softq.formats.rows import Row, gather, read_rows
+from softq.formats.rows import Keyed, Row, gather, read_rows
 from softq.formats.text import Fault, file_type, read_lines, read_whole, refuse
 
 Split = Literal["train", "val", "test"]
@@ -53,7 +53,7 @@ _SHOWN = 5  # names in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Captions:
+class Captions(Keyed):
     """Images, each with one or more captions.
 
     Attributes:
@@ -62,44 +62,17 @@ class Captions:
         lines: Where each image first stands in its file, from 1: a line, or a record of JSON; empty for captions that were made, not read.
         name: What errors call the file; empty for captions that were made.
 
+    >>> captions = Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]], [1, 2], "d.json.gz")
+    >>> captions.place(1), captions.take([1]).captions
+    ('d.json.gz, record 2', [['A cat.']])
+
     """
 
+    noun: ClassVar[str] = "image"
     images: list[str]
     captions: list[list[str]]
     lines: list[int] = field(default_factory=list)
     name: str = ""
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def place(self, number: int) -> str:
-        """Where an image stands, for messages.
-
-        >>> Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]], [1, 4], "a.tsv").place(1)
-        'a.tsv, line 4'
-        >>> Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]], [1, 2], "d.json.gz").place(1)
-        'd.json.gz, record 2'
-        >>> Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]]).place(1)
-        'image 2'
-        """
-        if not self.lines:
-            return f"image {number + 1}"
-        return (
-            f"{self.name}, {'record' if is_json(Path(self.name)) else 'line'} {self.lines[number]}"
-        )
-
-    def take(self, numbers: Sequence[int]) -> Captions:
-        """The images of these numbers, in their order.
-
-        >>> Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]]).take([1]).captions
-        [['A cat.']]
-        """
-        return Captions(
-            [self.images[number] for number in numbers],
-            [self.captions[number] for number in numbers],
-            [self.lines[number] for number in numbers] if self.lines else [],
-            self.name,
-        )
 
 
 def read_captions(path: Path, split: Split | None = None) -> Captions:

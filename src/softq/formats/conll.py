@@ -27,7 +27,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal, NamedTuple
@@ -46,7 +46,6 @@ _NAMES = re.compile("# +annotators *=")
 _COMMENT = re.compile(r"# +(\S+ *=|newdoc\b|newpar\b)")  # in any case, however many columns it has
 _SPACES = re.compile(" +")
 _TAG = re.compile(r"[BIES]-.")
-_FORBIDDEN = frozenset("\t\n\r\0")
 
 Annotators = int | Literal["all"]
 """Whose labels the last columns are: 0 for one label that is nobody's in particular, a number of annotators, or "all" but the token."""
@@ -283,68 +282,27 @@ def to_conll(sentences: Iterable[Sentence]) -> str:
     >>> to_conll([Sentence(("Ann", "ran"), (("B-PER", "O"),))])
     'Ann\tB-PER\nran\tO\n\n'
     """
+    sentences = list(sentences)
     pieces: list[str] = []
-    shapes = set()
-    for number, sentence in enumerate(sentences):
+    for sentence in sentences:
         columns = (sentence.tokens, *sentence.extra, *sentence.labels)
-        _check_writable(sentence, columns, number)
-        shapes.add(
-            (
-                bool(sentence.annotators),
-                len(sentence.extra),
-                0 if sentence.annotators else len(sentence.labels),
-            )
-        )
-        if len(shapes) > 1:
-            raise DataError(
-                f"sentence {number}: expected the same kinds of columns in all sentences, got others than in those before"
-            )
         pieces.extend(f"{comment}\n" for comment in sentence.comments)
         if sentence.annotators:
             pieces.append(f"{NAMES} {' '.join(sentence.annotators)}\n")
-        pieces.extend("\t".join(row) + "\n" for row in zip(*columns, strict=True))
+        pieces.extend("\t".join(row) + "\n" for row in zip_longest(*columns, fillvalue=""))
         pieces.append("\n")
-    return "".join(pieces)
-
-
-def _check_writable(sentence: Sentence, columns: Sequence[Sequence[str]], number: int) -> None:
-    """Refuse what would not be read back as it is."""
-    where = f"sentence {number}"
-    if not sentence.tokens or {len(column) for column in columns} != {len(sentence.tokens)}:
-        raise DataError(
-            f"{where}: expected a label for each of one or more tokens, got columns of {[len(column) for column in columns]} entries"
-        )
-    if len(sentence.labels) != (len(sentence.annotators) or 1):
-        raise DataError(
-            f"{where}: expected labels of {len(sentence.annotators) or 1}, got {len(sentence.labels)} sequences"
-        )
-    for text in chain.from_iterable(columns):
-        if not _FORBIDDEN.isdisjoint(text):
+    text = "".join(pieces)
+    try:
+        written = read_conll(text).sentences if sentences else []
+    except DataError as error:
+        raise DataError(f"the sentences cannot be written in columns: {error}") from None
+    for number, (sentence, found) in enumerate(zip_longest(sentences, written)):
+        if sentence != found:
             raise DataError(
-                f"{where}: expected text without tabs, line ends and NUL in every column, got {text!r}"
+                f"sentence {number}: expected tokens and labels that can be written in columns (without tabs, line ends, "
+                f"spaces at the end of a line, or a first token such as {DOCUMENT} or '# key ='), got {sentence}"
             )
-    if not all(text.strip(" ") for text in chain.from_iterable(columns[1:])):
-        raise DataError(f"{where}: only tokens may be empty, got an empty label or other column")
-    if any(label.endswith(" ") for label in columns[-1]):
-        raise DataError(f"{where}: the last column must not end in a space, which would be lost")
-    if any(token.startswith("\ufeff") or _starts_document(token) for token in sentence.tokens):
-        raise DataError(
-            f"{where}: a token must not read as {DOCUMENT} or begin with a byte-order mark"
-        )
-    if _is_comment(sentence.tokens[0] + "\t", len(columns), tabs=True):
-        raise DataError(
-            f"{where}: the first token must not read as a comment, '# key = …', got {sentence.tokens[0]!r}"
-        )
-    for comment in sentence.comments:
-        ends = comment != comment.rstrip(" ") or not {"\n", "\r", "\0"}.isdisjoint(comment)
-        if ends or _NAMES.match(comment) or not _is_comment(comment, len(columns), tabs=True):
-            raise DataError(
-                f"{where}: expected comments on one line each that begin with '# ', name no annotators, got {comment!r}"
-            )
-    if any(name.split() != [name] for name in sentence.annotators):
-        raise DataError(
-            f"{where}: names of annotators must be words without spaces, got {list(sentence.annotators)}"
-        )
+    return text
 
 
 class Block(NamedTuple):

@@ -6,13 +6,52 @@ several lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from softq.formats.text import Fault, opened, read_parts
+from softq.formats.text import Fault, file_type, opened, read_parts
 
 Row = tuple[int, str, list[str]]
 """A line's number, or a record's, its key and its values."""
+
+
+class Keyed:
+    """What `Bitext` and `Captions` have in common: N keys and the values of each, the first two fields.
+
+    Attributes:
+        lines: Where each key first stands in its file, from 1: a line, or a record of JSON; empty where no file was read.
+        name: What errors call the file; empty where no file was read.
+
+    """
+
+    __slots__ = ()
+    noun: ClassVar[str]  # what messages call a key
+    lines: list[int]
+    name: str
+
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__match_args__)  # type: ignore[attr-defined]
+
+    def __len__(self) -> int:
+        """How many keys there are."""
+        return len(self._fields()[0])
+
+    def take(self, numbers: Sequence[int]) -> Self:
+        """Some of the keys with their values, in the order of these numbers."""
+        keys, values, lines, name = self._fields()
+        chosen = (
+            [column[number] for number in numbers] if column else []
+            for column in (keys, values, lines)
+        )
+        return type(self)(*chosen, name)  # type: ignore[call-arg]
+
+    def place(self, number: int) -> str:
+        """Where a key stands, for messages."""
+        if not self.lines:
+            return f"{self.noun} {number + 1}"
+        unit = "record" if file_type(Path(self.name)) == ".json" else "line"
+        return f"{self.name}, {unit} {self.lines[number]}"
 
 
 def read_rows(

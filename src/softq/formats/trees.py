@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, SupportsIndex, cast
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -112,7 +112,11 @@ def tree_depth(heads: Heads) -> int:
     >>> tree_depth((2, 0, 2)), tree_depth((2, 3, 0))
     (2, 3)
     """
-    return int(_depth(_as_tree(heads)))
+    parents = np.insert(_as_tree(heads), 0, 0)
+    ancestors, depth = np.arange(len(parents)), 0
+    while ancestors.any():
+        ancestors, depth = parents[ancestors], depth + 1
+    return depth
 
 
 def projectivise(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -139,33 +143,10 @@ def _as_list(heads: Heads) -> list[int]:
 
 
 def _as_tree(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:
-    try:
-        array = np.array(_as_list(heads), dtype=np.int64)
-    except OverflowError:
-        array = None
-    if array is None or not _is_tree(array):
-        fault = tree_fault(heads, multiroot=True)
-        word, message = cast(tuple[int, str], fault)
-        raise OutputError(f"{f'word {word}: ' if word else ''}{message}")
-    return array
-
-
-@jit
-def _is_tree(heads: Any) -> bool:
-    """Whether all heads lie in 0..n and lead to the root."""
-    n = len(heads)
-    for word in range(1, n + 1):
-        if heads[word - 1] < 0 or heads[word - 1] > n:
-            return False
-    reached = np.zeros(n + 1, dtype=np.int64)
-    for start in range(1, n + 1):
-        node = start
-        while node != 0 and reached[node] == 0:
-            reached[node] = start
-            node = heads[node - 1]
-        if node != 0 and reached[node] == start:
-            return False
-    return True
+    fault = tree_fault(heads, multiroot=True)
+    if fault is not None:
+        raise OutputError(f"word {fault[0]}: {fault[1]}" if fault[0] else fault[1])
+    return np.array(_as_list(heads), dtype=np.int64)
 
 
 @jit
@@ -230,16 +211,3 @@ def _lift(heads: Any) -> None:
         if lowest == 0:
             return
         heads[lowest - 1] = heads[heads[lowest - 1] - 1]
-
-
-@jit
-def _depth(heads: Any) -> int:
-    deepest = 0
-    for word in range(1, len(heads) + 1):
-        steps = 0
-        node = word
-        while node != 0:
-            steps += 1
-            node = heads[node - 1]
-        deepest = max(deepest, steps)
-    return deepest
