@@ -463,7 +463,7 @@ def test_scheme_that_fits_or_is_broken_least():
     assert find_scheme([]) is None
 
 
-O = (("O",),)
+OUT = (("O",),)
 
 
 @pytest.mark.parametrize(
@@ -472,23 +472,23 @@ O = (("O",),)
         [Sentence((), ((),))],
         [Sentence(("a",), (("O", "O"),))],
         [Sentence(("a",), (("O",), ("O",)))],
-        [Sentence(("a",), O, ("u", "v"))],
-        [Sentence(("a\tb",), O)],
-        [Sentence(("a\r",), O)],
+        [Sentence(("a",), OUT, ("u", "v"))],
+        [Sentence(("a\tb",), OUT)],
+        [Sentence(("a\r",), OUT)],
         [Sentence(("a",), (("",),))],
-        [Sentence(("a",), O, (), ((" ",),))],
+        [Sentence(("a",), OUT, (), ((" ",),))],
         [Sentence(("a",), (("O ",),))],
-        [Sentence(("-DOCSTART-",), O)],
+        [Sentence(("-DOCSTART-",), OUT)],
         [Sentence(("a", "-DOCSTART- b"), (("O", "O"),))],
-        [Sentence(("# annotators = x",), O)],
-        [Sentence(("a",), O, comments=("a b",))],
-        [Sentence(("a",), O, comments=("# a = b ",))],
-        [Sentence(("a",), O, comments=("# annotators = b",))],
-        [Sentence(("a",), O, comments=("# a = b\n",))],
-        [Sentence(("\ufeffa",), O)],
-        [Sentence(("a",), O, ("u v",))],
-        [Sentence(("a",), O), Sentence(("a",), O, ("u",))],
-        [Sentence(("a",), O), Sentence(("a",), O, (), (("X",),))],
+        [Sentence(("# annotators = x",), OUT)],
+        [Sentence(("a",), OUT, comments=("a b",))],
+        [Sentence(("a",), OUT, comments=("# a = b ",))],
+        [Sentence(("a",), OUT, comments=("# annotators = b",))],
+        [Sentence(("a",), OUT, comments=("# a = b\n",))],
+        [Sentence(("\ufeffa",), OUT)],
+        [Sentence(("a",), OUT, ("u v",))],
+        [Sentence(("a",), OUT), Sentence(("a",), OUT, ("u",))],
+        [Sentence(("a",), OUT), Sentence(("a",), OUT, (), (("X",),))],
     ],
 )
 def test_what_cannot_be_written(sentences):
