@@ -174,9 +174,9 @@ def bench_training(files: tuple[Path, Path], out: Path) -> dict[str, Any]:
 
 def bench_parsing(run: Path, dev: list[TreeSentence]) -> dict[str, Any]:
     """Sentences per second, from strings to trees with relations, and how many of them are right."""
-    from softq.linear.parsing import Parser
+    from softq import DependencyParser
 
-    parser, _ = Parser.load(run / "best.safetensors")
+    parser = DependencyParser.load(run).parser_
     found: dict[str, Any] = {}
     for decoding in ("mode", "mbr"):
         parses, seconds = parser.parse(dev, decoding), []

@@ -28,6 +28,7 @@ _TASKS = {  # flags that make a task small
     "classification": [*small_runs.SMALL, "--epochs", 1],
     "captioning": [*captioning_runs.SMALL, "--epochs", 1],
     "ner": ["--templates", "word[0]", "--iterations", 3, "--sentences", 20, "--dev-sentences", 10],
+    "tag": ["--templates", "word[0]", "--iterations", 3],
     "parsing": [*parsing_runs.SMALL, "--epochs", 1, "--sentences", 20, "--dev-sentences", 10],
     "translation": [*translation_runs.SMALL, "--epochs", 1],
 }
@@ -48,7 +49,7 @@ SMALL = [  # flags that are added to the commands that fit
         r"softq train lm .*--(from-scratch|model google)",
         "--from-scratch t5-tiny --vocabulary-size 120",
     ),
-    (r"softq sweep (ner|parsing|translation|captioning)\b", "--tau 0.2"),
+    (r"softq sweep (ner|tag|parsing|translation|captioning)\b", "--tau 0.2"),
     (r"softq sweep", "--seed 0 --jobs 1"),
     (r"softq reproduce", "--jobs 1"),
     (r"softq theory(?!.*--references)", "--grid 20"),
@@ -115,7 +116,11 @@ def help_texts():
             for inner, below in getattr(command, "commands", {}).items()
         }
         if cli.COMMANDS[name].of_recipe:
-            texts |= {f"softq {name} {task}": guides.guide(name, task) for task in guides.GUIDES}
+            texts |= {
+                f"softq {name} {task}": guides.guide(name, task)
+                for task in guides.GUIDES
+                if getattr(guides.GUIDES[task], name)
+            }
     return texts | {"softq train lm": guides.guide("train", "lm")}
 
 

@@ -8,7 +8,7 @@ from softq.lab.tasks import TASKS, train_cells
 from softq.lab.tasks.base import best_models
 from softq.lab.tasks.ner_recipe import NerRecipe
 from softq.lab.worlds import EntityWorld
-from softq.linear.tagging import Tagger
+from softq.linear import CRFTagger
 
 TASK = TASKS["ner"]
 WORLD = EntityWorld(common=20, names=4, shared=3, double=3)
@@ -46,7 +46,7 @@ def run(out, *flags):
 
 
 def tagger_of(out):
-    return Tagger.from_tensors(best_models(RunFolder(out)))
+    return CRFTagger.from_tensors(best_models(RunFolder(out)))
 
 
 def labels_of(path):
@@ -54,7 +54,7 @@ def labels_of(path):
 
 
 def predictions(out, path):
-    tagger, _ = tagger_of(out)
+    tagger = tagger_of(out).tagger_
     return tagger.decode(
         tagger.index.transform([sentence.tokens for sentence in read_conll(path).sentences])
     )

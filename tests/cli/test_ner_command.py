@@ -1,8 +1,11 @@
 """Taggers on the command line: what train, sweep and reproduce say of them."""
 
+import importlib.util
 import itertools
+import json
 import math
 import random
+import re
 import warnings
 
 import pytest
@@ -11,13 +14,14 @@ from ner_commands import QUICK, make_corpus, make_runs, refused, softq, told, we
 from small_runs import single_thread, snapshot
 from softq.annotators.reliability import estimate
 from softq.cli import progress, recipes, report_command, shared
+from softq.errors import ConvergenceWarning
 from softq.formats.conll import read_conll
 from softq.lab.ranges import parse_seeds, parse_taus
 from softq.lab.recipe import read_toml
 from softq.lab.run import RunFolder
 from softq.lab.sweep import expand
 from softq.lab.tasks import TASKS
-from softq.linear.tagging import ConvergenceWarning
+from softq.linear import CRFTagger
 
 
 @pytest.fixture(scope="module")
@@ -334,6 +338,50 @@ def test_reproduce_ner(tmp_path, monkeypatch):
     assert snapshot(tmp_path / "ner" / "runs") == before
 
 
+def test_labels_of_any_kind(tmp_path, corpus):
+    for name in ("train", "dev", "test"):
+        rows = [line.split("\t")[:2] for line in (corpus / f"{name}.pos").read_text().splitlines()]
+        (tmp_path / name).write_text("".join("\t".join(row) + "\n" for row in rows))
+    files = ["--train", tmp_path / "train", "--dev", tmp_path / "dev", "--test", tmp_path / "test"]
+    refused(
+        softq("train", "ner", *files, "--out", tmp_path / "no"),
+        "expected entity tags such as B-PER and O in the last column, got 'IN', 'NN', 'VB'; "
+        "for labels of another kind take softq train tag",
+    )
+    for flags, text in (
+        (["--constraints", "decode"], "constraints are of tag schemes, and scheme is none"),
+        (["--entity-weight", "2"], "entity_weight and type_credit are of entity tags"),
+        (["--train-scheme", "bioes"], "labels cannot be converted to train_scheme = bioes"),
+    ):
+        refused(softq("train", "tag", *files, *flags, "--out", tmp_path / "no"), text)
+    refused(
+        softq("train", "ner", "--scheme", "none"), "for labels of any kind take softq train tag"
+    )
+    run = tmp_path / "run"
+    text = well(softq("train", "tag", *QUICK, *files, "--out", run))
+    assert re.search(r"dev token accuracy 0\.\d+, exact match .*; test token accuracy", text)
+    (row,) = json.loads((run / "result.json").read_text())["cells"]
+    assert row["test"] == row["test_token_accuracy"] > 0.9
+    assert "test_f1" not in row
+    scores = told(softq("evaluate", run, tmp_path / "test", "--json"))
+    assert scores["token_accuracy"] == row["test"]
+    assert scores["scheme"] is None
+    assert "f1" not in scores
+    against = well(softq("evaluate", run, tmp_path / "test", "--against", run))
+    assert "token accuracy" in against
+    assert "F1" not in against
+    tagged = well(softq("predict", run, tmp_path / "test")).split("\n")
+    right = [line.split("\t")[1] == line.split("\t")[2] for line in tagged if line]
+    assert sum(right) / len(right) == pytest.approx(row["test"])
+    loaded = CRFTagger.load(run)
+    assert (loaded.classes_, loaded.scheme_) == (["IN", "NN", "VB"], None)
+    grid = ["--objective", "ml,raml", "--tau", "0.5", "--seed", "0", "--jobs", "1"]
+    well(softq("sweep", "tag", *QUICK, *files, *grid, "--out", tmp_path / "sweep"))
+    if importlib.util.find_spec("matplotlib") is not None:
+        for folder in (run, tmp_path / "sweep"):
+            well(softq("report", folder, "--out", tmp_path / "report.html"))
+
+
 def test_reproduce_all_and_what_it_refuses(tmp_path, monkeypatch, corpus):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
@@ -348,11 +396,12 @@ def test_reproduce_all_and_what_it_refuses(tmp_path, monkeypatch, corpus):
         report_command, "write_report", lambda sections, page, title: started.append(sections)
     )
     monkeypatch.setattr(report_command, "sweep_json", lambda sweep, folder: str(folder))
+    experiments = [name for name in TASKS if name != "tag"]  # which is none of the paper's
     assert told(softq("reproduce", "--json"))["experiments"] == [
-        f"reproduction/small/{name}" for name in TASKS
+        f"reproduction/small/{name}" for name in experiments
     ]
-    commands = [f"softq reproduce {name} --scale small" for name in TASKS]
-    wanted = [(name, commands[: number + 1]) for number, name in enumerate(TASKS)]
+    commands = [f"softq reproduce {name} --scale small" for name in experiments]
+    wanted = [(name, commands[: number + 1]) for number, name in enumerate(experiments)]
     assert started == list(itertools.chain(*wanted))  # the page grows
     started.clear()
     wanted = [

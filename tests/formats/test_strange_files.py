@@ -142,7 +142,7 @@ def test_tables_of_taggers(copy, kind, change, message):
             lambda tensors: {"weights": torch.full_like(tensors["weights"], torch.nan)},
             "scores of arcs are not finite",
         ),
-        (lambda tensors: {"weights": tensors["weights"][:-1]}, "expected weights of"),
+        (lambda tensors: {"weights": tensors["weights"][:-1]}, r"expected 2\^bits weights"),
         (lambda tensors: {"weights": tensors["weights"].to(torch.bfloat16)}, "expected weights of"),
     ],
 )
@@ -240,7 +240,9 @@ def test_every_note_may_be_of_another_type(copy, kind):
         ("tagger", ["index_notes", "size"], 10**30, "slots of an index of 1000"),
         ("tagger", ["index_notes", "templates"], 7, "templates must be a list of strings"),
         ("tagger", ["scheme"], "x", "scheme must be one of"),
-        ("tagger", ["notes"], [1], "expected an object of JSON in notes"),
+        ("tagger", ["parameters"], [1], "expected an object of JSON in parameters"),
+        ("tagger", ["learnt"], [1], "expected an object of JSON in learnt"),
+        ("tagger", ["learnt", "pos_column_"], "2", "pos_column_"),
         ("parser", ["index"], [], "expected an object of JSON in index"),
         ("parser", ["index", "columns"], ["colour"], "a column must be one of 'word'"),
         ("parser", ["index", "templates"], [["dep.word"]], "templates must be a list of strings"),
@@ -330,15 +332,13 @@ def test_the_format_of_a_model(copy, text):
         find_kind(path)
 
 
-@pytest.mark.parametrize(
-    "name", ["parameters", "kind", "file_scheme", "trained_scheme", "pos", "decoding"]
-)
+@pytest.mark.parametrize("name", ["_kind", "scheme_", "file_scheme_", "pos_column_"])
 def test_notes_of_taggers_that_commands_read(copy, name):
     path = copy("tagger")
     whole = path.read_bytes()
     for value in ODD[2:]:
         path.write_bytes(whole)
-        change_notes(path, lambda notes, value=value: changed(notes, "notes", name, value=value))
+        change_notes(path, lambda notes, value=value: changed(notes, "learnt", name, value=value))
         works_or_is_refused(lambda: FileTagger(path))
 
 

@@ -13,7 +13,7 @@ from test_crashes import broken_off_at_every_write
 from ner_runs import TASK, labels_of, make_files, parts, predictions, recipe, run, tagger_of, write
 from small_runs import CPU, contents
 from softq.annotators.reliability import estimate, reference_weights, vote
-from softq.errors import DataError
+from softq.errors import ConvergenceWarning, DataError
 from softq.formats.conll import Sentence, read_conll
 from softq.formats.tags import convert, faults
 from softq.lab.run import BEST, METRICS, RESULT, RunFolder
@@ -23,13 +23,13 @@ from softq.lab.tasks.ner_data import bayes_statistics, label, read_corpora
 from softq.lab.tasks.ner_learner import Problem
 from softq.lab.tasks.ner_recipe import Data
 from softq.lab.worlds import EntityWorld
-from softq.linear.tagging import ConvergenceWarning, Tagger
+from softq.linear import CRFTagger
 from softq.metrics import span_f1, span_statistics
 
 QUICK = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-few_iterations = pytest.mark.filterwarnings("ignore::softq.linear.tagging.ConvergenceWarning")
+few_iterations = pytest.mark.filterwarnings("ignore::softq.errors.ConvergenceWarning")
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
@@ -301,8 +301,9 @@ def test_another_scheme_to_train_in(tmp_path, files, scheme, constraints):
         0.4,
     ]
     row = run(tmp_path, *flags)
-    tagger, notes = tagger_of(tmp_path)
-    assert (notes["file_scheme"], notes["trained_scheme"]) == ("bio", scheme)
+    loaded = tagger_of(tmp_path)
+    assert (loaded.file_scheme_, loaded.scheme_) == ("bio", scheme)
+    tagger = loaded.tagger_
     found = predictions(tmp_path, files["dev"])
     gold = labels_of(files["dev"])
     counts = span_statistics(
@@ -328,9 +329,9 @@ def test_broken_sequences_are_mended_where_they_must_be(tmp_path, constraints):
     assert read_corpora(recipe("--train", path).data).scheme == "bio"
     row = run(tmp_path / "run", "--train", path, "--constraints", constraints)
     assert row["dev"] == 1.0
-    problem = Problem.of(recipe("--train", path, "--constraints", constraints))
-    assert problem.training_gold([0]) == [["B-PER", "O"]]
-    assert Problem.of(recipe("--train", path)).training_gold([0]) == [["I-PER", "O"]]
+    for flags, first in ((["--constraints", constraints], "B-PER"), ([], "I-PER")):
+        labelled = Problem.of(recipe("--train", path, *flags)).labelled
+        assert [labelled.names[k] for k in labelled.references.labels[0][0]] == [first, "O"]
 
 
 def test_a_word_can_always_be_outside(tmp_path):
@@ -338,7 +339,7 @@ def test_a_word_can_always_be_outside(tmp_path):
     text = "Ann B-PER\nLee E-PER\n\nBob B-PER\nLee E-PER\n\nLee E-PER\n"
     row = run(tmp_path / "run", "--train", write(tmp_path / "t", text))
     assert row["dev"] < 1
-    assert tagger_of(tmp_path / "run")[0].labels == ("B-PER", "E-PER", "O")
+    assert tagger_of(tmp_path / "run").tagger_.labels == ("B-PER", "E-PER", "O")
 
 
 def test_mbr_and_viterbi(tmp_path, files):
@@ -347,7 +348,7 @@ def test_mbr_and_viterbi(tmp_path, files):
         for name in ("viterbi", "mbr")
     ]
     assert rows[0]["penalised_loss"] == rows[1]["penalised_loss"]
-    assert tagger_of(tmp_path / "mbr")[1]["decoding"] == "mbr"
+    assert tagger_of(tmp_path / "mbr").decoding == "mbr"
 
 
 def test_parts_of_speech(tmp_path, files):
@@ -372,7 +373,7 @@ def test_parts_of_speech(tmp_path, files):
         row["dev_token_accuracy"]
         > run(tmp_path / "other", *flags, "--templates", "word[0]")["dev_token_accuracy"]
     )
-    assert tagger_of(tmp_path / "run")[1]["pos"] == 3
+    assert tagger_of(tmp_path / "run").pos_column_ == 3
     with pytest.raises(
         DataError,
         match=r"train.conll, line 1: expected parts of speech in column 4, got 3 before the labels",
@@ -388,7 +389,7 @@ def test_parts_of_speech(tmp_path, files):
 def test_all_pairs_and_all_features(tmp_path, files):
     few = run(tmp_path / "a", *parts(files, "train", "dev"), "--no-all-possible-transitions")
     many = run(tmp_path / "b", *parts(files, "train", "dev"), "--all-possible-states")
-    tagger, _ = tagger_of(tmp_path / "b")
+    tagger = tagger_of(tmp_path / "b").tagger_
     assert many["parameters"] == tagger.index.size * len(tagger.labels) + len(tagger.labels) ** 2
     assert few["parameters"] < many["parameters"]
     hashed = run(tmp_path / "c", *parts(files, "train", "dev"), "--hash-bits", 14)
@@ -447,12 +448,12 @@ def test_the_signature_names_the_reward():
 
 def test_the_best_tagger_of_a_run_is_a_file(tmp_path, files):
     run(tmp_path, *parts(files, "train", "dev"))
-    tagger, notes = Tagger.load(tmp_path / BEST)
+    tagger = CRFTagger.load(tmp_path / BEST)
     sentences = [sentence.tokens for sentence in read_conll(files["dev"]).sentences]
-    assert tagger.decode(tagger.index.transform(sentences)) == predictions(tmp_path, files["dev"])
-    assert notes == {"file_scheme": "bio", "trained_scheme": "bio", "decoding": "viterbi", "pos": 0}
+    assert tagger.predict(sentences) == predictions(tmp_path, files["dev"])
+    assert (tagger.scheme_, tagger.file_scheme_, tagger.pos_column_) == ("bio", "bio", 0)
     with pytest.raises(DataError, match="is not a tagger of softq"):
-        Tagger.load(tmp_path / RESULT)
+        CRFTagger.load(tmp_path / RESULT)
 
 
 def test_keys_of_training_keep_the_others_defaults():

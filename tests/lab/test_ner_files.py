@@ -11,16 +11,15 @@ from test_conll import FRAGMENTS, sentences_of
 
 from ner_runs import TASK, make_files, recipe, run, write
 from small_runs import CPU
-from softq.errors import DataError, RecipeError
+from softq.errors import ConvergenceWarning, DataError, RecipeError
 from softq.formats.conll import to_conll
 from softq.lab.tasks.base import measures
 from softq.lab.tasks.ner_learner import Problem
-from softq.linear.tagging import ConvergenceWarning
 
 QUICK = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-few_iterations = pytest.mark.filterwarnings("ignore::softq.linear.tagging.ConvergenceWarning")
+few_iterations = pytest.mark.filterwarnings("ignore::softq.errors.ConvergenceWarning")
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 

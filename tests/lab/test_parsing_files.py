@@ -9,10 +9,11 @@ import torch
 from parsing_runs import TASK, crosses, make_files, recipe, right_heads, run, write
 from softq.errors import DataError, RecipeError
 from softq.formats.conllu import read_conllu
-from softq.lab.run import BEST, RESULT
+from softq.lab.run import RESULT
 from softq.lab.tasks.parsing_data import read_corpora
 from softq.lab.tasks.parsing_learner import Problem
-from softq.linear.parsing import FEWEST_BITS, MOST_BITS, Parser, ParserObjective, Trees
+from softq.linear import DependencyParser
+from softq.linear.parsing import FEWEST_BITS, MOST_BITS, ParserObjective, Trees
 from softq.metrics import ATTACHMENT_METRICS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
@@ -103,7 +104,7 @@ def test_a_relation_or_tag_that_training_does_not_have_is_fine(tmp_path, files):
     (tmp_path / "dev.conllu").write_text(text)
     row = run(tmp_path / "run", "--train", files["train"], "--dev", tmp_path / "dev.conllu")
     sentences = read_conllu(tmp_path / "dev.conllu")
-    parser, _ = Parser.load(tmp_path / "run" / BEST)
+    parser = DependencyParser.load(tmp_path / "run").parser_
     (parse,) = parses = parser.parse(sentences, "mode")
     assert row["dev"] == right_heads(sentences, parses)
     assert set(parse.relations) <= {
@@ -149,7 +150,9 @@ def test_the_kl_of_raml_is_the_mean_of_its_components(files):
     weights = torch.randn(1 << 12, generator=torch.Generator().manual_seed(0))
 
     def kl(possible):
-        objective = ParserObjective(dataclasses.replace(bank, possible=possible), problem.settings)
+        objective = ParserObjective(
+            dataclasses.replace(bank, possible=possible), problem.estimator().settings()
+        )
         objective(weights)
         return objective.kl
 

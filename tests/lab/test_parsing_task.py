@@ -19,6 +19,7 @@ from softq.lab.tasks.base import cell_recipe, describe_cell
 from softq.lab.tasks.parsing_data import bayes_statistics, read_corpora
 from softq.lab.tasks.parsing_learner import Problem
 from softq.lab.tasks.parsing_recipe import Data, ParsingRecipe
+from softq.linear import DependencyParser
 from softq.linear.parsing import Descent, Parser
 from softq.metrics import ATTACHMENT_METRICS
 
@@ -40,11 +41,11 @@ def files(tmp_path_factory):
 def test_from_end_to_end(tmp_path, files, flags):
     flags = [*parts(files, "train", "dev", "test"), "--epochs", 4, "--objective", *flags]
     row = run(tmp_path, *flags)
-    parser, notes = Parser.load(tmp_path / BEST)
-    assert notes == {"decoding": recipe(*flags).model.decoding}
+    parser = DependencyParser.load(tmp_path / BEST)
+    assert parser.decoding == recipe(*flags).model.decoding
     for part in ("dev", "test"):
         sentences = read_conllu(files[part])
-        parses = parser.parse(sentences, notes["decoding"])
+        parses = parser.predict(sentences)
         assert (
             row[part]
             == row[f"{part}_uas"]
@@ -80,7 +81,7 @@ def test_the_measures_are_those_of_the_kept_parser(tmp_path, files):
     flags = [*parts(files, "train", "dev"), "--references", files["other"]]
     row = run(tmp_path, *flags)
     problem = Problem.of(recipe(*flags))
-    parser, _ = Parser.load(tmp_path / BEST)
+    parser = DependencyParser.load(tmp_path / BEST).parser_
     bank = problem.prepared.treebank
     surprise = entropy = 0.0
     for numbers, space in parser.trees(bank.codes):
@@ -100,7 +101,7 @@ def test_the_measures_are_those_of_the_kept_parser(tmp_path, files):
     blank = Parser(
         bank.index, parser.weights, parser.relations, np.zeros_like(parser.relation_weights)
     )
-    descent = Descent(bank, problem.settings, 0.1, 0.1)
+    descent = Descent(bank, problem.estimator().settings(), 0.1, 0.1)
     losses = {
         name: descent.relation_loss(np.arange(len(bank)), of) / problem.prepared.words
         for name, of in (("own", parser), ("blank", blank))
@@ -123,7 +124,7 @@ def test_ml_is_raml_without_temperature(tmp_path, files):
 def test_without_dev_it_is_judged_by_what_it_learnt_from(tmp_path, files):
     row = run(tmp_path, "--train", files["train"], "--references", files["other"])
     sentences = read_conllu(files["train"])
-    parser, _ = Parser.load(tmp_path / BEST)
+    parser = DependencyParser.load(tmp_path / BEST).parser_
     assert (
         row["dev"] == row["test"] == pytest.approx(right_heads(sentences, parser.parse(sentences)))
     )
@@ -141,8 +142,8 @@ def test_halves_of_dev(tmp_path, files):
 
 def test_batches_are_new_in_every_epoch_and_hold_every_sentence_once(files):
     problem = Problem.of(recipe("--train", files["train"], "--batch-size", 7))
-    first, again, second = (problem.order(epoch) for epoch in (0, 0, 1))
-    assert len(first) == problem.batches() == 9
+    first, again, second = (problem.batches(epoch) for epoch in (0, 0, 1))
+    assert len(first) == 9
     assert all(len(batch) in (6, 7) for batch in first)
     assert sorted(np.concatenate(first)) == sorted(np.concatenate(second)) == list(range(60))
     assert all(map(np.array_equal, first, again))
@@ -150,7 +151,7 @@ def test_batches_are_new_in_every_epoch_and_hold_every_sentence_once(files):
         frozenset(batch.tolist()) for batch in second
     }
     other = Problem.of(recipe("--train", files["train"], "--batch-size", 7, "--seed", 1))
-    assert not np.array_equal(np.concatenate(first), np.concatenate(other.order(0)))
+    assert not np.array_equal(np.concatenate(first), np.concatenate(other.batches(0)))
 
 
 def test_lbfgs_converges_and_is_judged_at_the_end(tmp_path, files):
@@ -171,7 +172,7 @@ def test_lbfgs_converges_and_is_judged_at_the_end(tmp_path, files):
     lines = RunFolder(tmp_path / "a").lines(METRICS)
     assert [line["dev"] for line in lines] == [None, None, row["dev"]]
     assert lines[-1]["loss"] == pytest.approx(row["cross_entropy"], rel=1e-5)
-    parser, _ = Parser.load(tmp_path / "a" / BEST)
+    parser = DependencyParser.load(tmp_path / "a").parser_
     penalty = float(np.square(parser.weights.astype(np.float64)).sum())  # c2 is 1
     assert row["penalised_loss"] == pytest.approx(60 * row["cross_entropy"] + penalty, rel=1e-5)
     with pytest.warns(
@@ -229,12 +230,12 @@ def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, files, fl
 
 def test_what_is_not_finite_stops_with_the_batch_saved(tmp_path, files, monkeypatch):
     learner = TASK.learner([recipe(*parts(files, "train"))], CPU)
-    monkeypatch.setattr(learner._descent, "step", lambda sentences: (1.0, math.nan))
+    monkeypatch.setattr(learner._fit.descent, "step", lambda sentences: (1.0, math.nan))
     with pytest.raises(
         NonFiniteLossError, match="the loss is not finite: 1 of trees, nan of relations"
     ) as stopped:
         learner.train(0, 3, 4, [True])
-    assert stopped.value.batch["sentences"].tolist() == learner._problem.order(0)[3].tolist()
+    assert stopped.value.batch["sentences"].tolist() == learner._problem.batches(0)[3].tolist()
     with pytest.raises(
         RunError, match=r"the loss is not finite: .* the batch is in .*nonfinite.safetensors"
     ):

@@ -18,7 +18,7 @@ from softq.annotators.reliability import estimate
 from softq.errors import DataError, EstimatorError, RecipeError, SoftqError
 from softq.formats.tags import faults
 from softq.lab.worlds import EntityWorld
-from softq.linear import entity_f1_scorer, tagger_training
+from softq.linear import entity_f1_scorer, training
 from softq.linear.lbfgs import LBFGS
 from softq.linear.parameters import Parameters
 from softq.metrics import SpanScores, span_statistics
@@ -181,7 +181,7 @@ def test_a_soft_target_is_trained_as_far_as_a_hard_one(monkeypatch):
             super().__init__(*args, **options)
             searches.append(self)
 
-    monkeypatch.setattr(tagger_training, "LBFGS", Watched)
+    monkeypatch.setattr(training, "LBFGS", Watched)
     X, y = corpus(200)
     for options in ({}, {"objective": "raml", "tau": 0.9}):
         assert tagger(**options).fit(X, y).converged_

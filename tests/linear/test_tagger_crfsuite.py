@@ -12,8 +12,8 @@ from sklearn.metrics import make_scorer
 from sklearn.model_selection import RandomizedSearchCV
 
 import softq
+from softq.errors import ConvergenceWarning
 from softq.lab.worlds import EntityWorld
-from softq.linear.tagging import ConvergenceWarning
 
 sklearn_crfsuite = pytest.importorskip("sklearn_crfsuite")
 metrics = pytest.importorskip("sklearn_crfsuite.metrics")
@@ -231,7 +231,7 @@ def tutorial(CRF):
 
 
 @pytest.mark.filterwarnings(
-    "ignore::softq.linear.tagging.ConvergenceWarning",
+    "ignore::softq.errors.ConvergenceWarning",
     "ignore::sklearn.exceptions.UndefinedMetricWarning",
 )
 def test_the_tutorial_with_nothing_but_the_class_changed():

@@ -1,6 +1,7 @@
 """Which weights a feature CRF has, and AdaGrad, against their formulas."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 
 from softq.kernels.features import crf as feature_crf
 from softq.linear.tagging import (
-    AdaGrad,
+    BatchFit,
     Layout,
+    References,
     seen_layout,
 )
 from tagging_cases import (
@@ -113,7 +115,7 @@ def test_left_out_pairs_have_the_weight_0():
     assert torch.allclose(gradient, slopes[places], atol=1e-6)
 
 
-# --- AdaGrad ----------------------------------------------------------------------------------------------
+# --- BatchFit ----------------------------------------------------------------------------------------------
 
 
 def batches_of(names, scheme=None):
@@ -130,9 +132,14 @@ def test_steps_of_adagrad_are_the_formula(constraints):
     names = NAMES[3]
     settings = settings_for(names, "sqdml", 0.7, constraints, c2=0.4)
     batches = [(matrix._replace(size=6), references) for matrix, references in batches_of(names)]
-    descent = AdaGrad(settings, 6, 0.3)
-    for matrix, _ in batches:
-        descent.count(matrix)
+    descent = BatchFit(
+        settings,
+        SimpleNamespace(size=6),
+        lambda batch: batches[int(batch[0] > 0)][0],
+        References(*([one for b in batches for one in b[1][side]] for side in (0, 1))),
+        lambda epoch: [np.arange(2), np.arange(2, 5)],
+        0.3,
+    )
     weights = np.zeros(18 + 9)
     squares = np.zeros(18 + 9)
     touched = [set(matrix.indices.tolist()) for matrix, _ in batches]
@@ -140,7 +147,7 @@ def test_steps_of_adagrad_are_the_formula(constraints):
         [sum(f in batch for batch in touched) for f in range(6) for _ in range(3)] + [2] * 9
     )
     scheme = "bio" if constraints == "model" else None
-    for matrix, references in [*batches, *batches]:
+    for step, (matrix, references) in enumerate([*batches, *batches]):
         value, slopes, *_ = by_enumeration(
             matrix,
             references,
@@ -152,14 +159,15 @@ def test_steps_of_adagrad_are_the_formula(constraints):
             target_scheme=scheme,
             model_scheme=scheme,
         )
-        assert descent.step(matrix, references) == pytest.approx(value, rel=1e-4)
+        descent.step(step // 2, step % 2)
+        assert descent.end_epoch()["loss"] == pytest.approx(value, rel=1e-4)
         here = np.array(
             [f in set(matrix.indices.tolist()) for f in range(6) for _ in range(3)] + [True] * 9
         )
         slope = np.where(here, np.array(slopes) + 2 * 0.4 * weights / np.maximum(shares, 1), 0.0)
         squares += slope**2
         weights -= 0.3 * slope / (np.sqrt(squares) + 1e-8)
-        flat, transitions = descent.unpack()
+        flat, transitions = descent.model().weights, descent.model().transitions
         assert np.allclose(flat[:18], weights[:18], atol=1e-4)
         assert np.allclose(transitions.reshape(-1), weights[18:], atol=1e-4)
         assert not flat[18:].any()
@@ -171,9 +179,14 @@ def test_an_epoch_of_adagrad_adds_up_to_the_objective():
     lengths = (3, 1, 2, 0, 2, 4)
     matrix, references = features(8, lengths, size=9), some_references(8, lengths, names)
     parts = [np.array([0, 3]), np.array([1, 2]), np.array([4, 5])]
-    descent = AdaGrad(settings, 9, 1e-6)  # so small a rate that the weights stay where they are
-    for part in parts:
-        descent.count(matrix.take(part))
+    descent = BatchFit(
+        settings,
+        SimpleNamespace(size=9),
+        matrix.take,
+        references,
+        lambda epoch: parts,
+        1e-6,  # so small a rate that the weights stay where they are
+    )
     used = np.unique(matrix.indices)
     generator = torch.Generator().manual_seed(0)
     descent.load_state(
@@ -189,7 +202,7 @@ def test_an_epoch_of_adagrad_adds_up_to_the_objective():
     )
     _, gradient = evaluate(settings.whole(matrix, references), parameters)
     total = np.zeros(36)
-    for part in parts:
+    for step in range(3):
         before = {name: tensor.numpy().copy() for name, tensor in descent.state().items()}
         descent.load_state(
             {
@@ -198,7 +211,7 @@ def test_an_epoch_of_adagrad_adds_up_to_the_objective():
                 "transition_squares": torch.zeros(3, 3),
             }
         )
-        descent.step(matrix.take(part), references.take(part))
+        descent.step(0, step)
         after = descent.state()
         # After one step from squares of 0 they are the slopes, up to the sign; the sign is that of the step.
         signs = np.sign(

@@ -96,6 +96,22 @@ softq reproduce ner --jobs 2
 # CoNLL-2003, of which you need a copy
 softq reproduce ner --scale paper --train eng.train --test eng.testb""",
     ),
+    "tag": Guide(
+        one="a tagger of any labels, such as parts of speech, scored by token accuracy",
+        many="taggers of any labels",
+        data="Column files as for `ner`: a word on each line, its label in the last column, blank lines between sentences. Labels need not "
+        "be entity tags, and none are forbidden; `--scheme bio` says that they are. The reward is the number of right labels.",
+        after="`softq predict RUN FILES` labels other files, `softq evaluate RUN FILE` scores the labels.",
+        page="docs/tagging.md",
+        train="""\
+softq train tag --train train.conll --dev dev.conll --out runs/tags
+softq evaluate runs/tags test.conll
+softq predict runs/tags new.conll --out tagged.conll""",
+        sweep="""\
+softq sweep tag --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau 0.2 --out sweeps/tags
+softq report sweeps/tags --out report.html""",
+        reproduce="",
+    ),
     "parsing": Guide(
         one="a dependency parser: the head of each word, and its relation",
         many="parsers",

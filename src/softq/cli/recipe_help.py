@@ -66,7 +66,8 @@ def _find_named(arguments: list[str], command: str) -> tuple[str, Any] | None:
 
 def list_tasks(command: str) -> str:
     """The tasks, a line for each, for the end of a command's help."""
-    lines = [f"- `{name}`: {about.one}" for name, about in GUIDES.items()]
+    known = [(name, about) for name, about in GUIDES.items() if getattr(about, command)]
+    lines = [f"- `{name}`: {about.one}" for name, about in known]
     lines += [f"- `{LM}`: {LM_GUIDE.one}"] * (command == "train")
     return "\n".join(
         [

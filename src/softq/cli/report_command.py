@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from softq.cli.guides import GUIDES
 from softq.cli.progress import progress_bars
 from softq.cli.recipes import RECIPES, Wanted, find_recipe, show_choices, split_flags
 from softq.cli.shared import one_line_errors, results_console
@@ -160,8 +161,9 @@ def reproduce(
     """
     with one_line_errors():
         task, flags = split_flags(task, context.args)
-        if task is not None and task not in TASKS:
-            raise RecipeError(f"the experiments are {', '.join(TASKS)}, got {task!r}")
+        known = [name for name in TASKS if name in GUIDES and GUIDES[name].reproduce]
+        if task is not None and task not in known:
+            raise RecipeError(f"the experiments are {', '.join(known)}, got {task!r}")
         if importlib.util.find_spec("matplotlib") is None:  # before hours of training, not after
             raise DependencyError(
                 "the report needs matplotlib, which is not installed: pip install 'softq[plot]'"
@@ -170,7 +172,7 @@ def reproduce(
         named = _flags_of_folder(task, data) if data is not None else []
         experiments = {
             name: _find_experiment(name, scale, [*named, *flags], alone=task is not None)
-            for name in ([task] if task else TASKS)
+            for name in ([task] if task else known)
         }
         found, sources = {}, []
         page, title = out / "report.html", "softq: the paper’s experiments, run again"

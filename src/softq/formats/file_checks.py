@@ -143,6 +143,12 @@ def as_array(name: str, tensor: Tensor | Array, dtype: Any, dimensions: int) -> 
     return np.asarray(tensor)
 
 
+def starting_with(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those tensors whose names begin with a prefix, without it."""
+    chosen = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensor for name, tensor in chosen.items()}
+
+
 def read_object(content: bytes | str, where: str) -> dict[str, Any]:
     """A JSON object from its text."""
     return mapping(where, parse_json(content, where))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,16 +100,3 @@ def generator(random_state: Any) -> Random:
 def plain(value: Any) -> Any:
     """A number of numpy as one of Python."""
     return value.item() if isinstance(value, np.generic) else value
-
-
-def as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON can hold them; of a ``random_state`` that is neither None nor a seed None is kept."""
-    kept = {name: plain(value) for name, value in parameters.items()}
-    kept |= {
-        name: list(value)
-        for name, value in kept.items()
-        if name.endswith("templates") and value is not None
-    }
-    if not isinstance(kept["random_state"], int):
-        kept["random_state"] = None
-    return kept

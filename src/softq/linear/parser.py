@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from softq.errors import ConvergenceWarning, DataError
+from softq.errors import DataError
 from softq.formats.conllu import TreeSentence
-from softq.lab.run import BEST
 from softq.linear import options
 from softq.linear.features import ArcIndex
 from softq.linear.options import choice, not_negative, positive
@@ -25,19 +22,11 @@ from softq.linear.parser_input import (
     read_sentences,
     read_trees,
 )
-from softq.linear.parser_training import (
-    Judge,
-    Schedule,
-    Stopping,
-    Trained,
-    by_batches,
-    by_search,
-)
-from softq.linear.parsing import Decoding, Parse, Parser, ParserSettings, Treebank, Trees
-from softq.linear.saved_model import FiledEstimator
+from softq.linear.parsing import Decoding, Parse, Parser, ParserFit, ParserSettings, Treebank
+from softq.linear.saved_model import SavedEstimator
+from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
 from softq.targets import ObjectiveName
 
-Array = np.ndarray[Any, Any]
 Optimizer = Literal["adagrad", "lbfgs"]
 Nonprojective = Literal["lift", "skip", "error"]
 
@@ -46,7 +35,7 @@ class NonprojectiveWarning(UserWarning):
     """Training trees with crossing arcs were changed or left out, because a projective model has none."""
 
 
-class DependencyParser(FiledEstimator):
+class DependencyParser(SavedEstimator):
     """A log-linear model of dependency trees, scored arc by arc, trained exactly by ML, RAML or SQDML (appendix eq. 5-8).
 
     Training minimises Σ H(target, model) over the sentences, by default over projective trees. What an arc's relation is is learnt
@@ -79,6 +68,7 @@ class DependencyParser(FiledEstimator):
         c2: penalty c2 ‖w‖² on the weights of arcs; ``"lbfgs"`` alone has it.
         max_iterations: of ``"lbfgs"``.
         tolerance: ``"lbfgs"`` has converged when the gradient's norm is this part of the first one.
+        num_memories: steps that ``"lbfgs"`` remembers.
         nonprojective: what to do with training trees that have crossing arcs where ``spanning`` is off: ``"lift"`` them until they are
             projective, ``"skip"`` their sentences, both with a `NonprojectiveWarning` that says how many, or take them for an ``"error"``.
         random_state: None, a seed, or a generator of numpy: the batches of ``"adagrad"``.
@@ -93,9 +83,9 @@ class DependencyParser(FiledEstimator):
         converged_: whether ``tolerance`` was reached; None for ``"adagrad"``, which has no such rule.
         loss_curve_: the minimised loss at the start and after each iteration; for ``"adagrad"`` the cross-entropy of the trees in each
             epoch, each batch's before its step.
-        relation_loss_curve_: cross-entropy of relations in each epoch.
+        relation_loss_curve_: cross-entropy of relations in each epoch; empty where the trees had none.
         kl_: KL(target ‖ model) of trees, per sentence: the cross-entropy less what no model can avoid; for ``"adagrad"`` from
-            ``loss_curve_`` at the epoch that is kept.
+            ``loss_curve_`` at the epoch that is kept. None in a run of ``softq train``, whose results have it.
         dev_scores_: `score` on ``X_dev`` after each epoch; with ``"lbfgs"`` at its end; empty where `fit` had none.
         dev_score_: the best of them, which is that of the parser; None where there is none.
         nonprojective_: how many sentences of X had a tree with crossing arcs, and were lifted or skipped.
@@ -110,6 +100,26 @@ class DependencyParser(FiledEstimator):
     1.0
 
     """
+
+    _noun, _format = "parser", "softq parser 2"
+    _model_type, _model_name = Parser, "parser_"
+    _learnt = (
+        "n_iter_",
+        "best_iter_",
+        "converged_",
+        "loss_curve_",
+        "relation_loss_curve_",
+        "kl_",
+        "dev_scores_",
+        "dev_score_",
+        "nonprojective_",
+    )
+
+    parser_: Parser
+    converged_: bool | None
+    kl_: float | None
+    dev_scores_: list[float]
+    dev_score_: float | None
 
     def __init__(
         self,
@@ -132,6 +142,7 @@ class DependencyParser(FiledEstimator):
         c2: float = 1.0,
         max_iterations: int = 200,
         tolerance: float = 1e-3,
+        num_memories: int = 8,
         nonprojective: Nonprojective = "lift",
         random_state: Any = None,
         verbose: bool = False,
@@ -155,6 +166,7 @@ class DependencyParser(FiledEstimator):
         self.c2 = c2
         self.max_iterations = max_iterations
         self.tolerance = tolerance
+        self.num_memories = num_memories
         self.nonprojective = nonprojective
         self.random_state = random_state
         self.verbose = verbose
@@ -181,14 +193,9 @@ class DependencyParser(FiledEstimator):
             ref_weights: for each sentence a weight from 0 for each of its trees in ``y``, missing ones too; None: all alike.
 
         """
-        settings, schedule, stopping = (
-            self._settings(),
-            self._schedule(),
-            self._stopping(),
-        )  # what is wrong is told before it takes long
+        settings = self.settings()  # what is wrong with options is told before it takes long
+        self._check_options()
         random = options.generator(self.random_state)
-        least = options.count("min_freq", self.min_freq)
-        choice("decoding", self.decoding, get_args(Decoding))
         treatment = choice("nonprojective", self.nonprojective, get_args(Nonprojective))
         sentences = read_sentences(X)
         trees = read_trees(sentences, y, ref_weights)
@@ -204,57 +211,99 @@ class DependencyParser(FiledEstimator):
         if treatment == "skip":
             numbers = np.setdiff1d(numbers, crossing)
         sentences, trees = [sentences[number] for number in numbers], trees.take(numbers)
-        index = ArcIndex.fit(sentences, self.templates, self.relation_templates, min_freq=least)
+        index = ArcIndex.fit(
+            sentences, self.templates, self.relation_templates, min_freq=self.min_freq
+        )
         possible = trees.projectivised() if treatment == "lift" and len(crossing) else trees
         bank = Treebank(index, index.encode(sentences), trees, possible)
-        trained = self._train(
-            bank, settings, schedule, stopping, random, self._judge(bank, held_out)
-        )
-        if trained.problem is not None:
-            warnings.warn(trained.problem, ConvergenceWarning, stacklevel=2)
-        self._keep(trained.parser)
-        self.n_iter_ = trained.kept if trained.converged is not None else len(trained.losses)
-        self.best_iter_ = trained.kept
-        self.converged_ = trained.converged
-        self.loss_curve_, self.relation_loss_curve_ = trained.losses, trained.relation_losses
-        self.kl_ = trained.kl / len(sentences)
-        self.dev_scores_ = trained.scores
-        self.dev_score_ = max(trained.scores, default=None)
+        if held_out is not None:
+            try:
+                check_tags(index, held_out[0], relations=bool(bank.relations))
+            except DataError as error:
+                raise DataError(f"X_dev and y_dev: {error}") from None
+
+        def batches(epoch: int) -> list[Array]:
+            order = random.permutation(len(bank))
+            return [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
+
+        fit = self.start(bank, settings, batches)
+        self._run(fit, None if held_out is None else (index.encode(held_out[0]), held_out[1]))
         self.nonprojective_ = len(crossing)
         return self
 
-    def _train(
-        self,
-        bank: Treebank,
-        settings: ParserSettings,
-        schedule: Schedule,
-        stopping: Stopping | None,
-        random: options.Random,
-        judge: Judge | None,
-    ) -> Trained:
-        verbose = bool(self.verbose)
-        if stopping is None:
-            return by_batches(bank, settings, schedule, random=random, judge=judge, verbose=verbose)
-        return by_search(
-            bank, settings, schedule, stopping, random=random, judge=judge, verbose=verbose
+    def start(self, bank: Treebank, settings: ParserSettings, batches: Batches) -> ParserFit:
+        """Start training by these options, for `fit` and ``softq train`` alike."""
+        searches = self.optimizer == "lbfgs"
+        return ParserFit(
+            bank,
+            settings,
+            batches,
+            epochs=self.epochs,
+            learning_rate=self.learning_rate,
+            relation_learning_rate=self.relation_learning_rate,
+            stopping=Stopping(self.max_iterations, self.tolerance) if searches else None,
+            c2=self.c2 if searches else 0.0,
+            memory=self.num_memories,
+            tell=self._tell if self.verbose else None,
         )
 
-    def _judge(
-        self, bank: Treebank, held_out: tuple[list[TreeSentence], Trees] | None
-    ) -> Judge | None:
-        """What scores a parser on held-out sentences, which get their numbers once."""
-        if held_out is None:
-            return None
-        sentences, trees = held_out
-        try:
-            check_tags(bank.index, sentences, relations=bool(bank.relations))
-        except DataError as error:
-            raise DataError(f"X_dev and y_dev: {error}") from None
-        codes = bank.index.encode(sentences)
-        return lambda parser: attachment_score(parser.parse_codes(codes, self.decoding), trees)
+    def _run(self, fit: ParserFit, held_out: Any) -> None:
+        """Train to the end, and keep the parser that is best on held-out sentences, or the last one."""
+        searches = self.optimizer == "lbfgs"
+        rates = f"lower learning_rate ({self.learning_rate:g}) or relation_learning_rate ({self.relation_learning_rate:g})"
+        scores: list[float] = []
+        with diverging(f"raise c2 ({self.c2:g})" if searches else rates):
+            for epoch, found in epochs_of(fit, self.epochs):
+                trees = "" if searches else f"of trees {found['loss']:.6g}, "
+                told = (
+                    f"epoch {epoch}: cross-entropy {trees}of relations {found['relation_loss']:.6g}"
+                )
+                if held_out is not None and (not searches or epoch == self.epochs):
+                    parser = fit.model()
+                    scores.append(
+                        attachment_score(
+                            parser.parse_codes(held_out[0], self.decoding), held_out[1]
+                        )
+                    )
+                    told += f", UAS on X_dev {scores[-1]:.4f}"
+                    if scores[-1] > max(scores[:-1], default=-1.0):
+                        self.keep(fit)
+                self._tell(told)
+                if (
+                    not searches
+                    and self.patience
+                    and scores
+                    and epoch - self.best_iter_ >= self.patience
+                ):
+                    break
+        if not scores:
+            self.keep(fit)
+        if fit.search is not None:
+            fit.search.warn()
+        else:
+            self.n_iter_, self.loss_curve_ = len(fit.losses), list(fit.losses)
+        self.relation_loss_curve_ = list(fit.relation_losses) if self.relations_ else []
+        self.kl_ = fit.kl(self.best_iter_)
+        self.dev_scores_, self.dev_score_ = scores, max(scores, default=None)
 
-    def _keep(self, parser: Parser) -> None:
-        self.parser_, self.index_, self.relations_ = parser, parser.index, list(parser.relations)
+    def keep(self, fit: ParserFit) -> None:
+        """Take the parser that training has found, with what was measured on the way."""
+        self._keep(fit.model())
+        self.n_iter_ = self.best_iter_ = len(fit.relation_losses)  # epochs
+        self.converged_ = self.kl_ = None
+        self.loss_curve_ = list(fit.losses)
+        self.relation_loss_curve_ = list(fit.relation_losses) if self.relations_ else []
+        if fit.search is not None:
+            self.n_iter_ = self.best_iter_ = fit.search.iterations
+            self.converged_, self.loss_curve_ = fit.search.converged, list(fit.search.losses)
+        self.dev_scores_, self.dev_score_, self.nonprojective_ = [], None, 0
+
+    def _keep(self, model: Parser) -> None:
+        self.parser_, self.index_, self.relations_ = model, model.index, list(model.relations)
+
+    def _tell(self, text: str) -> None:
+        if self.verbose:
+            print(text, flush=True)  # noqa: T201 -- what verbose asks for
 
     # --- predictions --------------------------------------------------------------------------------------
 
@@ -267,7 +316,8 @@ class DependencyParser(FiledEstimator):
 
         Each column but the first, which is 0, sums to 1.
         """
-        return self._fitted().marginals(self._sentences(X))
+        sentences = self._sentences(X)
+        return self.parser_.marginals(sentences)
 
     def score(self, X: Any, y: Any = None) -> float:
         """Share of words with the right head (UAS), punctuation included; where annotators disagree, a head is as right as they are many.
@@ -278,9 +328,7 @@ class DependencyParser(FiledEstimator):
         return attachment_score(self._parse(sentences), read_trees(sentences, y))
 
     def _parse(self, sentences: list[TreeSentence]) -> list[Parse]:
-        return self._fitted().parse(
-            sentences, choice("decoding", self.decoding, get_args(Decoding))
-        )
+        return self.parser_.parse(sentences, choice("decoding", self.decoding, get_args(Decoding)))
 
     def _sentences(self, X: Any) -> list[TreeSentence]:
         parser = self._fitted()
@@ -288,63 +336,10 @@ class DependencyParser(FiledEstimator):
         check_tags(parser.index, sentences, relations=bool(parser.relations))
         return sentences
 
-    def _fitted(self) -> Parser:
-        self._check_fitted()
-        return self.parser_
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return "parser_" in vars(self)
-
-    # --- on the disk --------------------------------------------------------------------------------------
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted parser to one safetensors file, which `softq predict` and `softq evaluate` read too; nothing is pickled.
-
-        The file appears whole or not at all, and replaces an older one. Options are kept as they are now; of a ``random_state`` that is
-        neither None nor a seed None is kept.
-        """
-        parser = self._fitted()
-        parser.save(
-            path,
-            self._notes(options.as_json(self.get_params()), _LEARNT) | {"decoding": self.decoding},
-        )
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
-        """The parser that `save` wrote; it predicts the same. Its arrays stay on the disk until they are used.
-
-        A run folder of ``softq train parsing`` is read too, or the ``best.safetensors`` in it: what the run measured stays there.
-        """
-        parser, notes = Parser.load(Path(path) / BEST if Path(path).is_dir() else path)
-        if "decoding" in notes and "estimator" not in notes:
-            return cls._of_run(parser, notes)
-        with cls._reading_notes(path, notes) as (loaded, learnt):
-            for name in _LEARNT:
-                setattr(loaded, name, learnt[name])
-            loaded._keep(parser)
-        return loaded
-
-    @classmethod
-    def _of_run(cls, parser: Parser, notes: dict[str, Any]) -> Self:
-        """The parser of a run; attributes of a fit are None."""
-        index = parser.index
-        templates = {
-            "templates": list(index.templates),
-            "relation_templates": list(index.relation_templates),
-        }
-        sizes = {
-            "bits": len(parser.weights).bit_length() - 1,
-            "relation_bits": len(parser.relation_weights).bit_length() - 1,
-        }
-        loaded = cls(spanning=parser.spanning, decoding=notes["decoding"], **templates, **sizes)  # type: ignore[arg-type]
-        for name in _LEARNT:
-            setattr(loaded, name, None)
-        loaded._keep(parser)
-        return loaded
-
     # --- options ------------------------------------------------------------------------------------------
 
-    def _settings(self) -> ParserSettings:
+    def settings(self) -> ParserSettings:
+        """What to train toward, and how large a parser."""
         objective = choice("objective", self.objective, get_args(ObjectiveName))
         return ParserSettings(
             objective=objective,
@@ -354,38 +349,18 @@ class DependencyParser(FiledEstimator):
             relation_bits=options.bits("relation_bits", self.relation_bits),
         )
 
-    def _schedule(self) -> Schedule:
-        return Schedule(
-            learning_rate=positive("learning_rate", self.learning_rate),
-            relation_learning_rate=positive("relation_learning_rate", self.relation_learning_rate),
-            batch_size=options.count("batch_size", self.batch_size),
-            epochs=options.count("epochs", self.epochs),
-            patience=options.count("patience", self.patience) if self.patience else 0,
-        )
-
-    def _stopping(self) -> Stopping | None:
-        """When a search ends; None for AdaGrad."""
-        if choice("optimizer", self.optimizer, get_args(Optimizer)) == "adagrad":
-            return None
-        return Stopping(
-            c2=not_negative("c2", self.c2),
-            max_iterations=options.count("max_iterations", self.max_iterations),
-            tolerance=positive("tolerance", self.tolerance),
-        )
-
-
-_LEARNT = (
-    "n_iter_",
-    "best_iter_",
-    "converged_",
-    "loss_curve_",
-    "relation_loss_curve_",
-    "kl_",
-    "dev_scores_",
-    "dev_score_",
-    "nonprojective_",
-)
-"""Attributes of a fit that are no part of the parser."""
+    def _check_options(self) -> None:
+        for name in ("min_freq", "batch_size", "epochs", "num_memories"):
+            options.count(name, getattr(self, name))
+        for name in ("learning_rate", "relation_learning_rate"):
+            positive(name, getattr(self, name))
+        if self.patience:
+            options.count("patience", self.patience)
+        choice("decoding", self.decoding, get_args(Decoding))
+        if choice("optimizer", self.optimizer, get_args(Optimizer)) == "lbfgs":
+            not_negative("c2", self.c2)
+            options.count("max_iterations", self.max_iterations)
+            positive("tolerance", self.tolerance)
 
 
 def _tell_of_crossing(crossing: Array, sentences: int, treatment: Nonprojective) -> None:

@@ -1,69 +1,136 @@
-"""What `CRFTagger` and `DependencyParser` share: scikit-learn's base or its stand-in, and files of what was fitted."""
+"""What `CRFTagger` and `DependencyParser` share: scikit-learn's base or its stand-in, and files."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Mapping
 from os import PathLike
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
 
 from softq.errors import DataError, EstimatorError
+from softq.formats.file_checks import check_format, mapping, notes_in, read_tensors, refusing
+from softq.lab.run import BEST, write_atomically
 
 try:
     from sklearn.base import BaseEstimator
 except ModuleNotFoundError:  # scikit-learn's searches need it; taggers and parsers do not
     from softq.linear.parameters import Parameters as BaseEstimator
 
+_ABOUT = "about"  # the tensor that holds the notes
+
 
 class NotFittedError(EstimatorError, AttributeError):
     """An estimator was asked for what it has after `fit` only."""
 
 
-class FiledEstimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator whose model is one safetensors file, with its options and what `fit` measured as notes beside it."""
+class SavedEstimator(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose model is one safetensors file, with its options and what `fit` measured.
+
+    A run folder of ``softq train`` holds the same file. Subclasses name what they are, the
+    attributes of a fit that are no part of the model, and that model.
+    """
+
+    _noun: ClassVar[str]
+    _format: ClassVar[str]
+    _model_type: ClassVar[Any]
+    _model_name: ClassVar[str]  # the attribute that holds the model
+    _learnt: ClassVar[tuple[str, ...]]
 
     def __sklearn_is_fitted__(self) -> bool:
-        raise NotImplementedError
+        return self._model_name in vars(self)
 
-    def _check_fitted(self) -> None:
+    def _fitted(self) -> Any:
+        """The model."""
         if not self.__sklearn_is_fitted__():
             name = type(self).__name__
             raise NotFittedError(
                 f"this {name} has learnt nothing yet: call fit, or make one with {name}.load"
             )
+        return getattr(self, self._model_name)
 
-    def _notes(self, parameters: Mapping[str, Any], learnt: Sequence[str]) -> dict[str, Any]:
-        """What a file holds beside the model: options as JSON can hold them, and these attributes."""
+    def _keep(self, model: Any) -> None:
+        """Take this for the model."""
+        setattr(self, self._model_name, model)
+
+    def _options(self) -> dict[str, Any]:
+        """Options as JSON can hold them; of a ``random_state`` that is no seed None is kept."""
+        kept = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in self.get_params().items()
+        }
+        for name, value in kept.items():
+            if name.endswith("templates") and value is not None:
+                kept[name] = list(value)
+        if not isinstance(kept["random_state"], int):
+            kept["random_state"] = None
+        return kept
+
+    def _check_learnt(self) -> None:
+        """Refuse attributes from a file with which predictions would go wrong."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that a file holds."""
+        model = self._fitted()
+        notes = {
+            "format": self._format,
+            **model.notes(),
+            "parameters": self._options(),
+            "learnt": {name: getattr(self, name) for name in self._learnt},
+        }
+        text = np.frombuffer(json.dumps(notes, ensure_ascii=False).encode(), np.uint8)
+        arrays = model.tensors() | {_ABOUT: text}
         return {
-            "estimator": type(self).__name__,
-            "parameters": parameters,
-            "learnt": {name: getattr(self, name) for name in learnt},
+            # torch would warn of arrays that cannot be written to
+            name: torch.from_numpy(array if array.flags.writeable else array.copy())
+            for name, array in arrays.items()
         }
 
     @classmethod
-    @contextmanager
-    def _reading_notes(
-        cls, path: str | PathLike[str], notes: Mapping[str, Any]
-    ) -> Iterator[tuple[Self, dict[str, Any]]]:
-        """An estimator with the options of `_notes`, and the attributes to set; what is missing while they are set is a `DataError`."""
-        if notes.get("estimator") != cls.__name__:
-            raise DataError(
-                f"{path} holds a model that is no {cls.__name__}'s: expected a file of {cls.__name__}.save"
-            )
-        try:
-            parameters, learnt = dict(notes["parameters"]), dict(notes["learnt"])
-            unknown = [name for name in parameters if name not in inspect.signature(cls).parameters]
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The estimator of `tensors`; what is none, or damaged, is a `DataError`."""
+        notes = notes_in(tensors, _ABOUT, cls._noun)
+        check_format(notes, cls._format)
+        with refusing(f"expected the tensors and notes of {cls.__name__}.save"):
+            model = cls._model_type.from_tensors(tensors, notes)
+            parameters = mapping("parameters", notes["parameters"])
+            learnt = mapping("learnt", notes["learnt"])
+            unknown = parameters.keys() - inspect.signature(cls).parameters.keys()
             if unknown:
-                raise DataError(
-                    f"{path} has options that this version of softq does not know ({', '.join(map(repr, unknown))})"
-                )
-            yield cls(**parameters), learnt
-        except DataError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else str(error)
+                raise DataError(f"this version of softq has no option {min(unknown)!r}")
+            loaded = cls(**parameters)
+            for name in cls._learnt:
+                setattr(loaded, name, learnt[name])
+            loaded._check_learnt()
+        loaded._keep(model)
+        return loaded
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what was fitted to one safetensors file; nothing is pickled.
+
+        The file appears whole or not at all, and replaces an older one. ``softq predict`` and
+        ``softq evaluate`` read it, too. Options are kept as they are now, except a
+        ``random_state`` that is neither None nor a seed.
+        """
+        write_atomically(Path(path), to_safetensors(self.tensors()))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Self:
+        """What `save` wrote, or ``softq train``: a file, or a run folder, whose best model is taken.
+
+        It predicts the same. Its arrays stay on the disk until they are used.
+        """
+        try:
+            return cls.from_tensors(
+                read_tensors(Path(path) / BEST if Path(path).is_dir() else path).tensors
+            )
+        except DataError as error:
             raise DataError(
-                f"{path} is damaged, or of another version of softq: expected the notes of {cls.__name__}.save, got {what}; "
-                "fit and save it again"
+                f"{path} is not a {cls._noun} of softq ({error}); expected a file of {cls.__name__}.save or a run of softq train"
             ) from None

@@ -5,35 +5,37 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Sequence
-from os import PathLike
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
+import torch
 
 from softq.annotators.reliability import AnnotatorRow
 from softq.annotators.reliability import Model as AnnotatorModel
+from softq.checks import check_count
 from softq.errors import DataError, EstimatorError
-from softq.formats.file_checks import one_of, refusing
+from softq.formats.file_checks import one_of
 from softq.formats.tags import OUTSIDE, Scheme
-from softq.lab.run import BEST
+from softq.kernels.features import crf as kernels
 from softq.linear import options
-from softq.linear.features import FeatureMatrix, TemplateIndex
+from softq.linear.features import FeatureMatrix
 from softq.linear.options import choice, not_negative, positive
-from softq.linear.saved_model import FiledEstimator
-from softq.linear.tagger_input import Annotations, Kind, Sentences, check_held_out
-from softq.linear.tagger_options import SchemeOption, as_json, reward_for, scheme_for
-from softq.linear.tagger_training import Schedule, Stopping, Trained, by_batches, by_search
+from softq.linear.saved_model import SavedEstimator
+from softq.linear.tagger_input import Annotations, Index, Kind, Sentences, check_held_out
+from softq.linear.tagger_options import SchemeOption, reward_as_json, reward_for, scheme_for
 from softq.linear.tagging import (
+    BatchFit,
     Constraints,
-    ConvergenceWarning,
+    CRFObjective,
     CRFSettings,
     Decoding,
+    Layout,
     References,
+    SearchFit,
     Tagger,
 )
+from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
 from softq.metrics import SpanScores, span_statistics
 from softq.targets import ObjectiveName
 
@@ -43,7 +45,7 @@ _DEFAULT_ITERATIONS = 1000
 _CRFSUITE_ONLY = ("l2sgd", "ap", "pa", "arow")
 
 
-class CRFTagger(FiledEstimator):
+class CRFTagger(SavedEstimator):
     """A linear chain over labels with sparse features, trained by ML, RAML or SQDML; a drop-in for ``sklearn_crfsuite.CRF``.
 
     Training minimises Σ H(target, model) + c1 ‖w‖₁ + c2 ‖w‖² over the sentences (appendix eq. 5-6). With ``"ml"`` that is CRFsuite's
@@ -71,6 +73,8 @@ class CRFTagger(FiledEstimator):
         delta: or when ``period`` iterations have lowered the loss by at most this part of it, less the target's entropy, which no weights
             can lower (0 with ``"ml"`` and one annotator). Take 0 for all that float32 can give.
         period: of ``delta``.
+        tolerance: in place of ``epsilon`` and ``delta``: ``"lbfgs"`` has converged when the gradient's norm is at most this part of the
+            first one, as in ``softq train ner``.
         learning_rate: of ``"adagrad"``.
         batch_size: sentences per step of ``"adagrad"``.
         max_epochs: passes of ``"adagrad"``.
@@ -99,7 +103,10 @@ class CRFTagger(FiledEstimator):
         annotators_: where ``ref_weights`` were estimated, what was: a row for each annotator (accuracy, precision, recall, weight), in the
             order of their names, which are their places in ``y``; else empty.
         dev_score_: the `score` on ``X_dev`` and ``y_dev``; None where `fit` had none.
-        kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence.
+        kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence; None for ``"adagrad"`` in a run of
+            ``softq train``, which does not measure it.
+        file_scheme_: the tag scheme in which ``softq predict`` writes labels; other than ``scheme_`` where a run converted its files.
+        pos_column_: the column in which ``softq predict`` finds parts of speech, from 1; 0 where none are used.
 
     >>> X = [["Ann", "Lee", "met", "Bob", "."], ["He", "met", "Ann", "."]]
     >>> y = [["B-PER", "I-PER", "O", "B-PER", "O"], ["O", "O", "B-PER", "O"]]
@@ -111,6 +118,29 @@ class CRFTagger(FiledEstimator):
     ['O', 'O', 'B-PER']
 
     """
+
+    _noun, _format = "tagger", "softq tagger 2"
+    _model_type, _model_name = Tagger, "tagger_"
+    _learnt = (
+        "n_iter_",
+        "converged_",
+        "loss_curve_",
+        "kl_",
+        "annotators_",
+        "dev_score_",
+        "scheme_",
+        "file_scheme_",
+        "pos_column_",
+        "_kind",
+    )
+
+    tagger_: Tagger
+    n_iter_: int
+    loss_curve_: list[float]
+    converged_: bool | None
+    kl_: float | None
+    annotators_: tuple[AnnotatorRow, ...]
+    dev_score_: float | None
 
     def __init__(
         self,
@@ -126,6 +156,7 @@ class CRFTagger(FiledEstimator):
         epsilon: float | None = 1e-5,
         delta: float | None = 1e-5,
         period: int | None = 10,
+        tolerance: float | None = None,
         learning_rate: float = 0.1,
         batch_size: int = 32,
         max_epochs: int = 30,
@@ -153,6 +184,7 @@ class CRFTagger(FiledEstimator):
         self.epsilon = epsilon
         self.delta = delta
         self.period = period
+        self.tolerance = tolerance
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.max_epochs = max_epochs
@@ -184,78 +216,115 @@ class CRFTagger(FiledEstimator):
                 must then have the same place in every sentence, None where they are missing.
 
         """
-        stopping, schedule = (
-            self._stopping(),
-            self._schedule(),
-        )  # what is wrong with them is told before anything takes long
+        self._check_options()  # what is wrong with them is told before anything takes long
         sentences = Sentences.read(X)
         check_held_out(X_dev, y_dev, sentences.kind)
-        self.annotators_: tuple[AnnotatorRow, ...] = ()
+        annotators: tuple[AnnotatorRow, ...] = ()
         if isinstance(ref_weights, str):
             model = choice("ref_weights", ref_weights, get_args(AnnotatorModel))
-            annotations, self.annotators_ = Annotations.read(y, sentences.lengths).weighed(model)
+            annotations, annotators = Annotations.read(y, sentences.lengths).weighed(model)
         else:
             annotations = Annotations.read(y, sentences.lengths, ref_weights)
         index, matrix, kind = sentences.number(self.templates, self.hash_bits)
-        settings = self._settings(annotations)
-        trained = self._train(
-            settings, matrix, annotations.references(settings.labels), stopping, schedule
+        settings = self._settings_for(annotations)
+        references = annotations.references(settings.labels)
+        fit = self.start(
+            settings,
+            index,
+            lambda batch: matrix if batch is None else matrix.take(batch),
+            references,
+            self._batches(len(matrix.lengths)),
         )
-        if trained.problem is not None:
-            warnings.warn(trained.problem, ConvergenceWarning, stacklevel=2)
-        self.classes_ = list(settings.labels)
-        self.tagger_ = Tagger(
-            index, settings.labels, trained.weights, trained.transitions, settings.decoding_scheme
-        )
-        self._kind = kind
-        self.loss_curve_, self.converged_ = trained.losses, trained.converged
-        self.n_iter_ = len(trained.losses) - (
-            trained.converged is not None
-        )  # a search has a loss before its first iteration, too
-        self.kl_ = trained.kl / len(sentences.sentences)
-        self.scheme_ = settings.scheme or annotations.scheme()
+        lower = f"lower learning_rate ({self.learning_rate:g})"
+        rescale = f"rescale features with large values, or raise c2 ({settings.c2:g})"
+        searches = isinstance(fit, SearchFit)
+        with diverging(rescale if searches else lower):
+            for epoch, measured in epochs_of(fit, 1 if searches else self.max_epochs):
+                if not searches:
+                    self._tell(f"epoch {epoch}: cross-entropy {measured['loss']:.6g}")
+        if isinstance(fit, SearchFit):
+            fit.search.warn()
+        self.keep(fit, kind, settings.scheme or annotations.scheme())
+        if self.kl_ is None:
+            self.kl_ = _kl(self.tagger_, settings, matrix, references)
+        self.annotators_ = annotators
         self.dev_score_ = None if X_dev is None else self.score(X_dev, y_dev)
-        if self.verbose and X_dev is not None:
-            print(f"share of right labels on X_dev: {self.dev_score_:.4f}", flush=True)  # noqa: T201 -- what verbose asks for
+        if X_dev is not None:
+            self._tell(f"share of right labels on X_dev: {self.dev_score_:.4f}")
         return self
 
-    def _train(
+    def start(
         self,
         settings: CRFSettings,
-        matrix: FeatureMatrix,
+        index: Index,
+        features: Callable[[Array | None], FeatureMatrix],
         references: References,
-        stopping: Stopping | None,
-        schedule: Schedule,
-    ) -> Trained:
-        if stopping is None:
-            random = options.generator(self.random_state)
-            return by_batches(
-                settings,
-                matrix,
-                references,
-                schedule=schedule,
-                random=random,
-                verbose=bool(self.verbose),
-            )
-        c1 = not_negative("c1", self._option("c1"))
-        memory = options.count("num_memories", self._option("num_memories"))
-        return by_search(
+        batches: Batches,
+        columns: kernels.Columns | None = None,
+    ) -> SearchFit | BatchFit:
+        """Start training by these options, for `fit` and ``softq train`` alike.
+
+        Args:
+            settings: what to train toward.
+            index: of the features.
+            features: features of a batch of sentences, or for None of all of them.
+            references: labels of the sentences.
+            batches: of each epoch.
+            columns: the transposed features of all sentences, where they are known.
+
+        """
+        if self._option("algorithm") == "adagrad":
+            return BatchFit(settings, index, features, references, batches, self.learning_rate)
+        return SearchFit(
             settings,
-            matrix,
-            references,
-            c1=c1,
-            memory=memory,
-            stopping=stopping,
-            verbose=bool(self.verbose),
+            index,
+            lambda: settings.whole(features(None), references, columns),
+            self._stopping(),
+            memory=self._option("num_memories"),
+            c1=self._option("c1"),
+            tell=self._tell if self.verbose else None,
         )
+
+    def keep(self, fit: SearchFit | BatchFit, kind: Kind, scheme: Scheme | None) -> None:
+        """Take the model that training has found, with what was measured on the way."""
+        self._keep(fit.model())
+        self.kl_ = None
+        if isinstance(fit, SearchFit):
+            self.loss_curve_, self.converged_ = list(fit.search.losses), fit.search.converged
+            self.n_iter_, self.kl_ = (
+                fit.search.iterations,
+                fit.objective.kl / fit.objective.sentences,
+            )
+        else:
+            self.loss_curve_, self.converged_ = list(fit.losses), None
+            self.n_iter_ = len(fit.losses)
+        self._kind = kind
+        self.scheme_ = self.file_scheme_ = scheme
+        self.pos_column_ = 2 if kind == "pairs" else 0
+        self.annotators_, self.dev_score_ = (), None
+
+    def _keep(self, model: Tagger) -> None:
+        self.tagger_, self.classes_ = model, list(model.labels)
+
+    def _batches(self, sentences: int) -> Batches:
+        """The same batches in each epoch, in an order that is new."""
+        if self._option("algorithm") != "adagrad":
+            return lambda epoch: []
+        random = options.generator(self.random_state)
+        count = -(-sentences // self.batch_size)
+        batches = np.array_split(random.permutation(sentences), count)
+        return lambda epoch: [batches[number] for number in random.permutation(count)]
+
+    def _tell(self, text: str) -> None:
+        if self.verbose:
+            print(text, flush=True)  # noqa: T201 -- what verbose asks for
 
     # --- predictions --------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> list[list[str]]:
         """Labels of each sentence."""
-        return self._fitted().decode(
-            self._features(X), choice("decoding", self.decoding, get_args(Decoding))
-        )
+        features = self._features(X)
+        return self.tagger_.decode(features, choice("decoding", self.decoding, get_args(Decoding)))
 
     def predict_single(self, xseq: Any) -> list[str]:
         """Labels of one sentence."""
@@ -280,13 +349,6 @@ class CRFTagger(FiledEstimator):
 
     def _features(self, X: Any) -> FeatureMatrix:
         return Sentences.read(X).features(self._fitted().index, self._kind)
-
-    def _fitted(self) -> Tagger:
-        self._check_fitted()
-        return self.tagger_
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return "tagger_" in vars(self)
 
     # --- what was learnt ----------------------------------------------------------------------------------
 
@@ -330,67 +392,16 @@ class CRFTagger(FiledEstimator):
         """Size of the model in bytes."""
         return sum(tensor.nbytes for tensor in self._fitted().tensors().values())
 
-    # --- on the disk --------------------------------------------------------------------------------------
+    def _options(self) -> dict[str, Any]:
+        return super()._options() | {"reward": reward_as_json(self.reward)}
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the fitted tagger to one safetensors file; nothing is pickled.
-
-        The file appears whole or not at all, and replaces an older one. Options are kept as they are now; of a ``random_state`` that is
-        neither None nor a seed None is kept.
-        """
-        tagger = self._fitted()
-        notes = self._notes(as_json(self.get_params()), (*_LEARNT, "annotators_", "dev_score_"))
-        schemes = {
-            "file_scheme": self.scheme_,
-            "trained_scheme": self.scheme_,
-        }  # by them `softq evaluate` and `softq predict` convert
-        tagger.save(path, notes | {"kind": self._kind} | schemes)
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
-        """The tagger that `save` wrote; it predicts the same. Its arrays stay on the disk until they are used.
-
-        A run folder of ``softq train ner`` is read too, or the ``best.safetensors`` in it: what the run measured stays there.
-        """
-        tagger, notes = Tagger.load(Path(path) / BEST if Path(path).is_dir() else path)
-        if "file_scheme" in notes and "estimator" not in notes:
-            with refusing(f"{path} is damaged: expected the notes of a run, got others"):
-                return cls._of_run(tagger, notes)
-        with cls._reading_notes(path, notes) as (loaded, learnt):
-            loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
-            loaded._kind = choice("kind", notes["kind"], get_args(Kind))
-            for name in _LEARNT:
-                setattr(loaded, name, learnt[name])
-            # not in the files of every version
-            loaded.annotators_ = tuple(AnnotatorRow(*row) for row in learnt.get("annotators_", ()))
-            loaded.dev_score_ = learnt.get("dev_score_")
-            loaded.scheme_ = one_of(
-                "trained_scheme",
-                notes.get("trained_scheme", tagger.scheme),
-                (None, *get_args(Scheme)),
-            )
-        return loaded
-
-    @classmethod
-    def _of_run(cls, tagger: Tagger, notes: dict[str, Any]) -> Self:
-        """The tagger of a run; attributes of a fit are None."""
-        templates = (
-            list(tagger.index.templates) if isinstance(tagger.index, TemplateIndex) else None
-        )
-        loaded = cls(
-            constraints="decode" if tagger.scheme else "none",
-            decoding=notes["decoding"],
-            templates=templates,
-        )
-        loaded.tagger_, loaded.classes_ = tagger, list(tagger.labels)
-        loaded._kind = "pairs" if notes["pos"] else "words"
-        loaded.scheme_ = one_of(
-            "trained_scheme", notes["trained_scheme"], (None, *get_args(Scheme))
-        )
-        loaded.annotators_, loaded.dev_score_ = (), None
-        for name in _LEARNT:
-            setattr(loaded, name, None)
-        return loaded
+    def _check_learnt(self) -> None:
+        schemes = (None, *get_args(Scheme))
+        one_of("scheme_", self.scheme_, schemes)
+        one_of("file_scheme_", self.file_scheme_, schemes)
+        check_count("pos_column_", self.pos_column_, DataError, least=0)
+        one_of("_kind", self._kind, get_args(Kind))
+        self.annotators_ = tuple(AnnotatorRow(*row) for row in self.annotators_)
 
     # --- options ------------------------------------------------------------------------------------------
 
@@ -399,31 +410,7 @@ class CRFTagger(FiledEstimator):
         value = getattr(self, name)
         return inspect.signature(CRFTagger).parameters[name].default if value is None else value
 
-    def _settings(self, annotations: Annotations) -> CRFSettings:
-        objective = choice("objective", self.objective, get_args(ObjectiveName))
-        constraints = choice("constraints", self.constraints, get_args(Constraints))
-        scheme: Scheme | None = None
-        labels = annotations.labels
-        if constraints != "none":
-            scheme = scheme_for(self.scheme, annotations)
-            # Without O, labels such as B-PER and E-PER leave nothing that a sentence of one word can be.
-            labels = tuple(sorted({OUTSIDE, *labels}))
-        by_search = self._option("algorithm") == "lbfgs"
-        return CRFSettings(
-            labels=labels,
-            objective=objective,
-            tau=options.temperature(objective, self.tau),
-            reward=reward_for(self.reward, self.entity_weight, labels),
-            scheme=scheme,
-            constraints=constraints,
-            c2=not_negative("c2", self._option("c2")),
-            all_states=bool(self.all_possible_states) or not by_search,
-            all_transitions=bool(self.all_possible_transitions) or not by_search,
-            min_freq=not_negative("min_freq", self._option("min_freq")),
-        )
-
-    def _stopping(self) -> Stopping | None:
-        """When a search ends; None for AdaGrad."""
+    def _check_options(self) -> None:
         if self.algorithm in _CRFSUITE_ONLY:
             raise EstimatorError(
                 f"algorithm must be 'lbfgs' or 'adagrad', got {self.algorithm!r}, which is CRFsuite's alone: take 'adagrad' to learn in "
@@ -434,30 +421,64 @@ class CRFTagger(FiledEstimator):
                 raise EstimatorError(
                     f"c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got {self.c1!r}"
                 )
-            return None
+            options.generator(self.random_state)
+        else:
+            self._stopping()
+            not_negative("c1", self._option("c1"))
+            options.count("num_memories", self._option("num_memories"))
+        positive("learning_rate", self.learning_rate)
+        options.count("batch_size", self.batch_size)
+        options.count("max_epochs", self.max_epochs)
+
+    def _settings_for(self, annotations: Annotations) -> CRFSettings:
+        """What to train toward, for labels as they are in y."""
+        if choice("constraints", self.constraints, get_args(Constraints)) == "none":
+            return self.settings(annotations.labels, None)
+        # Without O, labels such as B-PER and E-PER leave nothing that a sentence of one word can be.
+        labels = tuple(sorted({OUTSIDE, *annotations.labels}))
+        return self.settings(labels, scheme_for(self.scheme, annotations))
+
+    def settings(self, labels: tuple[str, ...], scheme: Scheme | None) -> CRFSettings:
+        """What to train toward with these labels, which follow this scheme."""
+        objective = choice("objective", self.objective, get_args(ObjectiveName))
+        by_search = self._option("algorithm") == "lbfgs"
+        return CRFSettings(
+            labels=labels,
+            objective=objective,
+            tau=options.temperature(objective, self.tau),
+            reward=reward_for(self.reward, self.entity_weight, labels),
+            scheme=scheme,
+            constraints=choice("constraints", self.constraints, get_args(Constraints)),
+            c2=not_negative("c2", self._option("c2")),
+            all_states=bool(self.all_possible_states) or not by_search,
+            all_transitions=bool(self.all_possible_transitions) or not by_search,
+            min_freq=not_negative("min_freq", self._option("min_freq")),
+        )
+
+    def _stopping(self) -> Stopping:
         return Stopping(
             max_iterations=_DEFAULT_ITERATIONS
             if self.max_iterations is None
             else options.count("max_iterations", self.max_iterations),
+            tolerance=None if self.tolerance is None else positive("tolerance", self.tolerance),
             epsilon=not_negative("epsilon", self._option("epsilon")),
             delta=not_negative("delta", self._option("delta")),
             period=options.count("period", self._option("period")),
         )
 
-    def _schedule(self) -> Schedule:
-        return Schedule(
-            learning_rate=positive("learning_rate", self.learning_rate),
-            batch_size=options.count("batch_size", self.batch_size),
-            max_epochs=options.count("max_epochs", self.max_epochs),
-        )
 
-
-_LEARNT = (
-    "n_iter_",
-    "converged_",
-    "loss_curve_",
-    "kl_",
-)  # attributes of a fit that are no part of the tagger
+def _kl(
+    tagger: Tagger, settings: CRFSettings, matrix: FeatureMatrix, references: References
+) -> float:
+    """KL(target ‖ model) per sentence."""
+    layout = Layout(matrix.size, len(settings.labels), None, None)
+    objective = CRFObjective(
+        matrix, settings.target(references), layout, c2=0.0, forbidden=settings.forbidden
+    )
+    parameters = torch.empty(layout.size)
+    layout.pack(tagger.weights, tagger.transitions, parameters)
+    objective(parameters, torch.empty_like(parameters))
+    return objective.kl / objective.sentences
 
 
 def entity_f1_scorer(estimator: Any, X: Any, y: Any) -> float:

@@ -10,7 +10,6 @@ import torch
 
 from softq.errors import DataError, EstimatorError, OutputError, RewardError, ShapeError
 from softq.formats.tags import Scheme, faults
-from softq.linear import options
 from softq.linear.options import choice, not_negative, positive
 from softq.linear.tagger_input import Annotations
 from softq.linear.tagging import entity_reward
@@ -83,11 +82,8 @@ def reward_table(option: Any) -> Array:
         raise RewardError(f"reward must be {wanted}, got {type(option).__name__}") from None
 
 
-def as_json(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as JSON can hold them; made with the result, a tagger has the same ones."""
-    kept = options.as_json(parameters)
-    if isinstance(kept["reward"], Mapping):
-        kept["reward"] = {label: float(weight) for label, weight in kept["reward"].items()}
-    elif kept["reward"] is not None:
-        kept["reward"] = reward_table(kept["reward"]).tolist()
-    return kept
+def reward_as_json(option: Any) -> Any:
+    """A reward as JSON can hold it; a tagger that gets the result has the same one."""
+    if isinstance(option, Mapping):
+        return {label: float(weight) for label, weight in option.items()}
+    return None if option is None else reward_table(option).tolist()

@@ -46,16 +46,18 @@ class SpanStatistics(NamedTuple):
 
 
 def span_statistics(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme
+    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme | None
 ) -> SpanStatistics:
     """Counts for each sentence, from its gold and its predicted labels; both are read as by `softq.formats.tags.spans`.
+
+    Labels that follow no scheme, None, have no entities: only words and sentences are counted.
 
     >>> span_statistics([["B-PER", "I-PER", "O"]], [["B-PER", "O", "B-LOC"]], "bio").rows.tolist()
     [[0.0, 2.0, 1.0, 1.0, 3.0, 0.0, 1.0]]
     """
     check_pairs(gold, predicted, "predicted labels", len)
     pairs = [
-        (set(spans(right, scheme)), set(spans(guess, scheme)))
+        (set(spans(right, scheme)), set(spans(guess, scheme))) if scheme else (set(), set())
         for right, guess in zip(gold, predicted, strict=True)
     ]
     kinds = tuple(sorted({span.kind for pair in pairs for side in pair for span in side}))

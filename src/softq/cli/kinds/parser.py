@@ -34,7 +34,8 @@ from softq.formats.conllu import TreeSentence, check_conllu, is_conllu, iter_con
 from softq.formats.text import Fault, file_type
 from softq.formats.trees import crossing_arcs, tree_depth
 from softq.linear.features import lacks_tags
-from softq.linear.parsing import Decoding, Parse, Parser
+from softq.linear.parser import DependencyParser
+from softq.linear.parsing import Decoding, Parse
 from softq.metrics import (
     ATTACHMENT_METRICS,
     KindScores,
@@ -87,9 +88,9 @@ class FileParser(Predictor):
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        self.parser, notes = Parser.load(self.file)
-        usual = notes.get("decoding", "mode")
-        self.decoding = self.choose_decoding(usual, get_args(Decoding), "parser")
+        model = DependencyParser.load(self.file)
+        self.parser = model.parser_
+        self.decoding = self.choose_decoding(model.decoding, get_args(Decoding), "parser")
         self.pos_tagger = load_pos_tagger(options)
 
     def check_files(self, files: Sequence[Path]) -> None:

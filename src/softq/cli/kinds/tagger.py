@@ -12,7 +12,6 @@ import numpy as np
 from rich.table import Table
 
 from softq.annotators.agreement import agreement
-from softq.checks import check_count
 from softq.cli.kinds import TAGGER, Options, SchemeName, find_kind
 from softq.cli.kinds.base import (
     Part,
@@ -35,13 +34,13 @@ from softq.formats.conll import (
     find_scheme,
     read_conll,
 )
-from softq.formats.file_checks import one_of, refusing
 from softq.formats.tags import Scheme, convert, spans
 from softq.formats.text import Fault
 from softq.formats.words import is_entity_tag, looks_like_text
 from softq.lab.tasks.ner_data import check_tags, transform
 from softq.linear.features import FeatureMatrix, TemplateIndex
-from softq.linear.tagging import Decoding, Tagger
+from softq.linear.tagger import CRFTagger
+from softq.linear.tagging import Decoding
 from softq.metrics import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
@@ -66,25 +65,16 @@ class FileTagger(Predictor):
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        self.tagger, notes = Tagger.load(self.file)
+        model = CRFTagger.load(self.file)
+        self.tagger = model.tagger_
         if not isinstance(self.tagger.index, TemplateIndex):
             raise DataError(
                 f"{path} was trained on features that a program made: expected a tagger that finds its own features in words"
             )
         self.index = self.tagger.index
-        schemes = (None, *get_args(Scheme))
-        with refusing(f"{path} is damaged"):
-            self.file_scheme: Scheme | None = one_of(
-                "file_scheme", notes.get("file_scheme", self.tagger.scheme), schemes
-            )
-            self.trained_scheme: Scheme | None = one_of(
-                "trained_scheme", notes.get("trained_scheme", self.file_scheme), schemes
-            )
-            # a file of CRFTagger.save notes other things: its options, and whether tokens are pairs, of which the second is a part of speech
-            usual = notes.get("decoding") or notes.get("parameters", {}).get("decoding", "viterbi")
-            pos = notes.get("pos", 2 if notes.get("kind") == "pairs" else 0)
-            self.pos = check_count("pos", pos, DataError, least=0)
-        self.decoding = self.choose_decoding(usual, get_args(Decoding), "tagger")
+        self.file_scheme, self.trained_scheme = model.file_scheme_, model.scheme_
+        self.pos = model.pos_column_
+        self.decoding = self.choose_decoding(model.decoding, get_args(Decoding), "tagger")
         self.pos_tagger = load_pos_tagger(options)
         self._separators: dict[str, str] = {}  # the first file that has each
 
@@ -219,7 +209,8 @@ class FileTagger(Predictor):
     def score(self, gold: Gold) -> Scores:
         """Scores of the tagger's labels, written in the scheme of the file."""
         try:
-            spans(self.tagger.labels, self.trained_scheme or gold.scheme)
+            if gold.scheme is not None:
+                spans(self.tagger.labels, self.trained_scheme or gold.scheme)
         except OutputError:
             labels = ", ".join(self.tagger.labels[:5])
             raise DataError(
@@ -260,16 +251,22 @@ class Gold(NamedTuple):
     path: Path
     sentences: list[Sentence]
     labels: list[tuple[str, ...]]
-    scheme: Scheme
+    scheme: Scheme | None  # None: labels of any kind
 
 
 def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileTagger]) -> Gold:
-    """A file of true labels; where they show no scheme, it is that of the model's training files."""
+    """A file of true labels; where they show no scheme, it is that of the model's training files, and so it is if that has none."""
     path = only_file(files, models)
     sentences = _read(path, options.scheme)
     labels = [sentence.labels[0] for sentence in sentences]
-    scheme = _value(options.scheme) or find_scheme(sentences) or models[0].file_scheme or "bio"
-    check_tags(path, sentences, scheme)
+    scheme = _value(options.scheme)
+    if scheme is None and models[0].trained_scheme is not None:
+        scheme = find_scheme(sentences) or models[0].file_scheme or "bio"
+    if scheme is not None:
+        check_tags(path, sentences, scheme)
+    elif not {*models[0].tagger.labels} & set().union(*labels):
+        known, found = (", ".join(some[:5]) for some in (models[0].tagger.labels, labels[0]))
+        raise DataError(f"{path}: expected labels of the model's, such as {known}, got {found}")
     return Gold(path, sentences, labels, scheme)
 
 
@@ -317,6 +314,16 @@ def _scores(gold: Gold, statistics: SpanStatistics) -> Scores:
         sum(getattr(row, side) for row in found.kinds.values()) for side in ("gold", "predicted")
     )
     overall = (found.precision, found.recall, found.f1, predicted, true)
+    words = [f"token accuracy {found.token_accuracy:.4f}, exact match {found.exact_match:.4f}"]
+    if gold.scheme is None:  # there are no entities
+        return Scores(
+            statistics.rows,
+            {name: SPAN_METRICS[name] for name in ("token_accuracy", "exact_match")},
+            _TITLES,
+            {"file": str(gold.path), "scheme": None, **sizes},
+            f"{gold.path}: {sizes['sentences']:,} sentences, {sizes['tokens']:,} tokens",
+            lines=words,
+        )
     return Scores(
         statistics.rows,
         SPAN_METRICS,
@@ -325,9 +332,7 @@ def _scores(gold: Gold, statistics: SpanStatistics) -> Scores:
         f"{gold.path}: {sizes['sentences']:,} sentences, {sizes['tokens']:,} tokens",
         details={"kinds": {kind: row._asdict() for kind, row in found.kinds.items()}},
         tables=[kind_table(f"entities ({gold.scheme})", found.kinds, overall)],
-        lines=[
-            f"token accuracy {found.token_accuracy:.4f}, exact match {found.exact_match:.4f}",
-        ],
+        lines=words,
     )
 
 

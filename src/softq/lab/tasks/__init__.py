@@ -62,6 +62,7 @@ TASKS = Tasks(
         "captioning": "softq.lab.tasks.captioning:Captioning",
         "ner": "softq.lab.tasks.ner:Ner",
         "parsing": "softq.lab.tasks.parsing:Parsing",
+        "tag": "softq.lab.tasks.ner:Tag",
         "translation": "softq.lab.tasks.translation:Translation",
     }
 )

@@ -40,7 +40,7 @@ def ner_facts(recipe: NerRecipe, outputs: Sequence[Any]) -> Facts:
     corpora = ner_data.read_corpora(recipe.data)
     facts: Facts = {"examples": {"train": len(corpora.train)}}
     part = corpora.test or corpora.dev
-    if part is not None and len(outputs) == len(part.gold):
+    if corpora.scheme and part is not None and len(outputs) == len(part.gold):
         scores = SpanScores.of(span_statistics(part.gold, outputs, corpora.scheme))
         facts["types"] = {name: one._asdict() for name, one in scores.kinds.items()}
     options = recipe.annotations

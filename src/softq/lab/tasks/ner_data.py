@@ -39,14 +39,14 @@ class Corpora(NamedTuple):
         train: sentences to learn from, with the labels of one or several annotators.
         dev: to choose by; None: folds of train, or train itself.
         test: of the final numbers; None: dev again.
-        scheme: of the files.
+        scheme: of the files; None: labels are of any kind.
 
     """
 
     train: list[Sentence]
     dev: Part | None
     test: Part | None
-    scheme: Scheme
+    scheme: Scheme | None
 
 
 @once(2)
@@ -58,20 +58,22 @@ def read_corpora(data: Data) -> Corpora:
         judged = [
             _part(world.sample(data.dev_sentences, seed=4 * data.seed + part)) for part in (1, 2)
         ]
-        return Corpora(train, judged[0], judged[1], "bio")
+        return Corpora(train, judged[0], judged[1], None if data.scheme == "none" else "bio")
     path = Path(data.train)
     train = read_conll(
         path, annotators=data.annotator_columns(), scheme=scheme_of(data.scheme)
     ).sentences
-    scheme = scheme_of(data.scheme) or find_scheme(train)
-    if scheme is None:
+    scheme = scheme_of(data.scheme) or (None if data.scheme == "none" else find_scheme(train))
+    if scheme is None and data.scheme != "none":
         labels = sorted(
             {label for sentence in train for labels in sentence.labels for label in labels}
         )
         raise DataError(
-            f"{path}: expected entity tags such as B-PER and O in the last column, got {', '.join(map(repr, labels[:5]))}"
+            f"{path}: expected entity tags such as B-PER and O in the last column, got {', '.join(map(repr, labels[:5]))}; "
+            "for labels of another kind take softq train tag"
         )
-    check_tags(path, train, scheme)
+    if scheme is not None:
+        check_tags(path, train, scheme)
     for sentence in train:
         if not sentence.references:
             raise DataError(
@@ -85,7 +87,8 @@ def read_corpora(data: Data) -> Corpora:
         raise DataError(
             f"{path}: expected {data.folds} sentences or more, one for each fold, got {len(train)}"
         )
-    known = {OUTSIDE}.union(*(labels for sentence in train for labels in sentence.references))
+    outside = {OUTSIDE} if scheme else set()
+    known = outside.union(*(labels for sentence in train for labels in sentence.references))
     dev = _read_part(data.dev, scheme, known) if data.dev else None
     test = _read_part(data.test, scheme, known) if data.test else None
     if data.halve_dev and dev is not None:
@@ -114,7 +117,7 @@ def _part(sentences: Sequence[Sentence]) -> Part:
     return Part(list(sentences), [sentence.labels[0] for sentence in sentences])
 
 
-def _read_part(path: str, scheme: Scheme, known: set[str]) -> Part:
+def _read_part(path: str, scheme: Scheme | None, known: set[str]) -> Part:
     """A file of true labels, which must be among those of the training file."""
     found = read_conll(Path(path), scheme=scheme).sentences
     for sentence in found:
@@ -262,12 +265,13 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
                 [weight for weight in reference_weights(sentence, reliability) if weight > 0]
             )
         # what is put together token by token belongs to nobody, and is mended in any case
-        if mend or references != "all" or target != corpora.scheme:
+        if corpora.scheme and target and (mend or references != "all" or target != corpora.scheme):
             found = [convert(labels, corpora.scheme, target) for labels in found]
         sequences.append(found)
         shares.append(share)
     # O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of one word can be
-    names = tuple(sorted({OUTSIDE}.union(*(labels for found in sequences for labels in found))))
+    outside = {OUTSIDE} if target else set()
+    names = tuple(sorted(outside.union(*(labels for found in sequences for labels in found))))
     numbers = {name: k for k, name in enumerate(names)}
     arrays = [
         np.array([[numbers[name] for name in labels] for labels in found], np.int64)

@@ -1,8 +1,8 @@
-"""Training taggers in `softq.lab.loop`."""
+"""`softq.CRFTagger` as ``softq train ner`` and ``softq train tag`` train it."""
 
 from __future__ import annotations
 
-import warnings
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,31 +11,21 @@ import torch
 from torch import Tensor
 
 from softq.formats.tags import Scheme, convert
-from softq.lab.loop import Evaluation, NonFiniteLossError
-from softq.lab.tasks.judged import Judged, Scored
+from softq.lab.tasks.linear_learner import LinearLearner, Scored
 from softq.lab.tasks.ner_data import Labelled, Prepared, label, prepare
 from softq.lab.tasks.ner_recipe import NerRecipe, scheme_of
-from softq.lab.tasks.searches import load_search, search_state
 from softq.lab.torch_learner import generator_for
-from softq.linear.features import FeatureMatrix
-from softq.linear.lbfgs import LBFGS, shortfall
-from softq.linear.tagging import (
-    AdaGrad,
-    ConvergenceWarning,
-    CRFObjective,
-    CRFSettings,
-    References,
-    Tagger,
-    entity_reward,
-)
-from softq.metrics import SPAN_METRICS, span_f1, span_statistics
+from softq.linear.features import FINKEL, FeatureMatrix
+from softq.linear.tagger import CRFTagger
+from softq.linear.tagging import BatchFit, References, SearchFit, entity_reward
+from softq.metrics import Metric, span_statistics
 
 Array = np.ndarray[Any, Any]
 _SENTENCES_AT_ONCE = 10_000  # whose features are made together where they are not kept
 
 
 class Problem(NamedTuple):
-    """A recipe with its data: all that training and judging need."""
+    """A recipe with its data."""
 
     recipe: NerRecipe
     prepared: Prepared
@@ -44,328 +34,198 @@ class Problem(NamedTuple):
     @classmethod
     def of(cls, recipe: NerRecipe) -> Problem:
         """Read, extract and label, or find it done."""
-        annotations, constraints = recipe.annotations, recipe.model.constraints
-        mend = constraints in ("target", "model")
-        labelled = label(
-            recipe.data, annotations.references, annotations.ties, annotations.weights, mend
-        )
-        if annotations.weights != "uniform":
+        options = recipe.annotations
+        mend = recipe.model.constraints in ("target", "model")
+        labelled = label(recipe.data, options.references, options.ties, options.weights, mend)
+        if options.weights != "uniform":
             labels, weights = labelled.references
-            sharpened = References(
-                labels, [(share / share.max()) ** annotations.sharpness for share in weights]
-            )
-            labelled = labelled._replace(references=sharpened)
-        return cls(
-            recipe,
-            prepare(recipe.data, recipe.features, recipe.optimizer.method == "adagrad"),
-            labelled,
-        )
+            shares = [(share / share.max()) ** options.sharpness for share in weights]
+            labelled = labelled._replace(references=References(labels, shares))
+        in_batches = recipe.optimizer.method == "adagrad"
+        return cls(recipe, prepare(recipe.data, recipe.features, in_batches), labelled)
 
     @property
-    def trained_scheme(self) -> Scheme:
+    def scheme(self) -> Scheme | None:
         """The scheme of the model's labels."""
         return scheme_of(self.recipe.data.train_scheme) or self.prepared.corpora.scheme
-
-    @property
-    def settings(self) -> CRFSettings:
-        """What to train toward."""
-        recipe, names = self.recipe, self.labelled.names
-        return CRFSettings(
-            labels=names,
-            objective=recipe.objective.name,
-            tau=recipe.objective.tau,
-            reward=entity_reward(
-                names, recipe.annotations.entity_weight, recipe.annotations.type_credit
-            ),
-            scheme=self.trained_scheme,
-            constraints=recipe.model.constraints,
-            c2=recipe.optimizer.c2,
-            all_states=recipe.model.all_possible_states,
-            all_transitions=recipe.model.all_possible_transitions,
-        )
-
-    def tagger(self, weights: Array, transitions: Array) -> Tagger:
-        """The tagger with these weights."""
-        return Tagger(
-            self.prepared.index,
-            self.labelled.names,
-            weights,
-            transitions,
-            self.settings.decoding_scheme,
-        )
-
-    def notes(self) -> dict[str, Any]:
-        """What a tagger's file remembers beside the tagger."""
-        corpora, recipe = self.prepared.corpora, self.recipe
-        return {
-            "file_scheme": corpora.scheme,
-            "trained_scheme": self.trained_scheme,
-            "decoding": recipe.model.decoding,
-            "pos": recipe.features.pos,
-        }
-
-    def judge(self, tagger: Tagger, matrix: FeatureMatrix, gold: Sequence[Sequence[str]]) -> Scored:
-        """The sentences of a file, in its scheme."""
-        predicted = tagger.decode(matrix, self.recipe.model.decoding)
-        scheme = self.prepared.corpora.scheme
-        if self.trained_scheme != scheme:
-            predicted = [convert(labels, self.trained_scheme, scheme) for labels in predicted]
-        return Scored(
-            span_statistics(gold, predicted, scheme).rows, [list(labels) for labels in predicted]
-        )
-
-    def training_gold(self, sentences: Sequence[int] | Array) -> list[Sequence[str]]:
-        """The heaviest reference of training sentences: what stands for gold where there is no other."""
-        labels, weights = self.labelled.references
-        names = self.labelled.names
-        return [[names[k] for k in labels[i][int(np.argmax(weights[i]))]] for i in sentences]
-
-    def dev(self, tagger: Tagger) -> Scored:
-        """The development split, or the training sentences where there is none."""
-        part = self.prepared.corpora.dev
-        if part is not None and self.prepared.dev is not None:
-            return self.judge(tagger, self.prepared.dev, part.gold)
-        return self.held_out(tagger, np.arange(self.sentences))
-
-    def test(self, tagger: Tagger) -> Scored | None:
-        """The test set; None where there is none."""
-        part = self.prepared.corpora.test
-        return (
-            None
-            if part is None or self.prepared.test is None
-            else self.judge(tagger, self.prepared.test, part.gold)
-        )
-
-    def held_out(self, tagger: Tagger, sentences: Array) -> Scored:
-        """These training sentences, in the scheme that is trained."""
-        predicted: list[list[str]] = []
-        for some in np.array_split(sentences, -(-len(sentences) // _SENTENCES_AT_ONCE)):
-            predicted += tagger.decode(self.prepared.training(some), self.recipe.model.decoding)
-        return Scored(
-            span_statistics(self.training_gold(sentences), predicted, self.trained_scheme).rows,
-            predicted,
-        )
 
     @property
     def sentences(self) -> int:
         """Number of training sentences."""
         return len(self.labelled.references.labels)
 
+    def estimator(self) -> CRFTagger:
+        """The estimator with the options of the recipe."""
+        recipe = self.recipe
+        model, optimizer, training = recipe.model, recipe.optimizer, recipe.training
+        weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
+        reward = entity_reward(self.labelled.names, weight, credit).table if credit else None
+        return CRFTagger(
+            algorithm=optimizer.method,
+            c2=optimizer.c2,
+            min_freq=1.0,
+            all_possible_states=model.all_possible_states,
+            all_possible_transitions=model.all_possible_transitions,
+            max_iterations=optimizer.iterations,
+            num_memories=optimizer.memory,
+            tolerance=optimizer.tolerance,
+            learning_rate=optimizer.learning_rate,
+            batch_size=training.batch_size,
+            max_epochs=training.epochs,
+            objective=recipe.objective.name,
+            tau=recipe.objective.tau,
+            reward=reward,
+            entity_weight=1.0 if credit else weight,
+            constraints=model.constraints,
+            templates=None if recipe.features.templates == FINKEL else recipe.features.templates,
+            hash_bits=recipe.features.hash_bits or None,
+            decoding=model.decoding,
+            random_state=training.seed,
+        )
 
-_FINAL = (
-    "cross_entropy",
-    "kl",
-    "penalised_loss",
-    "gradient_norm",
-    "iterations",
-    "converged",
-    "parameters",
-)
+    def start(self, estimator: CRFTagger, fold: Array | None = None) -> SearchFit | BatchFit:
+        """Start training on all sentences, or on those that are not in a fold."""
+        prepared, references = self.prepared, self.labelled.references
+        rest = (
+            np.arange(self.sentences)
+            if fold is None
+            else np.delete(np.arange(self.sentences), fold)
+        )
+        count = -(-len(rest) // self.recipe.training.batch_size)
+        # every so many-th: like the whole, if the file is in some order
+        batches = [np.arange(number, len(rest), count) for number in range(count)]
+        seed = self.recipe.training.seed
+
+        def features(batch: Array | None) -> FeatureMatrix:
+            if batch is None and fold is None and prepared.whole is not None:
+                return prepared.whole.rows
+            return prepared.training(rest if batch is None else rest[batch])
+
+        def order(epoch: int) -> list[Array]:
+            shuffled = torch.randperm(count, generator=generator_for(seed, epoch))
+            return [batches[number] for number in shuffled.tolist()]
+
+        return estimator.start(
+            estimator.settings(self.labelled.names, self.scheme),
+            prepared.index,
+            features,
+            references if fold is None else references.take(rest),
+            order,
+            prepared.whole.columns if fold is None and prepared.whole is not None else None,
+        )
+
+    def score(
+        self,
+        model: CRFTagger,
+        matrix: FeatureMatrix,
+        gold: Sequence[Sequence[str]],
+        scheme: Scheme | None,
+    ) -> Scored:
+        """A model on sentences whose gold labels follow this scheme."""
+        predicted = model.tagger_.decode(matrix, self.recipe.model.decoding)
+        if self.scheme is not None and scheme is not None and self.scheme != scheme:
+            predicted = [convert(labels, self.scheme, scheme) for labels in predicted]
+        return Scored(span_statistics(gold, predicted, scheme).rows, predicted)
+
+    def held_out(self, model: CRFTagger, sentences: Array) -> Scored:
+        """A model on training sentences, whose heaviest reference stands for gold."""
+        labels, weights = self.labelled.references
+        names, parts = self.labelled.names, []
+        for some in np.array_split(sentences, -(-len(sentences) // _SENTENCES_AT_ONCE)):
+            gold = [[names[k] for k in labels[i][int(np.argmax(weights[i]))]] for i in some]
+            parts.append(self.score(model, self.prepared.training(some), gold, self.scheme))
+        outputs = [output for part in parts for output in part.outputs]
+        return Scored(torch.cat([part.counts for part in parts]), outputs)
 
 
-class _TaggerLearner(Judged[Tagger]):
-    """What both learners do alike."""
+class TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
+    """Training on all data, after training on the complement of each fold where the development score comes from folds."""
 
-    metrics = SPAN_METRICS
-    metric = "f1"
+    estimator = CRFTagger
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self._problem = problem
-
-    def _read(self, tensors: Mapping[str, Tensor]) -> Tagger:
-        return Tagger.from_tensors(tensors)[0]
-
-
-class _Fit(NamedTuple):
-    """One minimisation: of the complement of a fold, or of all data, which comes last."""
-
-    number: int
-    objective: CRFObjective
-    search: LBFGS
-
-
-class FoldLearner(_TaggerLearner):
-    """L-BFGS on all data, after L-BFGS on the complement of each fold where the development score comes from folds."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        recipe = problem.recipe
-        self._folds, self._iterations = recipe.data.folds, recipe.optimizer.iterations
-        self.steps = (self._folds + 1) * self._iterations
-        self.examples = self.steps * problem.sentences  # every iteration sees all of them
-        self._fit: _Fit | None = None
-        self._fold_counts = torch.zeros(
-            problem.sentences if self._folds else 0, 7, dtype=torch.float64
-        )  # of held-out sentences
+    def __init__(self, problem: Problem, metric: Metric) -> None:
+        self._problem, self._estimator = problem, problem.estimator()
+        self._folds = problem.recipe.data.folds
+        per = {"loss": problem.sentences, "kl": problem.sentences}
+        super().__init__(self._begin(0), problem.sentences, per, metric)
+        self._fit_steps = self.steps
+        self.steps *= self._folds + 1
+        if isinstance(self._fit, SearchFit):
+            self.examples *= self.steps  # every iteration sees all of them
+        # of held-out sentences
+        self._counts = torch.zeros(problem.sentences if self._folds else 0, 7, dtype=torch.float64)
         self._converged = torch.zeros(self._folds + 1, dtype=torch.bool)
-        self._final_numbers: dict[str, float] = {}
 
     def _fold(self, number: int) -> Array:
         """The sentences of a fold, every so many-th."""
         return np.arange(number, self._problem.sentences, self._folds)
 
-    def _begin(self, number: int) -> _Fit:
-        """Prepare a fit."""
-        problem, optimizer = self._problem, self._problem.recipe.optimizer
-        references, whole = problem.labelled.references, problem.prepared.whole
-        if number == self._folds and whole is not None:
-            objective = problem.settings.whole(whole.rows, references, whole.columns)
-        else:
-            rest = np.setdiff1d(np.arange(problem.sentences), self._fold(number))
-            objective = problem.settings.whole(
-                problem.prepared.training(rest), references.take(rest)
-            )
-        start = torch.zeros(objective.layout.size)
-        self._fit = _Fit(
-            number,
-            objective,
-            LBFGS(start, objective, tolerance=optimizer.tolerance, memory=optimizer.memory),
+    def _begin(self, number: int) -> SearchFit | BatchFit:
+        """Start on the complement of a fold, or on all data, which comes last."""
+        self._number = number
+        fold = self._fold(number) if number < self._folds else None
+        return self._problem.start(self._estimator, fold)
+
+    def _step(self, epoch: int, step: int) -> None:
+        number, step = divmod(step, self._fit_steps)
+        if number != self._number:
+            self._fit = self._begin(number)
+        self._fit.step(epoch, step)
+        if step == self._fit_steps - 1 and isinstance(self._fit, SearchFit):
+            self._converged[number] = self._fit.search.converged
+            self._fit.search.warn(f"fold {number}: " if number < self._folds else "")
+            if number < self._folds:
+                fold = self._fold(number)
+                scored = self._problem.held_out(self._model(), fold)
+                self._counts[fold] = scored.counts.double()
+
+    def _scaled(self, measured: Mapping[str, float]) -> dict[str, float]:
+        found = super()._scaled(measured)
+        return (
+            found | {"converged": float(self._converged.all())} if "converged" in found else found
         )
-        return self._fit
 
-    def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
-        """Iterations first..last-1, of whichever fit they belong to."""
-        for step in range(first, last):
-            number, iteration = divmod(step, self._iterations)
-            try:
-                fit = (
-                    self._fit
-                    if self._fit is not None and self._fit.number == number
-                    else self._begin(number)
-                )
-                fit.search.iterate()
-            except FloatingPointError as error:
-                point = {} if self._fit is None else {"point": self._fit.search.point}
-                raise NonFiniteLossError(f"iteration {iteration}: {error}", point) from None
-            if iteration == self._iterations - 1:
-                self._end(fit)
-
-    def _end(self, fit: _Fit) -> None:
-        """A fit is over: say so if it has not converged, and judge a fold by it."""
-        optimizer = self._problem.recipe.optimizer
-        problem = shortfall(fit.search, optimizer.tolerance, optimizer.iterations)
-        self._converged[fit.number] = problem is None
-        if problem is not None:
-            where = f"fold {fit.number}: " if fit.number < self._folds else ""
-            warnings.warn(where + problem, ConvergenceWarning, stacklevel=2)
-        if fit.number < self._folds:
-            fold = self._fold(fit.number)
-            self._fold_counts[fold] = self._problem.held_out(self._model(), fold).counts.double()
-
-    def _model(self) -> Tagger:
-        fit = self._fit or self._begin(self._folds)
-        return self._problem.tagger(*fit.objective.layout.unpack(fit.search.point))
-
-    def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
-        """Cross-entropy and KL to the target, per training sentence, and how far the search got."""
-        fit, sentences = self._fit or self._begin(self._folds), self._problem.sentences
-        fit.objective(fit.search.point, torch.empty_like(fit.search.point))
-        found = (
-            fit.objective.cross_entropy / sentences,
-            fit.objective.kl / sentences,
-            fit.search.value,
-            fit.search.relative_norm,
-            float(fit.search.iterations),
-            float(self._converged.all()),
-            float(fit.objective.layout.size),
+    def _model(self) -> CRFTagger:
+        model = copy.copy(self._estimator)
+        model.keep(
+            self._fit,
+            "pairs" if self._problem.recipe.features.pos else "words",
+            self._problem.scheme,
         )
-        self._final_numbers = dict(zip(_FINAL, found, strict=True))
-        return {
-            "loss" if name == "cross_entropy" else name: [value]
-            for name, value in self._final_numbers.items()
-        }
+        model.file_scheme_ = self._problem.prepared.corpora.scheme
+        model.pos_column_ = self._problem.recipe.features.pos
+        return model
 
-    def evaluate(self, active: Sequence[bool]) -> list[float]:
-        """F1 on the development part, or over all folds together."""
-        if self._folds:
-            return [float(span_f1(self._fold_counts.sum(0)))]
-        return super().evaluate(active)
+    def _dev(self, model: CRFTagger) -> Scored:
+        if self._folds:  # the tagger of all data knows their sentences
+            return Scored(self._counts, [])
+        prepared = self._problem.prepared
+        if prepared.corpora.dev is None or prepared.dev is None:
+            return self._problem.held_out(model, np.arange(self._problem.sentences))
+        gold, scheme = prepared.corpora.dev.gold, prepared.corpora.scheme
+        return self._problem.score(model, prepared.dev, gold, scheme)
 
-    def evaluate_best(self) -> Evaluation:
-        """The best tagger on both splits; folds stand for a development split, for the tagger of all data knows their sentences."""
-        if not self._folds:
-            return super().evaluate_best()
-        return self._judged(Scored(self._fold_counts, []), self._problem.test(self._kept()))
+    def _test(self, model: CRFTagger) -> Scored | None:
+        prepared = self._problem.prepared
+        if prepared.corpora.test is None or prepared.test is None:
+            return None
+        gold, scheme = prepared.corpora.test.gold, prepared.corpora.scheme
+        return self._problem.score(model, prepared.test, gold, scheme)
 
-    def _measures(self) -> dict[str, float]:
-        """How far the search got."""
-        return self._final_numbers
+    def _measures(self, model: CRFTagger) -> dict[str, float]:
+        if isinstance(self._fit, BatchFit):
+            return {}
+        measured = self._scaled(self._fit.end_epoch())
+        return {"cross_entropy" if name == "loss" else name: measured[name] for name in measured}
 
     def state(self) -> dict[str, Tensor]:
-        """The search; of one that is over, only what it found."""
-        state = {"folds": self._fold_counts, "converged": self._converged}
-        if self._fit is not None:
-            state |= {"fit": torch.tensor(self._fit.number), **search_state(self._fit.search)}
-        return state | {
-            f"final.{name}": torch.tensor(value, dtype=torch.float64)
-            for name, value in self._final_numbers.items()
-        }
+        """The training under way, and what folds have brought."""
+        folds = {"folds": self._counts, "converged": self._converged}
+        return super().state() | folds | {"fit": torch.tensor(self._number)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
-        self._fold_counts, self._converged = state["folds"].clone(), state["converged"].clone()
-        if "fit" in state:
-            load_search(self._begin(int(state["fit"])).search, state)
-        named = {
-            name.removeprefix("final."): float(tensor)
-            for name, tensor in state.items()
-            if name.startswith("final.")
-        }
-        self._final_numbers = {name: named[name] for name in _FINAL if name in named}
-
-
-class BatchLearner(_TaggerLearner):
-    """AdaGrad, a batch of sentences at a time; their features are made when it is their turn, and not kept."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        recipe = problem.recipe
-        self.examples = problem.sentences
-        self._size = recipe.training.batch_size
-        self.steps = -(-self.examples // self._size)
-        self._descent = AdaGrad(
-            problem.settings, problem.prepared.index.size, recipe.optimizer.learning_rate
-        )
-        for number in range(self.steps):
-            self._descent.count(self._features(number))
-        self._loss = torch.zeros(1, dtype=torch.float64)
-
-    def _sentences(self, number: int) -> Array:
-        return np.arange(
-            number, self.examples, self.steps
-        )  # every so many-th: like the whole, if the file is in some order
-
-    def _features(self, number: int) -> FeatureMatrix:
-        return self._problem.prepared.training(self._sentences(number))
-
-    def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
-        """Batches in an order of the epoch's own."""
-        order = torch.randperm(
-            self.steps, generator=generator_for(self._problem.recipe.training.seed, epoch)
-        )
-        for number in order[first:last].tolist():
-            references: References = self._problem.labelled.references.take(self._sentences(number))
-            self._loss += self._descent.step(self._features(number), references)
-        if not bool(torch.isfinite(self._loss)):
-            raise NonFiniteLossError(
-                "the loss is not finite", {"weights": torch.from_numpy(self._descent.weights)}
-            )
-
-    def _model(self) -> Tagger:
-        return self._problem.tagger(*self._descent.unpack())
-
-    def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
-        """Cross-entropy per training sentence."""
-        mean = float(self._loss) / self.examples
-        self._loss.zero_()
-        return {"loss": [mean]}
-
-    def state(self) -> dict[str, Tensor]:
-        """Weights and step sizes."""
-        return self._descent.state() | {"loss": self._loss}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
-        self._descent.load_state(state)
-        self._loss = state["loss"].clone()
+        """Resume from there."""
+        self._counts, self._converged = state["folds"].clone(), state["converged"].clone()
+        if int(state["fit"]) != self._number:
+            self._fit = self._begin(int(state["fit"]))
+        super().load_state(state)

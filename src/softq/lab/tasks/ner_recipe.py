@@ -12,7 +12,7 @@ from softq.formats.conll import Annotators
 from softq.formats.tags import Scheme
 from softq.lab.recipe import Objective, Training, at_least, check_positive, check_seed, key
 from softq.lab.tasks.files import check_parts
-from softq.lab.tasks.searches import check_search
+from softq.lab.tasks.linear_learner import check_search
 from softq.linear.features import FINKEL
 from softq.linear.tagging import Constraints, Decoding
 
@@ -41,8 +41,9 @@ class Data:
         "0",
         "last columns of the training file that are annotators' labels: a number, or all; 0: one label, nobody's",
     )
-    scheme: Literal["auto", "iob1", "bio", "bioes"] = key(
-        "auto", "tag scheme of the files; auto: the one that the training labels follow"
+    scheme: Literal["auto", "none", "iob1", "bio", "bioes"] = key(
+        "auto",
+        "tag scheme of the files; auto: the one that the training labels follow; none: labels of any kind",
     )
     train_scheme: Literal["same", "iob1", "bio", "bioes"] = key(
         "same", "tag scheme to train in; labels are converted, and back in what comes out"
@@ -68,7 +69,8 @@ class Data:
                 "folds are for training without a development file: leave out folds or dev"
             )
         check_parts(self.train, self.dev, self.test, self.halve_dev)
-        if not self.train and (self.folds or self.annotators != "0" or self.scheme != "auto"):
+        named = self.scheme not in ("auto", "none")
+        if not self.train and (self.folds or self.annotators != "0" or named):
             raise RecipeError(
                 "folds, annotators and scheme are of files: name one (train), or leave them out for the built-in world"
             )
@@ -238,10 +240,59 @@ class NerRecipe:
             raise RecipeError(
                 "adagrad has weights for all neighbouring labels: choose method = lbfgs, or leave all_possible_transitions"
             )
+        if self.data.scheme == "none" and not isinstance(self, TagRecipe):
+            raise RecipeError(
+                "ner is scored by entities, whose tags follow a scheme: for labels of any kind take softq train tag"
+            )
+        if self.data.scheme == "none":
+            self._check_free_labels()
         if self.features.pos and not self.data.train:
             raise RecipeError(
                 "the built-in world has no parts of speech: leave pos = 0, or name a training file"
             )
+
+    def _check_free_labels(self) -> None:
+        """What is of entity tags alone has no meaning for other labels."""
+        annotations = self.annotations
+        if self.model.constraints != "none":
+            raise RecipeError(
+                f"constraints are of tag schemes, and scheme is none: set constraints = none, got {self.model.constraints}"
+            )
+        if self.data.train_scheme != "same":
+            raise RecipeError(
+                f"scheme is none, so that labels cannot be converted to train_scheme = {self.data.train_scheme}: leave it out"
+            )
+        if (annotations.entity_weight, annotations.type_credit) != (1.0, 0.0):
+            raise RecipeError(
+                "entity_weight and type_credit are of entity tags, and scheme is none: leave them out"
+            )
+
+
+@dataclass(frozen=True)
+class TagData(Data):
+    """What to learn from and what to be scored on."""
+
+    scheme: Literal["auto", "none", "iob1", "bio", "bioes"] = key(
+        "none", "tag scheme of the files; none: labels of any kind, such as parts of speech"
+    )
+
+
+@dataclass(frozen=True)
+class TagModel(Model):
+    """A linear chain over labels."""
+
+    constraints: Constraints = key(
+        "none",
+        "forbid sequences that break the tag scheme, where there is one: none, decode, target (and decode), model (and both)",
+    )
+
+
+@dataclass(frozen=True)
+class TagRecipe(NerRecipe):
+    """Everything that a run depends on."""
+
+    data: TagData = field(default_factory=TagData)
+    model: TagModel = field(default_factory=TagModel)
 
 
 def scheme_of(named: str) -> Scheme | None:

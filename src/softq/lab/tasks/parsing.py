@@ -9,8 +9,8 @@ from softq.lab.loop import Learner
 from softq.lab.processes import Workers
 from softq.lab.tasks.base import Task
 from softq.lab.tasks.facts import parsing_facts
-from softq.lab.tasks.judged import refuse_processes
-from softq.lab.tasks.parsing_learner import DescentLearner, Problem, SearchLearner
+from softq.lab.tasks.linear_learner import refuse_processes
+from softq.lab.tasks.parsing_learner import ParserLearner, Problem
 from softq.lab.tasks.parsing_recipe import ParsingRecipe
 from softq.metrics import ATTACHMENT_METRICS, Metric
 from softq.rewards import Attachment
@@ -27,12 +27,7 @@ class Parsing(Task):
     def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
         """One parser, by the optimizer that the recipe names."""
         refuse_processes(self.name, workers)
-        problem = Problem.of(cells[0])
-        return (
-            SearchLearner(problem)
-            if cells[0].optimizer.method == "lbfgs"
-            else DescentLearner(problem)
-        )
+        return ParserLearner(Problem.of(cells[0]), self.metrics[self.chosen_by])
 
     def facts(self, recipe: ParsingRecipe, outputs: Sequence[Any]) -> dict[str, Any]:
         """What a report says of the data."""

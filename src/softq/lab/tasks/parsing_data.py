@@ -154,6 +154,7 @@ class Prepared(NamedTuple):
         dev: to choose by.
         test: of the final numbers.
         words: of the training sentences.
+        nonprojective: training sentences with a tree that crosses, where the model is projective.
         lifted: training trees that crossed and were lifted.
         skipped: training sentences that were left out because a tree of theirs crossed.
 
@@ -163,6 +164,7 @@ class Prepared(NamedTuple):
     dev: Part
     test: Part
     words: int
+    nonprojective: int
     lifted: int
     skipped: int
 
@@ -173,8 +175,9 @@ def prepare(data: Data, features: Features, spanning: bool) -> Prepared:
     train, trees, dev, test = read_corpora(data)
     lifted = skipped = 0
     possible = trees
-    if not spanning and data.nonprojective == "skip":
-        kept = np.flatnonzero(~trees.crossing())
+    crossing = np.zeros(len(train), bool) if spanning else trees.crossing()
+    if crossing.any() and data.nonprojective == "skip":
+        kept = np.flatnonzero(~crossing)
         skipped = len(train) - len(kept)
         if not len(kept):
             raise DataError(
@@ -183,7 +186,7 @@ def prepare(data: Data, features: Features, spanning: bool) -> Prepared:
             )
         train, possible = [train[number] for number in kept.tolist()], trees.take(kept)
         trees = possible
-    elif not spanning:
+    elif crossing.any():
         possible = trees.projectivised()
         lifted = sum(
             int((a != b).any(1).sum()) for a, b in zip(trees.heads, possible.heads, strict=True)
@@ -203,6 +206,7 @@ def prepare(data: Data, features: Features, spanning: bool) -> Prepared:
         judged,
         tested,
         int(codes.lengths.sum()),
+        int(crossing.sum()),
         lifted,
         skipped,
     )

@@ -8,7 +8,7 @@ from typing import Literal
 from softq.errors import RecipeError
 from softq.lab.recipe import Objective, Training, at_least, check_positive, check_seed, key
 from softq.lab.tasks.files import check_parts
-from softq.lab.tasks.searches import check_search
+from softq.lab.tasks.linear_learner import check_search
 from softq.linear.parsing import FEWEST_BITS, MOST_BITS, Decoding
 
 Nonprojective = Literal["lift", "skip"]

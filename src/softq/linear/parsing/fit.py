@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -21,10 +22,9 @@ from softq.kernels.operator import Expected
 from softq.linear.features import ArcCodes, ArcIndex
 from softq.linear.parsing.model import Parser, score_arcs
 from softq.linear.parsing.target import Trees, TreeTargets
+from softq.linear.training import Array, Batches, NotFiniteError, Search, Stopping
 from softq.spaces import ProjectiveTree, SpanningTree
 from softq.targets import ObjectiveName
-
-Array = np.ndarray[Any, Any]
 
 FEWEST_BITS, MOST_BITS = 4, 30
 """Bits of tables of weights: each of eight banks has two weights at least, and a feature is a number of 32 bits."""
@@ -170,85 +170,40 @@ class ParserObjective:
         self.cross_entropy, self.kl = total, total - entropy
         if gradient is not None and sums is not None:
             gradient.copy_(torch.from_numpy(sums.values)).add_(parameters, alpha=2 * self._c2)
-        return total + self._c2 * float(parameters.double().square().sum())
+        return total + self.penalty(parameters)
+
+    def penalty(self, parameters: Tensor) -> float:
+        """c2 ‖θ‖²."""
+        return self._c2 * float(parameters.double().square().sum())
 
 
-class _Measured(NamedTuple):
-    """What a batch says of relations: the loss, its derivatives by their scores, and what these were made of."""
+class _Table:
+    """Weights of hashed features, with what AdaGrad knows of them (Duchi, Hazan and Singer 2011)."""
 
-    loss: float
-    slopes: Array
-    arcs: arc_relations.Arcs
-    words: arc_features.Words
-
-
-class Relations:
-    """A log-linear model of relations, trained on the arcs of the references beside the trees."""
-
-    def __init__(self, treebank: Treebank, settings: ParserSettings, rate: float) -> None:
-        self._bank, self._rate = treebank, rate
-        self.names, self.root = treebank.relations, treebank.root_relation
-        self._numbers = {name: k for k, name in enumerate(self.names)}
-        shape = 1 << settings.relation_bits, len(self.names)
+    def __init__(self, shape: int | tuple[int, int], rate: float, squares: float) -> None:
+        """``squares`` is where the sums of squared derivatives begin."""
         self.weights = np.zeros(shape, np.float32)
-        self.moments = arc_features.Moments.like(self.weights, _RELATION_SQUARES)
-        self._sums = arc_features.Sums.like(self.weights)
+        self.sums = arc_features.Sums.like(self.weights)
+        self._moments, self._rate = arc_features.Moments.like(self.weights, squares), rate
 
-    def loss(self, sentences: Array, codes: ArcCodes, weights: Array) -> float:
-        """Cross-entropy of relations under these weights, summed over the words of a batch; a word's references share it."""
-        return self._measure(sentences, codes, weights).loss if self.names else 0.0
-
-    def step(self, sentences: Array, codes: ArcCodes, step: int) -> float:
-        """One batch; returns its loss before the step."""
-        if not self.names:
-            return 0.0
-        found = self._measure(sentences, codes, self.weights)
-        plan = self._bank.index.relation_plan
-        arc_relations.add_gradient(plan, found.words, found.arcs, found.slopes, self._sums)
-        arc_features.descend(self._sums, self.moments, self.weights, self._rate, step)
-        return found.loss
-
-    def _measure(self, sentences: Array, codes: ArcCodes, weights: Array) -> _Measured:
-        rows, heads, dependents, wanted, shares = [], [], [], [], []
-        for row, number in enumerate(sentences):
-            trees, ref_weights = self._bank.trees.heads[number], self._bank.trees.weights[number]
-            for tree, names, share in zip(
-                trees,
-                self._bank.trees.relations[number],
-                ref_weights / ref_weights.sum(),
-                strict=True,
-            ):
-                rows.append(np.full(len(tree), row))
-                heads.append(tree)
-                dependents.append(np.arange(1, len(tree) + 1))
-                wanted += [self._numbers[name] for name in names]
-                shares.append(np.full(len(tree), share, np.float32))
-        arcs = arc_relations.Arcs(
-            np.concatenate(rows), np.concatenate(heads), np.concatenate(dependents)
-        )
-        plan = self._bank.index.relation_plan
-        words = arc_features.parts(plan, codes.codes, codes.starts)
-        share = torch.from_numpy(np.concatenate(shares))
-        log_probabilities = torch.from_numpy(
-            arc_relations.scores(plan, words, arcs, weights)
-        ).log_softmax(1)
-        right = torch.arange(len(wanted)), torch.tensor(wanted)
-        slopes = log_probabilities.exp()
-        slopes[right] -= 1
-        slopes *= share.unsqueeze(1)
-        return _Measured(
-            -float((log_probabilities[right] * share).double().sum()), slopes.numpy(), arcs, words
-        )
+    def descend(self, step: int) -> None:
+        """Take the step that the summed derivatives call for; they are 0 after it."""
+        arc_features.descend(self.sums, self._moments, self.weights, self._rate, step)
 
     def averaged(self, steps: int) -> Array:
         """Mean of the weights over all steps."""
-        return arc_features.average(self.weights, self.moments, steps)
+        return arc_features.average(self.weights, self._moments, steps)
+
+    def arrays(self) -> dict[str, Array]:
+        """Everything that steps resume from."""
+        moments = self._moments
+        return {"weights": self.weights, "squares": moments.squares, "drift": moments.drift}
 
 
 class Descent:
-    """AdaGrad (Duchi, Hazan and Singer 2011), a batch of sentences at a time, with the mean of all steps' weights for the parser.
+    """AdaGrad, a batch of sentences at a time, with the mean of all steps' weights for the parser.
 
-    Relations are learned beside the trees, on the references' own arcs.
+    Relations are learned beside the trees, by a log-linear model on the references' own arcs.
     """
 
     def __init__(
@@ -260,70 +215,234 @@ class Descent:
         *,
         trees: bool = True,
     ) -> None:
-        self._bank, self._settings, self._rate, self._trees = treebank, settings, rate, trees
-        self._targets = settings.targets(treebank)
-        size = 1 << settings.bits
-        self.weights = np.zeros(size if trees else 2 * arc_features.BANKS, np.float32)
-        self._sums = arc_features.Sums.like(self.weights)
-        self._moments = arc_features.Moments.like(self.weights, _SQUARES)
-        self.relations = Relations(treebank, settings, relation_rate)
+        """Start from weights of 0; without ``trees`` only relations are learned."""
+        self._bank, self._settings, self._learns_trees = treebank, settings, trees
+        self.targets = settings.targets(treebank)
+        self._names, self._root = treebank.relations, treebank.root_relation
+        self._numbers = {name: k for k, name in enumerate(self._names)}
+        size = 1 << settings.bits if trees else 2 * arc_features.BANKS
+        self._trees = _Table(size, rate, _SQUARES)
+        rows = 1 << settings.relation_bits, len(self._names)
+        self._relations = _Table(rows, relation_rate, _RELATION_SQUARES)
         self.steps = 0
+
+    @property
+    def weights(self) -> Array:
+        """Weights of features of arcs after the last step."""
+        return self._trees.weights
 
     def step(self, sentences: Array) -> tuple[float, float]:
         """One batch of sentences (their numbers); returns cross-entropies of its trees and of its relations before it, summed."""
         self.steps += 1
         codes = self._bank.codes.take(sentences)
-        loss = 0.0
-        if self._trees:
+        loss = relation_loss = 0.0
+        if self._learns_trees:
             words, scores = score_arcs(self._bank.index, codes, self.weights)
-            expected = self._targets.expected(sentences, scores.shape[1] - 1)
+            expected = self.targets.expected(sentences, scores.shape[1] - 1)
             loss, slopes = _slopes(scores, codes, expected, self._settings.spanning)
-            arc_features.add_gradient(self._bank.index.plan, words, slopes, self._sums)
-            arc_features.descend(self._sums, self._moments, self.weights, self._rate, self.steps)
-        return loss, self.relations.step(sentences, codes, self.steps)
-
-    def entropy(self, sentences: Array) -> float:
-        """Entropy of the targets, summed: what no model can get below."""
-        return self._targets.entropy(sentences)
+            arc_features.add_gradient(self._bank.index.plan, words, slopes, self._trees.sums)
+            self._trees.descend(self.steps)
+        if self._names:
+            relation_loss = self._measure(
+                sentences, codes, self._relations.weights, self._relations.sums
+            )
+            self._relations.descend(self.steps)
+        return loss, relation_loss
 
     def relation_loss(self, sentences: Array, parser: Parser) -> float:
         """Cross-entropy of a parser's relations on the arcs of these sentences' references, summed over words."""
-        return self.relations.loss(
-            sentences, self._bank.codes.take(sentences), parser.relation_weights
-        )
+        codes = self._bank.codes.take(sentences)
+        return self._measure(sentences, codes, parser.relation_weights) if self._names else 0.0
+
+    def _measure(
+        self,
+        sentences: Array,
+        codes: ArcCodes,
+        weights: Array,
+        sums: arc_features.Sums | None = None,
+    ) -> float:
+        """Cross-entropy of relations, of which a word's references share it; its derivatives are added to ``sums``."""
+        trees, rows, heads, dependents, wanted, shares = self._bank.trees, [], [], [], [], []
+        for row, number in enumerate(sentences):
+            share = trees.weights[number] / trees.weights[number].sum()
+            for tree, names, part in zip(
+                trees.heads[number], trees.relations[number], share, strict=True
+            ):
+                rows.append(np.full(len(tree), row))
+                heads.append(tree)
+                dependents.append(np.arange(1, len(tree) + 1))
+                wanted += [self._numbers[name] for name in names]
+                shares.append(np.full(len(tree), part, np.float32))
+        arcs = arc_relations.Arcs(*map(np.concatenate, (rows, heads, dependents)))
+        plan = self._bank.index.relation_plan
+        words = arc_features.parts(plan, codes.codes, codes.starts)
+        scores = torch.from_numpy(arc_relations.scores(plan, words, arcs, weights))
+        log_probabilities = scores.log_softmax(1)
+        share = torch.from_numpy(np.concatenate(shares))
+        right = torch.arange(len(wanted)), torch.tensor(wanted)
+        if sums is not None:
+            slopes = log_probabilities.exp()
+            slopes[right] -= 1
+            slopes *= share.unsqueeze(1)
+            arc_relations.add_gradient(plan, words, arcs, slopes.numpy(), sums)
+        return -float((log_probabilities[right] * share).double().sum())
 
     def parser(self, weights: Array | None = None) -> Parser:
         """The parser of the averaged weights, or of these weights of arcs."""
-        if weights is None:
-            weights = arc_features.average(self.weights, self._moments, self.steps)
-        relations = self.relations.averaged(self.steps)
         return Parser(
             self._bank.index,
-            weights,
-            self.relations.names,
-            relations,
+            self._trees.averaged(self.steps) if weights is None else weights,
+            self._names,
+            self._relations.averaged(self.steps),
             self._settings.spanning,
-            self.relations.root,
+            self._root,
         )
 
     def state(self) -> dict[str, Tensor]:
-        """Everything `step` goes on from."""
+        """Everything that `step` resumes from."""
         state = {name: torch.from_numpy(array) for name, array in self._arrays().items()}
         return state | {"steps": torch.tensor(self.steps)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Resume from there."""
         for name, array in self._arrays().items():
             array[:] = state[name].numpy()
         self.steps = int(state["steps"])
 
     def _arrays(self) -> dict[str, Array]:
-        relations = self.relations
+        relations = self._relations.arrays()
+        return self._trees.arrays() | {f"relation_{name}": relations[name] for name in relations}
+
+
+class ParserFit:
+    """Training of a parser: trees by AdaGrad or, with ``stopping``, by L-BFGS over all sentences; relations by AdaGrad.
+
+    An epoch is a pass of AdaGrad, after its share of the iterations of L-BFGS.
+
+    Attributes:
+        losses: cross-entropy of the trees in each epoch of AdaGrad, of each batch before its step.
+        relation_losses: of relations likewise.
+
+    """
+
+    def __init__(
+        self,
+        treebank: Treebank,
+        settings: ParserSettings,
+        batches: Batches,
+        *,
+        epochs: int,
+        learning_rate: float,
+        relation_learning_rate: float,
+        stopping: Stopping | None = None,
+        c2: float = 0.0,
+        memory: int = 8,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        self._bank, self._batches = treebank, lru_cache(maxsize=1)(batches)
+        self._stopping, self._memory, self._tell = stopping, memory, tell
+        self.descent = Descent(
+            treebank, settings, learning_rate, relation_learning_rate, trees=stopping is None
+        )
+        # AdaGrad's cross-entropies are asked for at one point alone
+        self.objective = ParserObjective(treebank, settings, c2, once=stopping is None)
+        self._share = -(-stopping.max_iterations // epochs) if stopping else 0
+        self._passes = len(self._batches(0))
+        self.steps, self._epochs = self._share + self._passes, epochs
+        self.losses: list[float] = []
+        self.relation_losses: list[float] = []
+        self._sums = [0.0, 0.0]  # of this epoch so far
+
+    @property
+    def passes_per_epoch(self) -> int:
+        """How often an epoch sees each sentence."""
+        return self._share + 1
+
+    @cached_property
+    def search(self) -> Search | None:
+        """L-BFGS, which begins when it is first asked for."""
+        if self._stopping is None:
+            return None
+        size, stopping = self.objective.size, self._stopping
+        return Search(size, self.objective, stopping, memory=self._memory, tell=self._tell)
+
+    @property
+    def over(self) -> bool:
+        """Whether all passes are done."""
+        return self.descent.steps >= self._passes * self._epochs
+
+    def step(self, epoch: int, step: int) -> None:
+        """An iteration of L-BFGS, or a batch."""
+        if step < self._share and self.search is not None:
+            self.search.iterate()
+            return
+        sentences = self._batches(epoch)[step - self._share]
+        losses = self.descent.step(sentences)
+        if not all(map(math.isfinite, losses)):
+            codes = self._bank.codes.take(sentences)
+            raise NotFiniteError(
+                f"in epoch {epoch + 1} the loss is not finite: {losses[0]:g} of trees, {losses[1]:g} of relations",
+                {**codes._asdict(), "sentences": sentences, "weights": self.descent.weights},
+            )
+        self._sums = [total + loss for total, loss in zip(self._sums, losses, strict=True)]
+
+    def end_epoch(self) -> dict[str, float]:
+        """Cross-entropies of trees and of relations, summed, and how far L-BFGS got."""
+        loss, relation_loss = self._sums
+        self._sums = [0.0, 0.0]
+        self.relation_losses.append(relation_loss)
+        if self.search is None:
+            self.losses.append(loss)
+            return {"loss": loss, "relation_loss": relation_loss}
+        reached = self.search.measures()
+        penalty = self.objective.penalty(self.search.point)
+        found = {"loss": reached["penalised_loss"] - penalty, "relation_loss": relation_loss}
+        return found | reached
+
+    def model(self) -> Parser:
+        """The parser as it is."""
+        return self.descent.parser(None if self.search is None else self.search.point.numpy())
+
+    def kl(self, epoch: int) -> float:
+        """KL(target ‖ model) of trees per sentence; of AdaGrad from the losses of an epoch, from 1."""
+        if self.search is None:
+            entropy = self.descent.targets.entropy(np.arange(len(self._bank)))
+            return (self.losses[epoch - 1] - entropy) / len(self._bank)
+        self.objective(self.search.point)
+        return self.objective.kl / len(self._bank)
+
+    def measures(self, parser: Parser) -> dict[str, float]:
+        """How near a parser comes to the targets of the training sentences.
+
+        ``kl`` is the cross-entropy less the target's entropy, KL(target ‖ model). RAML of several trees is a mixture, whose own entropy
+        nobody can sum up: the mean of its components' is subtracted, so that ``kl`` is the mean of KL(component ‖ model), one component
+        for each tree.
+        """
+        self.objective(torch.from_numpy(parser.weights))
+        words = int(self._bank.codes.lengths.sum())
+        relation_loss = sum(self.descent.relation_loss(batch, parser) for batch in self._batches(0))
         return {
-            "weights": self.weights,
-            "squares": self._moments.squares,
-            "drift": self._moments.drift,
-            "relation_weights": relations.weights,
-            "relation_squares": relations.moments.squares,
-            "relation_drift": relations.moments.drift,
+            "cross_entropy": self.objective.cross_entropy / len(self._bank),
+            "kl": self.objective.kl / len(self._bank),
+            "relation_loss": relation_loss / words,
+            "parameters": float(parser.weights.size + parser.relation_weights.size),
+        } | ({} if self.search is None else self.search.measures())
+
+    def state(self) -> dict[str, Tensor]:
+        """Weights, step sizes, sums of weights, losses, and the search."""
+        losses = {
+            "losses": [*self.losses, self._sums[0]],
+            "relation_losses": [*self.relation_losses, self._sums[1]],
         }
+        state = {name: torch.tensor(values, dtype=torch.float64) for name, values in losses.items()}
+        search = {} if self.search is None else self.search.state()
+        return self.descent.state() | state | search
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Resume from there."""
+        self.descent.load_state(state)
+        *self.losses, loss = state["losses"].tolist()
+        *self.relation_losses, relation_loss = state["relation_losses"].tolist()
+        self._sums = [loss, relation_loss]
+        if self.search is not None:
+            self.search.load_state(state)

@@ -1,33 +1,20 @@
-"""A trained parser: from tagged words to distributions over trees, to trees and their relations; one file on the disk."""
+"""A trained parser: from tagged words to distributions over trees, to trees and their relations."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from softq.errors import DataError, ScoreError
 from softq.formats.conllu import TreeSentence
-from softq.formats.file_checks import (
-    check_format,
-    in_one_line,
-    mapping,
-    notes_in,
-    read_tensors,
-    refusing,
-    string_list,
-)
+from softq.formats.file_checks import as_array, mapping, one_of, starting_with, string_list
 from softq.kernels.features import arcs as arc_features
 from softq.kernels.features import relations as arc_relations
-from softq.lab.run import write_atomically
 from softq.linear.features import ArcCodes, ArcIndex
 from softq.spaces import ProjectiveTree, SpanningTree
 
@@ -35,7 +22,6 @@ Array = np.ndarray[Any, Any]
 Decoding = Literal["mode", "mbr"]
 """The most probable tree, or the tree of the most right heads to be expected (minimum Bayes risk under UAS)."""
 
-_FORMAT = "softq parser 1"
 _BATCH_CELLS = 1 << 20  # arcs of one batch of sentences
 
 
@@ -179,84 +165,38 @@ class Parser:
 
     # --- on the disk ------------------------------------------------------------------------------------
 
-    def tensors(self, notes: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
-        """All of it as tensors; ``notes`` are further things to remember that JSON can hold."""
-        kept = {
-            "format": _FORMAT,
+    def tensors(self) -> dict[str, Array]:
+        """Its arrays, by name."""
+        index = {f"index.{name}": array for name, array in self.index.tensors().items()}
+        return index | {"weights": self.weights, "relation_weights": self.relation_weights}
+
+    def notes(self) -> dict[str, Any]:
+        """The rest of it, as JSON can hold it."""
+        return {
             "relations": list(self.relations),
             "spanning": self.spanning,
             "root_relation": self.root_relation,
             "index": self.index.notes(),
-            "notes": dict(notes or {}),
-        }
-        arrays = {f"index.{name}": array for name, array in self.index.tensors().items()}
-        arrays |= {"weights": self.weights, "relation_weights": self.relation_weights}
-        arrays["about"] = np.frombuffer(json.dumps(kept, ensure_ascii=False).encode(), np.uint8)
-        return {
-            name: torch.from_numpy(array if array.flags.writeable else array.copy())
-            for name, array in arrays.items()
         }
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> tuple[Parser, dict[str, Any]]:
-        """The parser and the notes of `tensors`; nothing large is copied. What is no parser is a `DataError`."""
-        missing = {"about", "weights", "relation_weights"} - tensors.keys()
-        if missing:
-            raise DataError(
-                f"expected the tensors of a parser, got none of the name {min(missing)!r}"
-            )
-        about = notes_in(tensors, "about", "parser")
-        check_format(about, _FORMAT)
-        with refusing(
-            "expected the words and templates of a parser, got what does not fit together"
-        ):
-            of_index = {
-                name.removeprefix("index."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith("index.")
-            }
-            index = ArcIndex.from_tensors(of_index, mapping("index", about["index"]))
-            relations = string_list("relations", about["relations"])
-            spanning, root, notes = (
-                bool(about["spanning"]),
-                about["root_relation"],
-                mapping("notes", about["notes"]),
-            )
-        if root is not None and (not isinstance(root, str) or root not in relations):
-            raise DataError(
-                f"expected the relation under the root among {len(relations)} relations, got {in_one_line(repr(root))}"
-            )
-        for name, dims in (("weights", 1), ("relation_weights", 2)):
-            tensor = tensors[name]
-            rows = len(tensor) if tensor.dim() else 0
-            power = rows >= 2 * arc_features.BANKS and rows & (rows - 1) == 0
-            wide = dims == 1 or tensor.shape[-1] == len(relations)
-            if (
-                tensor.dtype != torch.float32 or tensor.dim() != dims or not power or not wide
-            ):  # the kernels would read what lies beside
-                want = "[2^bits]" if dims == 1 else f"[2^bits, {len(relations)}]"
-                raise DataError(
-                    f"expected {name} of torch.float32 {want}, got {tensor.dtype} {list(tensor.shape)}"
-                )
-        return cls(
-            index,
-            tensors["weights"].numpy(),
-            relations,
-            tensors["relation_weights"].numpy(),
-            spanning,
-            root,
-        ), notes
+    def from_tensors(cls, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> Parser:
+        """The parser of `tensors` and `notes`; nothing large is copied.
 
-    def save(self, path: str | PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
-        """Write the model to one safetensors file, whole or not at all."""
-        write_atomically(Path(path), to_safetensors(self.tensors(notes)))
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> tuple[Parser, dict[str, Any]]:
-        """The parser of a file of `save`, and its notes. Its arrays stay on the disk until they are used (memory-mapped)."""
-        try:
-            return cls.from_tensors(read_tensors(path).tensors)
-        except DataError as error:
+        Kernels trust its sizes, so that they are checked here.
+        """
+        index = ArcIndex.from_tensors(
+            starting_with("index.", tensors), mapping("index", notes["index"])
+        )
+        relations = string_list("relations", notes["relations"])
+        root = one_of("the relation under the root", notes["root_relation"], (None, *relations))
+        weights = as_array("weights", tensors["weights"], np.float32, 1)
+        rows = as_array("relation_weights", tensors["relation_weights"], np.float32, 2)
+        for name, table in (("weights", weights), ("relation_weights", rows)):
+            if len(table) < 2 * arc_features.BANKS or len(table) & (len(table) - 1):
+                raise DataError(f"expected 2^bits {name}, got {len(table)}")
+        if rows.shape[1] != len(relations):
             raise DataError(
-                f"{path} is not a parser of softq ({error}); expected a file of DependencyParser.save or a run's best.safetensors"
-            ) from None
+                f"expected relation_weights of {len(relations)} relations, got {rows.shape[1]}"
+            )
+        return cls(index, weights, relations, rows, bool(notes["spanning"]), root)

@@ -1,7 +1,6 @@
 """Taggers with string features: their targets, objective and training, for the estimator and the experiment alike."""
 
-from softq.errors import ConvergenceWarning
-from softq.linear.tagging.fit import AdaGrad, CRFSettings
+from softq.linear.tagging.fit import BatchFit, CRFSettings, SearchFit
 from softq.linear.tagging.model import Decoding, Tagger
 from softq.linear.tagging.objective import CRFObjective, Layout, seen_layout
 from softq.linear.tagging.target import (
@@ -14,16 +13,16 @@ from softq.linear.tagging.target import (
 )
 
 __all__ = [
-    "AdaGrad",
+    "BatchFit",
     "CRFObjective",
     "CRFSettings",
     "Constraints",
-    "ConvergenceWarning",
     "CorpusTarget",
     "Decoding",
     "Forbidden",
     "Layout",
     "References",
+    "SearchFit",
     "Tagger",
     "corpus_target",
     "entity_reward",

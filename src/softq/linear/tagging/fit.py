@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from softq.formats.tags import Scheme
 from softq.kernels.features import crf as kernels
-from softq.linear.features import FeatureMatrix
+from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
+from softq.linear.tagging.model import Tagger
 from softq.linear.tagging.objective import CRFObjective, Layout, seen_layout
 from softq.linear.tagging.target import (
     Constraints,
@@ -21,6 +23,7 @@ from softq.linear.tagging.target import (
     References,
     corpus_target,
 )
+from softq.linear.training import Batches, NotFiniteError, Search, Stopping
 from softq.rewards import PartReward
 from softq.targets import ObjectiveName
 
@@ -76,6 +79,12 @@ class CRFSettings:
         """The scheme that decoding keeps to."""
         return None if self.constraints == "none" else self.scheme
 
+    def tagger(
+        self, index: TemplateIndex | AttributeIndex, weights: Array, transitions: Array
+    ) -> Tagger:
+        """The tagger with these weights."""
+        return Tagger(index, self.labels, weights, transitions, self.decoding_scheme)
+
     def whole(
         self, matrix: FeatureMatrix, references: References, columns: kernels.Columns | None = None
     ) -> CRFObjective:
@@ -110,40 +119,118 @@ class CRFSettings:
         )
 
 
-class AdaGrad:
-    """Stochastic gradient descent with a step size per weight (Duchi, Hazan and Singer 2011), a batch of sentences at a time.
+class SearchFit:
+    """L-BFGS over all sentences, or OWL-QN with a penalty ``c1``: one epoch, a step for each iteration."""
 
-    It needs the features of one batch at a time, and touches no weights but those of its features. Every feature has a weight with every
-    label (``all_states``, ``all_transitions`` and ``min_freq`` of the settings do not matter). The penalty of a feature's weights
-    is divided among the batches that have the feature, so that an epoch adds up to the objective of `CRFObjective`.
+    def __init__(
+        self,
+        settings: CRFSettings,
+        index: TemplateIndex | AttributeIndex,
+        objective: Callable[[], CRFObjective],
+        stopping: Stopping,
+        *,
+        memory: int = 8,
+        c1: float = 0.0,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """``objective`` makes it when the first step asks for it."""
+        self._settings, self._index, self._make = settings, index, objective
+        self._stopping = stopping
+        self._options: dict[str, Any] = {"memory": memory, "c1": c1, "tell": tell}
+        self.steps = stopping.max_iterations
+
+    @cached_property
+    def objective(self) -> CRFObjective:
+        """What is minimised."""
+        return self._make()
+
+    @cached_property
+    def search(self) -> Search:
+        """The search for its minimum."""
+        size, entropy = self.objective.layout.size, self.objective.target.entropy
+        return Search(size, self.objective, self._stopping, entropy=entropy, **self._options)
+
+    @property
+    def over(self) -> bool:
+        """Whether the search has ended."""
+        return self.search.over
+
+    def step(self, epoch: int, step: int) -> None:
+        """One iteration."""
+        self.search.iterate()
+
+    def end_epoch(self) -> dict[str, float]:
+        """Cross-entropy and KL to the target, summed over sentences, and how far the search got."""
+        self.objective(self.search.point, torch.empty_like(self.search.point))
+        found = {"loss": self.objective.cross_entropy, "kl": self.objective.kl}
+        size = float(self.objective.layout.size)
+        return found | self.search.measures() | {"parameters": size}
+
+    def model(self) -> Tagger:
+        """The tagger as it is."""
+        weights = self.objective.layout.unpack(self.search.point)
+        return self._settings.tagger(self._index, *weights)
+
+    def state(self) -> dict[str, Tensor]:
+        """The state of the search."""
+        return self.search.state()
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Resume from there."""
+        self.search.load_state(state)
+
+
+class BatchFit:
+    """AdaGrad (Duchi, Hazan and Singer 2011), a batch of sentences at a time.
+
+    It needs the features of one batch at a time, and touches no weights but those of its features.
+    Every feature has a weight with every label (``all_states``, ``all_transitions`` and
+    ``min_freq`` of the settings do not matter). The penalty of a feature's weights is divided among
+    the batches that have the feature, so that an epoch adds up to the objective of `CRFObjective`.
+
+    Attributes:
+        losses: cross-entropy of each epoch, of each batch before its step.
+
     """
 
-    def __init__(self, settings: CRFSettings, features: int, learning_rate: float) -> None:
-        """Begin with weights of 0."""
+    over = False
+
+    def __init__(
+        self,
+        settings: CRFSettings,
+        index: TemplateIndex | AttributeIndex,
+        features: Callable[[Array], FeatureMatrix],
+        references: References,
+        batches: Batches,
+        learning_rate: float,
+    ) -> None:
+        """Start from weights of 0; every epoch has the same batches, in another order."""
+        self._settings, self._index, self._rate = settings, index, learning_rate
+        self._features, self._references = features, references
+        self._batches = lru_cache(maxsize=1)(batches)
         labels = len(settings.labels)
-        self._settings, self._rate = settings, learning_rate
-        self.weights = np.zeros((features, labels), np.float32)
+        self.weights = np.zeros((index.size, labels), np.float32)
         self.transitions = np.zeros((labels, labels), np.float32)
         self._squares = np.zeros_like(self.weights)
         self._transition_squares = np.zeros_like(self.transitions)
-        self._batches_with = np.zeros(features, np.int32)
-        self._batches = 0
+        self._batches_with = np.zeros(index.size, np.int32)
+        for batch in self._batches(0):
+            self._batches_with[np.unique(features(batch).indices)] += 1
+        self.steps = len(self._batches(0))
+        self.losses: list[float] = []
+        self._loss = 0.0
 
-    def count(self, matrix: FeatureMatrix) -> None:
-        """Note the features of a batch; every batch must have been noted before the first step."""
-        self._batches_with[np.unique(matrix.indices)] += 1
-        self._batches += 1
-
-    def step(self, matrix: FeatureMatrix, references: References) -> float:
-        """One step; returns the cross-entropy of the batch before it, summed over its sentences."""
+    def step(self, epoch: int, step: int) -> None:
+        """One batch."""
+        batch = self._batches(epoch)[step]
+        matrix = self._features(batch)
         used, indices = np.unique(matrix.indices, return_inverse=True)
         local = matrix._replace(indices=indices.astype(np.int32), size=len(used))
         labels = len(self._settings.labels)
-        layout = Layout(len(used), labels, None, None)
         objective = CRFObjective(
             local,
-            self._settings.target(references),
-            layout,
+            self._settings.target(self._references.take(batch)),
+            Layout(len(used), labels, None, None),
             c2=0.0,
             forbidden=self._settings.forbidden,
         )
@@ -152,35 +239,46 @@ class AdaGrad:
         )
         gradient = torch.empty_like(parameters)
         loss = objective(parameters, gradient)
-        slopes = gradient.numpy()
-        states, pairs = (
-            slopes[: len(used) * labels].reshape(-1, labels),
-            slopes[len(used) * labels :].reshape(labels, labels),
-        )
+        states, pairs = np.split(gradient.numpy(), [len(used) * labels])
         c2 = self._settings.c2
+        states = states.reshape(-1, labels)
         states = states + 2 * c2 / self._batches_with[used, None] * self.weights[used]
-        pairs = pairs + 2 * c2 / self._batches * self.transitions
+        pairs = pairs.reshape(labels, labels) + 2 * c2 / self.steps * self.transitions
         self._squares[used] += states**2
         self._transition_squares += pairs**2
         self.weights[used] -= self._rate * states / (np.sqrt(self._squares[used]) + 1e-8)
         self.transitions -= self._rate * pairs / (np.sqrt(self._transition_squares) + 1e-8)
-        return loss
+        self._loss += loss
+        if not np.isfinite(self._loss):
+            raise NotFiniteError(
+                f"in epoch {epoch + 1} the loss is {self._loss}", {"weights": self.weights}
+            )
 
-    def unpack(self) -> tuple[Array, Array]:
-        """Weights and transitions as `softq.linear.tagging.Tagger` has them."""
+    def end_epoch(self) -> dict[str, float]:
+        """Cross-entropy, summed over sentences."""
+        self.losses.append(self._loss)
+        self._loss = 0.0
+        return {"loss": self.losses[-1]}
+
+    def model(self) -> Tagger:
+        """The tagger as it is."""
         padded = np.zeros(kernels.padded(self.weights.size), np.float32)
         padded[: self.weights.size] = self.weights.reshape(-1)
-        return padded, self.transitions.astype(np.float64)
+        return self._settings.tagger(self._index, padded, self.transitions.astype(np.float64))
 
     def state(self) -> dict[str, Tensor]:
-        """Everything `step` goes on from."""
-        arrays = {name: getattr(self, name) for name in _ADAGRAD}
-        return {name.strip("_"): torch.from_numpy(array) for name, array in arrays.items()}
+        """Weights, step sizes and losses."""
+        losses = torch.tensor([*self.losses, self._loss], dtype=torch.float64)
+        arrays = {name.strip("_"): getattr(self, name) for name in _ADAGRAD}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()} | {
+            "losses": losses
+        }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there; batches must be counted again."""
+        """Resume from there."""
         for name in _ADAGRAD:
             setattr(self, name, state[name.strip("_")].numpy().copy())
+        *self.losses, self._loss = state["losses"].tolist()
 
 
-_ADAGRAD: Sequence[str] = ("weights", "transitions", "_squares", "_transition_squares")
+_ADAGRAD = ("weights", "transitions", "_squares", "_transition_squares")

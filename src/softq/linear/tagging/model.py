@@ -1,32 +1,19 @@
-"""A trained tagger: from sentences to chains, labels and marginals; one file on the disk."""
+"""A trained tagger: from sentences to chains, labels and marginals."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
 from softq.errors import DataError, ScoreError, ShapeError
-from softq.formats.file_checks import (
-    check_format,
-    mapping,
-    notes_in,
-    one_of,
-    read_tensors,
-    refusing,
-    string_list,
-)
+from softq.formats.file_checks import as_array, mapping, one_of, starting_with, string_list
 from softq.formats.tags import Scheme
 from softq.kernels.features import crf as kernels
-from softq.lab.run import write_atomically
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.tagging.target import Forbidden
 from softq.spaces import Chain
@@ -35,7 +22,6 @@ Array = np.ndarray[Any, Any]
 Decoding = Literal["viterbi", "mbr"]
 """The most probable sequence, or the sequence of the most right labels to be expected (minimum Bayes risk under token accuracy)."""
 
-_FORMAT = "softq tagger 1"
 _BATCH_CELLS = 1 << 20  # scores of one batch of sentences
 
 
@@ -122,87 +108,47 @@ class Tagger:
 
     # --- on the disk ------------------------------------------------------------------------------------
 
-    def tensors(self, notes: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
-        """All of it as tensors; ``notes`` are further things to remember that JSON can hold."""
-        kept = {
-            "format": _FORMAT,
+    def tensors(self) -> dict[str, Array]:
+        """Its arrays, by name."""
+        index = {f"index.{name}": array for name, array in self.index.tensors().items()}
+        return index | {"weights": self.weights, "transitions": self.transitions}
+
+    def notes(self) -> dict[str, Any]:
+        """The rest of it, as JSON can hold it."""
+        return {
             "labels": list(self.labels),
             "scheme": self.scheme,
             "index": type(self.index).__name__,
             "index_notes": self.index.notes(),
-            "notes": dict(notes or {}),
-        }
-        arrays = {f"index.{name}": array for name, array in self.index.tensors().items()}
-        arrays |= {"weights": self.weights, "transitions": self.transitions}
-        text = np.frombuffer(json.dumps(kept, ensure_ascii=False).encode(), np.uint8)
-        return {
-            name: torch.from_numpy(_writable(array))
-            for name, array in {**arrays, "about": text}.items()
         }
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> tuple[Tagger, dict[str, Any]]:
-        """The tagger and the notes of `tensors`; nothing large is copied. What is no tagger is a `DataError`."""
-        missing = {"about", "weights", "transitions"} - tensors.keys()
-        if missing:
-            raise DataError(
-                f"expected the tensors of a tagger, got none of the name {min(missing)!r}"
-            )
-        about = notes_in(tensors, "about", "tagger")
-        check_format(about, _FORMAT)
-        indices: dict[str, type[TemplateIndex | AttributeIndex]] = {
-            kind.__name__: kind for kind in (TemplateIndex, AttributeIndex)
-        }
-        with refusing("expected the notes of a tagger, got what does not fit together"):
-            of_index = {
-                name.removeprefix("index."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith("index.")
-            }
-            index = indices[one_of("index", about["index"], tuple(indices))].from_tensors(
-                of_index, mapping("index_notes", about["index_notes"])
-            )
-            labels = string_list("labels", about["labels"])
-            scheme = one_of("scheme", about["scheme"], (None, *get_args(Scheme)))
-            Forbidden.by(scheme, labels)  # these may be no tags of the scheme
-            notes = mapping("notes", about["notes"])
+    def from_tensors(cls, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> Tagger:
+        """The tagger of `tensors` and `notes`; nothing large is copied.
+
+        Kernels trust its indices and sizes, so that they are checked here.
+        """
+        indices = {kind.__name__: kind for kind in (TemplateIndex, AttributeIndex)}
+        kind: Any = indices[one_of("index", notes["index"], tuple(indices))]
+        index = kind.from_tensors(
+            starting_with("index.", tensors), mapping("index_notes", notes["index_notes"])
+        )
+        labels = string_list("labels", notes["labels"])
         count = len(labels)
         if not count or len(set(labels)) != count:
             raise DataError(
                 f"expected at least one label, and each once, got {count} with {len(set(labels))} distinct ones"
             )
-        for name, dtype, shape in (
-            ("weights", torch.float32, (kernels.padded(index.size * count),)),
-            ("transitions", torch.float64, (count, count)),
-        ):
-            if (
-                tensors[name].dtype != dtype or tensors[name].shape != shape
-            ):  # the kernels would read what lies beside
-                raise DataError(
-                    f"expected {name} of {dtype} {list(shape)} for {index.size} features and {count} labels, "
-                    f"got {tensors[name].dtype} {list(tensors[name].shape)}"
-                )
-        if not bool((tensors["transitions"] < torch.inf).all()):
-            raise DataError("expected transitions that are numbers, got NaN or inf")
-        return cls(
-            index, labels, tensors["weights"].numpy(), tensors["transitions"].numpy(), scheme
-        ), notes
-
-    def save(self, path: str | PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
-        """Write the model to one safetensors file, whole or not at all."""
-        write_atomically(Path(path), to_safetensors(self.tensors(notes)))
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> tuple[Tagger, dict[str, Any]]:
-        """The tagger of a file of `save`, and its notes. Its arrays stay on the disk until they are used (memory-mapped)."""
-        try:
-            return cls.from_tensors(read_tensors(path).tensors)
-        except DataError as error:
+        scheme = one_of("scheme", notes["scheme"], (None, *get_args(Scheme)))
+        Forbidden.by(scheme, labels)  # they may be no tags of the scheme
+        weights = as_array("weights", tensors["weights"], np.float32, 1)
+        transitions = as_array("transitions", tensors["transitions"], np.float64, 2)
+        expected = (kernels.padded(index.size * count),), (count, count)
+        if (weights.shape, transitions.shape) != expected:
             raise DataError(
-                f"{path} is not a tagger of softq ({error}); expected a file of CRFTagger.save or a run's best.safetensors"
-            ) from None
-
-
-def _writable(array: Array) -> Array:
-    """The array itself, or a copy of one that torch would warn about."""
-    return array if array.flags.writeable else array.copy()
+                f"expected weights {list(expected[0])} and transitions {list(expected[1])} for {index.size} features and {count} labels, "
+                f"got {list(weights.shape)} and {list(transitions.shape)}"
+            )
+        if not bool((transitions < np.inf).all()):
+            raise DataError("expected transitions that are numbers, got NaN or inf")
+        return cls(index, labels, weights, transitions, scheme)

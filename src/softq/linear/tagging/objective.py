@@ -161,6 +161,7 @@ class CRFObjective:
                 f"expected a layout of {expected[0]} features and a target of shape {list(expected[1])}, got {got[0]} and {list(got[1])}"
             )
         self.layout, self.target, self.c2 = layout, target, c2
+        self.sentences = len(matrix.lengths)
         starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
         self._corpus = kernels.Corpus(
             starts, matrix.offsets, matrix.indices, matrix.values, target.labels
