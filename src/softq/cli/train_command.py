@@ -187,6 +187,7 @@ def _text_model_table(cell: Mapping[str, Any], recipe: LmRecipe) -> Table:
 
 _SHOWN = {  # scores of each split, by the task
     "ner": {"f1": "F1", "token_accuracy": "token accuracy"},
+    "tag": {"token_accuracy": "token accuracy"},
     "parsing": {"uas": "UAS", "las": "LAS"},
     "translation": {
         "sentence_bleu": "sentence BLEU",
