@@ -19,8 +19,7 @@ from softq.cli.recipes import RECIPES, Wanted, find_recipe, show_choices, split_
 from softq.cli.shared import one_line_errors, results_console
 from softq.cli.sweep_command import sweep_json
 from softq.errors import DependencyError, RecipeError
-from softq.lab.report import write_report
-from softq.lab.report.load import Source, find_sources, read_sections
+from softq.lab.report import Source, find_sources, read_sections, write_report
 from softq.lab.sweep import local_processes, run_sweep
 from softq.lab.tasks import TASKS
 

@@ -1,259 +1,112 @@
-"""The paper's four-class experiment (§4.1.1, Appendix B) as a section of a report."""
+"""What the four-class experiment (§4.1.1, Appendix B) shows beside the common tables: exact values, decision regions, the gap and its bounds."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from softq.lab.report import classification_figures as figures
-from softq.lab.report.classification_results import (
-    Best,
-    Cell,
-    ClassificationResults,
-    Comparison,
-    Sweep,
-    at,
-)
-from softq.lab.report.page import Column, Figure, Section, Table, Value
-from softq.lab.report.paper import (
-    CLASSIFICATION_BEST_TAU,
-    CLASSIFICATION_LARGEST_TAU,
-    CLASSIFICATION_REPETITIONS,
-    CLASSIFICATION_SETUP,
-)
-from softq.metrics import Interval
-from softq.targets import ObjectiveName
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Cell", "ClassificationResults", "Comparison", "section"]
+from softq.lab.report.content import Column, Figure, Part, Table, Value, bare
+from softq.lab.report.drawing import Canvas, Look, Series, number_axis
+from softq.lab.report.results import Results, System, Variant
+from softq.lab.run import RunFolder
+from softq.lab.tasks.base import best_models
+from softq.neural import perceptrons
+from softq.theory import TheoryRow, TheoryTable, bayes_rule, four_class_problem, theory_table
 
 AGREEMENT_TAUS = (0.5, 1.0, 1.5, 2.0, 2.4, 3.0)
+# inputs along each side, for rewards to about 1e-5 in tables and 1e-4 in curves
+FINE_GRID, COARSE_GRID, REGION_GRID = 1000, 400, 160
+# temperatures that no grid has, to draw exact curves through
+BETWEEN = (4.0, 6.0, 9.0, 13.0, 20.0, 30.0, 45.0, 65.0, 100.0, 150.0)
+SMALLEST_GAP = 1e-12  # below it, KL(Q‖Q') is rounding error of float64
 
-TUNED: tuple[ObjectiveName, ...] = ("raml", "sqdml")  # those with a temperature
+
+def extras(results: Results) -> list[Part | None]:
+    """The parts of this experiment alone."""
+    return [_population_table(results), _regions(results), _gap(results)]
 
 
-def section(results: ClassificationResults) -> Section:
-    """Everything the report says of the experiment, in the order of the paper."""
-    parts: list[Table | Figure | None] = [
-        _best_table(results),
-        figures.short_range(results),
-        _agreement_table(results),
-        figures.scaled(results, "short"),
-        figures.wide_range(results),
-        figures.scaled(results, "wide"),
-        _largest_table(results),
-        figures.regions(results),
-        figures.gap(results),
-        _comparison_table(results),
-    ]
-    provenance = {
-        "Recipe": results.recipe_hash,
-        "Reward": results.signature,
-        "Seeds": ", ".join(str(seed) for seed in sorted({cell.seed for cell in results.cells})),
-        "Scale": results.scale,
-        "Training time": f"{results.seconds:,.0f} seconds of training steps",
-        "Device": results.device,
-        "softq": results.version,
-        "Report written": results.date,
+# --- exact values ---------------------------------------------------------------------------------------
+
+
+def population(results: Results) -> TheoryTable:
+    """Exact rewards, gap and bounds at the temperatures of a sweep, and between them."""
+    return _population(tuple(sorted({one.tau for one in results.systems if one.tau is not None})))
+
+
+@lru_cache(maxsize=4)
+def _population(taus: tuple[float, ...]) -> TheoryTable:
+    fine = theory_table(
+        four_class_problem(FINE_GRID), [tau for tau in taus if tau in AGREEMENT_TAUS]
+    )
+    others = [tau for tau in taus if tau not in AGREEMENT_TAUS]
+    if max(taus, default=0.0) > BETWEEN[0]:
+        others += [tau for tau in BETWEEN if tau not in taus]
+    coarse = theory_table(four_class_problem(COARSE_GRID), others)
+    return fine._replace(rows=sorted(fine.rows + coarse.rows, key=lambda row: row.tau))
+
+
+def exact_curves(results: Results, variant: Variant, key: str) -> list[Series]:
+    """Rewards of the whole population within the range of a variant."""
+    taus = [one.tau for one in variant.tuned if one.tau is not None]
+    table = population(results)
+    rows = [row for row in table.rows if taus and min(taus) <= row.tau <= max(taus)]
+    curves = {
+        "SQDML, exact": ("blue", [row.reward_sqdml for row in rows]),
+        "RAML, exact": ("orange", [row.reward_raml for row in rows]),
+        "ML, exact": ("green", [table.reward_ml for _ in rows]),
     }
-    return Section(
-        title="Cost-sensitive classification in four classes",
-        intro=[*_problem(results), *_findings(results)],
-        parts=[part for part in parts if part is not None],
-        differences=[*_data_differences(results), *results.differences],
-        provenance={key: value for key, value in provenance.items() if value},
-    )
-
-
-# --- words ----------------------------------------------------------------------------------------------
-
-
-def _problem(results: ClassificationResults) -> list[str]:
-    setup, repetitions = results.setup, results.repetitions()
     return [
-        "An input is a point of a square, and each corner stands for a class: the nearer the corner, the likelier the class. A right "
-        "answer earns 7.39, 4.95, 3.32 or 3.00 by its class, a wrong one nothing (§4.1.1 of the paper). Maximum likelihood (ML) ignores "
-        "these rewards, the Bayes rule earns the most that any decision can, and RAML and SQDML aim at it with a temperature τ.",
-        f"Small networks were trained on {setup.inputs:,} inputs with {setup.outputs_per_input} outputs each, for at most "
-        f"{setup.epochs} epochs, {'once' if repetitions == '1' else f'{repetitions} times'} for each objective and temperature. "
-        "The rewards below belong to the epoch that was best on the validation set.",
-    ]
-
-
-def _findings(results: ClassificationResults) -> list[str]:
-    said = []
-    ml = results.ml("test")
-    if ml is not None:
-        said.append(
-            f"ML earns {ml.value:.4f} on the test set, {results.of_bayes(ml.value):.1f} % of what the Bayes rule earns there"
-        )
-    for objective in TUNED:
-        best = results.best(objective)
-        if best is not None:
-            earned = best.test.value
-            name = _label(objective, best.temperature_scaled)
-            said.append(
-                f"{name} at its best τ = {best.tau:g} earns {earned:.4f} ({results.of_bayes(earned):.1f} %)"
-            )
-    return ["; ".join(said) + "."] if said else []
-
-
-def _data_differences(results: ClassificationResults) -> list[str]:
-    names = (
-        "Training inputs",
-        "Outputs per training input",
-        "Validation pairs",
-        "Test pairs",
-        "Units of the hidden layers",
-        "Learning rate",
-        "Momentum",
-        "Epochs at most",
-    )
-    rows = [
-        (name, _plainly(ours), _plainly(theirs))
-        for name, ours, theirs in zip(names, results.setup, CLASSIFICATION_SETUP, strict=True)
-    ]
-    rows.append(("Repetitions", results.repetitions(), str(CLASSIFICATION_REPETITIONS)))
-    wide = [
-        cell.tau for cell in results.cells if cell.sweep.startswith("wide") and cell.tau is not None
-    ]
-    if wide:
-        rows.append(
-            ("Largest temperature", _plainly(max(wide)), _plainly(CLASSIFICATION_LARGEST_TAU))
-        )
-    told = [
-        f"{name}: {ours} here, {theirs} in the paper."
-        for name, ours, theirs in rows
-        if ours != theirs
-    ]
-    return [
-        *told,
-        "The data are drawn anew from the same distribution: the paper’s own draw is not published.",
-    ]
-
-
-def _plainly(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " and ".join(map(str, value)) or "none"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
-
-
-def _label(objective: ObjectiveName, temperature_scaled: bool) -> str:
-    return objective.upper() + (", scaled" if temperature_scaled else "")
-
-
-# --- tables ---------------------------------------------------------------------------------------------
-
-
-def _best_table(results: ClassificationResults) -> Table | None:
-    rows: list[Sequence[Value]] = []
-    ml_dev, ml_test = results.ml("dev"), results.ml("test")
-    if ml_dev is not None and ml_test is not None:
-        rows.append(("ML", None, None, ml_dev, ml_test, results.of_bayes(ml_test.value), None))
-    for objective in TUNED:
-        best = results.best(objective)
-        if best is not None:
-            label, paper = (
-                _label(objective, best.temperature_scaled),
-                CLASSIFICATION_BEST_TAU[objective].value,
-            )
-            rows.append(
-                (
-                    label,
-                    best.tau,
-                    paper,
-                    best.dev,
-                    best.test,
-                    results.of_bayes(best.test.value),
-                    _against_ml(results, objective, best),
-                )
-            )
-    if not rows:
-        return None
-    rows.append(("Bayes rule", None, None, results.bayes_dev, results.bayes_test, 100.0, None))
-    return Table(
-        name="best-temperature",
-        caption="Each objective at the temperature that was best on the validation set",
-        columns=[
-            Column("Objective"),
-            Column("Best τ", "g"),
-            Column("Best τ in the paper", "g"),
-            Column("Validation reward", ".4f"),
-            Column("Test reward", ".4f"),
-            Column("% of the Bayes rule", ".2f"),
-            Column("Gain over ML on test", "+.4f"),
-        ],
-        rows=rows,
-        note="Rewards are means over seeds with 95 % intervals (Student’s t); the gain’s interval is a paired bootstrap over the "
-        f"test set. The paper’s best τ: {CLASSIFICATION_BEST_TAU['raml'].source}; it prints no rewards for this experiment, only curves.",
-    )
-
-
-def _against_ml(
-    results: ClassificationResults, objective: ObjectiveName, best: Best
-) -> Interval | None:
-    wanted = (objective, best.temperature_scaled)
-    for one in results.comparisons:
-        if (one.objective, one.temperature_scaled) == wanted and math.isclose(
-            one.tau, best.tau, rel_tol=1e-9
-        ):
-            return Interval(one.difference, one.low, one.high)
-    return None
-
-
-def _comparison_table(results: ClassificationResults) -> Table | None:
-    if not results.comparisons:
-        return None
-    rows: list[Sequence[Value]] = [
-        (
-            f"{one.objective.upper()} τ = {one.tau:,g}{', scaled' if one.temperature_scaled else ''}",
-            Interval(one.difference, one.low, one.high),
-        )
-        for one in results.comparisons
-    ]
-    return Table(
-        name="gain-over-ml",
-        caption="Gain over ML in test reward",
-        columns=[Column("Model"), Column("Gain", "+.4f")],
-        rows=rows,
-        note="95 % intervals of a paired bootstrap over the test set.",
-    )
-
-
-def _agreement_table(results: ClassificationResults) -> Table | None:
-    pairs: list[tuple[str, Interval, float]] = []
-    ml = results.ml("test")
-    if ml is not None:
-        pairs.append(("ML", ml, results.population.reward_ml))
-    curve = results.rewards("short", "raml", "test")
-    for tau in AGREEMENT_TAUS:
-        trained, exact = at(curve, tau), results.exact(tau)
-        if trained is not None and exact is not None:
-            pairs.append((f"RAML τ = {tau:g}", trained, exact.reward_raml))
-    if not pairs:
-        return None
-    best = results.population.reward_bayes
-    rows: list[Sequence[Value]] = [
-        (
+        Series(
             label,
-            trained,
-            exact,
-            100 * (trained.value / exact - 1),
-            results.of_bayes(trained.value),
-            100 * exact / best,
+            Look(colour),
+            list(zip([row.tau for row in rows], values, strict=True)),
+            exact=True,
         )
-        for label, trained, exact in pairs
+        for label, (colour, values) in curves.items()
+        if len(rows) > 1
     ]
-    rows.append(
-        (
-            "Bayes rule",
-            results.bayes_test,
-            best,
-            100 * (results.bayes_test / best - 1),
-            100.0,
-            100.0,
+
+
+def _population_table(results: Results) -> Table | None:
+    """Trained networks beside exact values: ML, a few temperatures of RAML, and the largest of all."""
+    table = population(results)
+    exact = {row.tau: row for row in table.rows}
+    largest = max((one.tau for one in results.systems if one.tau is not None), default=None)
+    ml = [one for one in results.systems if one.objective == "ML"][:1]
+    few = [
+        one
+        for one in results.systems
+        if one.tau in AGREEMENT_TAUS and one.objective == "RAML" and not one.models[0].scaled
+    ]
+    shown = [
+        *ml,
+        *sorted(few, key=lambda one: one.tau or 0.0),
+        *(one for one in results.systems if one.tau == largest and one not in few and one.tau),
+    ]
+    bayes = results.bayes.get("test_reward")
+    rows: list[Sequence[Value]] = []
+    for system in shown:
+        right = _exact_reward(system, exact, table)
+        test = system.scores["test"]
+        rows.append(
+            (
+                system.label,
+                bare(test),
+                right,
+                100 * (test.value / right - 1),
+                bayes and 100 * test.value / bayes,
+                100 * right / table.reward_bayes,
+            )
         )
-    )
+    if bayes:
+        best = table.reward_bayes
+        rows.append(("Bayes rule", bayes, best, 100 * (bayes / best - 1), 100.0, 100.0))
     return Table(
         name="population-agreement",
         caption="Trained networks and the exact values of the population",
@@ -266,48 +119,149 @@ def _agreement_table(results: ClassificationResults) -> Table | None:
             Column("Exact, % of Bayes", ".2f"),
         ],
         rows=rows,
-        note="Exact rewards are expectations over all inputs and outputs, of the Bayes rule, of ML and of RAML’s Q′ (softq theory). "
-        "The draw of the test set moves all its rewards together, the Bayes rule’s too; in percent of the Bayes rule this cancels.",
+        note="Exact rewards are expectations over all inputs and outputs, of the Bayes rule, of ML, of RAML’s Q′ and of SQDML’s Q (softq "
+        "theory). The draw of the test set moves all its rewards together; in percent of the Bayes rule this cancels. At large τ the "
+        "target’s log-odds r/τ are too small for plain logits to learn; “scaled” divides logits by τ and multiplies the loss by τ².",
+    ).without_empty_columns()
+
+
+def _exact_reward(system: System, exact: Mapping[float, TheoryRow], table: TheoryTable) -> float:
+    if system.tau is None:
+        return table.reward_ml
+    row = exact[system.tau]
+    return row.reward_raml if system.objective == "RAML" else row.reward_sqdml
+
+
+# --- decision regions -----------------------------------------------------------------------------------
+
+
+def _regions(results: Results) -> Figure | None:
+    """Figure 4 of the paper: the class decided at each point, of one network each."""
+    problem = four_class_problem(REGION_GRID)
+    square = (REGION_GRID, REGION_GRID)
+    bayes = bayes_rule(problem.p, problem.rewards).view(square).numpy()
+    found = {"Bayes rule": bayes}
+    for title, system in _shown_regions(results).items():
+        first = system.models[0]
+        network = best_models(RunFolder(first.run))["networks"][[first.number]]
+        sizes, inputs = system.recipe.model.sizes, problem.inputs.float()
+        found[title] = (
+            perceptrons.decisions(network, sizes=sizes, inputs=inputs)[0].view(square).numpy()
+        )
+    if len(found) < 2:
+        return None
+    shares = {title: 100 * float(np.mean(one == bayes)) for title, one in found.items()}
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.panels(
+            len(found),
+            height=2.05 if canvas.phone else 2.55,
+            columns=4,
+            phone_columns=2,
+            head=0.1,
+        )
+        for panel, (title, one) in zip(axes, found.items(), strict=True):
+            note = "the best there is" if one is bayes else f"{shares[title]:.1f} % as Bayes"
+            canvas.region_map(panel, one, f"{title}\n{note}")
+
+    told = "; ".join(f"{title} {share:.1f} %" for title, share in shares.items())
+    return Figure(
+        name="decision-regions",
+        title="Decision regions, the paper’s Figure 4",
+        caption="The class decided at each point of the square, x₀ to the right and x₁ upwards. Each map is of one network, that of the "
+        "first seed; percentages say how much of the square it decides as the Bayes rule does.",
+        alt=f"Maps of the square, coloured by the class decided at each point. Decided as by the Bayes rule: {told}.",
+        draw=draw,
+        numbers=_region_numbers(found, shares),
     )
 
 
-def _largest_table(results: ClassificationResults) -> Table | None:
-    sweeps: tuple[Sweep, ...] = ("wide", "wide-scaled")
-    curves = {
-        (objective, sweep): results.rewards(sweep, objective, "test")
-        for objective in TUNED
-        for sweep in sweeps
-    }
-    taus = [points[-1][0] for points in curves.values() if points]
-    if not taus:
-        return None
-    largest = max(taus)
-    exact = results.exact(largest)
-    rows: list[Sequence[Value]] = []
-    for (objective, sweep), points in curves.items():
-        test = at(points, largest)
-        if test is not None:
-            population = (
-                None
-                if exact is None
-                else exact.reward_raml
-                if objective == "raml"
-                else exact.reward_sqdml
-            )
-            kind = "scaled by τ" if sweep == "wide-scaled" else "plain"
-            rows.append(
-                (f"{objective.upper()}, {kind}", test, population, results.of_bayes(test.value))
-            )
+def _region_numbers(
+    found: Mapping[str, NDArray[np.integer[Any]]], shares: Mapping[str, float]
+) -> Table:
+    classes = range(int(max(one.max() for one in found.values())) + 1)
     return Table(
-        name="largest-temperature",
-        caption=f"At τ = {largest:,g}, with plain logits and with logits scaled by the temperature",
+        name="decision-regions",
+        caption="Share of the square, in percent, of one network each",
         columns=[
             Column("Model"),
-            Column("Test reward", ".4f"),
-            Column("Exact reward", ".4f"),
-            Column("% of the Bayes rule", ".2f"),
+            Column("As the Bayes rule", ".2f"),
+            *(Column(f"Class {label}", ".2f") for label in classes),
         ],
-        rows=rows,
-        note="The target’s log-odds are r/τ. Plain logits must learn numbers that small; divided by τ, with the loss multiplied by τ², "
-        "they need not.",
+        rows=[
+            (title, shares[title], *(100 * float(np.mean(one == label)) for label in classes))
+            for title, one in found.items()
+        ],
+        folded=True,
+    )
+
+
+def _shown_regions(results: Results) -> dict[str, System]:
+    """As in Figure 4: ML, then RAML and SQDML at τ = 0.5, at the best τ of each and at the largest; plain logits alone."""
+    plain = [one for one in results.systems if not one.models[0].scaled]
+    shown = {one.label: one for one in plain if one.objective == "ML"}
+    for objective in ("RAML", "SQDML"):
+        best = [variant.best_of(objective) for variant in results.variants]
+        ours = sorted(
+            (one for one in plain if one.objective == objective), key=lambda one: one.tau or 0.0
+        )
+        first = next((one for one in best if one in ours), None)
+        for one in ours:
+            if one is first or one is ours[-1] or one.tau == 0.5:
+                shown[one.label + (" (best)" if one is first else "")] = one
+    return shown
+
+
+# --- the gap between RAML and SQDML -------------------------------------------------------------------
+
+
+def _gap(results: Results) -> Figure | None:
+    """KL(Q‖Q') against τ, exact, with Theorem 1's bound and the sharper ones."""
+    rows = sorted({row.tau: row for row in population(results).rows}.values())
+    if sum(row.kl > SMALLEST_GAP for row in rows) < 2:
+        return None
+    lines = [
+        ("Theorem 1, 2R/τ", "theorem1", Look("green", "", "-.")),
+        ("min(R/τ, R²/2τ²)", "closed_form", Look("brown", "", ":")),
+        ("min(R/τ, R²/8τ²)", "hoeffding", Look("purple", "", (0, (5, 1.5, 1, 1.5, 1, 1.5)))),
+        ("mean KL", "mean_kl", Look("blue", "", "--")),
+        ("KL(Q‖Q′), exact", "kl", Look("orange", weight=2.2)),
+    ]
+    curves = [
+        [(row.tau, float(getattr(row, name))) for row in rows if getattr(row, name) > SMALLEST_GAP]
+        for _, name, _ in lines
+    ]
+    series = [
+        Series(label, look, points) for (label, _, look), points in zip(lines, curves, strict=True)
+    ]
+
+    def draw(canvas: Canvas) -> None:
+        (panel,) = canvas.panels(1, height=3.3 if canvas.phone else 3.6, columns=1, head=0.6)
+        number_axis(panel, "τ", logarithmic=True)
+        panel.set_yscale("log")
+        canvas.lines(panel, series)
+        panel.set_ylabel("nats")
+        canvas.legend(panel, columns=5)
+
+    exact = curves[-1]
+    (before, high), (after, low) = exact[-2:]
+    slope = math.log(low / high) / math.log(after / before)
+    return Figure(
+        name="gap-and-bounds",
+        title="The gap between RAML and SQDML, and its bounds",
+        caption="KL(Q‖Q′) of the population, exact, below four upper bounds: the mean over Y of KL(Q‖q(·|Y)), its two closed forms, and "
+        "Theorem 1. R is the range of the rewards. The sharper bounds close like 1/τ², Theorem 1 like 1/τ. Values below 10⁻¹² are "
+        "left out.",
+        alt=f"KL divergence of Q and Q′ against temperature, both logarithmic. It falls from {exact[0][1]:.2g} at τ {exact[0][0]:,g} "
+        f"to {low:.1e} at τ {after:,g}, at last with slope {slope:.1f}. All bounds lie above it.",
+        draw=draw,
+        numbers=Table(
+            name="gap",
+            caption="KL(Q‖Q′) and its bounds",
+            columns=[Column("τ", ",g"), *(Column(label, ".4g") for label, _, _ in reversed(lines))],
+            rows=[
+                (row.tau, *(getattr(row, name) for _, name, _ in reversed(lines))) for row in rows
+            ],
+            folded=True,
+        ),
     )

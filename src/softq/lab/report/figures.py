@@ -1,335 +1,379 @@
-"""How figures look: two colour schemes, a wide and a phone size, lines with confidence bands, maps of regions.
-
-A figure is drawn by a function that receives a `Canvas`. It is called once for each `Style`, so it asks the canvas for panels
-and colours and never fixes a size. Matplotlib (the extra ``plot``) is imported when something is drawn, and its global state is left alone.
-
-The hues are those of Okabe and Ito, which people with any colour vision can tell apart; series differ in marker and dash as well.
-"""
+"""Figures of a sweep, whatever its task, each with its numbers and its words; None where it would show single points."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from softq.errors import DependencyError
+from softq.lab.report.content import Column, Figure, Table, Value, bare
+from softq.lab.report.drawing import Canvas, Look, Series, describe, number_axis, plain
+from softq.lab.report.experiment import Score, mean_and_range
+from softq.lab.report.results import Model, Results, System, Variant, is_number
+from softq.lab.report.tables import BAYES, method_name, paper_name
 from softq.metrics import Interval
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-_UNLABELLED = "_"  # what matplotlib leaves out of legends
-
-PHONE_WIDTH = 720  # CSS pixels: on narrower pages the phone variant of a figure is shown
-
-
-@dataclass(frozen=True)
-class Style:
-    """Colours and sizes of one rendering of a figure; the page around it takes its colours from here too."""
-
-    scheme: str  # "light" or "dark"
-    phone: bool
-    background: str
-    panel: str
-    ink: str
-    muted: str
-    rule: str
-    accent: str
-    hues: Mapping[str, str]  # by the name of a Look's hue
-    classes: Sequence[str]  # fills of regions; ink is legible on each
-
-    @property
-    def width(self) -> float:
-        """Inches; 96 CSS pixels each, so that text appears at its nominal size."""
-        return 3.42 if self.phone else 8.6
-
-    @property
-    def settings(self) -> dict[Any, Any]:
-        """Matplotlib's parameters, on top of its own defaults, whatever the user's matplotlibrc says."""
-        size = 9.0 if self.phone else 9.5
-        inks = ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor")
-        return {
-            **dict.fromkeys(inks, self.ink),
-            **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), self.muted),
-            **dict.fromkeys(("figure.facecolor", "axes.facecolor"), self.background),
-            **dict.fromkeys(("axes.titlesize", "axes.labelsize", "legend.fontsize"), size),
-            **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), size - 0.5),
-            **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-            "font.size": size,
-            "axes.titleweight": "bold",
-            "axes.titlelocation": "left",
-            "axes.titlepad": 7.0,
-            "axes.linewidth": 0.8,
-            "axes.grid": True,
-            "axes.axisbelow": True,
-            "grid.color": self.rule,
-            "grid.linewidth": 0.7,
-            "lines.linewidth": 1.6,
-            "lines.solid_capstyle": "round",
-            "axes.formatter.useoffset": False,
-            "svg.fonttype": "path",  # glyphs travel with the file, so that it looks the same everywhere
-            "svg.hashsalt": "softq",
-        }
+LOOKS = {
+    "RAML": Look("orange", "s", weight=2.2),
+    "SQDML": Look("blue", "o", "--"),
+    "ML": Look("green", "", "-."),
+    BAYES: Look("ink", "", ":"),
+}
+PAPER = {"RAML": Look("muted", "D", "--"), "SQDML": Look("muted", "v", ":")}
+RUN_LOOKS = (
+    Look("blue", "o"),
+    Look("orange", "s", "--"),
+    Look("green", "^", "-."),
+    Look("purple", "D", ":"),
+    Look("brown", "v"),
+    Look("ink", "P", "--"),
+)
+MOST_EPOCHS, MOST_CURVES = 50, 24  # points of a learning curve, and curves before they are averaged
+WIDE = 100.0  # an axis that spans more than so many times its smallest value is logarithmic
 
 
-def _style(scheme: str, phone: bool) -> Style:
-    if scheme == "light":
-        hues = {
-            "blue": "#0072b2",
-            "orange": "#c75000",
-            "green": "#00795a",
-            "purple": "#a3487f",
-            "brown": "#806000",
-            "ink": "#1c2126",
-        }
-        fills = ("#a6d3f2", "#f8d48c", "#8fd0b6", "#e9bfd6")
-        return Style(
-            scheme,
-            phone,
-            "#fdfdfb",
-            "#f4f4f0",
-            "#1c2126",
-            "#5b636c",
-            "#e2e2dc",
-            "#0b5c94",
-            hues,
-            fills,
+class Panel(NamedTuple):
+    """Curves under a title; ``unit`` is the vertical axis' label."""
+
+    title: str
+    series: Sequence[Series]
+    unit: str = ""
+    digits: int = 2
+
+
+def panels_figure(
+    name: str, title: str, caption: str, panels: Sequence[Panel], axis: str
+) -> Figure | None:
+    """Panels over one axis; None where no curve has two points."""
+    panels = [panel for panel in panels if any(len(one.points) > 1 for one in panel.series)]
+    if not panels:
+        return None
+    measured = [
+        x for panel in panels for one in panel.series if not one.exact for x, _ in one.points
+    ]
+    logarithmic = min(measured) > 0 and max(measured) > WIDE * min(measured)
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.panels(
+            len(panels),
+            height=2.3 if canvas.phone else 2.8,
+            columns=2,
+            head=0.55 if canvas.phone else 0.35,
         )
-    hues = {
-        "blue": "#5fb8ee",
-        "orange": "#f0a03c",
-        "green": "#3fc79f",
-        "purple": "#e193c0",
-        "brown": "#d9c95a",
-        "ink": "#e5e8ea",
+        for one, panel in zip(axes, panels, strict=True):
+            number_axis(one, axis, logarithmic=logarithmic)
+            if axis == "epoch":
+                one.locator_params(axis="x", integer=True)
+            canvas.lines(one, panel.series)
+            one.set_title(plain(panel.title))
+            one.set_ylabel(panel.unit)
+        is_long = max(len(one.label) for panel in panels for one in panel.series) > 18
+        columns = (2, 1) if is_long else (5, 2)
+        canvas.legend(*axes, columns=columns[0], phone_columns=columns[1])
+
+    told = " ".join(f"{panel.title}: {_words(panel, axis)}." for panel in panels)
+    return Figure(name, title, caption, f"{title}. {told}", draw, _numbers(name, panels, axis))
+
+
+def _words(panel: Panel, axis: str) -> str:
+    told = []
+    for one in [one for one in panel.series if not one.exact][:8]:
+        points = [(x, y.value if isinstance(y, Interval) else y) for x, y in one.points]
+        moves = len({y for _, y in points}) > 1
+        value = f"{one.label} {points[0][1]:.{panel.digits}f}"
+        told.append(describe(one.label, points, axis, panel.digits) if moves else value)
+    return "; ".join(told)
+
+
+def _numbers(name: str, panels: Sequence[Panel], axis: str) -> Table:
+    """What the panels show, a column for each curve; exact curves only where something was measured."""
+    curves = [(panel, one, dict(one.points)) for panel in panels for one in panel.series]
+    places = sorted({x for _, one, points in curves if not one.exact for x in points})
+    columns = [
+        Column(f"{panel.title}: {one.name or one.label}", f".{panel.digits}f")
+        for panel, one, _ in curves
+    ]
+    return Table(
+        name=name,
+        caption="The curves of this figure",
+        columns=[Column(axis, ",g"), *columns],
+        rows=[(x, *(bare(points.get(x)) for _, _, points in curves)) for x in places],
+        folded=True,
+    ).without_empty_columns()
+
+
+# --- scores against temperature and other settings ----------------------------------------------------
+
+
+def temperatures(results: Results, variant: Variant) -> Figure | None:
+    """Scores against τ, and the gain over ML beside the paper's."""
+    curves = {
+        objective: [one for one in variant.tuned if one.objective == objective]
+        for objective in variant.objectives
     }
-    fills = ("#1f5d85", "#85580a", "#0d6a50", "#84466a")
-    return Style(
-        scheme, phone, "#15181b", "#1d2125", "#e5e8ea", "#a3abb3", "#31373d", "#83c0ee", hues, fills
+    if max((len(one) for one in curves.values()), default=0) < 2:
+        return None
+    experiment, gain = results.experiment, results.experiment.gain_score
+    panels = []
+    for score in experiment.scores:
+        for split in ("dev", "test") if score.dev and score.plotted else ("test",) * score.plotted:
+            key = f"{split}_{score.name}"
+            series = [
+                Series(name, LOOKS[name], points)
+                for name, systems in curves.items()
+                if (points := _points(systems, key, score, results))
+            ]
+            if series:
+                flat = {
+                    "ML": None if variant.ml is None else _value(variant.ml, key, results),
+                    BAYES: results.bayes.get(key),
+                }
+                series += [
+                    flat_line(label, LOOKS[label], score.shown(Interval(value)), series)
+                    for label, value in flat.items()
+                    if value is not None
+                ]
+                series += experiment.exact(results, variant, key)
+                title = f"{split.capitalize()} {score.title}"
+                panels.append(Panel(title, series, "%" if score.percent else "", score.digits))
+    others = [
+        _gain_curve(results, variant, name, systems, gain) for name, systems in curves.items()
+    ]
+    papers = _papers_gains(results, variant, gain)
+    if any(papers) or not panels:
+        unit = "points" if gain.percent else ""
+        series = [*filter(None, others), *papers]
+        series += [flat_line("ML", LOOKS["ML"], Interval(0.0), series)] if series else []
+        title = f"Gain over {results.against_name} in test {gain.title}"
+        panels.append(Panel(title, series, unit, gain.digits))
+    several = any(len(system.models) > 1 for system in variant.systems)
+    return panels_figure(
+        "by-temperature",
+        f"Scores against temperature{variant.which}",
+        "Each point at the other settings that are best on the development set; flat lines are ML"
+        + (" and the Bayes rule." if results.bayes else ".")
+        + f" Bands are {experiment.spread_note if several else '95 % intervals of a bootstrap over test examples'}."
+        + (" In grey, the paper’s gain over its own ML." if any(papers) else "")
+        + (" Thin dashed lines are exact, for the whole population." if _has_exact(panels) else ""),
+        panels,
+        "τ",
     )
 
 
-LIGHT, LIGHT_PHONE, DARK, DARK_PHONE = (
-    _style(scheme, phone) for scheme in ("light", "dark") for phone in (False, True)
-)
+def _has_exact(panels: Sequence[Panel]) -> bool:
+    return any(one.exact for panel in panels for one in panel.series)
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a series is drawn: a hue of the style, a marker and a dash, each enough to know it by.
-
-    Where two series may coincide, give the one that is drawn first more ``weight``, so that it shows on both sides of the other.
-    """
-
-    hue: str
-    marker: str = ""
-    dash: str | tuple[float, tuple[float, ...]] = "-"
-    weight: float = 1.6
+def flat_line(label: str, look: Look, value: Interval | None, others: Sequence[Series]) -> Series:
+    """What no temperature moves, drawn as far as other curves go."""
+    places = sorted({x for one in others for x, _ in one.points})
+    return Series(label, look, [(x, math.nan if value is None else value.value) for x in places])
 
 
-@dataclass(frozen=True)
-class Series:
-    """A labelled line; ``points`` are (x, y) with y a number or an interval, which becomes a band."""
-
-    label: str
-    look: Look
-    points: Sequence[tuple[float, float | Interval]]
-    exact: bool = False  # computed, not measured: a thin dashed line, which takes no place of its own in the legend
+def _value(system: System, key: str, results: Results) -> float | None:
+    found = system.value(key)
+    return system.dev if found is None and key == f"dev_{results.task.chosen_by}" else found
 
 
-@dataclass(frozen=True)
-class Canvas:
-    """A fresh matplotlib figure and the style to draw it in."""
+def _points(
+    systems: Sequence[System], key: str, score: Score, results: Results
+) -> list[tuple[float, float | Interval]]:
+    """A score by τ: averages with the spread of several seeds, or with the bootstrap interval of a single one."""
+    found: list[tuple[float, float | Interval]] = []
+    for system in systems:
+        shown = score.shown(system.scores.get(key))
+        if shown is None and key == f"dev_{results.task.chosen_by}":
+            shown = score.shown(system.scores["dev"])
+        alone = len(system.models) == 1 and key == f"test_{score.name}"
+        if alone and system.name in results.resampled:
+            shown = results.score(system, score)
+        if shown is not None:
+            found.append((system.tau or 0.0, shown))
+    return found
 
-    figure: Figure
-    style: Style
 
-    def panels(
-        self, count: int, *, height: float, columns: int, phone_columns: int = 1, head: float = 0.4
-    ) -> list[Axes]:
-        """Make ``count`` panels, each ``height`` inches high; ``head`` is room above them for a legend."""
-        columns = min(count, phone_columns if self.style.phone else columns)
-        rows = math.ceil(count / columns)
-        self.figure.set_size_inches(self.style.width, rows * height + head)
-        axes = list(self.figure.subplots(rows, columns, squeeze=False).flat)
-        for unused in axes[count:]:
-            unused.remove()
-        return axes[:count]
+def _gain_curve(
+    results: Results, variant: Variant, name: str, systems: Sequence[System], gain: Score
+) -> Series | None:
+    other = results.against(variant)
+    points = [
+        (one.tau or 0.0, found) for one in systems if (found := results.gain(one, other, gain))
+    ]
+    return Series(name, LOOKS[name], points) if points else None
 
-    def lines(self, axes: Axes, series: Sequence[Series]) -> None:
-        """Draw series with their bands into one panel; on a logarithmic axis, points more than a decade apart are not joined."""
-        for one in series:
-            points: Sequence[tuple[float, ...]] = [
-                (x, *y) if isinstance(y, Interval) else (x, y, math.nan, math.nan)
-                for x, y in one.points
-            ]
-            if one.look.marker and axes.get_xscale() == "log":
-                points = _without_leaps(points)
-            x, middle, low, high = zip(*points, strict=True)
-            colour = self.style.hues[one.look.hue]
-            axes.plot(
-                x,
-                middle,
-                color=colour,
-                linestyle="--" if one.exact else one.look.dash,
-                linewidth=0.9 if one.exact else one.look.weight,
-                marker=one.look.marker or None,
-                markersize=one.look.weight + (2.6 if len(x) <= 20 else 1.7),
-                markeredgewidth=0,
-                label=_UNLABELLED if one.exact else plain(one.label),
+
+def _papers_gains(results: Results, variant: Variant, gain: Score) -> list[Series]:
+    table = results.paper_table(variant.tuned[0].recipe)
+    found = []
+    for objective in PAPER:
+        points = [
+            (at, value)
+            for name, at in table.rows
+            if name == objective and at is not None
+            if (value := table.gain(name, at, f"test_{gain.name}")) is not None
+        ]
+        if points:
+            found.append(Series(f"{objective}, {paper_name(results)}", PAPER[objective], points))
+    return found
+
+
+def setting_curve(results: Results, flag: str) -> Figure | None:
+    """Scores against a numeric setting, of the best system among those that differ in it alone."""
+    for system in sorted((one for _, one in results.chosen), key=lambda one: -one.dev):
+        rest = {name: value for name, value in system.settings.items() if name != flag}
+        alike = [
+            one
+            for one in results.systems
+            if (one.objective, one.tau) == (system.objective, system.tau)
+            and {**rest, flag: one.settings.get(flag)} == one.settings
+        ]
+        alike = sorted(
+            (one for one in alike if is_number(one.settings.get(flag))),
+            key=lambda one: one.settings[flag],
+        )
+        if len(alike) > 1:
+            break
+    else:
+        return None
+    looks = [Look("ink", "o", weight=2.2), *RUN_LOOKS[:1], *RUN_LOOKS[1:5]]
+    series = []
+    for score, look in zip(results.experiment.scores, looks, strict=False):
+        points = [
+            (float(one.settings[flag]), shown)
+            for one in alike
+            if (shown := score.shown(one.scores.get(f"test_{score.name}")))
+        ]
+        if points:
+            series.append(Series(score.title, look, points))
+    how = results.experiment.label(system.recipe)
+    title = f"Scores against {flag}"
+    caption = f"Scores on the test set of {system.label}{f' on {how}' if how else ''}, by {flag}."
+    unit = "%" if results.experiment.scores[0].percent else ""
+    return panels_figure(f"by-{flag}", title, caption, [Panel("Test", series, unit)], flag)
+
+
+def methods(results: Results) -> Figure | None:
+    """The test scores of every kind of model with their intervals, and its gain."""
+    if len(results.variants) < 2 or len(results.chosen) < 3:
+        return None
+    plotted = [one for one in results.experiment.scores if one.plotted]
+    gain, first = results.experiment.gain_score, plotted[0]
+    labels = [method_name(results, *pair) for pair in results.chosen]
+    panels = [
+        (
+            f"Test {score.heading}",
+            score.format,
+            [results.score(one, score) for _, one in results.chosen],
+            score.shown(_interval(results.bayes.get(f"test_{score.name}"))),
+        )
+        for score in plotted
+    ]
+    gains = [results.gain(one, results.against(of), gain) for of, one in results.chosen]
+    title = f"Gain over {results.against_name} in {gain.title}"
+    panels.append((title, f"+{gain.format}", gains, Interval(0.0)))
+    panels = [panel for panel in panels if any(panel[2])]
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.panels(len(panels), height=0.46 * len(labels) + 0.75, columns=2, head=0.1)
+        for number, (one, panel) in enumerate(zip(axes, panels, strict=True)):
+            title, _, points, line = panel
+            canvas.dots(one, labels, points, named=canvas.phone or number % 2 == 0)
+            if line is not None:
+                colour = canvas.colour("orange")
+                one.axvline(line.value, color=colour, linewidth=1.2, linestyle="--")
+            one.set_title(plain(title))
+
+    told = "; ".join(
+        f"{label} {point.value:{first.format}}"
+        for label, point in zip(labels, panels[0][2], strict=True)
+        if point is not None
+    )
+    columns = [Column("Method"), *(Column(title, form) for title, form, _, _ in panels)]
+    rows: list[Sequence[Value]] = [
+        (label, *(bare(points[i]) for _, _, points, _ in panels)) for i, label in enumerate(labels)
+    ]
+    return Figure(
+        "by-method",
+        "Every kind of model",
+        "Scores on the test set with 95 % intervals of a bootstrap over test examples, and gains, resampled in pairs: an interval that "
+        "does not hold 0 is a gain that another test set would likely show too."
+        + (" The line beside scores is the Bayes rule." if panels[0][3] is not None else ""),
+        f"{panels[0][0]}: {told}.",
+        draw,
+        Table("by-method", "The points of this figure", columns, rows, folded=True),
+    )
+
+
+def _interval(value: float | None) -> Interval | None:
+    return None if value is None else Interval(value)
+
+
+# --- learning curves ----------------------------------------------------------------------------------
+
+
+def learning_of_results(results: Results) -> Figure | None:
+    """Learning curves of the systems that tables show; of many models, of those that are best."""
+    shown = [system for variant in results.variants for system in variant.systems]
+    if sum(len(system.models) for system in shown) > MOST_CURVES:
+        shown = [system for _, system in results.chosen]
+    pairs = {
+        model.hash: (
+            model,
+            f"{results.name_of(system)}{f', seed {model.seed}' if len(system.models) > 1 else ''}",
+        )
+        for system in shown
+        for model in system.models
+    }
+    return learning(*zip(*pairs.values(), strict=True))
+
+
+def learning(models: Sequence[Model], labels: Sequence[str]) -> Figure | None:
+    """Training loss and development score by epoch; of many models, averages of each objective with their range."""
+    pairs = [(one, label) for one, label in zip(models, labels, strict=True) if len(one.curve) > 1]
+    if not pairs:
+        return None
+    averaged, alike = len(pairs) > MOST_CURVES, len(pairs) > len(RUN_LOOKS)
+    shown = [one.objective.upper() if alike else label for one, label in pairs]
+    order = list(dict.fromkeys(shown))
+    metric, panels = pairs[0][0].metric, []
+    for title, column in (("Training cross-entropy", 1), (f"Development {metric}", 2)):
+        groups: dict[tuple[str, str], dict[int, list[float]]] = {}
+        for (model, label), name in zip(pairs, shown, strict=True):
+            points = groups.setdefault((name, name if averaged else label), {})
+            for point in _thinned(model.curve):
+                if (value := point[column]) is not None:
+                    points.setdefault(point[0], []).append(value)
+        series = [
+            Series(
+                name,
+                RUN_LOOKS[order.index(name) % len(RUN_LOOKS)],
+                [
+                    (float(epoch), mean_and_range(values))
+                    for epoch, values in sorted(points.items())
+                ],
+                label,
             )
-            if np.isfinite(low).any():
-                axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-
-    def legend(self, *panels: Axes, columns: int, phone_columns: int = 2) -> None:
-        """Put the labels of these panels above all of them, each once, and one entry for all exact lines."""
-        from matplotlib.lines import Line2D
-
-        entries: dict[str, Any] = {}
-        for axes in panels:
-            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-                entries.setdefault(label, handle)
-        if any(line.get_label() == _UNLABELLED for axes in panels for line in axes.lines):
-            entries["exact"] = Line2D([], [], color=self.style.muted, linewidth=0.9, linestyle="--")
-        self.figure.legend(
-            entries.values(),
-            entries.keys(),
-            loc="outside upper left",
-            ncols=phone_columns if self.style.phone else columns,
-            handlelength=2.6,
-            columnspacing=1.4,
-            borderaxespad=0.2,
-        )
-
-    def region_map(self, axes: Axes, classes: NDArray[np.integer[Any]], title: str) -> None:
-        """Paint the classes decided over [-1, 1]²: ``classes[i, j]`` at the i-th x₀ and j-th x₁; the origin is below left."""
-        from matplotlib.colors import to_rgb
-
-        palette = np.round(np.array([to_rgb(fill) for fill in self.style.classes]) * 255).astype(
-            np.uint8
-        )
-        # drawn as it is ("none"), so that the file holds G × G pixels and the browser enlarges them
-        axes.imshow(
-            palette[classes.T % len(palette)],
-            origin="lower",
-            extent=(-1, 1, -1, 1),
-            interpolation="none",
-        )
-        size = len(classes)
-        for label in np.unique(classes):
-            cells = np.argwhere(classes == label)
-            # the cell of the region that lies nearest to its centroid: inside even where the region is bent
-            i, j = cells[((cells - cells.mean(0)) ** 2).sum(1).argmin()]
-            if len(cells) >= size * size / 200:
-                axes.text(
-                    2 * (i + 0.5) / size - 1,
-                    2 * (j + 0.5) / size - 1,
-                    str(label),
-                    ha="center",
-                    va="center",
-                    weight="bold",
-                )
-        axes.set_title(plain(title), weight="normal")
-        axes.set_xticks([-1, 0, 1])
-        axes.set_yticks([-1, 0, 1])
-        axes.grid(visible=False)
+            for (name, label), points in groups.items()
+            if points
+        ]
+        panels.append(Panel(title, series, "", 4))
+    task = pairs[0][0].task
+    how = (
+        " Lines are averages over the runs of an objective, bands their range." if averaged else ""
+    )
+    return panels_figure(
+        f"learning-curves-{task}-{metric}",
+        f"Learning curves of {task}",
+        f"By epoch: the training cross-entropy, and {metric} on the development set."
+        + (how or (" Runs of one objective look alike." if alike else "")),
+        panels,
+        "epoch",
+    )
 
 
-def plain(text: str) -> str:
-    """Text that matplotlib shows as it is: no formula between dollars, no leading underscore, which would hide a label."""
-    return text.lstrip("_").replace("$", r"\$")
-
-
-def _without_leaps(points: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
-    """The points with a NaN, which breaks a line, wherever x leaps by more than a decade."""
-    kept = [*points[:1]]
-    for before, after in pairwise(points):
-        if after[0] > 10 * before[0]:
-            kept.append((before[0], *(math.nan for _ in before[1:])))
-        kept.append(after)
-    return kept
-
-
-def temperature_axis(axes: Axes, *, logarithmic: bool) -> None:
-    """Make x the axis of τ, labelled 1, 10, 1,000 rather than in powers."""
-    if logarithmic:
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_formatter(lambda _value, _position: "")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.set_xlabel("τ")
-
-
-class Picture(NamedTuple):
-    """A figure as a file, and its size in CSS pixels."""
-
-    content: bytes
-    width: int
-    height: int
-
-
-def render(draw: Callable[[Canvas], None], style: Style, kind: Literal["svg", "png"]) -> Picture:
-    """Draw in one style. The same numbers always give the same bytes.
-
-    Raises DependencyError without matplotlib.
-    """
-    try:
-        import matplotlib as mpl
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise DependencyError(
-            "figures need matplotlib, which is not installed: pip install 'softq[plot]'"
-        ) from error
-    buffer = io.BytesIO()
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(style.settings)
-        figure = Figure(layout="constrained", dpi=200)
-        draw(Canvas(figure, style))
-        # neither the date nor the version of matplotlib: they would differ where the numbers do not
-        canvas: Any = FigureCanvasSVG(figure) if kind == "svg" else FigureCanvasAgg(figure)
-        if kind == "svg":
-            canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
-        else:
-            canvas.print_png(buffer, metadata={"Software": None})
-        width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    return Picture(buffer.getvalue(), width, height)
-
-
-def describe(label: str, points: Sequence[tuple[float, float]], at: str, digits: int = 3) -> str:
-    """A line in words, for those who cannot see it.
-
-    >>> describe("RAML", [(0.1, 2.18), (1.0, 2.22), (3.0, 2.315)], "τ")
-    'RAML rises from 2.180 at τ 0.1 to 2.315 at τ 3'
-    >>> describe("SQDML", [(0.1, 2.315), (3.0, 2.316)], "τ", digits=2)
-    'SQDML stays near 2.32'
-    >>> describe("RAML", [(1, 2.2), (201, 2.3), (10001, 1.8)], "τ", digits=1)
-    'RAML rises from 2.2 at τ 1 to 2.3 at τ 201, then falls to 1.8 at τ 10,001'
-    """
-    values = [y for _, y in points]
-    first, last = values[0], values[-1]
-    low, high = min(values), max(values)
-
-    def spot(index: int) -> str:
-        return f"{values[index]:.{digits}f} at {at} {points[index][0]:,g}"
-
-    slack = 0.005 * max(abs(low), abs(high))
-    if high - low <= slack:
-        return f"{label} stays near {sum(values) / len(values):.{digits}f}"
-    if high - max(first, last) > slack:
-        return (
-            f"{label} rises from {spot(0)} to {spot(values.index(high))}, then falls to {spot(-1)}"
-        )
-    if min(first, last) - low > slack:
-        return (
-            f"{label} falls from {spot(0)} to {spot(values.index(low))}, then rises to {spot(-1)}"
-        )
-    return f"{label} {'rises' if last > first else 'falls'} from {spot(0)} to {spot(-1)}"
+def _thinned(
+    curve: Sequence[tuple[int, float | None, float | None]],
+) -> Sequence[tuple[int, float | None, float | None]]:
+    """At most so many epochs, at equal distances, with the last."""
+    step = -(-len(curve) // MOST_EPOCHS)
+    return curve[::-1][::step][::-1]

@@ -1,124 +1,24 @@
-"""A report: sections of prose, tables and figures, written as one self-contained HTML page with its numbers and pictures beside it."""
+"""A report as one self-contained HTML page, with its numbers and figures as files beside it."""
 
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 
 from softq.errors import DataError
-from softq.lab.report.figures import (
-    DARK,
-    DARK_PHONE,
-    LIGHT,
-    LIGHT_PHONE,
-    PHONE_WIDTH,
-    Canvas,
-    Picture,
-    render,
-)
+from softq.lab.report.content import Figure, Gallery, Part, Section, Table, Value, show, to_csv
+from softq.lab.report.drawing import COLOURS, PHONE_WIDTH, draw_png, draw_svg
 from softq.lab.run import write_atomically
 from softq.metrics import Interval
 
-MISSING = "–"
-
-Value = str | float | int | Interval | None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column's title and, if it holds numbers, their format (``".4f"``), which also aligns them; CSV files keep every digit."""
-
-    title: str
-    format: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of values under columns. The first column names its row; None and NaN are shown as a dash.
-
-    ``name`` becomes the name of the CSV file.
-    """
-
-    name: str
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Value]]
-    note: str = ""
-
-    def __post_init__(self) -> None:
-        for row in self.rows:
-            if len(row) != len(self.columns):
-                raise DataError(
-                    f"table {self.name!r} has {len(self.columns)} columns, got a row of {len(row)} values"
-                )
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture: ``draw`` paints it on a canvas, ``alt`` says in words what it shows, ``numbers`` are what was drawn."""
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-    draw: Callable[[Canvas], None]
-    numbers: Table | None = None
-
-
-@dataclass(frozen=True)
-class Example:
-    """One input, what systems made of it, and how each of these fares against each reference.
-
-    Attributes:
-        name: of the input.
-        alt: the picture in words.
-        picture: a PNG file; None where there is none.
-        outputs: what each system wrote, by the system's name.
-        scores: a column for each system behind the references, which stand in the first one; the last rows sum up.
-
-    """
-
-    name: str
-    alt: str
-    picture: Picture | None
-    outputs: Mapping[str, str]
-    scores: Table
-
-
-@dataclass(frozen=True)
-class Gallery:
-    """Examples under a title; ``numbers`` are all that they show."""
-
-    name: str
-    title: str
-    caption: str
-    examples: Sequence[Example]
-    numbers: Table
-
-
-Part = Table | Figure | Gallery
-
-
-@dataclass(frozen=True)
-class Section:
-    """One experiment: what was run, its tables, figures and examples in reading order, and where the numbers come from."""
-
-    title: str
-    intro: Sequence[str]  # paragraphs
-    parts: Sequence[Part]
-    command: str = ""  # runs the experiment again
-    recipe: str = ""  # what it ran, as TOML
-    differences: Sequence[str] = ()  # from the paper
-    provenance: Mapping[str, str] = field(default_factory=dict)
+MOST_ROWS = 200  # of a table; the CSV file has all of them
 
 
 def write_report(
@@ -130,13 +30,28 @@ def write_report(
     Raises DataError where a file cannot be written, DependencyError if there is a figure and no matplotlib.
     """
     out = Path(out)
-    names = _Names()
     files: dict[str, bytes] = {}
-    views = [_section_view(section, names, files) for section in sections]
-    page = (
-        _environment()
-        .get_template("page.html.j2")
-        .render(title=title, sections=views, light=LIGHT, dark=DARK, phone_width=PHONE_WIDTH)
+    names = _Names()
+    views = [
+        {
+            "id": names.new(f"section {section.title}"),
+            "section": section,
+            "parts": [_part_view(part, names, files) for part in section.parts],
+            "differences": section.differences
+            and _table_view(section.differences, names.new("differences"), files),
+        }
+        for section in sections
+    ]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("softq.lab.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    page = environment.get_template("page.html.j2").render(
+        title=title, sections=views, colours=COLOURS, phone_width=PHONE_WIDTH
     )
     folder = out.with_name(out.stem + "_files")
     contents = {folder / name: content for name, content in files.items()} | {out: page.encode()}
@@ -148,47 +63,6 @@ def write_report(
             f"cannot write the report to {out}: {error.strerror or error} ({error.filename or out}); choose a folder that you may write to"
         ) from error
     return [out, *(path for path in contents if path != out)]
-
-
-def show(value: Value, format_: str = "") -> str:
-    """A value as the page shows it: formatted, with a true minus sign, a dash where it is missing.
-
-    >>> show(-0.5, ".2f"), show(None), show(float("nan"), ".1f"), show("ML")
-    ('−0.50', '–', '–', 'ML')
-    """
-    if isinstance(value, Interval):
-        value = value.value
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return MISSING
-    return value if isinstance(value, str) else format(value, format_).replace("-", "−")
-
-
-def to_csv(table: Table) -> str:
-    """The table with every digit, missing values empty; a column of intervals becomes three, value, low and high."""
-    wide = [
-        any(isinstance(row[i], Interval) for row in table.rows) for i in range(len(table.columns))
-    ]
-
-    def spread(cells: Sequence[Any], split: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
-        for cell, is_wide in zip(cells, wide, strict=True):
-            yield from split(cell) if is_wide else [cell]
-
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(
-        spread(
-            [column.title for column in table.columns],
-            lambda title: (title, f"{title} low", f"{title} high"),
-        )
-    )
-    for row in table.rows:
-        values = spread(
-            row, lambda value: value if isinstance(value, Interval) else (value, None, None)
-        )
-        writer.writerow(
-            "" if isinstance(value, float) and math.isnan(value) else value for value in values
-        )
-    return buffer.getvalue()
 
 
 # --- what the template sees -----------------------------------------------------------------------------
@@ -210,106 +84,62 @@ class _Names:
         return name
 
 
-def _section_view(section: Section, names: _Names, files: dict[str, bytes]) -> dict[str, Any]:
-    identity = names.new(f"section {section.title}")
-    return {
-        "id": identity,
-        "section": section,
-        "parts": [_part_view(part, names.new(part.name), files) for part in section.parts],
-    }
-
-
-def _part_view(part: Part, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
+def _part_view(part: Part, names: _Names, files: dict[str, bytes]) -> dict[str, Any]:
+    identity = names.new(part.name)
     if isinstance(part, Table):
         return _table_view(part, identity, files)
-    return (
-        _figure_view(part, identity, files)
-        if isinstance(part, Figure)
-        else _gallery_view(part, identity, files)
-    )
+    view = {"id": identity, "part": part, "numbers": _table_view(part.numbers, identity, files)}
+    if isinstance(part, Figure):
+        return view | {"kind": "figure", "drawings": _drawings(part, identity, files)}
+    return view | {"kind": "gallery", "examples": _examples(part, identity, files)}
 
 
 def _table_view(table: Table, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
-    content = to_csv(table).encode()
-    files[f"{identity}.csv"] = content
+    text = to_csv(table)
+    files[f"{identity}.csv"] = text.encode()
     return {
         "kind": "table",
         "id": identity,
         "table": table,
-        "rows": _rows_view(table),
-        "csv": _data_uri(content, "text/csv;charset=utf-8"),
+        "rows": _cells(table)[:MOST_ROWS],
+        "hidden": max(0, len(table.rows) - MOST_ROWS),
+        "csv": "data:text/csv;charset=utf-8," + quote(text, safe=" ,;:=()[]{}%/'+*!?|"),
     }
 
 
-def _rows_view(table: Table) -> list[list[dict[str, str]]]:
+def _cells(table: Table) -> list[list[tuple[str, str]]]:
+    """Each cell as its text and the ends of its interval."""
     return [
-        [_cell_view(value, column.format) for value, column in zip(row, table.columns, strict=True)]
+        [
+            (show(value, column.format), _ends(value, column.format))
+            for value, column in zip(row, table.columns, strict=True)
+        ]
         for row in table.rows
     ]
 
 
-def _cell_view(value: Value, format_: str) -> dict[str, str]:
-    ends = ""
-    if isinstance(value, Interval) and math.isfinite(value.low):
-        ends = f"{show(value.low, format_)} to {show(value.high, format_)}"
-    return {"text": show(value, format_), "ends": ends}
+def _ends(value: Value, format_: str) -> str:
+    if not isinstance(value, Interval) or not math.isfinite(value.low):
+        return ""
+    return f"{show(value.low, format_)} to {show(value.high, format_)}"
 
 
-def _figure_view(figure: Figure, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
-    pictures = {}
-    for key, style in {
-        "light": LIGHT,
-        "light_phone": LIGHT_PHONE,
-        "dark": DARK,
-        "dark_phone": DARK_PHONE,
-    }.items():
-        picture = render(figure.draw, style, "svg")
-        pictures[key] = {
-            "uri": _data_uri(picture.content, "image/svg+xml"),
-            "width": picture.width,
-            "height": picture.height,
-        }
-        if not style.phone:
-            files[identity + ("-dark.svg" if key == "dark" else ".svg")] = picture.content
-    files[f"{identity}.png"] = render(figure.draw, LIGHT, "png").content
-    numbers = None if figure.numbers is None else _table_view(figure.numbers, identity, files)
-    return {
-        "kind": "figure",
-        "id": identity,
-        "figure": figure,
-        "pictures": pictures,
-        "numbers": numbers,
-    }
+def _drawings(figure: Figure, identity: str, files: dict[str, bytes]) -> list[dict[str, Any]]:
+    sizes = {"wide": False, "phone": True}
+    drawn = {size: draw_svg(figure.draw, identity, phone=phone) for size, phone in sizes.items()}
+    for scheme, dark in {"": False, "-dark": True}.items():
+        files[f"{identity}{scheme}.svg"] = drawn["wide"].coloured(dark=dark).encode()
+    files[f"{identity}.png"] = draw_png(figure.draw)
+    return [{"size": size, **drawing._asdict()} for size, drawing in drawn.items()]
 
 
-def _gallery_view(gallery: Gallery, identity: str, files: dict[str, bytes]) -> dict[str, Any]:
-    examples = []
+def _examples(gallery: Gallery, identity: str, files: dict[str, bytes]) -> list[dict[str, Any]]:
+    found = []
     for number, example in enumerate(gallery.examples, 1):
         uri = ""
-        if example.picture is not None:
-            files[f"{identity}-{number}.png"] = example.picture.content
-            uri = _data_uri(example.picture.content, "image/png")
-        examples.append({"example": example, "uri": uri, "rows": _rows_view(example.scores)})
-    numbers = _table_view(gallery.numbers, identity, files)
-    return {
-        "kind": "gallery",
-        "id": identity,
-        "gallery": gallery,
-        "examples": examples,
-        "numbers": numbers,
-    }
-
-
-def _data_uri(content: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("softq.lab.report", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+        if (picture := example.picture) is not None:
+            files[f"{identity}-{number}.{picture.kind}"] = picture.content
+            encoded = base64.b64encode(picture.content).decode()
+            uri = f"data:image/{picture.kind};base64,{encoded}"
+        found.append({"example": example, "uri": uri, "rows": _cells(example.scores)})
+    return found

@@ -1,0 +1,214 @@
+"""Folders as the sections of a page: what was run, what it found, what is wrong with it, and how to run it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from softq.formats.file_checks import undamaged
+from softq.lab.recipe import read_toml
+from softq.lab.report import figures, tables
+from softq.lab.report.content import Part, Section, show
+from softq.lab.report.experiment import Experiment, plain_experiment
+from softq.lab.report.experiments import EXPERIMENTS
+from softq.lab.report.loader import (
+    DEV_AGAIN,
+    TRAIN_AGAIN,
+    Source,
+    read_models,
+    read_results,
+    split_sources,
+    task_of,
+)
+from softq.lab.report.results import Model, Results, Variant
+from softq.lab.run import RECIPE
+from softq.lab.sweep import SWEEP
+
+
+def read_sections(sources: Sequence[Source]) -> list[Section]:
+    """A section for each sweep, and one for all runs that stand alone."""
+    sections = []
+    for source in (source for source in sources if source.is_sweep):
+        with undamaged(str(source.path)):
+            sections.append(_sweep_section(source))
+    runs = [source.path for source in sources if not source.is_sweep]
+    if runs:
+        with undamaged(", ".join(map(str, runs))):
+            sections.append(_runs_section(runs))
+    return sections
+
+
+# --- runs that stand alone ------------------------------------------------------------------------------
+
+
+def _runs_section(runs: Sequence[Path]) -> Section:
+    models = [model for run in runs for model in read_models(run)]
+    groups: dict[tuple[str, str], list[Model]] = {}
+    for model in models:
+        groups.setdefault((model.task, model.metric), []).append(model)
+    curves = [figures.learning(members, _labels(members)) for members in groups.values()]
+    count = f"{len(models)} {'model' if len(models) == 1 else 'models'}"
+    return Section(
+        title="Runs",
+        intro=[f"{count}, each with the recipe and the reward its numbers belong to."],
+        parts=[tables.models(models), *(figure for figure in curves if figure is not None)],
+        warnings=[
+            *_unfinished([model for model in models if not model.finished]),
+            *(
+                f"The test set of {', '.join(names)} was {what}."
+                for what in (DEV_AGAIN, TRAIN_AGAIN)
+                if (names := sorted({one.run.name for one in models if one.test_set == what}))
+            ),
+        ],
+        commands=list(dict.fromkeys(model.command for model in models)),
+        recipe="\n".join(f"# {run}\n{_recipe_text(run / RECIPE)}" for run in runs),
+    )
+
+
+def _labels(models: Sequence[Model]) -> list[str]:
+    """Names, with what tells them apart where one folder holds several models."""
+    names = [model.run.name for model in models]
+    return [
+        name
+        if names.count(name) == 1
+        else f"{name} {one.objective}{'' if one.tau is None else f' τ = {one.tau:g}'} seed {one.seed}"
+        for name, one in zip(names, models, strict=True)
+    ]
+
+
+# --- sweeps ---------------------------------------------------------------------------------------------
+
+
+def _sweep_section(source: Source) -> Section:
+    path = source.path / SWEEP
+    task = task_of(path)
+    experiment = _experiment_of(task)
+    results = read_results(source, task, experiment)
+    data = read_toml(path).get("data", {})
+    place = shlex.quote(str(source.path))
+    again = source.command or f"softq sweep {place}/{SWEEP} --out sweeps/again"
+    finished = sum(len(system.models) for system in results.systems)
+    complete = finished == results.wanted and not results.unfinished
+    resume = [] if complete else [f"softq sweep {place}/{SWEEP} --out {place} --resume"]
+    count = [] if complete else [f"{finished} of {results.wanted} models are finished."]
+    if not results.systems:
+        return Section(
+            title=experiment.title,
+            intro=[experiment.about] if experiment.about else [],
+            parts=[],
+            warnings=[*count, *_unfinished(results.unfinished)],
+            commands=[again, *resume],
+            recipe=_recipe_text(path),
+        )
+    models = [model for system in results.systems for model in system.models]
+    return Section(
+        title=experiment.title,
+        intro=[*filter(None, [experiment.about]), *_findings(results)],
+        parts=_parts(results, data, [*models, *results.unfinished]),
+        warnings=[*count, *_unfinished(results.unfinished), *_doubts(results, data)],
+        commands=[again, *resume],
+        recipe=_recipe_text(path),
+        differences=tables.differences(results, data),
+        provenance=results.provenance,
+    )
+
+
+def _experiment_of(task: Any) -> Experiment:
+    """What a task declares, or else what its metrics alone give."""
+    declared: Experiment | None = EXPERIMENTS.get(task.name) or getattr(task, "experiment", None)
+    return declared or plain_experiment(task)
+
+
+def _parts(results: Results, data: Mapping[str, Any], models: Sequence[Model]) -> list[Part]:
+    parts: list[Part | None] = [
+        tables.splits(results, data),
+        tables.methods(results),
+        figures.methods(results),
+    ]
+    for variant in results.variants:
+        parts += [tables.temperatures(results, variant), figures.temperatures(results, variant)]
+        if len(variant.systems) > 1:
+            parts += [tables.scores(results, variant), tables.gains(results, variant)]
+    parts += [figures.setting_curve(results, flag) for flag in results.experiment.curves]
+    parts += [*results.experiment.extras(results), *tables.papers(results)]
+    parts += [
+        tables.training(results),
+        figures.learning_of_results(results),
+        tables.models(models, folded=True),
+    ]
+    return [part for part in parts if part is not None]
+
+
+def _findings(results: Results) -> list[str]:
+    """What each kind of model has on the test set, and what it gains."""
+    return [
+        finding
+        for variant in results.variants
+        if len(variant.systems) > 1 or len(results.variants) == 1
+        if (finding := _finding(results, variant))
+    ]
+
+
+def _finding(results: Results, variant: Variant) -> str:
+    score = results.experiment.scores[0]
+    told = []
+    for system in variant.best.values():
+        value = score.shown(system.scores.get(f"test_{score.name}") or system.scores["test"])
+        gain = results.gain(system, results.against(variant), score)
+        words = f"{system.label} has {show(value, score.format)}{' %' if score.percent else ''}"
+        if gain is not None:
+            value, low, high = (show(end, f"+{score.format}") for end in gain)  # type: ignore[assignment]
+            ends = "" if gain.low != gain.low else f" ({low} to {high})"
+            words += f", {value} over {results.against_name}{ends}"
+        told.append(words)
+    which = f"With {variant.name}: on" if variant.name else "On"
+    return f"{which} the test set, by {score.title}: {'; '.join(told)}."
+
+
+# --- what is wrong with the numbers -------------------------------------------------------------------
+
+
+def _unfinished(models: Sequence[Model]) -> list[str]:
+    """Which runs have not ended, and how to resume each."""
+    return [
+        f"Unfinished: {run.name}, after {epochs} epoch{'' if epochs == 1 else 's'}. Resume it: {command}"
+        for run, epochs, command in dict.fromkeys(
+            (model.run, len(model.curve), model.command) for model in models
+        )
+    ]
+
+
+def _doubts(results: Results, data: Mapping[str, Any]) -> list[str]:
+    """That scores are not of held-out examples, and which models have not converged."""
+    sources, told = split_sources(data), []
+    if sources["test"] in (DEV_AGAIN, TRAIN_AGAIN):
+        told.append(
+            f"The test set was {sources['test']}: its scores are not those of held-out examples."
+        )
+    if sources["dev"] == TRAIN_AGAIN:
+        told.append("The development set was the training file itself: settings may be overfitted.")
+    late = [
+        results.name_of(system)
+        for _, system in results.chosen
+        if system.value("converged") not in (None, 1.0)
+    ]
+    if late:
+        told.append(f"Training stopped before it converged: {'; '.join(late)}.")
+    return told
+
+
+def _recipe_text(path: Path) -> str:
+    """A recipe with the names of files in place of absolute paths: where they lie is of no use to others."""
+    text = path.read_text(encoding="utf-8")
+    named = [
+        name
+        for section in read_toml(path).values()
+        for value in (section.values() if isinstance(section, dict) else ())
+        for name in (value if isinstance(value, list) else [value])
+        if isinstance(name, str) and Path(name).is_absolute()
+    ]
+    for name in sorted(named, key=len, reverse=True):  # one may begin with another
+        text = text.replace(name, Path(name).name)
+    return text
