@@ -237,7 +237,7 @@ def write_runs(folder):
 
 
 def read_runs(folder):
-    from softq.lab.report.load import find_sources, read_sections
+    from softq.lab.report import find_sources, read_sections
 
     read_sections(find_sources([folder]))
 

@@ -10,7 +10,7 @@ import pytest
 from small_runs import SMALL, recipe, snapshot, softq
 from softq.cli import progress, recipes, report_command
 from softq.lab.recipe import read_toml, recipe_hash
-from softq.lab.report import classification_load as load
+from softq.lab.report import classification as four_classes
 from softq.lab.report import page as pages
 from softq.lab.run import BEST, CELLS, COUNTS, METRICS, OUTPUTS, RECIPE, RESULT, RunFolder
 from softq.lab.sweep import SWEEP, parse_recipe, read_recipe
@@ -353,21 +353,22 @@ def test_sweep_refuses_in_one_line(tmp_path, monkeypatch, arguments, texts):
 
 @pytest.fixture
 def coarse(monkeypatch):
-    """Population values to fewer digits, and each figure drawn in one style for all screens (test_report.py has them all): in less time."""
+    """Population values to fewer digits, and figures drawn once, without pictures (test_page.py has them): in less time."""
     pytest.importorskip("matplotlib")
-    pictures, render = {}, pages.render
+    drawn, draw_svg = {}, pages.draw_svg
 
-    def render_once(draw, style, kind):
-        if (draw, kind) not in pictures:
-            pictures[draw, kind] = render(draw, style, kind)
-        return pictures[draw, kind]
+    def draw_once(draw, name, *, phone):
+        if draw not in drawn:
+            drawn[draw] = draw_svg(draw, name, phone=phone)
+        return drawn[draw]
 
-    monkeypatch.setattr(pages, "render", render_once)
-    load._population.cache_clear()
+    monkeypatch.setattr(pages, "draw_svg", draw_once)
+    monkeypatch.setattr(pages, "draw_png", lambda draw: b"")
+    four_classes._population.cache_clear()
     for name, size in (("FINE_GRID", 40), ("COARSE_GRID", 40), ("REGION_GRID", 24)):
-        monkeypatch.setattr(load, name, size)
+        monkeypatch.setattr(four_classes, name, size)
     yield
-    load._population.cache_clear()
+    four_classes._population.cache_clear()
 
 
 @pytest.mark.usefixtures("coarse")

@@ -15,7 +15,7 @@ import documented_scripts
 from documented import DOCUMENTS, ROOT, Shell, pages, read_blocks
 from softq.cli import bench_command, explore_command, report_command
 from softq.cli import recipes as cli_recipes
-from softq.lab.report import classification_load
+from softq.lab.report import classification
 from softq.lab.report import page as report_page
 from softq.lab.sweep import parse_recipe
 from softq.lab.tasks import TASKS
@@ -38,12 +38,12 @@ def shell(tmp_path_factory):
     """Commands in small: recipes, reports, benchmarks and pages that would wait for a reader."""
     pytest.importorskip("matplotlib")
     recipes = documented.small_recipes(tmp_path_factory.mktemp("recipes"))
-    drawn, render = {}, report_page.render
+    drawn, draw_svg = {}, report_page.draw_svg
 
-    def draw_once(draw, style, kind):
-        if (draw.__code__, kind) not in drawn:
-            drawn[draw.__code__, kind] = render(draw, style, kind)
-        return drawn[draw.__code__, kind]
+    def draw_once(draw, name, *, phone):
+        if draw.__code__ not in drawn:
+            drawn[draw.__code__] = draw_svg(draw, name, phone=phone)
+        return drawn[draw.__code__]
 
     really_run, measured = subprocess.run, set()
 
@@ -68,13 +68,14 @@ def shell(tmp_path_factory):
         for module in (cli_recipes, report_command):
             patch.setattr(module, "RECIPES", recipes)
         for name, size in (("FINE_GRID", 20), ("COARSE_GRID", 20), ("REGION_GRID", 12)):
-            patch.setattr(classification_load, name, size)
-        patch.setattr(report_page, "render", draw_once)
+            patch.setattr(classification, name, size)
+        patch.setattr(report_page, "draw_svg", draw_once)
+        patch.setattr(report_page, "draw_png", lambda draw: b"")
         patch.setattr(bench_command.subprocess, "run", run_benchmark)
         patch.setattr(explore_command, "serve", lambda *_, **__: None)
-        classification_load._population.cache_clear()
+        classification._population.cache_clear()
         yield Shell(tmp_path_factory.mktemp("pages"))
-    classification_load._population.cache_clear()
+    classification._population.cache_clear()
 
 
 @pytest.mark.parametrize("page", PAGES)

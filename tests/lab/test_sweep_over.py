@@ -14,7 +14,7 @@ from small_runs import CPU, contents, recipe, single_thread, snapshot, softq
 from softq.cli.recipes import show_choices
 from softq.errors import RecipeError
 from softq.lab.recipe import read_toml
-from softq.lab.report.load import find_sources, read_sections
+from softq.lab.report import find_sources, read_sections
 from softq.lab.run import RECIPE, RESULT, RunFolder
 from softq.lab.sweep import (
     RUNS,
@@ -307,7 +307,7 @@ def test_over_on_the_command_line_and_in_the_report(tmp_path):
     assert "τ and settings are chosen on the development set." in result.stdout
     assert len(list((out / RUNS).iterdir())) == 2  # nothing was trained again
     (section,) = read_sections(find_sources([out]))
-    (table, *_) = section.parts
+    table = next(one for one in section.parts if one.name == "runs")
     column = [column.title for column in table.columns].index("Settings")
     assert [row[column] for row in table.rows] == ["learning_rate=0.2 momentum=0.5"]
     refused = softq("sweep", "classification", "--over", "momentun=1", "--out", tmp_path / "x")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from softq.annotators.reliability import AnnotatorRow
 from softq.lab.report.content import Column, Figure, Part, Table, Value
 from softq.lab.report.drawing import Canvas, plain
 from softq.lab.report.results import Results, System
-from softq.lab.run import RunFolder
 from softq.lab.worlds.entities import ANNOTATORS
 
 MOST_ANNOTATORS, ENDS = 30, 10  # of more than so many, the table has the first and the last
@@ -60,10 +59,8 @@ def baseline(results: Results) -> tuple[System, str] | None:
 
 def extras(results: Results) -> list[Part | None]:
     """The parts of this experiment alone."""
-    facts = [
-        (RunFolder(one.models[0].run).result() or {}).get("facts", {}) for _, one in results.chosen
-    ]
-    found: dict[str, Any] = next((one for one in facts if "annotators" in one), {})
+    facts = [one.models[0].facts for _, one in results.chosen]
+    found: Mapping[str, Any] = next((one for one in facts if "annotators" in one), {})
     rows = [AnnotatorRow(**row) for row in found.get("annotators", ())]
     rows.sort(key=lambda row: (-row.weight, row.name))
     model = _MODELS.get(found.get("annotator_model", ""), "")
@@ -188,7 +185,7 @@ def _figure(rows: Sequence[AnnotatorRow]) -> Figure | None:
 def _types(results: Results) -> Table | None:
     """Scores of each type of entity, of the model that is best on the development set."""
     best = results.best
-    facts = (RunFolder(best.models[0].run).result() or {}).get("facts", {})
+    facts = best.models[0].facts
     if not facts.get("types"):
         return None
     return Table(

@@ -106,10 +106,11 @@ def read_models(path: Path, settings: Mapping[str, Mapping[str, Any]] | None = N
             hash=row["hash"],
             objective=row["objective"],
             tau=row["tau"],
-            scaled=row[SCALED],
+            scaled=row["temperature_scaled"],
             seed=row["seed"],
             settings=(settings or {}).get(row["hash"], row.get("settings", {})),
             finished=result is not None,
+            facts=result.get("facts", {}) if result else {},
             scores=_measures(result["cells"][number] if result else row),
             curve=[
                 (
@@ -166,7 +167,7 @@ def split_sources(data: Mapping[str, Any]) -> dict[str, str]:
     named = {split: data.get(split) or "" for split in SPLITS}
     train, dev, test = named.values()
     if not isinstance(train, str) or not train:
-        return dict.fromkeys(SPLITS, WORLD)
+        return dict.fromkeys(SPLITS, WORLD if data else "not stated")
     file = {split: Path(path).name for split, path in named.items() if path}
     alone = not train.endswith(".json")  # a JSON file of captions holds all splits
     if not dev:
@@ -201,7 +202,7 @@ def read_results(source: Source, task: Task, experiment: Experiment) -> Results:
         groups.setdefault(key, []).append(member)
     systems = [_system(base, members, models, experiment) for members in groups.values()]
     finished = sorted({member.run for member in sweep.cells})
-    facts = (RunFolder(finished[0]).result() or {}).get("facts", {}) if finished else {}
+    facts = systems[0].models[0].facts if systems else {}
     return Results(
         experiment=experiment,
         task=task,
@@ -209,6 +210,7 @@ def read_results(source: Source, task: Task, experiment: Experiment) -> Results:
         unfinished=[model for model in models.values() if not model.finished],
         wanted=sweep.wanted,
         recipe=base,
+        data=read_toml(source.path / SWEEP).get("data", {}),
         facts=facts,
         sizes={**facts.get("examples", {}), **(_counted(finished[0]) if finished else {})},
         provenance=_provenance(source, sweep, finished, systems) if finished else {},
@@ -265,12 +267,14 @@ def _provenance(
     threads = environment.get("threads")
     cpu = f"{threads} CPU thread{'' if threads == 1 else 's'}"
     seeds = sorted({model.seed for system in systems for model in system.models})
-    files = [path for path in getattr(systems[0].recipe.data, "files", ()) if path]
+    data = getattr(systems[0].recipe, "data", None)
+    files = [path for path in getattr(data, "files", ()) if path]
     known = {
         "Sweep": str(source.path),
         "Recipe": hashlib.sha256((source.path / SWEEP).read_bytes()).hexdigest()[:12],
         "Reward": sweep.signature,
-        "Files": ", ".join(dict.fromkeys(Path(path).name for path in files)) or WORLD,
+        "Files": ", ".join(dict.fromkeys(Path(path).name for path in files))
+        or (WORLD if data else ""),
         "Seeds": ", ".join(map(str, seeds)),
         "Scale": source.scale,
         "Training time": f"{seconds:,.0f} seconds of training steps",

@@ -41,6 +41,7 @@ class Model:
         seed: of training.
         settings: what else its sweep varied.
         finished: whether training has ended.
+        facts: about its data.
         scores: all that was measured.
         curve: (epoch, training loss, development score); None where it was not measured.
         command: trains it again, or resumes it.
@@ -60,6 +61,7 @@ class Model:
     seed: int
     settings: Mapping[str, Any]
     finished: bool
+    facts: Mapping[str, Any]
     scores: Mapping[str, float]
     curve: Sequence[tuple[int, float | None, float | None]]
     command: str
@@ -168,6 +170,7 @@ class Results:
         unfinished: models whose training was begun.
         wanted: number of models, begun or not.
         recipe: of the sweep, without its grids.
+        data: that section of the recipe as TOML has it, {} where a task has none.
         facts: about the data, as the runs have stored them.
         sizes: number of examples by split.
         provenance: where the numbers come from.
@@ -180,6 +183,7 @@ class Results:
     unfinished: Sequence[Model]
     wanted: int
     recipe: Any
+    data: Mapping[str, Any]
     facts: Mapping[str, Any]
     sizes: Mapping[str, int]
     provenance: Mapping[str, str] = field(default_factory=dict)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,13 @@ from softq.lab.sweep import SWEEP
 
 def read_sections(sources: Sequence[Source]) -> list[Section]:
     """A section for each sweep, and one for all runs that stand alone."""
-    sections = []
+    sections: list[Section] = []
     for source in (source for source in sources if source.is_sweep):
         with undamaged(str(source.path)):
-            sections.append(_sweep_section(source))
+            found = _sweep_section(source)
+        if found.title in {section.title for section in sections}:
+            found = dataclasses.replace(found, title=f"{found.title} ({source.path.name})")
+        sections.append(found)
     runs = [source.path for source in sources if not source.is_sweep]
     if runs:
         with undamaged(", ".join(map(str, runs))):
@@ -86,7 +90,6 @@ def _sweep_section(source: Source) -> Section:
     task = task_of(path)
     experiment = _experiment_of(task)
     results = read_results(source, task, experiment)
-    data = read_toml(path).get("data", {})
     place = shlex.quote(str(source.path))
     again = source.command or f"softq sweep {place}/{SWEEP} --out sweeps/again"
     finished = sum(len(system.models) for system in results.systems)
@@ -106,11 +109,11 @@ def _sweep_section(source: Source) -> Section:
     return Section(
         title=experiment.title,
         intro=[*filter(None, [experiment.about]), *_findings(results)],
-        parts=_parts(results, data, [*models, *results.unfinished]),
-        warnings=[*count, *_unfinished(results.unfinished), *_doubts(results, data)],
+        parts=_parts(results, [*models, *results.unfinished]),
+        warnings=[*count, *_unfinished(results.unfinished), *_doubts(results)],
         commands=[again, *resume],
         recipe=_recipe_text(path),
-        differences=tables.differences(results, data),
+        differences=tables.differences(results),
         provenance=results.provenance,
     )
 
@@ -121,9 +124,9 @@ def _experiment_of(task: Any) -> Experiment:
     return declared or plain_experiment(task)
 
 
-def _parts(results: Results, data: Mapping[str, Any], models: Sequence[Model]) -> list[Part]:
+def _parts(results: Results, models: Sequence[Model]) -> list[Part]:
     parts: list[Part | None] = [
-        tables.splits(results, data),
+        tables.splits(results),
         tables.methods(results),
         figures.methods(results),
     ]
@@ -180,9 +183,9 @@ def _unfinished(models: Sequence[Model]) -> list[str]:
     ]
 
 
-def _doubts(results: Results, data: Mapping[str, Any]) -> list[str]:
+def _doubts(results: Results) -> list[str]:
     """That scores are not of held-out examples, and which models have not converged."""
-    sources, told = split_sources(data), []
+    sources, told = split_sources(results.data), []
     if sources["test"] in (DEV_AGAIN, TRAIN_AGAIN):
         told.append(
             f"The test set was {sources['test']}: its scores are not those of held-out examples."

@@ -19,9 +19,9 @@ MOST_TEMPERATURES = 40  # more of them are in the numbers of the figure
 _BOOTSTRAP = "95 % intervals of a bootstrap over test examples"
 
 
-def splits(results: Results, data: Mapping[str, Any]) -> Table:
+def splits(results: Results) -> Table:
     """Where the examples come from, and how many there are here and in the paper."""
-    sources, theirs = split_sources(data), results.experiment.paper_examples
+    sources, theirs = split_sources(results.data), results.experiment.paper_examples
     sizes = results.sizes
     if "test" not in sizes and "dev" in sizes:  # the development set was the test set, too
         sizes = {**sizes, "test": sizes["dev"]}
@@ -311,12 +311,12 @@ def models(found: Sequence[Model], *, folded: bool = False) -> Table:
     ).without_empty_columns()
 
 
-def differences(results: Results, data: Mapping[str, Any]) -> Table | None:
+def differences(results: Results) -> Table | None:
     """What differs from the paper's set-up: key, paper, here."""
     experiment = results.experiment
     rows: dict[tuple[str, str, str], None] = {}
     if experiment.corpus and not is_papers_corpus(results):
-        rows["Corpus", experiment.corpus, split_sources(data)["train"]] = None
+        rows["Corpus", experiment.corpus, split_sources(results.data)["train"]] = None
     for split, count in experiment.paper_examples.items():
         ours = results.sizes.get(split)
         if ours is not None and ours != count:
@@ -362,7 +362,7 @@ def _method(results: Results, system: System) -> str:
 
 def is_papers_corpus(results: Results) -> bool:
     """Whether the training file is named like the paper's corpus."""
-    train = getattr(results.recipe.data, "train", "")
+    train = results.data.get("train")
     pattern = results.experiment.known_by
     return bool(pattern and isinstance(train, str) and re.search(pattern, train, re.IGNORECASE))
 
