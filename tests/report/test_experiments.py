@@ -15,11 +15,13 @@ from softq.lab.report import find_sources, galleries, pictures, read_sections
 from softq.lab.run import RunFolder
 from softq.lab.sweep import SWEEP, Grid, read_sweep, run_sweep
 from softq.lab.tasks import TASKS
-from softq.lab.tasks.facts import translation_facts
 from softq.lab.tasks.ner_recipe import Data, NerRecipe
-from softq.lab.tasks.translation_data import read_corpora
-from softq.lab.tasks.translation_recipe import Data as Bitexts
-from softq.lab.tasks.translation_recipe import TranslationRecipe
+from softq.lab.tasks.translation import (
+    Translation,
+    TranslationData,
+    TranslationRecipe,
+    read_translations,
+)
 from softq.metrics import (
     TRANSLATION_METRICS,
     ExampleCounts,
@@ -209,7 +211,7 @@ def test_a_parser_of_the_world(tmp_path):
 
 # --- translation ----------------------------------------------------------------------------------------
 
-WORLD = Bitexts(sentences=8, dev_sentences=30, references=2, dev_references_drawn=3)
+WORLD = TranslationData(sentences=8, dev_sentences=30, references=2, dev_references_drawn=3)
 
 
 def counts_of(recipe):
@@ -219,7 +221,8 @@ def counts_of(recipe):
     tau = recipe.objective.tau
     share = 0.4 if tau is None else 0.1 + abs(tau - 0.4) + others
     references = [
-        [one.split() for one in several] for several in read_corpora(recipe.data).test.references
+        [one.split() for one in several]
+        for several in read_translations(recipe.data).test.references
     ]
     found = [["x" if rng.random() < share else word for word in one[0]] for one in references]
     return translation_statistics(found, references)
@@ -251,7 +254,7 @@ class Translating(ToyTask):
         return f"reward={recipe.candidates.reward}"
 
     def facts(self, recipe, outputs):
-        return translation_facts(recipe, outputs)
+        return Translation().facts(recipe, outputs)
 
 
 def test_translation_by_several_candidates(tmp_path, monkeypatch):
@@ -286,7 +289,7 @@ def test_translation_by_several_candidates(tmp_path, monkeypatch):
     methods = rows_of(part(section, "methods"))
     assert list(methods)[:3] == ["ML", "RAML, n-gram replacement", "RAML, importance sampling"]
     assert methods["RAML, importance sampling"]["Best τ, paper"] == "0.7"
-    bayes = translation_facts(base, [])["bayes"]
+    bayes = Translation().facts(base, [])["bayes"]
     shown = tables[0]["Bayes rule"]["Test sentence BLEU, %"]
     assert float(shown) == pytest.approx(100 * bayes["test_sentence_bleu"])
     assert rows_of(part(section, "previous-work"))["The paper"]["Gain"] == "1.11"
