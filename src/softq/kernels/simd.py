@@ -49,10 +49,15 @@ def _vectors(_typing: Any, array: Any, log: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         given = context.make_array(array)(context, builder, args[0])
         found = context.make_array(result)(context, builder)
-        size = context.get_constant(types.intp, array.dtype.bitwidth // 8 * kind.value.count)
+        step = context.get_constant(types.intp, array.dtype.bitwidth // 8)
+        strides = given.strides
+        if array.layout == "C":  # known here, so that it is no variable of the loop
+            strides = builder.insert_value(strides, step, array.ndim - 1)
+        size = builder.mul(step, context.get_constant(types.intp, kind.value.count))
         data = builder.bitcast(given.data, kind.value.as_pointer())
-        populate_array(found, data, given.shape, given.strides, size, given.meminfo)
-        return impl_ret_borrowed(context, builder, result, found._getvalue())
+        # No reference is counted, which would take longer than a short sum.
+        populate_array(found, data, given.shape, strides, size, None)
+        return found._getvalue()
 
     return result(array, log), generate
 
@@ -89,7 +94,8 @@ _define(operator.mul, "fmul")
 def _plain_vectors(array: Any, log: bool | None) -> Any:
     """The vectors that begin at each number of an array, along its last dimension.
 
-    For a recursion on logarithms (see `softq.kernels.semiring`) the array as it is.
+    For a recursion on logarithms (see `softq.kernels.semiring`) the array as it is. It must outlive
+    them.
     """
     if log is not None:
         return array

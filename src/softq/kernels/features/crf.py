@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
 from softq.errors import ShapeError
@@ -98,7 +99,7 @@ def _product(
     into: Any,
 ) -> None:
     size, cells = len(offsets) - 1, len(indices)
-    row = np.empty(padded(labels), np.float32)
+    row = np.zeros(padded(labels) + _WIDTH, np.float32)
     for block in range(first, _BLOCKS, stride):
         # blocks have as many entries, not as many rows: a few features stand on most tokens
         low = np.searchsorted(offsets, cells * block // _BLOCKS) if block else 0
@@ -109,19 +110,19 @@ def _product(
                 into[r * labels + k] = row[k]
 
 
-@jit
+@numba.njit(inline="always")  # a call would take as long as the sum of a short row
 def _sum_rows(
     offsets: Any, indices: Any, values: Any, dense: Any, r: int, labels: int, row: Any
 ) -> None:
-    """One row of the product, to the first K entries of ``row``."""
-    row[:] = 0.0
+    """One row of the product, to the first K entries of ``row``; its last sixteen are zeros."""
     summands, sums = vectors(dense, PLAIN), vectors(row, PLAIN)
     start, end = np.uint64(offsets[r]), np.uint64(offsets[r + 1])
-    for at in range(0, labels, _WIDTH):
-        total = sums[at]
+    width = np.uint64(labels)
+    for at in range(np.uint64(0), width, np.uint64(_WIDTH)):
+        total = sums[len(row) - _WIDTH]
         for i in range(start, end):
             factor = np.float32(1.0) if values is None else values[i]
-            total = total + summands[np.int64(indices[i]) * labels + at] * factor
+            total = total + summands[np.uint64(indices[i]) * width + at] * factor
         sums[at] = total
 
 
@@ -178,7 +179,7 @@ def _differences(
 ) -> None:
     labels = target.shape[1]
     sentences = len(starts) - 1
-    row = np.empty(padded(labels), np.float32)
+    row = np.zeros(padded(labels) + _WIDTH, np.float32)
     table = load_table(transitions, 0, 1, longest)
     work = workspace(longest, labels)
     scores = np.empty((longest, labels))

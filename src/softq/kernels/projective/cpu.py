@@ -242,7 +242,7 @@ def _outside(weight: Any, charts: Any, grads: Any, first: int, log: bool | None)
             else:
                 after, rest = j + 1, count - 1 - j
                 behind = dot(d_right, j, 0, open_right, i, 0, i, log)
-                before = dot(d_split, j, 0, right, i - 1, 0, i, log)
+                before = dot(d_split, j, 0, right, max(i - 1, 0), 0, i, log)
                 to_left = dot(d_left, j, 0, left, i, 0, i, log)
                 following = dot(d_split, i, after, left, after, after, rest, log)
                 ahead = dot(d_left, i, after, open_left, j, after, rest, log)
