@@ -20,6 +20,7 @@ extensions = [
     "sphinx_copybutton",
     "docstring_markup",
     "name_links",
+    "recipe_keys",
     "repository_links",
 ]
 

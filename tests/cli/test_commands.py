@@ -453,7 +453,7 @@ def test_reproduce_refuses_in_one_line(tmp_path):
 
 def test_reproduce_has_a_recipe_for_every_scale():
     for scale in report_command.Scale:
-        for name in TASKS:
+        for name in set(TASKS) - {"tag"}:  # which is none of the paper's experiments
             assert recipes.find_recipe(str(recipes.RECIPES / f"{name}-{scale}.toml"), []).grids
 
 

@@ -487,11 +487,11 @@ def test_several_gpus_in_one_process_are_refused(tmp_path, monkeypatch):
 def test_weights_in_pieces_are_refused(tmp_path, monkeypatch):
     rows, message = (
         random_rows(2, references=2),
-        "is not supported, since candidates are scored and written outside of what it wraps",
+        "is not supported: it gathers the weights only while the wrapped model runs, .*; use DDP",
     )
     trainer = trainer_for(tiny("t5"), tmp_path)
     trainer.is_fsdp_enabled = True
-    with pytest.raises(ModelError, match=f"FSDP {message}: use DDP"):
+    with pytest.raises(ModelError, match=f"FSDP {message}"):
         step(trainer, rows)
     trainer.is_fsdp_enabled = False
     for stage in (2, 3):
@@ -500,7 +500,7 @@ def test_weights_in_pieces_are_refused(tmp_path, monkeypatch):
         if stage == 2:
             step(trainer, rows)
             continue
-        with pytest.raises(ModelError, match=f"DeepSpeed ZeRO-3 {message}: use DDP"):
+        with pytest.raises(ModelError, match=f"DeepSpeed ZeRO-3 {message}"):
             step(trainer, rows)
 
 

@@ -322,16 +322,14 @@ def to_toml(recipe: Any, *, task: str, explain: bool = False) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """One value as TOML writes it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    raise TypeError(f"TOML cannot hold {type(value).__name__}")
+    """One value as TOML writes it: as JSON does, but for numbers that are not finite.
+
+    >>> toml_value((1e-05, True, math.inf, "ü"))
+    '[1e-05, true, inf, "ü"]'
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(toml_value, value))}]"
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
 def recipe_hash(recipe: Any, *, task: str) -> str:

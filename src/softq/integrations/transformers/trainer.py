@@ -156,7 +156,9 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         pieces = "FSDP" if self.is_fsdp_enabled else "DeepSpeed ZeRO-3" if zero == 3 else None
         if pieces:
             raise ModelError(
-                f"{pieces} is not supported, since candidates are scored and written outside of what it wraps: use DDP"
+                f"{pieces} is not supported: it gathers the weights only while the wrapped model runs, and softq also runs the model "
+                "inside it, to read a source once for all its candidates, to sample candidates and to generate texts in evaluation; "
+                "use DDP, with LoRA or DeepSpeed ZeRO-2 where memory is short"
             )
 
     def compute_loss(
