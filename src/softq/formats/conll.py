@@ -27,7 +27,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain, groupby, takewhile, zip_longest
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal, NamedTuple
@@ -45,6 +45,7 @@ NAMES = "# annotators ="
 _NAMES = re.compile("# +annotators *=")
 _COMMENT = re.compile(r"# +(\S+ *=|newdoc\b|newpar\b)")  # in any case, however many columns it has
 _SPACES = re.compile(" +")
+_DOCUMENT = re.compile(f"{DOCUMENT}( |\t|$)")
 _TAG = re.compile(r"[BIES]-.")
 
 Annotators = int | Literal["all"]
@@ -86,19 +87,13 @@ class Sentence:
         """
         if not self.annotators:
             yield from (("", 0, labels) for labels in self.labels)
-        for annotator, labels in zip(
-            self.annotators, self.labels, strict=False
-        ):  # none where there are no annotators
-            ends = (
-                [place for place, label in enumerate(labels) if label == MISSING]
-                if MISSING in labels
-                else []
-            )
-            for start, end in zip(
-                [0, *(place + 1 for place in ends)], [*ends, len(labels)], strict=True
-            ):
-                if start < end:
-                    yield annotator, start, labels[start:end]
+        for annotator, labels in zip(self.annotators, self.labels, strict=False):
+            start = 0
+            for missing, group in groupby(labels, MISSING.__eq__):
+                piece = tuple(group)
+                if not missing:
+                    yield annotator, start, piece
+                start += len(piece)
 
 
 class TaggerInput(NamedTuple):
@@ -425,62 +420,44 @@ def split_blocks(
     whole: Iterable[str], tabs: bool, found: list[Fault], first: int = 1
 ) -> Iterator[Block]:
     """Blocks of lines, the first of which has this number; what is wrong with single lines goes to ``found``."""
-    without_documents = [
-        "" if line[:1] == "-" and _starts_document(line) else line for line in whole
-    ]
+    without_documents = (
+        "" if line.startswith(DOCUMENT) and _DOCUMENT.match(line) else line for line in whole
+    )
     for start, lines in split_sentences(without_documents, first):
         width = len(_SPACES.split(lines[-1])) if lines[0].startswith("# ") else 0
-        comments = 0
-        names, names_line = None, 0
-        while comments < len(lines) and _is_comment(lines[comments], width, tabs=tabs):
-            match = _NAMES.match(lines[comments])
-            if match and names_line:
-                found.append(
-                    Fault(
-                        start + comments,
-                        f"expected one line '{NAMES} …' before a sentence, got a second one",
-                    )
-                )
-            elif match:
-                names, names_line = (
-                    tuple(map(intern, lines[comments][match.end() :].split())),
-                    start + comments,
-                )
-            comments += 1
-        rows = [
-            line.split("\t")
-            if tabs
-            else line.split(" ")
-            if "  " not in line
-            else _SPACES.split(line)
-            for line in lines[comments:]
+        comments = tuple(takewhile(lambda line: _is_comment(line, width, tabs=tabs), lines))  # noqa: B023
+        named = [place for place, line in enumerate(comments, start) if _NAMES.match(line)]
+        found += [
+            Fault(place, f"expected one line '{NAMES} …' before a sentence, got a second one")
+            for place in named[1:]
         ]
-        if names is not None and not (names and rows):
-            got = "no sentence" if names else "no name"
-            found.append(
-                Fault(
-                    names_line, f"expected names of annotators and a sentence after them, got {got}"
-                )
-            )
-        elif rows:
-            begin = start + comments
-            for place, row in enumerate(rows):
-                if not all(map(str.strip, row)):  # which also takes other white space for nothing
-                    # Between tabs the token may be empty; among spaces an empty one is a line that begins with a space.
-                    empty = [
-                        k
-                        for k, column in enumerate(row, start=1)
-                        if not column.strip(" ") and (k > 1 or not tabs)
-                    ]
-                    found += [Fault(begin + place, f"column {k} is empty") for k in empty]
+        rows = [_split(line, tabs) for line in lines[len(comments) :]]
+        names, names_line = None, 0
+        if named:
+            names_line = named[0]
+            names = tuple(map(intern, comments[names_line - start].partition("=")[2].split()))
+            if not names or not rows:
+                got = "no sentence" if names else "no name"
+                message = f"expected names of annotators and a sentence after them, got {got}"
+                found.append(Fault(names_line, message))
+                continue
+        if rows:
+            begin = start + len(comments)
+            # Between tabs the token may be empty; among spaces an empty one is a line that begins with a space.
+            found += [
+                Fault(begin + place, f"column {k} is empty")
+                for place, row in enumerate(rows)
+                if not all(map(str.strip, row))  # which also takes other white space for nothing
+                for k, column in enumerate(row, start=1)
+                if not column.strip(" ") and (k > 1 or not tabs)
+            ]
             widths = list(map(len, rows))
-            columns = (
-                [tuple(map(intern, column)) for column in zip(*rows, strict=True)]
-                if len(set(widths)) == 1
-                else []
-            )
-            yield Block(begin, tuple(lines[:comments]), names, names_line, widths, columns)
+            ragged = len(set(widths)) > 1
+            columns = [] if ragged else [tuple(map(intern, c)) for c in zip(*rows, strict=True)]
+            yield Block(begin, comments, names, names_line, widths, columns)
 
 
-def _starts_document(line: str) -> bool:
-    return line.startswith(DOCUMENT) and line[len(DOCUMENT) :][:1] in ("", " ", "\t")
+def _split(line: str, tabs: bool) -> list[str]:
+    if tabs:
+        return line.split("\t")
+    return _SPACES.split(line) if "  " in line else line.split(" ")
