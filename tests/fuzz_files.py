@@ -353,9 +353,9 @@ def change_one_note(path, draw):
     tensor, told = draw.choice(NOTES.get(path.name, ("about",))), []
 
     def change(notes):
-        changed, done = change_value(notes, draw)
+        found, done = change_value(notes, draw)
         told.append(done)
-        return changed
+        return json.dumps(found)
 
     change_notes(path, change, tensor)
     return f"{tensor}: {told[0]}"
