@@ -62,10 +62,11 @@ format: install ## Format the code and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, ner, parsing, translation, captioning, encoder, finetuning)
+bench: $(VENV)/peers ## Measure softq against other packages (softq bench core, rewards, grid, classifier, ner, parsing, translation, captioning, encoder, finetuning)
 	$(BIN)/softq bench core
 	$(BIN)/softq bench rewards
 	$(BIN)/softq bench grid
+	$(BIN)/softq bench classifier
 	$(BIN)/softq bench ner
 	$(BIN)/softq bench parsing
 	$(BIN)/softq bench translation

@@ -26,7 +26,8 @@ from torch import Tensor
 import softq
 from memory import peak_bytes
 from softq.lab.recipe import Objective
-from softq.lab.tasks.classification import draw, target_rows
+from softq.lab.tasks.classification import draw
+from softq.linear.class_targets import class_targets
 from softq.neural.modules.perceptron import first_weights
 from softq.neural.perceptrons import mean_earned, train_steps
 from timing import by_turns, synchronize
@@ -95,7 +96,7 @@ def make(models: int, count: int, device: str) -> Grid:
     rewards = softq.theory.four_class_problem(1).rewards
     counts, patterns = torch.unique(data.counts, dim=0, return_inverse=True)
     tables = torch.stack(
-        [target_rows(objective, counts, rewards) for objective in SETTINGS[:models]]
+        [class_targets(one.name, counts, rewards, one.tau) for one in SETTINGS[:models]]
     )
     chosen = torch.arange(models) % len(SETTINGS)
     networks = torch.stack([first_weights(SIZES, seed=m // len(SETTINGS)) for m in range(models)])

@@ -20,11 +20,11 @@ from softq.lab.tasks.classification import (
     Labelled,
     draw,
     make_data,
-    target_rows,
     torch_learner,
     visiting_order,
 )
 from softq.lab.torch_learner import generator_for
+from softq.linear.class_targets import class_targets
 from softq.metrics import mean_of_first
 from softq.neural import perceptrons
 from softq.theory import bayes_rule, four_classes_at
@@ -115,7 +115,7 @@ def test_targets_are_those_of_the_paper(tau):
         torch.tensor(table, dtype=torch.float64),
     )
     ml, raml, sqdml = (
-        target_rows(objective, counts, rewards)
+        class_targets(objective.name, counts, rewards, objective.tau)
         for objective in (Objective(), Objective("raml", tau), Objective("sqdml", tau))
     )
     assert raml.dtype == torch.float64

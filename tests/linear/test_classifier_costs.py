@@ -89,7 +89,9 @@ def test_a_penalty_shrinks_weights_by_either_solver():
     for solver in ("lbfgs", "sgd"):
         sizes = [
             np.abs(
-                RewardClassifier(solver=solver, objective="ml", alpha=alpha, random_state=0)
+                RewardClassifier(
+                    solver=solver, objective="ml", hidden=(32,), alpha=alpha, random_state=0
+                )
                 .fit(X, y)
                 .coefs_[1]
             ).sum()

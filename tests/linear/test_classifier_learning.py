@@ -15,8 +15,7 @@ from classifier_problems import OBJECTIVES, REWARDS, blobs, draw_four_classes, r
 from softq import theory
 from softq.linear import RewardClassifier
 from softq.linear.class_labels import learn_labels
-from softq.linear.classifier_training import target_table
-from softq.linear.expected_rewards import expected_rewards, mean_rewards
+from softq.linear.class_targets import class_targets, expected_rewards, mean_rewards
 
 # --- the paper's four-class problem -------------------------------------------------------------------
 
@@ -95,11 +94,11 @@ def test_targets_against_plain_python(objective, tau):
     classes, patterns = learn_labels(y, 4)
     assert classes.tolist() == ["a", "b", "c", "d"]
     assert len(patterns.shares) == 3  # the first and the last row say the same
-    rows = target_table(objective, patterns.shares, table, tau)[patterns.of_row].tolist()
+    rows = class_targets(objective, patterns.shares, table, tau)[patterns.of_row].tolist()
     earned = mean_rewards(table, patterns.shares)[patterns.of_row].tolist()
     each = np.stack([table] * 3)  # a table for each pattern
     np.testing.assert_allclose(
-        target_table(objective, patterns.shares, each, tau)[patterns.of_row], rows
+        class_targets(objective, patterns.shares, each, tau)[patterns.of_row], rows
     )
     np.testing.assert_allclose(mean_rewards(each, patterns.shares)[patterns.of_row], earned)
     for labels, row, earned_row in zip(y, rows, earned, strict=True):

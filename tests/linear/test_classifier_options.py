@@ -174,7 +174,7 @@ def test_names_of_features_and_defaults_are_saved(tmp_path):
     assert loaded.feature_names_in_.tolist() == ["width", "height"]
     assert loaded.reward is None
     assert loaded.random_state is None
-    assert (loaded.hidden, loaded.tau, loaded.alpha) == ((32,), "auto", "auto")
+    assert (loaded.hidden, loaded.tau, loaded.alpha) == ("auto", "auto", "auto")
     assert (loaded.tau_, loaded.alpha_) == (model.tau_, model.alpha_)
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
         np.testing.assert_array_equal(loaded.predict(X), expected)
@@ -223,7 +223,7 @@ def test_files_that_hold_no_model(tmp_path):
         RewardClassifier.load(path)
     save_file({"x": np.zeros(2)}, path)
     with pytest.raises(
-        DataError, match=r"must be a file of 'softq.RewardClassifier 2', .* got None"
+        DataError, match=r"must be a file of 'softq.RewardClassifier 3', .* got None"
     ):
         RewardClassifier.load(path)
 
@@ -236,18 +236,21 @@ def test_files_that_hold_no_model(tmp_path):
             lambda tensors, notes: tensors.update({"coefs.1": np.zeros((2, 2))}),
             r"coefs.1 must have shape \[32, 3\], got \[2, 2\]",
         ),
-        (lambda tensors, notes: notes.pop("classes"), "classes"),
-        (lambda tensors, notes: notes["classes"].pop(), r"shape \[2, 2\], got \[3, 3\]"),
+        (lambda tensors, notes: tensors.pop("classes"), "classes must be a list of strings"),
+        (
+            lambda tensors, notes: tensors.update(classes=np.array([0, 1])),
+            r"shape \[2, 2\], got \[3, 3\]",
+        ),
+        (lambda tensors, notes: tensors.update(classes=np.array([0, 2, 1])), "sorted and distinct"),
         (lambda tensors, notes: notes["parameters"].update(hiden=3), "hiden"),
         (lambda tensors, notes: notes.update(objective="mle"), "objective must be one of"),
         (lambda tensors, notes: notes.update(tau=-1.0), "tau must be positive"),
-        (lambda tensors, notes: notes.update(classes_dtype="O8O"), "O8O"),
     ],
 )
 def test_damaged_files(tmp_path, damage, text):
     X, y = blobs(30)
     path = tmp_path / "model"
-    RewardClassifier(max_epochs=1).fit(X, y).save(path)
+    RewardClassifier(hidden=(32,), max_epochs=1).fit(X, y).save(path)
     tensors = load_file(path)
     header = path.read_bytes()
     metadata = json.loads(header[8 : 8 + int.from_bytes(header[:8], "little")])["__metadata__"]

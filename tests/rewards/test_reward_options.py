@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import reward_functions
+import softq
 from reward_cases import PIECES, REWARDS, TABLE, VOCAB, label, pair, random_batch
 from softq import rewards
 from softq.errors import DtypeError, LengthError, OutputError, RewardError, ShapeError, SoftqError
@@ -129,6 +130,27 @@ def test_reward_tables_are_copied_out_of_the_graph_and_may_be_whole_numbers():
     table = torch.eye(2, requires_grad=True)
     assert not Matrix(table).table.requires_grad
     assert Matrix(torch.eye(2, dtype=torch.int64)).table.dtype == torch.get_default_dtype()
+
+
+def test_a_table_for_each_example():
+    """Targets by tables of the examples are those of one example after another."""
+    generator = torch.Generator().manual_seed(0)
+    tables = torch.randn(5, 3, 3, generator=generator, dtype=torch.float64)
+    classes = torch.randint(3, (5, 2), generator=generator)
+    space = softq.Categorical(torch.zeros(5, 3, dtype=torch.float64))
+    for make in (softq.raml, softq.sqdml):
+        (found,) = make(space, classes, 0.7, Matrix(tables)).expected_parts(space)
+        for row in range(5):
+            one = softq.Categorical(torch.zeros(1, 3, dtype=torch.float64))
+            target = make(one, classes[row : row + 1], 0.7, Matrix(tables[row]))
+            torch.testing.assert_close(found[row], target.expected_parts(one)[0][0])
+    assert Matrix(tables).signature != Matrix(tables.flip(0)).signature
+    with pytest.raises(ShapeError, match=r"for examples of shape \[4\], the references have"):
+        softq.sqdml(space, classes, 0.7, Matrix(tables[:4]))
+    with pytest.raises(ShapeError, match="one reward table for all examples"):
+        score(Matrix(tables))
+    with pytest.raises(ShapeError, match=r"must have shape \[K, K\]"):
+        TokenReward(tables)
 
 
 def test_function_of_token_lists():

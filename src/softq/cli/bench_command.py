@@ -128,6 +128,28 @@ def estimators(
 
 
 @bench.command()
+def classifier(
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats of it with other folds.")] = 2,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+) -> None:
+    """Compare the decisions of RewardClassifier at its defaults with those of scikit-learn's classifiers.
+
+    Four sets that come with scikit-learn, each with a table of costs: the figure is the mean cost of a decision on held-out rows.
+
+    **Examples**
+
+    ```sh
+    softq bench classifier              # the whole table, in a few minutes
+    softq bench classifier --repeats 1  # a quick look
+    ```
+    """
+    _run_benchmark("classifier", as_json, "--folds", str(folds), "--repeats", str(repeats))
+
+
+@bench.command()
 def grid(
     rounds: Annotated[
         int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")

@@ -1,37 +1,27 @@
-"""Labels as people write them, one or several per row, with gaps, turned into shares of classes."""
+"""Labels of rows, one or several each, some of them missing, as shares of classes."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from softq.errors import DataError, DtypeError, ShapeError
+from softq.formats.file_checks import string_list
+from softq.linear.class_targets import Array
 
-Array = npt.NDArray[Any]
-
-_LABEL_TYPES = {
-    "b": (bool,),
-    "i": (int,),
-    "u": (int,),
-    "f": (float,),
-    "U": (str,),
-}  # by numpy's letter
 _LARGEST_CLASSES = 1 << 26  # bytes
 _MISSING = -1  # the class number of a label that is not there
 
 
 class Patterns(NamedTuple):
-    """The different rows of labels: a target depends on a row's labels alone, so one per pattern is enough."""
+    """The distinct rows of labels: a target depends on a row's labels alone."""
 
     shares: Array  # [U, K] float64, of each class among the labels of a pattern; a row sums to one
     of_row: Array  # [n] int32, the pattern of each row
-    labels_per_row: (
-        float  # mean number of labels of a row; of soft labels, of classes that may be right
-    )
+    labels_per_row: float  # mean number; of soft labels, of classes that may be right
 
 
 def learn_labels(y: Any, rows: int) -> tuple[Array, Patterns]:
@@ -57,7 +47,7 @@ def learn_labels(y: Any, rows: int) -> tuple[Array, Patterns]:
 
 
 def match_labels(y: Any, rows: int, classes: Array) -> Patterns:
-    """The rows of ``y`` as shares of known classes, ``[U, K + 1]``: the last is that of labels that are none of them."""
+    """The rows of ``y`` as shares of known classes, ``[U, K + 1]``; the last is of unknown labels."""
     soft = soft_labels(y, rows)
     if soft is not None:
         if soft.shape[1] != len(classes):
@@ -76,36 +66,29 @@ def match_labels(y: Any, rows: int, classes: Array) -> Patterns:
     )
 
 
-def read_classes(labels: Any, dtype: Any) -> Array:
-    """The classes of a file: a list of labels that are sorted, and what numpy calls their type.
+def read_classes(names: Any, numbers: Array | None) -> Array:
+    """The classes of a file: a list of strings, or an array of numbers; sorted and distinct.
 
-    >>> read_classes(["a", "b"], "<U1").tolist()
+    >>> read_classes(["a", "b"], None).tolist()
     ['a', 'b']
     """
-    kind = np.dtype(dtype) if isinstance(dtype, str) else None
-    if not isinstance(labels, list) or not labels or kind is None or kind.kind not in _LABEL_TYPES:
+    if numbers is None:
+        texts = string_list("classes", names)
+        size = 4 * len(texts) * max(map(len, texts), default=0)  # each as long as the longest
+        if size > _LARGEST_CLASSES:
+            raise DataError(f"expected classes of at most {_LARGEST_CLASSES} bytes, got {size}")
+        numbers = np.array(texts, dtype=str)
+    if numbers.dtype.kind not in "biufU" or numbers.ndim != 1 or not len(numbers):
         raise DataError(
-            f"classes must be a list of labels of a type like '<U5' or '<i8', got {type(labels).__name__} of {str(dtype)[:80]!r}"
+            f"expected classes that are a list of labels, got {numbers.dtype} {list(numbers.shape)}"
         )
-    wrong = [label for label in labels if type(label) not in _LABEL_TYPES[kind.kind]]
-    if wrong:
-        raise DataError(
-            f"classes of type {kind.str!r} must hold nothing else, got {str(wrong[0])[:80]!r}"
-        )
-    if kind.itemsize * len(labels) > _LARGEST_CLASSES:  # each takes the room of the longest
-        raise DataError(
-            f"expected classes of at most {_LARGEST_CLASSES} bytes, got {len(labels)} of {kind.itemsize}"
-        )
-    classes = np.array(labels, dtype=kind)
-    if classes.tolist() != labels or not np.array_equal(np.unique(classes), classes):
-        raise DataError(
-            "expected classes that are sorted and distinct, and fit their type, got others"
-        )
-    return classes
+    if not np.array_equal(np.unique(numbers), numbers):
+        raise DataError("expected classes that are sorted and distinct, got others")
+    return numbers
 
 
 def soft_labels(y: Any, rows: int) -> Array | None:
-    """``y`` as probabilities ``[n, K]`` if it is a table of floats with a fraction among them, which no labels are; else None."""
+    """``y`` as probabilities ``[n, K]`` if it is a table of floats with a fraction; else None."""
     if isinstance(y, (list, tuple)) and y and not isinstance(y[0], (list, tuple, np.ndarray)):
         return None
     try:
@@ -138,7 +121,7 @@ def _soft_patterns(shares: Array) -> Patterns:
 def _patterns(present: Array, numbers: Array, classes: int) -> Patterns:
     table = np.full(present.shape, _MISSING, dtype=np.int64)
     table[present] = numbers
-    table.sort(1)  # who said what does not matter
+    table.sort(1)  # the order of the annotators does not matter
     references, of_row = np.unique(table, axis=0, return_inverse=True)
     counts = np.stack([(references == number).sum(1) for number in range(classes)], 1)
     labels = counts.sum(1)
@@ -150,7 +133,7 @@ def _read(y: Any, rows: int) -> tuple[Array, Array]:
     """Where labels are, ``[n, m]`` bool, and those labels row by row in a dtype that sorts."""
     if y is None:
         raise DataError("RewardClassifier requires y to be passed, but the target y is None")
-    # numpy turns a list like ["a", float("nan")] into the strings "a" and "nan": as objects they stay what they are.
+    # numpy turns ["a", float("nan")] into the strings "a" and "nan"; objects stay what they are.
     table = np.asarray(y) if hasattr(y, "__array__") else np.array(y, dtype=object)
     if table.ndim == 2 and table.shape[1] == 1:
         table = column_or_1d(table, warn=True)

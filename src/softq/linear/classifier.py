@@ -24,11 +24,20 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from softq.checks import check_tau
 from softq.errors import DataError, EstimatorError, OutputError, RewardError, ScoreError, ShapeError
-from softq.formats.file_checks import mapping, read_object, read_tensors, refusing, string_list
+from softq.formats.file_checks import (
+    mapping,
+    one_of,
+    read_object,
+    read_tensors,
+    refusing,
+    string_list,
+)
 from softq.lab.run import write_atomically
 from softq.linear import options
-from softq.linear.class_labels import Array, learn_labels, match_labels, read_classes
+from softq.linear.class_labels import learn_labels, match_labels, read_classes
+from softq.linear.class_targets import Array, expected_rewards, mean_rewards
 from softq.linear.classifier_training import (
+    Chosen,
     Examples,
     Schedule,
     Solver,
@@ -37,10 +46,10 @@ from softq.linear.classifier_training import (
     forward,
     train,
 )
-from softq.linear.expected_rewards import expected_rewards, mean_rewards
 from softq.targets import ObjectiveName
 
-_FORMAT = "softq.RewardClassifier 2"
+_FORMAT = "softq.RewardClassifier 3"
+_ARRAYS = ("mean", "scale", "loss_curve", "validation_rewards")
 _MOST_ROWS_FOR_LBFGS = 10_000
 
 
@@ -63,16 +72,17 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         objective: ``"ml"`` learns P(y|x) and ignores the reward (eq. 2); ``"raml"`` learns Q' (eq. 16); ``"sqdml"`` learns the
             softmax Q-distribution (eq. 12 and 15). With one label per row the targets of ``"raml"`` and ``"sqdml"`` are the same, and
             both learn Q'.
-        tau: temperature of ``"raml"`` and ``"sqdml"``; ``"ml"`` has none. ``"auto"``: of 0.005, 0.05, 0.3, 1 and 3 times the range of the
+        tau: temperature of ``"raml"`` and ``"sqdml"``; ``"ml"`` has none. ``"auto"``: of 0.005, 0.3, 1 and 3 times the range of the
             rewards the one whose decisions earn most on held-out rows of five inner folds. The coldest (SQDML with several labels per
-            row: 0.3) is kept unless another earns more by a standard error; from one label per row its target is nearly that of ML.
+            row: 0.3) is kept unless another earns more by two standard errors; from one label per row its target is nearly that of ML.
         temperature_scaled: where τ is above a quarter of the rewards' range, let the network score rewards in units of that quarter instead
             of rewards over τ, with the loss multiplied to match (see `softq.cross_entropy`). Learning is then as fast at any τ, and
             ``alpha`` means the same; otherwise a large τ leaves little to learn from. ``"ml"`` is not changed by it.
         alpha: L2 penalty: alpha / (2n) · Σ weights² is added to the mean loss of n rows; biases are free. With ``hidden=()`` and
-            ``"ml"`` it is 1 / C of scikit-learn's `LogisticRegression`. ``"auto"``: of 0.1, 1, 10 and 30 the one whose P(y|x) has the
+            ``"ml"`` it is 1 / C of scikit-learn's `LogisticRegression`. ``"auto"``: of 1, 3 and 10 the one whose P(y|x) has the
             least cross-entropy on held-out rows of the inner folds.
-        hidden: units of each hidden layer; ``()`` is a linear model.
+        hidden: units of each hidden layer; ``()`` is a linear model. ``"auto"``: none, or one layer of 32, chosen together with
+            ``alpha``.
         solver: ``"lbfgs"`` minimises over all rows at once; ``"sgd"`` is gradient descent with momentum on batches, and its network
             the mean over the steps of the last epoch. ``"auto"``: ``"lbfgs"`` on the CPU up to 10,000 rows without early stopping.
         learning_rate: of ``"sgd"``.
@@ -122,7 +132,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tau: float | Literal["auto"] = "auto",
         temperature_scaled: bool = True,
         alpha: float | Literal["auto"] = "auto",
-        hidden: tuple[int, ...] = (32,),
+        hidden: tuple[int, ...] | Literal["auto"] = "auto",
         solver: Solver = "auto",
         learning_rate: float = 0.1,
         momentum: float = 0.9,
@@ -168,12 +178,17 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             rewards: ``[n, K, K]``, a table of rewards for each row, in the place of the classifier's own; of costs, give the negative.
 
         """
-        objective = _known_objective(self.objective)
+        objective = options.choice("objective", self.objective, get_args(ObjectiveName))
         tau = None if _is_auto(self.tau) else check_tau(options.plain(self.tau))
         alpha = (
             None if _is_auto(self.alpha) else options.not_negative('alpha (or "auto")', self.alpha)
         )
-        hidden = self._hidden_units()
+        layers = self.hidden if isinstance(self.hidden, Iterable) else [self.hidden]
+        hidden = (
+            None
+            if _is_auto(self.hidden)
+            else tuple(options.count("each layer of hidden", units) for units in layers)
+        )
         random = check_random_state(self.random_state)
         X = validate_data(self, X, dtype=np.float64)
         classes, patterns = learn_labels(y, len(X))
@@ -194,7 +209,6 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         mean, scale = _standardisation(X[there], weights[there])
         rows = Examples((X - mean) / scale, of_row, weights).at(there)
         training, validation = self._split(rows, random)
-        sizes = (X.shape[1], *hidden, len(classes))
         task = Task(
             _solved_as(objective, patterns.labels_per_row),
             tau or 1.0,
@@ -202,12 +216,10 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             table,
             bool(self.temperature_scaled),
         )
-        if objective == "ml":
-            tau = 1.0 if tau is None else tau
-        if alpha is None or tau is None:
-            alpha, tau = choose(
-                sizes, training, task, alpha=alpha, tau=tau, schedule=schedule, random=random
-            )
+        if objective == "ml" and tau is None:
+            tau = 1.0
+        given = Chosen(hidden, alpha, tau)
+        sizes, alpha, tau = choose(given, training, task, schedule=schedule, random=random)
         task = task._replace(tau=tau)
         trained = train(
             sizes, training, validation, task=task, alpha=alpha, schedule=schedule, random=random
@@ -319,20 +331,21 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         in `fit`, and a ``random_state`` that is neither None nor a seed not at all.
         """
         check_is_fitted(self)
-        tensors = {"mean": self.mean_, "scale": self.scale_} | (
-            {} if self.reward_ is None else {"reward": self.reward_}
-        )
-        tensors |= {"loss_curve": self.loss_curve_, "validation_rewards": self.validation_rewards_}
+        tensors = {name: getattr(self, f"{name}_") for name in _ARRAYS}
         for layer, (weight, bias) in enumerate(zip(self.coefs_, self.intercepts_, strict=True)):
             tensors |= {f"coefs.{layer}": weight, f"intercepts.{layer}": bias}
+        if self.reward_ is not None:
+            tensors["reward"] = self.reward_
+        named = self.classes_.dtype.kind == "U"
+        if not named:
+            tensors["classes"] = self.classes_
         parameters = {**self.get_params(), "reward": None, "cost": None}
         if not isinstance(self.random_state, numbers.Integral):
             parameters["random_state"] = None
         names = getattr(self, "feature_names_in_", None)
         notes = {
             "parameters": parameters,
-            "classes": self.classes_.tolist(),
-            "classes_dtype": self.classes_.dtype.str,
+            "classes": self.classes_.tolist() if named else None,
             "feature_names": None if names is None else names.tolist(),
             "labels_per_row": self.labels_per_row_,
             "given": self._given,
@@ -341,12 +354,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "alpha": self.alpha_,
         }
         metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=options.plain)}
-        write_atomically(
-            Path(path),
-            to_safetensors(
-                {name: np.ascontiguousarray(value) for name, value in tensors.items()}, metadata
-            ),
-        )
+        arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
+        write_atomically(Path(path), to_safetensors(arrays, metadata))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -364,57 +373,44 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _restore(self, notes: dict[str, Any], tensors: dict[str, Array]) -> Self:
         parameters = mapping("parameters", notes["parameters"])
-        self._given = notes["given"]
-        if self._given not in (None, "reward", "cost"):
-            raise DataError(
-                f"given must be 'reward', 'cost' or null, got {str(self._given)[:80]!r}"
-            )
+        self._given = one_of("given", notes["given"], (None, "reward", "cost"))
         if self._given:
-            parameters[self._given] = (
-                tensors["reward"] if self._given == "reward" else 0.0 - tensors["reward"]
-            )
+            sign = 1.0 if self._given == "reward" else -1.0
+            parameters[self._given] = sign * tensors["reward"] + 0.0  # no minus zeros
         if isinstance(parameters["hidden"], list):
             parameters["hidden"] = tuple(parameters["hidden"])
         self.set_params(**parameters)
-        layers = sum(name.startswith("intercepts.") for name in tensors)
-        hidden = [len(tensors[f"intercepts.{layer}"]) for layer in range(layers - 1)]
-        sizes = (len(tensors["mean"]), *hidden, len(notes["classes"]))
-        shapes: dict[str, tuple[int, ...]] = {"mean": (sizes[0],), "scale": (sizes[0],)}
-        if "reward" in tensors:
-            shapes["reward"] = sizes[-1], sizes[-1]
+        self.classes_ = read_classes(notes["classes"], tensors.pop("classes", None))
+        layers = range(sum(name.startswith("intercepts.") for name in tensors))
+        hidden = [len(tensors[f"intercepts.{layer}"]) for layer in layers[:-1]]
+        sizes = (len(tensors["mean"]), *hidden, len(self.classes_))
+        shapes: dict[str, tuple[int, ...]] = {name: (tensors[name].size,) for name in _ARRAYS}
+        shapes |= {"scale": (sizes[0],), "reward": (sizes[-1], sizes[-1])}
         for layer, (before, after) in enumerate(pairwise(sizes)):
             shapes |= {f"coefs.{layer}": (before, after), f"intercepts.{layer}": (after,)}
         for name, shape in shapes.items():
-            if tensors[name].shape != shape:
-                raise ShapeError(
-                    f"{name} must have shape {list(shape)}, got {list(tensors[name].shape)}"
-                )
-            if not np.isfinite(tensors[name]).all():
-                raise DataError(f"{name} must be finite, got NaN or inf")
-        for name, tensor in tensors.items():
+            if name == "reward" and name not in tensors:
+                continue  # there was a table for each row
+            tensor = tensors[name]
             if tensor.dtype not in (np.float32, np.float64):
                 raise DataError(f"{name} must be of float32 or float64, got {tensor.dtype}")
+            if tensor.shape != shape:
+                raise ShapeError(f"{name} must have shape {list(shape)}, got {list(tensor.shape)}")
+            if not np.isfinite(tensor).all():
+                raise DataError(f"{name} must be finite, got NaN or inf")
         if not (tensors["scale"] > 0).all():
             raise DataError(f"scale must be positive, got {tensors['scale'].min()}")
-        self.classes_ = read_classes(notes["classes"], notes["classes_dtype"])
-        self.reward_, self.mean_, self.scale_ = (
-            tensors.get("reward"),
-            tensors["mean"],
-            tensors["scale"],
-        )
-        self.coefs_ = [tensors[f"coefs.{layer}"] for layer in range(layers)]
-        self.intercepts_ = [tensors[f"intercepts.{layer}"] for layer in range(layers)]
-        self.loss_curve_, self.validation_rewards_ = (
-            tensors[name].reshape(-1) for name in ("loss_curve", "validation_rewards")
-        )
+        for name in _ARRAYS:
+            setattr(self, f"{name}_", tensors[name])
+        self.reward_ = tensors.get("reward")
+        self.coefs_ = [tensors[f"coefs.{layer}"] for layer in layers]
+        self.intercepts_ = [tensors[f"intercepts.{layer}"] for layer in layers]
         self.n_iter_, self.n_features_in_ = len(self.loss_curve_), sizes[0]
         self.labels_per_row_ = options.number(
-            "labels_per_row",
-            notes["labels_per_row"],
-            "a number of at least 1",
-            lambda value: value >= 1.0,
+            "labels_per_row", notes["labels_per_row"], "a number of at least 1", lambda x: x >= 1.0
         )
-        self.objective_, self.tau_ = _known_objective(notes["objective"]), check_tau(notes["tau"])
+        self.objective_ = options.choice("objective", notes["objective"], get_args(ObjectiveName))
+        self.tau_ = check_tau(notes["tau"])
         self.alpha_ = options.not_negative("alpha", notes["alpha"])
         if notes["feature_names"] is not None:
             names = string_list("feature_names", notes["feature_names"])
@@ -438,10 +434,6 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"the scores of row {row} of X are not finite: it lies too far from the training rows"
             )
         return np.asarray(values)
-
-    def _hidden_units(self) -> tuple[int, ...]:
-        hidden = self.hidden if isinstance(self.hidden, Iterable) else [self.hidden]
-        return tuple(options.count("each layer of hidden", units) for units in hidden)
 
     def _schedule(self, rows: int) -> Schedule:
         """Options of training on this many rows."""
@@ -509,11 +501,6 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         order = random.permutation(rows)
         return examples.at(order[held_out:]), examples.at(order[:held_out])
-
-
-def _known_objective(objective: Any) -> ObjectiveName:
-    known: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
-    return options.choice("objective", objective, known)
 
 
 def _solved_as(objective: ObjectiveName, labels_per_row: float) -> ObjectiveName:

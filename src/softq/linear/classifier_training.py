@@ -1,4 +1,4 @@
-"""How `RewardClassifier` trains: exact targets, L-BFGS or steps of gradient descent, and the choice of options by inner folds."""
+"""Training of `RewardClassifier`: by L-BFGS or gradient descent, with options by inner folds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from softq.errors import ScoreError
-from softq.linear.class_labels import Array
-from softq.linear.expected_rewards import expected_rewards, mean_rewards
+from softq.linear.class_targets import Array, class_targets, expected_rewards, mean_rewards
 from softq.linear.lbfgs import LBFGS
 from softq.neural import perceptrons
 from softq.neural.modules.perceptron import first_weights
@@ -24,34 +23,32 @@ Solver = Literal["auto", "lbfgs", "sgd"]
 Layers = tuple[list[Array], list[Array]]
 """Weights ``[in, out]`` and biases ``[out]`` of each layer."""
 
-# Penalties and temperatures (in units of the rewards' range) that inner folds choose from. At the coldest, RAML's target is the labels.
-ALPHAS = (0.1, 1.0, 10.0, 30.0)
-TEMPERATURES = (0.005, 0.05, 0.3, 1.0, 3.0)
-_WARM = 0.3  # where SQDML starts from if rows have several labels: its log-odds are then at most 1 / 0.3
+# Hidden layers, penalties and temperatures (in units of the rewards' range) that inner folds choose
+# from. At the coldest temperature the target of one label is nearly that of ML.
+HIDDEN: tuple[tuple[int, ...], ...] = ((), (32,))
+ALPHAS = (1.0, 3.0, 10.0)
+TEMPERATURES = (0.005, 0.3, 1.0, 3.0)
+_WARM = 0.3  # the first choice of SQDML where rows have several labels
 _FOLDS = 5
 _MOST_ROWS_TO_CHOOSE_BY = 5000
-_SCORE_RANGE = 4.0  # of temperature-scaled scores, for the whole range of the rewards: where networks learn fastest
-_TOLERANCE = 1e-4  # of L-BFGS: the norm of the gradient, as a part of the first one
+_SCORE_RANGE = 4.0  # of temperature-scaled scores, for the whole range of the rewards
+_TOLERANCE = 1e-4  # of L-BFGS: the norm of the gradient, relative to the first one
 
 
 class Schedule(NamedTuple):
     """Options of training."""
 
-    solver: Solver  # "auto" no more
+    solver: Solver  # never "auto"
     learning_rate: float
     momentum: float
-    batch_size: int | None  # None: a tenth of the rows, within limits
+    batch_size: int | None  # None: a tenth of the rows, between 16 and 200
     max_epochs: int
     patience: int  # epochs without a better validation reward
     device: torch.device
 
-    def rows_per_step(self, rows: int) -> int:
-        """Rows of a batch where there are this many in all."""
-        return self.batch_size or min(max(rows // 10, 16), 200)
-
 
 class Examples(NamedTuple):
-    """Rows to train on, or to judge by."""
+    """Rows for training or evaluation."""
 
     inputs: Array  # [n, D] float64, standardised
     patterns: Array  # [n] int32, of the labels of each row
@@ -74,65 +71,48 @@ class Task(NamedTuple):
     @property
     def targets(self) -> Tensor:
         """The exact target of each pattern, ``[U, K]`` float64 (eq. 2, 15, 18)."""
-        return target_table(self.objective, self.shares, self.table, self.tau)
-
-    @property
-    def earned(self) -> Array:
-        """What each decision earns on average over the labels of a pattern, ``[U, K]``."""
-        return mean_rewards(self.table, self.shares)
+        return class_targets(self.objective, self.shares, self.table, self.tau)
 
     @property
     def scale(self) -> float:
-        """The network's scores over this are log-probabilities: 1 but for large temperatures, whose log-odds are small."""
+        """The network's scores over this are log-probabilities.
+
+        It is 1 except at large temperatures, whose log-odds are small.
+        """
         if not self.temperature_scaled or self.objective == "ml":
             return 1.0
         return max(1.0, self.tau * _SCORE_RANGE / (float(np.ptp(self.table)) or 1.0))
 
     def rewards(self, layers: Layers, rows: Examples) -> Array:
-        """What the decisions of a network of log-probabilities earn on each row, ``[n]``."""
+        """The reward of a network's decision on each row, ``[n]``."""
         table = self.table if self.table.ndim == 2 else self.table[rows.patterns]
-        decided = expected_rewards(
-            self.objective, forward(layers, rows.inputs), table, self.tau
-        ).argmax(1)
-        return np.asarray(self.earned[rows.patterns, decided])
+        scores = forward(layers, rows.inputs)
+        decided = expected_rewards(self.objective, scores, table, self.tau).argmax(1)
+        return np.asarray(mean_rewards(self.table, self.shares)[rows.patterns, decided])
 
-    def cross_entropy(self, layers: Layers, rows: Examples) -> float:
-        """Mean cross-entropy between target and network on these rows."""
-        log_model = torch.from_numpy(forward(layers, rows.inputs)).log_softmax(1)
-        by_row = -(self.targets[torch.from_numpy(rows.patterns).long()] * log_model).sum(1).numpy()
-        return float(np.average(by_row, weights=rows.weights))
+    def loss(self, layers: Layers, rows: Examples) -> float:
+        """Sum over the rows of their cross-entropy between target and network, weighted."""
+        log_model = torch.from_numpy(forward(layers, rows.inputs)).log_softmax(1).numpy()
+        by_row = -(self.targets.numpy()[rows.patterns] * log_model).sum(1)
+        return float(by_row @ rows.weights)
 
 
 class Trained(NamedTuple):
-    """A network whose scores are log-probabilities up to a constant per row, and what each epoch brought."""
+    """A network whose scores are log-probabilities up to a constant per row, and its epochs."""
 
     layers: Layers
     loss_curve: Array
     validation_rewards: Array
 
 
-def target_table(objective: ObjectiveName, shares: Array, table: Array, tau: float) -> Tensor:
-    """The exact target of labels that are distributed by ``shares [U, K]``, ``[U, K]`` float64 (eq. 2, 15, 18).
-
-    >>> target_table("raml", np.array([[1.0, 0.0]]), np.eye(2), tau=0.5).numpy().round(3).tolist()
-    [[0.881, 0.119]]
-    """
-    if objective == "ml":
-        return torch.from_numpy(shares)
-    if objective == "raml":
-        payoffs = torch.from_numpy(table / tau).softmax(-2)  # q(z|y): columns y sum to one over z
-        return torch.from_numpy(mean_rewards(payoffs.numpy(), shares))
-    return torch.from_numpy(mean_rewards(table, shares) / tau).softmax(-1)
-
-
-def layers_of(parameters: Array, sizes: Sequence[int], scale: float) -> Layers:
-    """The layers of a row of parameters ``[P]``; the last one's scores are divided by ``scale``."""
-    weights, biases, first = [], [], 0
-    for before, after in pairwise(sizes):
-        middle, last = first + before * after, first + before * after + after
-        weights.append(np.ascontiguousarray(parameters[first:middle].reshape(after, before).T))
-        biases.append(parameters[middle:last].copy())
-        first = last
+def layers_of(parameters: Tensor, sizes: Sequence[int], scale: float) -> Layers:
+    """The layers of a network's parameters ``[P]``; the scores are divided by ``scale``."""
+    weights, biases = [], []
+    lengths = [count for before, after in pairwise(sizes) for count in (before * after, after)]
+    parts = [part.numpy().copy() for part in torch.split(parameters, lengths)]
+    for part, bias, (before, after) in zip(parts[::2], parts[1::2], pairwise(sizes), strict=True):
+        weights.append(np.ascontiguousarray(part.reshape(after, before).T))
+        biases.append(bias)
     weights[-1] /= scale
     biases[-1] /= scale
     return weights, biases
@@ -141,7 +121,7 @@ def layers_of(parameters: Array, sizes: Sequence[int], scale: float) -> Layers:
 def forward(layers: Layers, values: Array) -> Array:
     """Scores ``[n, K]`` of standardised inputs ``[n, D]``."""
     for layer, (weight, bias) in enumerate(zip(*layers, strict=True)):
-        values = (values if layer == 0 else np.maximum(values, 0.0)) @ weight + bias
+        values = (np.maximum(values, 0.0) if layer else values) @ weight + bias
     return values
 
 
@@ -189,10 +169,9 @@ def _minimise(
             for part, (before, after) in zip(parts[::2], pairwise(sizes), strict=True)
         ]
         values = [inputs]  # of each layer's units
-        for matrix, bias in zip(matrices, parts[1::2], strict=True):
-            values.append(
-                torch.addmm(bias, values[-1] if len(values) == 1 else values[-1].relu_(), matrix.T)
-            )
+        for layer, (matrix, bias) in enumerate(zip(matrices, parts[1::2], strict=True)):
+            below = values[-1].relu_() if layer else inputs
+            values.append(torch.addmm(bias, below, matrix.T))
         log_model = (values[-1] / scale).log_softmax(1)
         latest = -float((weights * targets * log_model).sum())
         slope = weights * (log_model.exp() - targets) * scale
@@ -209,7 +188,7 @@ def _minimise(
     while search.status == "going" and search.iterations < schedule.max_epochs:
         search.iterate()
         losses.append(latest)
-    return Trained(layers_of(search.point.numpy(), sizes, scale), np.array(losses), np.array([]))
+    return Trained(layers_of(search.point, sizes, scale), np.array(losses), np.array([]))
 
 
 def _descend(
@@ -224,28 +203,28 @@ def _descend(
 ) -> Trained:
     """By gradient descent; the network of an epoch is the mean over its steps.
 
-    Where weights of rows differ, an epoch draws rows in proportion to them. With ``validation`` training stops after ``patience`` epochs
-    that earned no more on it, and the best epoch's network is kept.
+    Where weights of rows differ, an epoch samples rows in proportion to them. With ``validation``
+    training stops after ``patience`` epochs without a higher reward on it, and the best epoch's
+    network is kept.
     """
     network = first.to(schedule.device).unsqueeze(0)  # [1, P]
     velocity = torch.zeros_like(network)
-    count, batch_size = len(training.inputs), schedule.rows_per_step(len(training.inputs))
+    count = len(training.inputs)
+    batch_size = schedule.batch_size or min(max(count // 10, 16), 200)
     inputs = torch.from_numpy(training.inputs.astype(np.float32)).to(schedule.device)
     patterns = torch.from_numpy(training.patterns).to(schedule.device)
     table = task.targets.unsqueeze(0).to(schedule.device)
     scales = torch.tensor([task.scale], dtype=torch.float64, device=schedule.device)
-    weighted = float(np.ptp(training.weights)) > 0.0
     batch_sizes = (count - torch.arange(0, count, batch_size)).clamp_max(batch_size).double()
+    chances = training.weights / training.weights.sum() if np.ptp(training.weights) else None
     losses: list[float] = []
     rewards: list[float] = []
     best_epoch = 0
     for epoch in range(schedule.max_epochs):
-        drawn = (
-            random.choice(count, count, p=training.weights / training.weights.sum())
-            if weighted
-            else random.permutation(count)
+        visited = (
+            random.permutation(count) if chances is None else random.choice(count, count, p=chances)
         )
-        order = torch.from_numpy(drawn).to(schedule.device)
+        order = torch.from_numpy(visited).to(schedule.device)
         total = torch.zeros_like(network)
         by_batch = perceptrons.train_steps(
             network,
@@ -265,94 +244,97 @@ def _descend(
         losses.append(float(by_batch[0].cpu().double() @ batch_sizes / count))
         if not (math.isfinite(losses[-1]) and bool(torch.isfinite(mean).all())):
             raise ScoreError(
-                f"training diverged in epoch {epoch + 1}: the cross-entropy is {losses[-1]}. Lower learning_rate "
-                f"({schedule.learning_rate:g}) or momentum ({schedule.momentum:g}), or raise batch_size ({batch_size})"
+                f"training diverged in epoch {epoch + 1}: the cross-entropy is {losses[-1]}. "
+                f"Lower learning_rate ({schedule.learning_rate:g}) or momentum "
+                f"({schedule.momentum:g}), or raise batch_size ({batch_size})"
             )
         if validation is None:
             kept = mean
             continue
-        layers = layers_of(mean.numpy(), sizes, task.scale)
-        rewards.append(
-            float(np.average(task.rewards(layers, validation), weights=validation.weights))
-        )
+        earned = task.rewards(layers_of(mean, sizes, task.scale), validation)
+        rewards.append(float(np.average(earned, weights=validation.weights)))
         if epoch == 0 or rewards[-1] > rewards[best_epoch]:
             kept, best_epoch = mean, epoch
         elif epoch - best_epoch >= schedule.patience:
             break
-    return Trained(layers_of(kept.numpy(), sizes, task.scale), np.array(losses), np.array(rewards))
+    return Trained(layers_of(kept, sizes, task.scale), np.array(losses), np.array(rewards))
 
 
-# --- options that inner folds choose ------------------------------------------------------------------
+class Chosen(NamedTuple):
+    """Options that are given, or chosen where they are None."""
+
+    hidden: tuple[int, ...] | None
+    alpha: float | None
+    tau: float | None
 
 
 def choose(
-    sizes: tuple[int, ...],
+    given: Chosen,
     rows: Examples,
     task: Task,
     *,
-    alpha: float | None,
-    tau: float | None,
     schedule: Schedule,
     random: np.random.RandomState,
-) -> tuple[float, float]:
-    """The penalty and the temperature, where they are None, that do best on held-out rows.
+) -> tuple[tuple[int, ...], float, float]:
+    """Sizes of the layers, penalty and temperature that do best on held-out rows.
 
-    The penalty is the one whose P(y|x) has the least cross-entropy, whatever the objective. The temperature is the one whose decisions
-    earn most, if they earn more than those of the first one by a standard error: differences below are mostly luck.
+    Layers and penalty are those whose P(y|x) has the least cross-entropy, whatever the objective.
+    The temperature is the one whose decisions earn most, if they earn more than those of the first
+    choice by two standard errors: with three others to try, less is mostly luck.
     """
     unit = float(np.ptp(task.table)) or 1.0
     start = _WARM if task.objective == "sqdml" else TEMPERATURES[0]
-    if len(rows.inputs) < 2:
-        return (1.0 if alpha is None else alpha), (start * unit if tau is None else tau)
+    shapes = HIDDEN if given.hidden is None else [given.hidden]
+    penalties = ALPHAS if given.alpha is None else [given.alpha]
+    settings = [
+        ((rows.inputs.shape[1], *hidden, task.shares.shape[1]), alpha)
+        for hidden in shapes
+        for alpha in penalties
+    ]
+    sizes, alpha = settings[-1]
+    if len(rows.inputs) < 2 or (len(settings) == 1 and given.tau is not None):
+        return sizes, alpha, start * unit if given.tau is None else given.tau
     if len(rows.inputs) > _MOST_ROWS_TO_CHOOSE_BY:
         rows = rows.at(random.permutation(len(rows.inputs))[:_MOST_ROWS_TO_CHOOSE_BY])
-    folds = list(_folds(rows, task.shares, random))
+    folds = _folds(rows, task.shares, random)
     seed = random.randint(2**31)
 
-    def networks(task: Task, alpha: float) -> Iterator[tuple[Layers, Examples]]:
+    def networks(
+        task: Task, sizes: tuple[int, ...], alpha: float
+    ) -> Iterator[tuple[Layers, Examples]]:
         """A network of each fold, and the rows that it has not seen."""
         for kept, held_out in folds:
             state = np.random.RandomState(seed)
-            yield (
-                train(
-                    sizes, kept, None, task=task, alpha=alpha, schedule=schedule, random=state
-                ).layers,
-                held_out,
+            trained = train(
+                sizes, kept, None, task=task, alpha=alpha, schedule=schedule, random=state
             )
+            yield trained.layers, held_out
 
-    if alpha is None:
+    if len(settings) > 1:
         labels = task._replace(objective="ml")
-        losses = [
-            sum(
-                labels.cross_entropy(*pair) * pair[1].weights.sum()
-                for pair in networks(labels, option)
-            )
-            for option in ALPHAS
-        ]
-        alpha = ALPHAS[int(np.argmin(losses))]
-    if tau is None:
-        weights = np.concatenate([held_out.weights for _, held_out in folds])
-        earned = {}
-        for factor in (start, *(other for other in TEMPERATURES if other != start)):
-            candidate = task._replace(tau=factor * unit)
-            earned[factor] = np.concatenate(
-                [candidate.rewards(*pair) for pair in networks(candidate, alpha)]
-            )
-        best = max(earned, key=lambda factor: float(np.average(earned[factor], weights=weights)))
-        more = earned[best] - earned[start]
-        mean = float(np.average(more, weights=weights))
-        error = math.sqrt(float(weights**2 @ (more - mean) ** 2)) / float(weights.sum())
-        tau = (best if mean > error else start) * unit
-    return alpha, tau
+        losses = [sum(labels.loss(*pair) for pair in networks(labels, *one)) for one in settings]
+        sizes, alpha = settings[int(np.argmin(losses))]
+    if given.tau is not None:
+        return sizes, alpha, given.tau
+    earned = {}
+    for factor in TEMPERATURES:
+        candidate = task._replace(tau=factor * unit)
+        by_fold = [candidate.rewards(*pair) for pair in networks(candidate, sizes, alpha)]
+        earned[factor] = np.concatenate(by_fold)
+    weights = np.concatenate([held_out.weights for _, held_out in folds])
+    best = max(earned, key=lambda factor: float(weights @ (earned[factor] - earned[start])))
+    more = earned[best] - earned[start]
+    mean = float(np.average(more, weights=weights))
+    error = math.sqrt(float(weights**2 @ (more - mean) ** 2)) / float(weights.sum())
+    return sizes, alpha, (best if mean > 2.0 * error else start) * unit
 
 
 def _folds(
     rows: Examples, shares: Array, random: np.random.RandomState
-) -> Iterator[tuple[Examples, Examples]]:
-    """Rows to train on and rows to judge by, each class dealt out evenly."""
+) -> list[tuple[Examples, Examples]]:
+    """Rows to train on and rows to evaluate on; each class is spread evenly over the folds."""
     count = len(rows.inputs)
     order = np.lexsort((random.permutation(count), shares.argmax(1)[rows.patterns]))
     fold = np.empty(count, dtype=np.int64)
     fold[order] = np.arange(count) % min(_FOLDS, count)
-    for number in range(fold.max() + 1):
-        yield rows.at(fold != number), rows.at(fold == number)
+    return [(rows.at(fold != one), rows.at(fold == one)) for one in range(fold.max() + 1)]

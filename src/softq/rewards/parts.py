@@ -117,6 +117,8 @@ class _Table(PartReward):
 
     position_free = True
     name: ClassVar[str]
+    by_example: ClassVar[bool] = False
+    """Whether there may be a table for each example, ``[*B, K, K]``."""
 
     def __init__(self, table: Tensor) -> None:
         try:
@@ -130,7 +132,8 @@ class _Table(PartReward):
             if table.dtype == torch.bool or table.dtype.is_complex:
                 raise DtypeError(f"the reward table must hold real numbers, got {table.dtype}")
             table = table.to(torch.get_default_dtype())
-        if table.dim() != 2 or table.shape[0] != table.shape[1] or not table.numel():
+        flat = table.dim() == 2 or (self.by_example and table.dim() > 2)
+        if not flat or table.shape[-2] != table.shape[-1] or not table.numel():
             raise ShapeError(
                 "the reward table must have shape [K, K] (predicted, right), "
                 f"got {list(table.shape)}"
@@ -143,27 +146,38 @@ class _Table(PartReward):
 
     @property
     def signature(self) -> str:
-        size = self.table.shape[0]
         digest = hashlib.sha256(
             self.table.double().cpu().contiguous().numpy().tobytes()
         ).hexdigest()[:8]
-        return f"{self.name}:{size}x{size}:{digest}"
+        return f"{self.name}:{'x'.join(map(str, self.table.shape))}:{digest}"
 
     @property
     def bound(self) -> float:
         return float(self.table.max() - self.table.min())
 
     def on_parts(self, reference: Tensor) -> Tensor:
-        if reference.shape[-1] != self.table.shape[0]:
-            size = self.table.shape[0]
+        table, size = self.table.to(reference), self.table.shape[-1]
+        if reference.shape[-1] != size:
             raise ShapeError(
                 f"the reward table is for {size} {self.parts}, "
                 f"the output space has {reference.shape[-1]}"
             )
         # Padding has no reference part and so no reward: an all-zero row stays zero.
-        return matmul(reference, self.table.to(reference).T)
+        if table.dim() == 2:
+            return matmul(reference, table.T)
+        batch = table.dim() - 2
+        if reference.shape[:batch] != table.shape[:batch]:
+            raise ShapeError(
+                f"the reward tables are for examples of shape {list(table.shape[:batch])}, "
+                f"the references have shape {list(reference.shape)}"
+            )
+        if reference.dim() == batch + 1:  # one reference for each example
+            return (table @ reference.unsqueeze(-1)).squeeze(-1)
+        return reference @ table.mT
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        if self.table.dim() > 2:
+            raise ShapeError("sentences need one reward table for all examples, [K, K]")
         width = min(candidates.tokens.shape[2], references.tokens.shape[2])
         shared = torch.minimum(
             candidates.lengths.unsqueeze(2), references.lengths.unsqueeze(1)
@@ -191,12 +205,15 @@ class _Table(PartReward):
 class Matrix(_Table):
     """Reward table over classes, ``R[predicted, right]`` (paper, §4.1.1).
 
+    One table ``[K, K]``, or one for each example, ``[*B, K, K]``.
+
     >>> Matrix(torch.eye(2)).on_parts(torch.tensor([0.0, 1.0]))
     tensor([0., 1.])
     """
 
     parts = "classes"
     name = "matrix"
+    by_example = True
 
 
 class TokenReward(_Table):

@@ -22,14 +22,13 @@ from softq.lab.processes import Workers
 from softq.lab.recipe import Objective, Training, at_least, check_seed, key
 from softq.lab.tasks.base import Task
 from softq.lab.torch_learner import TorchLearner, generator_for
+from softq.linear.class_targets import class_targets, target_of_shares
 from softq.metrics import ExampleCounts, Metric, mean_of_first
 from softq.metrics.counts import smallest_type
 from softq.neural import perceptrons
 from softq.neural.modules import Perceptron, PerceptronGrid
 from softq.objectives import cross_entropy
 from softq.rewards import Matrix
-from softq.spaces import Categorical
-from softq.targets import Target, target_of
 from softq.theory import bayes_rule, four_classes_at
 
 CLASSES = 4
@@ -161,31 +160,6 @@ def visiting_order(data: Data, epoch: int) -> Tensor:
     return torch.randperm(data.inputs, generator=generator_for(data.seed, 3, epoch))
 
 
-def target_for(objective: Objective, space: Categorical, counts: Tensor, rewards: Tensor) -> Target:
-    """The exact target of each row of label counts ``[U, K]``: every class is a reference, weighed by its count."""
-    refs = torch.arange(space.scores.shape[-1], device=counts.device).expand(counts.shape)
-    reward = Matrix(rewards.to(space.scores))
-    return target_of(
-        objective.name,
-        space,
-        refs,
-        objective.tau,
-        reward,
-        ref_weights=counts.to(space.scores.dtype),
-    )
-
-
-def target_rows(objective: Objective, counts: Tensor, rewards: Tensor) -> Tensor:
-    """The same as probabilities ``[U, K]``, float64.
-
-    >>> rewards = torch.eye(2, dtype=torch.float64)
-    >>> target_rows(Objective("sqdml", 0.5), torch.tensor([[3, 1]]), rewards)  # softmax of (3/4, 1/4) / 0.5
-    tensor([[0.7311, 0.2689]], dtype=torch.float64)
-    """
-    space = Categorical(torch.zeros(counts.shape, dtype=torch.float64, device=counts.device))
-    return target_for(objective, space, counts, rewards).expected_parts(space)[0]
-
-
 def earned_counts(
     networks: Tensor, sizes: Sequence[int], inputs: Tensor, earned: Tensor
 ) -> ExampleCounts:
@@ -223,7 +197,8 @@ class GridLearner:
             cell.objective for cell in cells
         }  # far fewer than cells where there are many seeds
         tables = {
-            objective: target_rows(objective, counts, splits.rewards) for objective in objectives
+            objective: class_targets(objective.name, counts, splits.rewards, objective.tau)
+            for objective in objectives
         }
         scales = [
             cell.objective.tau if cell.objective.temperature_scaled else 1.0 for cell in cells
@@ -418,7 +393,7 @@ class _PerceptronLoss(nn.Module):
         """H(target, model), one each."""
         device = next(self.perceptron.parameters()).device
         model = self.perceptron(self._train.inputs[examples].to(device))
-        target = target_for(
-            self._objective, model, self._train.counts[examples].to(device), self._rewards
-        )
+        counts = self._train.counts[examples].to(device)
+        name, tau = self._objective.name, self._objective.tau
+        target = target_of_shares(name, model, counts, self._rewards, tau)
         return cross_entropy(target, model, temperature_scaled=self._objective.temperature_scaled)
