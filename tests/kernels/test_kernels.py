@@ -104,6 +104,25 @@ def test_larger_trees_against_the_reference(cls, multiroot, scale):
 
 
 @pytest.mark.parametrize("multiroot", [False, True])
+def test_sentences_that_share_charts_do_not_touch_each_other(multiroot):
+    """Of four at once some leave the range of numbers, one has no tree, and lengths differ."""
+    generator = torch.Generator().manual_seed(3)
+    arcs = torch.randn(7, 16, 16, dtype=torch.float64, generator=generator)
+    arcs *= torch.tensor([1.0, 300.0, 1.0, 30.0, 1.0, 1000.0, 1.0]).reshape(7, 1, 1)
+    arcs[2, :, 4] = -math.inf
+    lengths = torch.tensor([15, 15, 14, 15, 0, 3, 1])
+    together = softq.ProjectiveTree(arcs, lengths, multiroot)
+    for b in range(7):
+        alone = softq.ProjectiveTree(arcs[b], lengths[b], multiroot)
+        assert together.log_partition[b] == alone.log_partition
+        assert torch.equal(together.marginals[b], alone.marginals)
+    with softq.backend("reference"):
+        want = softq.ProjectiveTree(arcs, lengths, multiroot)
+        torch.testing.assert_close(together.log_partition, want.log_partition)
+        torch.testing.assert_close(together.marginals, want.marginals, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("multiroot", [False, True])
 def test_best_spanning_tree_against_enumeration_with_many_cycles(multiroot):
     """Integer scores make ties and nested cycles common; forbidden arcs make some sentences infeasible."""
     generator = torch.Generator().manual_seed(2)
