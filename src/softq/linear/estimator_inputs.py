@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +21,13 @@ class Kept(NamedTuple, Generic[Annotation]):
     place: int
 
 
+class Annotated(NamedTuple, Generic[Annotation]):
+    """The annotations of a sentence, and how many places of annotators it has, missing ones too."""
+
+    kept: list[Kept[Annotation]]
+    places: int
+
+
 def as_long(name: str, given: Any, count: int) -> list[Any]:
     """Entries for each of so many sentences."""
     if given is None or isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
@@ -33,6 +40,41 @@ def as_long(name: str, given: Any, count: int) -> list[Any]:
             f"{name} must have an entry for each of the {count} sentences of X, got {len(entries)}"
         )
     return entries
+
+
+def read_annotations(
+    given: Any,
+    lengths: Sequence[int],
+    ref_weights: Any,
+    read: Callable[[Any, int], list[Annotation | None]],
+    check: Callable[[Annotation, int, str], None],
+    what: str,
+) -> Iterator[Annotated[Annotation]]:
+    """The annotations of each sentence; those that are missing, or have the weight 0, are left out.
+
+    Args:
+        given: y, an entry for each sentence.
+        lengths: of the sentences.
+        ref_weights: an entry for each sentence, or None: all alike.
+        read: the annotations in an entry, None for an annotator who is missing; the second argument is the sentence's number.
+        check: raises an error where an annotation does not fit a length; the third argument says whose it is.
+        what: how an error calls annotations.
+
+    """
+    shares = (
+        [None] * len(lengths)
+        if ref_weights is None
+        else as_long("ref_weights", ref_weights, len(lengths))
+    )
+    entries = as_long("y", given, len(lengths))
+    for number, (entry, length, share) in enumerate(zip(entries, lengths, shares, strict=True)):
+        found = read(entry, number)
+        kept = kept_annotators(found, share, number, what)
+        for annotator, one in enumerate(found):
+            who = f"annotator {annotator} of " if len(found) > 1 else ""
+            if one is not None:
+                check(one, length, f"{who}sentence {number}")
+        yield Annotated(kept, len(found))
 
 
 def may_be_annotator(entry: Any) -> bool:

@@ -39,7 +39,6 @@ class OWLQN(LBFGS):
         c1: float,
         tolerance: float,
         memory: int = 8,
-        scale: float | None = None,
     ) -> None:
         """Begin at ``point [N]`` (it is copied).
 
@@ -47,9 +46,8 @@ class OWLQN(LBFGS):
             point: where to begin.
             evaluate: f.
             c1: penalty, positive.
-            tolerance: converged is a pseudo-gradient whose norm is at most this part of ``scale``.
+            tolerance: converged is a pseudo-gradient whose norm is at most this part of the first one's.
             memory: steps to remember.
-            scale: the norm that pseudo-gradients are measured by; that of the first one if None.
 
         """
         self._smooth = torch.empty_like(point)  # the gradient of f at the point evaluated last
@@ -64,7 +62,7 @@ class OWLQN(LBFGS):
             )
             return value + c1 * float(torch.linalg.vector_norm(x, 1, dtype=torch.float64))
 
-        super().__init__(point, penalised, tolerance=tolerance, memory=memory, scale=scale)
+        super().__init__(point, penalised, tolerance=tolerance, memory=memory)
 
     def iterate(self) -> None:
         """One step: choose a direction and an orthant, search along it, remember. Of a search that is over, none."""

@@ -13,7 +13,7 @@ import numpy as np
 from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError
 from softq.formats.conllu import TreeSentence
 from softq.formats.trees import tree_faults
-from softq.linear.estimator_inputs import as_long, kept_annotators, may_be_annotator, shown
+from softq.linear.estimator_inputs import may_be_annotator, read_annotations, shown
 from softq.linear.features import ArcIndex, lacks_tags
 from softq.linear.parsing import Parse, Trees
 
@@ -147,37 +147,21 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
                 raise DataError(
                     f"without y, each sentence of X must be a TreeSentence with its tree, sentence {number} has none"
                 )
-    entries = list(sentences) if given is None else as_long("y", given, len(sentences))
-    shares = (
-        [None] * len(sentences)
-        if ref_weights is None
-        else as_long("ref_weights", ref_weights, len(sentences))
-    )
+    lengths = [len(sentence.forms) for sentence in sentences]
+    given = list(sentences) if given is None else given
     heads, relations, weights = [], [], []
     labelled: bool | None = None
-    for number, (entry, sentence, share) in enumerate(zip(entries, sentences, shares, strict=True)):
-        found = _annotations(entry, number)
-        kept = kept_annotators(found, share, number, "tree")
-        for annotator, tree in enumerate(found):
-            if tree is not None:
-                who = (
-                    f"annotator {annotator} of sentence {number}"
-                    if len(found) > 1
-                    else f"sentence {number}"
-                )
-                _check_tree(tree, len(sentence.forms), who)
-        for one in kept if sentence.forms else ():
+    read = read_annotations(given, lengths, ref_weights, _annotations, _check_tree, "tree")
+    for number, (length, (kept, _)) in enumerate(zip(lengths, read, strict=True)):
+        for one in kept if length else ():
             labelled = bool(one.annotation.relations) if labelled is None else labelled
             if bool(one.annotation.relations) != labelled:
                 raise DataError(
                     f"expected relations with all trees or with none, got a tree {'without' if labelled else 'with'} them in sentence "
                     f"{number} and others {'with' if labelled else 'without'}"
                 )
-        heads.append(
-            np.array([one.annotation.heads for one in kept], np.int64).reshape(
-                len(kept), len(sentence.forms)
-            )
-        )
+        trees = [one.annotation.heads for one in kept]
+        heads.append(np.array(trees, np.int64).reshape(len(kept), length))
         relations.append([one.annotation.relations for one in kept])
         weights.append(np.array([one.weight for one in kept]))
     return Trees(heads, relations if labelled else [], weights)

@@ -12,7 +12,7 @@ from softq.annotators.reliability import AnnotatorRow, Model, estimate, referenc
 from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError
 from softq.formats.conll import MISSING, Sentence, find_scheme
 from softq.formats.tags import Scheme, spans
-from softq.linear.estimator_inputs import as_long, kept_annotators, may_be_annotator, shown
+from softq.linear.estimator_inputs import may_be_annotator, read_annotations, shown
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.tagging import References
 
@@ -146,33 +146,15 @@ class Annotations(NamedTuple):
     @classmethod
     def read(cls, given: Any, lengths: Sequence[int], ref_weights: Any = None) -> Annotations:
         """Check y against the lengths of the sentences; annotators that are missing, or have the weight 0, are left out."""
-        per_sentence = as_long("y", given, len(lengths))
-        weights_given = (
-            [None] * len(lengths)
-            if ref_weights is None
-            else as_long("ref_weights", ref_weights, len(lengths))
+        read = list(
+            read_annotations(given, lengths, ref_weights, _sequences, _check_length, "labels")
         )
-        sequences, weights, annotators, places = [], [], [], []
-        for number, (labels, length, shares) in enumerate(
-            zip(per_sentence, lengths, weights_given, strict=True)
-        ):
-            found = _sequences(labels, number)
-            kept = kept_annotators(found, shares, number, "labels")
-            for annotator, sequence in enumerate(found):
-                if sequence is not None and len(sequence) != length:
-                    who = (
-                        f"annotator {annotator} of sentence {number}"
-                        if len(found) > 1
-                        else f"sentence {number}"
-                    )
-                    raise ShapeError(
-                        f"y must have a label for each token: {who} has {len(sequence)} labels for {length} tokens"
-                    )
-            sequences.append([one.annotation for one in kept])
-            weights.append(np.array([one.weight for one in kept]))
-            annotators.append([one.place for one in kept])
-            places.append(len(found))
-        return cls(sequences, weights, annotators, places)
+        return cls(
+            [[one.annotation for one in found.kept] for found in read],
+            [np.array([one.weight for one in found.kept]) for found in read],
+            [[one.place for one in found.kept] for found in read],
+            [found.places for found in read],
+        )
 
     def weighed(self, model: Model) -> tuple[Annotations, tuple[AnnotatorRow, ...]]:
         """The same with annotators, who are told apart by their places in y, weighed by how reliable they seem (EM); and their rows."""
@@ -255,6 +237,13 @@ def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
     if kind is not None and held_out.kind not in (kind, None):
         raise DataError(
             f"each token of X_dev must be {_NAMES[kind]}, as in X, got {_NAMES[held_out.kind]}"
+        )
+
+
+def _check_length(labels: Sequence[str], length: int, who: str) -> None:
+    if len(labels) != length:
+        raise ShapeError(
+            f"y must have a label for each token: {who} has {len(labels)} labels for {length} tokens"
         )
 
 

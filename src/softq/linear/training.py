@@ -215,27 +215,21 @@ class Fit(Protocol[Model_co]):
     @property
     def over(self) -> bool:
         """Whether further steps change nothing."""
-        ...
 
     def step(self, epoch: int, step: int) -> None:
         """Take a step of an epoch; raise `NotFiniteError` rather than go on from one."""
-        ...
 
     def end_epoch(self) -> dict[str, float]:
         """What was measured in the epoch that ends here, such as ``loss``."""
-        ...
 
     def model(self) -> Model_co:
         """The model as it is."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training resumes from."""
-        ...
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Resume from there."""
-        ...
 
 
 def epochs_of(fit: Fit[Any], count: int) -> Iterator[tuple[int, dict[str, float]]]:

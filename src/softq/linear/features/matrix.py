@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,3 +57,25 @@ def _ranges(starts: Array, counts: Array) -> Array:
     """``starts[0], …, starts[0] + counts[0] - 1, starts[1], …`` as one array."""
     shifts = np.repeat(starts - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
     return shifts + np.arange(len(shifts))
+
+
+def batches_of_like_lengths(lengths: Array, cells: Array, most: int) -> Iterator[Array]:
+    """Numbers of sentences that have words, from short to long, in batches of about ``most`` cells.
+
+    Args:
+        lengths: of the sentences, ``[N]``.
+        cells: of each sentence, which grow with its length; in a batch all sentences have as many as the longest.
+        most: cells of a batch, unless a single sentence has more.
+
+    >>> [batch.tolist() for batch in batches_of_like_lengths(np.array([2, 0, 1, 5, 2]), np.array([2, 0, 1, 5, 2]), 6)]
+    [[2, 0, 4], [3]]
+
+    """
+    order = np.argsort(lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    sizes = cells[order].tolist()
+    begin = 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or (end + 1 - begin) * sizes[end] > most:
+            yield order[begin:end]
+            begin = end

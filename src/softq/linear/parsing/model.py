@@ -16,6 +16,7 @@ from softq.formats.file_checks import as_array, mapping, one_of, starting_with, 
 from softq.kernels.features import arcs as arc_features
 from softq.kernels.features import relations as arc_relations
 from softq.linear.features import ArcCodes, ArcIndex
+from softq.linear.features.matrix import batches_of_like_lengths
 from softq.spaces import ProjectiveTree, SpanningTree
 
 Array = np.ndarray[Any, Any]
@@ -76,17 +77,7 @@ class Parser:
         """Distributions over the trees of sentences, in batches of like lengths: their numbers, and the distribution."""
         lengths = codes.lengths
         space = SpanningTree if self.spanning else ProjectiveTree
-        order = np.argsort(lengths, kind="stable")
-        order = order[lengths[order] > 0]
-        begin = 0
-        while begin < len(order):
-            end = begin + 1
-            while (
-                end < len(order)
-                and (end + 1 - begin) * (int(lengths[order[end]]) + 1) ** 2 <= _BATCH_CELLS
-            ):
-                end += 1
-            batch = order[begin:end]
+        for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, _BATCH_CELLS):
             _, scores = score_arcs(self.index, codes.take(batch), self.weights)
             if not np.isfinite(scores).all():  # kernels would find no tree that is best
                 raise ScoreError(
@@ -96,7 +87,6 @@ class Parser:
                 batch,
                 space(torch.from_numpy(scores), torch.from_numpy(lengths[batch]), validate=False),
             )
-            begin = end
 
     def parse(
         self,

@@ -15,6 +15,7 @@ from softq.formats.file_checks import as_array, mapping, one_of, starting_with, 
 from softq.formats.tags import Scheme
 from softq.kernels.features import crf as kernels
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
+from softq.linear.features.matrix import batches_of_like_lengths
 from softq.linear.tagging.target import Forbidden
 from softq.spaces import Chain
 
@@ -60,17 +61,8 @@ class Tagger:
                 "the scores of labels are not finite: the weights of the tagger, or values of features, are too large or damaged"
             )
         starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
-        order = np.argsort(matrix.lengths, kind="stable")
-        order = order[matrix.lengths[order] > 0]
-        begin = 0
-        while begin < len(order):
-            # Sorted by length: as many sentences as fit at the length of the longest, found from the first and shortened once.
-            end = begin + max(
-                1, _BATCH_CELLS // (len(self.labels) * int(matrix.lengths[order[begin]]))
-            )
-            longest = int(matrix.lengths[order[min(end, len(order)) - 1]])
-            end = min(end, begin + max(1, _BATCH_CELLS // (len(self.labels) * longest)), len(order))
-            batch = order[begin:end]
+        cells = matrix.lengths * len(self.labels)
+        for batch in batches_of_like_lengths(matrix.lengths, cells, _BATCH_CELLS):
             lengths = matrix.lengths[batch]
             within = np.arange(int(lengths.max()))
             real = within < lengths[:, None]
@@ -82,7 +74,6 @@ class Tagger:
                     torch.from_numpy(emissions), torch.from_numpy(lengths), transitions
                 ),
             )
-            begin = end
 
     def decode(self, matrix: FeatureMatrix, decoding: Decoding = "viterbi") -> list[list[str]]:
         """Labels of each sentence."""
