@@ -47,12 +47,13 @@ def learn_labels(y: Any, rows: int) -> tuple[Array, Patterns]:
 
 
 def match_labels(y: Any, rows: int, classes: Array) -> Patterns:
-    """The rows of ``y`` as shares of known classes, ``[U, K + 1]``; the last is of unknown labels."""
+    """The rows of ``y`` as shares of known classes, ``[U, K + 1]``; the last: unknown labels."""
     soft = soft_labels(y, rows)
     if soft is not None:
         if soft.shape[1] != len(classes):
             raise ShapeError(
-                f"soft labels must be [n, {len(classes)}], a probability of each class, got {list(soft.shape)}"
+                f"soft labels must be [n, {len(classes)}], a probability of each class, "
+                f"got {list(soft.shape)}"
             )
         return _soft_patterns(np.pad(soft, ((0, 0), (0, 1))))
     present, values = _read(y, rows)
@@ -106,7 +107,8 @@ def soft_labels(y: Any, rows: int) -> Array | None:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise DataError(
-            f"fractions in y are probabilities of classes, and a row must sum to one: row {row} is {table[row].tolist()}"
+            "fractions in y are probabilities of classes, and a row must sum to one: "
+            f"row {row} is {table[row].tolist()}"
         )
     return np.asarray(table / table.sum(1, keepdims=True))
 
@@ -175,7 +177,8 @@ def _sortable(values: Array) -> Array:
         values = np.array(found)
     if values.dtype.kind not in "biufU":
         raise DtypeError(
-            f"the labels of y must be strings, integers, whole floats or booleans, got {values.dtype}"
+            "the labels of y must be strings, integers, whole floats or booleans, "
+            f"got {values.dtype}"
         )
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise DataError("the labels of y must be finite, got an infinite one")

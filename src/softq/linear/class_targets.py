@@ -40,7 +40,7 @@ def class_targets(
 
     >>> class_targets("raml", np.array([[1.0, 0.0]]), np.eye(2), tau=0.5).numpy().round(3)
     array([[0.881, 0.119]])
-    >>> class_targets("sqdml", torch.tensor([[3, 1]]), torch.eye(2), 0.5)  # softmax (3/4, 1/4) / 0.5
+    >>> class_targets("sqdml", torch.tensor([[3, 1]]), torch.eye(2), 0.5)  # of (3/4, 1/4) / 0.5
     tensor([[0.7311, 0.2689]], dtype=torch.float64)
     """
     space = Categorical(torch.zeros_like(torch.as_tensor(shares), dtype=torch.float64))

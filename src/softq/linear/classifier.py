@@ -58,65 +58,85 @@ class RewardWarning(UserWarning):
 
 
 class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A small network trained toward what its decisions earn, by ML, RAML or SQDML (paper, §4.1.1).
+    """A small network trained toward the rewards of its decisions, by ML, RAML or SQDML (§4.1.1).
 
-    Give it what each decision earns against each right answer, or what it costs, and one or several labels per row. Inputs are
-    standardised inside, by the mean and deviation of the training rows. Hidden layers are rectified, and the loss is the cross-entropy
-    between the exact target and the network's distribution, plus an L2 penalty. Whatever the objective, `predict` takes the decision
+    Give it the reward of each decision against each right answer, or its cost, and one or several
+    labels per row. Inputs are standardised inside, by the mean and deviation of the training rows.
+    Hidden layers are rectified, and the loss is the cross-entropy between the exact target and the
+    network's distribution, plus an L2 penalty. Whatever the objective, `predict` takes the decision
     of the highest expected reward.
 
     Args:
-        reward: ``[K, K]``, what predicting one class earns when another is right: ``reward[predicted, right]``, both in the order of
-            ``classes_``. None: 1 for the right class, 0 for any other.
-        cost: ``[K, K]``, in the place of ``reward``: what predicting one class costs when another is right.
-        objective: ``"ml"`` learns P(y|x) and ignores the reward (eq. 2); ``"raml"`` learns Q' (eq. 16); ``"sqdml"`` learns the
-            softmax Q-distribution (eq. 12 and 15). With one label per row the targets of ``"raml"`` and ``"sqdml"`` are the same, and
-            both learn Q'.
-        tau: temperature of ``"raml"`` and ``"sqdml"``; ``"ml"`` has none. ``"auto"``: of 0.005, 0.3, 1 and 3 times the range of the
-            rewards the one whose decisions earn most on held-out rows of five inner folds. The coldest (SQDML with several labels per
-            row: 0.3) is kept unless another earns more by two standard errors; from one label per row its target is nearly that of ML.
-        temperature_scaled: where τ is above a quarter of the rewards' range, let the network score rewards in units of that quarter instead
-            of rewards over τ, with the loss multiplied to match (see `softq.cross_entropy`). Learning is then as fast at any τ, and
-            ``alpha`` means the same; otherwise a large τ leaves little to learn from. ``"ml"`` is not changed by it.
-        alpha: L2 penalty: alpha / (2n) · Σ weights² is added to the mean loss of n rows; biases are free. With ``hidden=()`` and
-            ``"ml"`` it is 1 / C of scikit-learn's `LogisticRegression`. ``"auto"``: of 1, 3 and 10 the one whose P(y|x) has the
-            least cross-entropy on held-out rows of the inner folds.
-        hidden: units of each hidden layer; ``()`` is a linear model. ``"auto"``: none, or one layer of 32, chosen together with
-            ``alpha``.
-        solver: ``"lbfgs"`` minimises over all rows at once; ``"sgd"`` is gradient descent with momentum on batches, and its network
-            the mean over the steps of the last epoch. ``"auto"``: ``"lbfgs"`` on the CPU up to 10,000 rows without early stopping.
+        reward: ``[K, K]``, what predicting one class earns when another is right:
+            ``reward[predicted, right]``, both in the order of ``classes_``. None: 1 for the right
+            class, 0 for any other.
+        cost: ``[K, K]``, instead of ``reward``: what predicting one class costs when another is
+            right.
+        objective: ``"ml"`` learns P(y|x) and ignores the reward (eq. 2); ``"raml"`` learns Q'
+            (eq. 16); ``"sqdml"`` learns the softmax Q-distribution (eq. 12 and 15). With one label
+            per row the targets of ``"raml"`` and ``"sqdml"`` are the same, and both learn Q'.
+        tau: temperature of ``"raml"`` and ``"sqdml"``; ``"ml"`` has none. ``"auto"``: of 0.005,
+            0.3, 1 and 3 times the range of the rewards the one whose decisions earn most on
+            held-out rows of five inner folds. The coldest (SQDML with several labels per row: 0.3)
+            is kept unless another earns more by two standard errors; from one label per row its
+            target is nearly that of ML.
+        temperature_scaled: where τ is above a quarter of the rewards' range, let the network score
+            rewards in units of that quarter instead of rewards over τ, with the loss multiplied to
+            match (see `softq.cross_entropy`). Learning is then as fast at any τ, and ``alpha``
+            means the same; otherwise a large τ leaves little to learn from. ``"ml"`` is not changed
+            by it.
+        alpha: L2 penalty: alpha / (2n) · Σ weights² is added to the mean loss of n rows; biases are
+            free. With ``hidden=()`` and ``"ml"`` it is 1 / C of scikit-learn's
+            `LogisticRegression`. ``"auto"``: of 1, 3 and 10 the one whose P(y|x) has the least
+            cross-entropy on held-out rows of the inner folds.
+        hidden: units of each hidden layer; ``()`` is a linear model. ``"auto"``: none, or one layer
+            of 32, chosen together with ``alpha``.
+        solver: ``"lbfgs"`` minimises over all rows at once; ``"sgd"`` is gradient descent with
+            momentum on batches, and its network the mean over the steps of the last epoch.
+            ``"auto"``: ``"lbfgs"`` on the CPU up to 10,000 rows without early stopping.
         learning_rate: of ``"sgd"``.
         momentum: of ``"sgd"``, at least 0 and below 1.
-        batch_size: rows per step of ``"sgd"``; ``"auto"`` is a tenth of the training rows, but between 16 and 200.
-        max_epochs: passes of ``"sgd"`` over the training rows, or the most iterations of ``"lbfgs"``.
-        early_stopping: hold out some rows, stop when the reward on them no longer grows, and keep the best epoch; ``"sgd"`` alone.
+        batch_size: rows per step of ``"sgd"``; ``"auto"`` is a tenth of the training rows, but
+            between 16 and 200.
+        max_epochs: passes of ``"sgd"`` over the training rows, or the most iterations of
+            ``"lbfgs"``.
+        early_stopping: hold out some rows, stop when the reward on them no longer grows, and keep
+            the best epoch; ``"sgd"`` alone.
         validation_fraction: share of the rows that early stopping holds out.
         patience: epochs without a higher validation reward before early stopping.
-        device: where ``"sgd"`` trains: ``"cpu"``, ``"cuda"`` or another device of torch. Predictions are made on the CPU.
-        random_state: None, a seed or a `numpy.random.RandomState`: first weights, order of the rows, held-out rows, inner folds.
+        device: where ``"sgd"`` trains: ``"cpu"``, ``"cuda"`` or another device of torch.
+            Predictions are made on the CPU.
+        random_state: None, a seed or a `numpy.random.RandomState`: first weights, order of the
+            rows, held-out rows, inner folds.
 
     Attributes:
         classes_: ``[K]``, the labels that occur in y, sorted.
-        reward_: ``[K, K]`` float64, the rewards in use; None after a `fit` with a table for each row.
-        objective_: what `fit` trained by; `expected_reward` depends on it, not on a later ``objective``.
+        reward_: ``[K, K]`` float64, the rewards in use; None after a `fit` with a table for each
+            row.
+        objective_: what `fit` trained by; `expected_reward` depends on it, not on a later
+            ``objective``.
         tau_: the temperature of that.
         alpha_: the penalty of that.
-        coefs_: weights ``[in, out]`` of each layer, for inputs that are standardised by ``mean_`` and ``scale_``.
+        coefs_: weights ``[in, out]`` of each layer, for inputs that are standardised by ``mean_``
+            and ``scale_``.
         intercepts_: biases ``[out]`` of each layer.
         mean_: ``[D]``, mean of each feature.
         scale_: ``[D]``, standard deviation of each feature.
         loss_curve_: ``[epochs]``, mean cross-entropy between target and model, in nats.
-        validation_rewards_: ``[epochs]``, mean reward on the held-out rows; empty without early stopping.
-        n_iter_: epochs or iterations that were run.
-        labels_per_row_: mean number of labels of a row in `fit`; of soft labels, of classes that may be right.
+        validation_rewards_: ``[epochs]``, mean reward on the held-out rows; empty without early
+            stopping.
+        n_iter_: number of epochs or iterations.
+        labels_per_row_: mean number of labels of a row in `fit`; of soft labels, of classes that
+            may be right.
         n_features_in_: number of features D.
         feature_names_in_: their names, where X had some.
 
-    A third of the rows belong to class True, whatever x is, and to miss one costs ten times what a false alarm does:
+    A third of the rows belong to class True, whatever x is, and to miss one costs ten times as much
+    as a false alarm:
 
     >>> X, y = np.zeros((300, 1)), np.arange(300) % 3 == 1
     >>> model = RewardClassifier(cost=[[0.0, 10.0], [1.0, 0.0]], random_state=0).fit(X, y)
-    >>> model.predict_proba([[0.0]]).round(2), model.expected_reward([[0.0]]).round(1)  # the costs say True
+    >>> model.predict_proba([[0.0]]).round(2), model.expected_reward([[0.0]]).round(1)
     (array([[0.67, 0.33]]), array([[-3.3, -0.7]]))
     >>> model.predict([[0.0]])
     array([ True])
@@ -166,16 +186,19 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any, sample_weight: Any = None, rewards: Any = None) -> Self:
         """Train on inputs ``X [n, D]`` and labels ``y``.
 
-        ``y`` is one label per row ``[n]``, or several ``[n, m]`` from several annotators or draws. A label may be missing (NaN among
-        numbers, None or NaN among objects), but not all of a row. scikit-learn cannot stratify by such a y: where labels are missing,
-        give `GridSearchCV` and its like a splitter such as ``cv=KFold(5)`` instead of a number. Floats ``[n, K]`` with a fraction among
-        them are soft labels: probabilities of the classes 0 to K - 1.
+        ``y`` is one label per row ``[n]``, or several ``[n, m]`` from several annotators or
+        samples. A label may be missing (NaN among numbers, None or NaN among objects), but not all
+        of a row. scikit-learn cannot stratify by such a y: where labels are missing, give
+        `GridSearchCV` and its like a splitter such as ``cv=KFold(5)`` instead of a number. Floats
+        ``[n, K]`` with a fraction among them are soft labels: probabilities of the classes 0 to
+        K - 1.
 
         Args:
             X: ``[n, D]``.
             y: labels.
             sample_weight: ``[n]``, not negative: how much each row counts.
-            rewards: ``[n, K, K]``, a table of rewards for each row, in the place of the classifier's own; of costs, give the negative.
+            rewards: ``[n, K, K]``, a table of rewards for each row instead of the classifier's own;
+                of costs, give the negative.
 
         """
         objective = options.choice("objective", self.objective, get_args(ObjectiveName))
@@ -201,7 +224,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             shares, of_row = shares[of_row], np.arange(len(X), dtype=np.int32)
         else:
             raise EstimatorError(
-                "rewards, a table for each row, take the place of reward and cost: set those to None"
+                "rewards, a table for each row, take the place of reward and cost: "
+                "set those to None"
             )
         _warn_of_costs(table, classes)
         schedule = self._schedule(len(X))
@@ -237,10 +261,11 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any, rewards: Any = None) -> Array:
-        """The class of the highest expected reward for each row, ``[n]``; ``rewards`` is as in `expected_reward`.
+        """The class of the highest expected reward for each row, ``[n]``.
 
-        After a `fit` with a table for each row, ``rewards`` may be left out with ``"raml"`` and ``"sqdml"``: decided is then the most
-        probable class of the model's distribution, which has learned from the rewards of rows like these.
+        ``rewards`` is as in `expected_reward`. After a `fit` with a table for each row it may be
+        left out with ``"raml"`` and ``"sqdml"``: then the prediction is the most probable class of
+        the model's distribution, which has learned from the rewards of rows like these.
         """
         decided = self._decide(X, rewards)
         return np.asarray(self.classes_[decided])
@@ -248,7 +273,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Array:
         """The model's distribution over ``classes_``, ``[n, K]``.
 
-        It estimates what the objective asks for: P(y|x) with ``"ml"``, Q' with ``"raml"``, the softmax Q-distribution with ``"sqdml"``.
+        It estimates the target of the objective: P(y|x) with ``"ml"``, Q' with ``"raml"``, the
+        softmax Q-distribution with ``"sqdml"``.
         """
         return np.asarray(torch.from_numpy(self._scores(X)).softmax(1))
 
@@ -257,31 +283,37 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(torch.from_numpy(self._scores(X)).log_softmax(1))
 
     def expected_reward(self, X: Any, rewards: Any = None) -> Array:
-        """What the model expects each decision to earn, E[r(k, Y)|x], ``[n, K]`` in the order of ``classes_``.
+        """E[r(k, Y)|x], the expected reward of each decision, ``[n, K]`` in ``classes_``' order.
 
-        With ``rewards [n, K, K]``, by a table for each row; a model that was fitted with such tables needs them.
+        With ``rewards [n, K, K]``, by a table for each row; a model that was fitted with such
+        tables needs them.
 
-        The model's distribution is solved for P(y|x) by the equation of its objective. ML's is P(y|x), RAML's is Q' (eq. 16), and SQDML's
-        satisfies τ log Q(k|x) = E[r(k, Y)|x] - c(x) (eq. 12) if rows have many labels; with few it lies between Q and Q', and the
-        estimate with it; with one it is Q', and is solved as such. The answer is unique unless two right classes, or mixtures
-        of right classes, are rewarded alike (by SQDML: alike up to a constant); then P(y|x) is the solution nearest to uniform.
-        No solution is forced into 0..1, so a network that asks for more than any P(y|x) gives may leave the range of the rewards. RAML's
-        equation is ill-conditioned at a τ far below the rewards' differences: Q' hardly tells right classes with one best answer apart.
+        The model's distribution is solved for P(y|x) by the equation of its objective. ML's is
+        P(y|x), RAML's is Q' (eq. 16), and SQDML's satisfies τ log Q(k|x) = E[r(k, Y)|x] - c(x)
+        (eq. 12) if rows have many labels; with few it lies between Q and Q', and the estimate with
+        it; with one it is Q', and is solved as such. The solution is unique unless two right
+        classes, or mixtures of right classes, are rewarded alike (by SQDML: alike up to a
+        constant); then P(y|x) is the solution nearest to uniform. No solution is forced into 0..1,
+        so the estimate may leave the range of the rewards. RAML's equation is ill-conditioned at a
+        τ far below the rewards' differences: Q' hardly tells right classes with one best answer
+        apart.
 
         >>> from softq.theory import four_class_problem
         >>> inputs, p, rewards = four_class_problem(grid=40)
-        >>> labels = torch.multinomial(p, 10, replacement=True, generator=torch.Generator().manual_seed(0))
-        >>> model = RewardClassifier(reward=rewards, tau=1.1, max_epochs=60, random_state=0).fit(inputs, labels)
-        >>> estimate = torch.from_numpy(model.expected_reward(inputs))
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> labels = torch.multinomial(p, 10, replacement=True, generator=generator)
+        >>> model = RewardClassifier(reward=rewards, tau=1.1, max_epochs=60, random_state=0)
+        >>> estimate = torch.from_numpy(model.fit(inputs, labels).expected_reward(inputs))
         >>> bool((estimate - p @ rewards.T).abs().mean() < 0.15)  # of rewards up to 7.4
         True
         """
         return self._expected(self._scores(X), rewards)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, rewards: Any = None) -> float:
-        """Mean reward that `predict` earns, over rows and over the labels of each row; without a reward table it is the accuracy.
+        """Mean reward of the predictions over rows and labels; the accuracy without a reward table.
 
-        The arguments are as in `fit`. A label that `fit` never saw counts as a miss without a reward table, and is an error with one.
+        The arguments are as in `fit`. A label that `fit` never saw counts as a miss without a
+        reward table, and is an error with one.
         """
         decided = self._decide(X, rewards)
         patterns = match_labels(y, len(decided), self.classes_)
@@ -290,7 +322,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if (self._given or rewards is not None) and shares[:, classes].any():
             row = int(np.flatnonzero(shares[:, classes])[0])
             raise OutputError(
-                f"the reward table is for the classes {_listed(self.classes_)}, row {row} of y has another label"
+                f"the reward table is for the classes {_listed(self.classes_)}, "
+                f"row {row} of y has another label"
             )
         table, _ = self._tables(rewards, len(decided))
         earned = mean_rewards(
@@ -320,15 +353,17 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return earned, earned if self.reward_ is None else self.reward_
         if self.reward_ is None:
             raise RewardError(
-                "the model was fitted with a reward table for each row: give rewards, [n, K, K], for the rows of X"
+                "the model was fitted with a reward table for each row: "
+                "give rewards, [n, K, K], for the rows of X"
             )
         return self.reward_, self.reward_
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the fitted model to one safetensors file; nothing is pickled.
 
-        The file appears whole or not at all, and replaces an older one. Options are kept as they are now, but ``reward`` and ``cost`` as
-        in `fit`, and a ``random_state`` that is neither None nor a seed not at all.
+        The file appears whole or not at all, and replaces an older one. Options are kept as they
+        are now, but ``reward`` and ``cost`` as in `fit`, and a ``random_state`` that is neither
+        None nor a seed not at all.
         """
         check_is_fitted(self)
         tensors = {name: getattr(self, f"{name}_") for name in _ARRAYS}
@@ -366,7 +401,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"{path} cannot be read as a safetensors file: {error}") from None
         if metadata.get("format") != _FORMAT:
             raise DataError(
-                f"{path} must be a file of {_FORMAT!r}, as RewardClassifier.save writes, got {metadata.get('format')!r}"
+                f"{path} must be a file of {_FORMAT!r}, as RewardClassifier.save writes, "
+                f"got {metadata.get('format')!r}"
             )
         with refusing(f"{path} is damaged or was not written by RewardClassifier.save"):
             return cls()._restore(read_object(metadata["softq"], "its notes"), tensors)
@@ -423,7 +459,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "coefs_")
 
     def _scores(self, X: Any) -> Array:
-        """Log of the model's distribution up to a constant per row, ``[n, K]``; in float64: a row hardly depends on its neighbours."""
+        """Log of the model's distribution up to a constant per row, ``[n, K]`` float64."""
         check_is_fitted(self)
         values = validate_data(self, X, dtype=np.float64, reset=False)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -431,7 +467,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not np.isfinite(values).all():
             row = int(np.flatnonzero(~np.isfinite(values).all(1))[0])
             raise ScoreError(
-                f"the scores of row {row} of X are not finite: it lies too far from the training rows"
+                f"the scores of row {row} of X are not finite: "
+                "it lies too far from the training rows"
             )
         return np.asarray(values)
 
@@ -446,7 +483,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             solver = "lbfgs" if small else "sgd"
         elif solver == "lbfgs" and self.early_stopping:
             raise EstimatorError(
-                "early_stopping is for gradient descent: set solver='sgd', or turn early_stopping off"
+                "early_stopping is for gradient descent: set solver='sgd', "
+                "or turn early_stopping off"
             )
         return Schedule(
             solver=solver,
@@ -496,8 +534,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         held_out = math.ceil(share * rows)
         if held_out >= rows:
             raise DataError(
-                f"early stopping would hold out {held_out} of n_samples = {rows} and leave none to train on; "
-                "give more rows, lower validation_fraction or turn early_stopping off"
+                f"early stopping would hold out {held_out} of n_samples = {rows} and leave none to "
+                "train on; give more rows, lower validation_fraction or turn early_stopping off"
             )
         order = random.permutation(rows)
         return examples.at(order[held_out:]), examples.at(order[:held_out])
@@ -523,13 +561,15 @@ def _checked(name: str, values: Any, shape: tuple[int, ...], classes: Array) -> 
     if table.shape != shape:
         axes = "(predicted, right)" if len(shape) == 2 else "(row, predicted, right)"
         raise ShapeError(
-            f"{name} must be {list(shape)} {axes} for the classes that occur in y, {_listed(classes)}; got {list(table.shape)}"
+            f"{name} must be {list(shape)} {axes} for the classes that occur in y, "
+            f"{_listed(classes)}; got {list(table.shape)}"
         )
     if not np.isfinite(table).all():
         place = tuple(np.argwhere(~np.isfinite(table))[0].tolist())
         what = "a large cost" if name == "cost" else "a large negative reward"
         raise RewardError(
-            f"every {name.removesuffix('s')} must be finite, got {table[place]} at {place}; {what} forbids a decision"
+            f"every {name.removesuffix('s')} must be finite, got {table[place]} at {place}; "
+            f"{what} forbids a decision"
         )
     return table
 
@@ -543,8 +583,9 @@ def _warn_of_costs(table: Array, classes: Array) -> None:
         column = table[(*row, slice(None), right)]
         where = f" (row {row[0]})" if row else ""
         warnings.warn(
-            f"where {classes[right].item()!r} is right{where}, predicting it earns {column[right]:g} and predicting "
-            f"{classes[column.argmax()].item()!r} earns {column.max():g}; if these are costs, give them as cost, or rewards=-costs to fit",
+            f"where {classes[right].item()!r} is right{where}, predicting it earns "
+            f"{column[right]:g} and predicting {classes[column.argmax()].item()!r} earns "
+            f"{column.max():g}; if these are costs, give them as cost, or rewards=-costs to fit",
             RewardWarning,
             stacklevel=3,
         )
@@ -564,7 +605,8 @@ def _standardisation(X: Array, weights: Array) -> tuple[Array, Array]:
     bad = ~(np.isfinite(standard.mean_) & np.isfinite(standard.scale_))
     if bad.any():
         raise ScoreError(
-            f"the deviation of feature {int(np.flatnonzero(bad)[0])} of X is beyond float64; rescale it"
+            f"the deviation of feature {int(np.flatnonzero(bad)[0])} of X is beyond float64; "
+            "rescale it"
         )
     return standard.mean_, standard.scale_
 
