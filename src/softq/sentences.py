@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softq.checks import first_true, type_of
 from softq.errors import DtypeError, LengthError, OutputError, ShapeError
 from softq.numerics import length_mask
 
@@ -122,11 +123,8 @@ def as_references(refs: References, *, vocab: int | None = None) -> Sentences:
         raise ShapeError(
             f"references must have shape [B, M] or [B, R, M], got {list(found.tokens.shape)}"
         )
-    nobody = ~found.present.any(1)
-    if bool(nobody.any()):
-        raise OutputError(
-            f"every example needs a reference, example {int(nobody.nonzero()[0])} has none"
-        )
+    if (nobody := first_true(~found.present.any(1))) is not None:
+        raise OutputError(f"every example needs a reference, example {nobody[0]} has none")
     check_tokens("references", found, vocab)
     return found
 
@@ -139,23 +137,20 @@ def check_sentences(name: str, sentences: Sentences) -> Sentences:
     tokens, lengths = sentences
     for what, tensor in (("tokens", tokens), ("lengths", lengths)):
         if not isinstance(tensor, Tensor) or tensor.dtype not in _INTEGERS:
-            got = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise DtypeError(f"{what} of {name} must be an int64 or int32 tensor, got {got}")
+            raise DtypeError(
+                f"{what} of {name} must be an int64 or int32 tensor, got {type_of(tensor)}"
+            )
     if tokens.dim() == 0 or lengths.shape != tokens.shape[:-1]:
         raise ShapeError(
             f"lengths of {name} must have shape {list(tokens.shape[:-1])}, "
             f"got {list(lengths.shape)}"
         )
-    if lengths.numel():
-        low, high = lengths.aminmax()
-        if low < MISSING or high > tokens.shape[-1]:
-            place = tuple(
-                ((lengths < MISSING) | (lengths > tokens.shape[-1])).nonzero()[0].tolist()
-            )
-            raise LengthError(
-                f"lengths of {name} must lie in 0..{tokens.shape[-1]} or be -1, "
-                f"got {int(lengths[place])} at index {place}"
-            )
+    bad = (lengths < MISSING) | (lengths > tokens.shape[-1])
+    if (place := first_true(bad)) is not None:
+        raise LengthError(
+            f"lengths of {name} must lie in 0..{tokens.shape[-1]} or be -1, "
+            f"got {int(lengths[place])} at index {place}"
+        )
     return Sentences(tokens, lengths.to(device=tokens.device, dtype=torch.int64))
 
 
@@ -165,12 +160,11 @@ def check_tokens(name: str, sentences: Sentences, vocab: int | None = None) -> N
     if vocab is not None:
         bad |= sentences.tokens >= vocab
     bad &= length_mask(sentences.lengths, sentences.tokens.shape[-1])
-    if bool(bad.any()):
-        place = bad.nonzero()[0].tolist()
+    if (place := first_true(bad)) is not None:
         wanted = "not be negative" if vocab is None else f"lie in 0..{vocab - 1}"
         axes = ("example", *["sentence"] * (len(place) - 2), "position")
         where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, place, strict=True))
-        got = int(sentences.tokens[tuple(place)])
+        got = int(sentences.tokens[place])
         raise OutputError(f"token ids of {name} must {wanted}, got {got} at {where}")
 
 
@@ -188,9 +182,7 @@ def _from_padded(tokens: Tensor) -> Sentences:
 
 
 def _is_sentence(item: Any) -> bool:
-    if type(item) is list and set(map(type, item)) <= {
-        int
-    }:  # what nearly all are, found out without a loop in Python
+    if type(item) is list and set(map(type, item)) <= {int}:  # nearly all, without a slow loop
         return True
     if isinstance(item, Tensor):
         return item.dim() == 1 and item.dtype in _INTEGERS

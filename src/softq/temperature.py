@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softq.checks import check_tau
+from softq.checks import check_count, check_tau
 from softq.errors import DtypeError, LengthError, TemperatureError
 from softq.kernels.text.pairs import edit_distance
 from softq.rewards import Precomputed
@@ -181,9 +181,7 @@ class HammingCurve(TemperatureCurve):
     def __init__(
         self, vocab: int, lengths: Sequence[int] | Tensor, *, rescale: bool = False
     ) -> None:
-        if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < 2:
-            raise DtypeError(f"vocab must be a whole number from 2, got {vocab!r}")
-        self.vocab = vocab
+        self.vocab = check_count("vocab", vocab, DtypeError, 2)
         self.lengths = torch.as_tensor(lengths, dtype=torch.float64).reshape(-1)
         if not len(self.lengths) or bool(
             (~(self.lengths >= 0) | (self.lengths != self.lengths.round())).any()

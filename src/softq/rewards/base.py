@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from softq.checks import first_true
 from softq.errors import RewardError, ShapeError
 from softq.sentences import Sentences, aligned, check_sentences, check_tokens
 
@@ -72,12 +73,11 @@ class Reward(ABC):
                 f"{type(self).__name__}.score must return a tensor of shape {list(want)}, "
                 f"[B, S, R], got {got}"
             )
-        bad = ~found.isfinite()
-        if bool(bad.any()):
-            b, s, r = bad.nonzero()[0].tolist()
+        if (place := first_true(~found.isfinite())) is not None:
             raise RewardError(
                 f"the reward {self.signature!r} must return finite numbers, got "
-                f"{float(found[b, s, r])} for example {b}, candidate {s}, reference {r}"
+                f"{float(found[place])} for example {place[0]}, candidate {place[1]}, "
+                f"reference {place[2]}"
             )
         return found.detach().double()
 

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from softq.checks import first_true
 from softq.errors import DtypeError, OutputError, RewardError, ShapeError
 from softq.kernels.text.pairs import equal, equal_positions
 from softq.numerics import matmul
@@ -187,12 +188,11 @@ class _Table(PartReward):
         right = references.tokens[..., :width].unsqueeze(1).expand(real.shape)
         size = self.table.shape[0]
         bad = real & ((predicted < 0) | (predicted >= size) | (right < 0) | (right >= size))
-        if bool(bad.any()):
-            b, s, r, t = bad.nonzero()[0].tolist()
+        if (place := first_true(bad)) is not None:
+            where = "example {}, candidate {}, reference {}, position {}".format(*place)
             raise OutputError(
                 f"the reward table is for {self.parts} 0..{size - 1}, got "
-                f"{int(predicted[b, s, r, t])} predicted and {int(right[b, s, r, t])} right at "
-                f"example {b}, candidate {s}, reference {r}, position {t}"
+                f"{int(predicted[place])} predicted and {int(right[place])} right at {where}"
             )
         cells = (predicted * size + right).masked_fill(~real, 0).long()
         table = self.table.to(device=cells.device, dtype=torch.float64).reshape(-1)
