@@ -1,16 +1,21 @@
-"""`python -m softq` is the command `softq`."""
+"""The command `softq`, which is `python -m softq` too."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
     """Run the command line.
 
-    A signal before it has begun, or an output that cannot be written, ends it with one line.
+    SIGTERM is a Ctrl-C. A signal before a command has begun, and an output that cannot be written,
+    are one line and an exit code.
     """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _interrupt)
     try:
         try:
             from softq.cli import app
@@ -19,18 +24,22 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.exit(_tell("stopped", 130))
+        _end("stopped", 130)
     except OSError as error:
         if error.filename is not None:
             raise
-        # what is still buffered would fail once more when Python ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_tell(f"cannot write the output: {error.strerror}", 2))
+        _end(f"cannot write the output: {error.strerror}", 2)
 
 
-def _tell(message: str, code: int) -> int:
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _end(message: str, code: int) -> NoReturn:
+    """End at once: buffered output would fail once more, and Python would repeat the signal."""
     sys.stderr.write(f"softq: {message}\n")
-    return code
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

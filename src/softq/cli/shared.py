@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -25,12 +23,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a `SoftqError` into one line on stderr and exit code 2; SIGINT and SIGTERM into a line and exit code 130, as shells do.
+    """Turn a `SoftqError` into one line on stderr and exit code 2; Ctrl-C into a line and exit code 130, as shells do.
 
     A `ConvergenceWarning` is one line on stderr too.
     """
     try:
-        with _terminable(), _one_line_warnings():
+        with _one_line_warnings():
             yield
     except StoppedError as stop:
         tell(str(stop))
@@ -41,26 +39,6 @@ def one_line_errors() -> Iterator[None]:
     except SoftqError as error:
         tell(str(error))
         raise typer.Exit(2) from None
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt, unless somebody handles it already: without a handler a command ends without a word."""
-
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    free = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if free:
-        signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        if free:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
