@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
 from typing import NoReturn
+
+_STOPPED = 130  # exit code after a signal, as shells have it
 
 
 def main() -> None:
@@ -24,11 +27,15 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        _end("stopped", 130)
+        _end("softq: stopped\n", _STOPPED)
+    except SystemExit as end:
+        if end.code != _STOPPED:
+            raise
+        _end("", _STOPPED)
     except OSError as error:
         if error.filename is not None:
             raise
-        _end(f"cannot write the output: {error.strerror}", 2)
+        _end(f"softq: cannot write the output: {error.strerror}\n", 2)
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -36,8 +43,9 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def _end(message: str, code: int) -> NoReturn:
-    """End at once: buffered output would fail once more, and Python would repeat the signal."""
-    sys.stderr.write(f"softq: {message}\n")
+    """End at once: buffered output would fail again, and Python would repeat the signal."""
+    atexit._run_exitfuncs()
+    sys.stderr.write(message)
     sys.stderr.flush()
     os._exit(code)
 
