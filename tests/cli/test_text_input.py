@@ -26,9 +26,9 @@ def models(tmp_path_factory):
     CRFTagger(**FAST).fit(words, tags).save(folder / "pos")
     quick = {"epochs": 1, "bits": 12, "relation_bits": 8, "min_freq": 1, "spanning": True}
     DependencyParser(templates=["head.upos|dep.upos"], **quick).fit(trees).save(folder / "parser")
-    DependencyParser(
-        templates=["dep.word"], relation_templates=["dep.word"], **quick
-    ).fit(trees).save(folder / "words")
+    DependencyParser(templates=["dep.word"], relation_templates=["dep.word"], **quick).fit(
+        trees
+    ).save(folder / "words")
     return folder
 
 
