@@ -71,7 +71,9 @@ def raml(
             or a set of candidates.
         refs: as for `ml`. A token that is not labelled earns no reward, so that without a prior its
             target is uniform, which is hardly ever meant: give ``prior=model``.
-        tau: temperature τ > 0; towards 0 the target becomes that of `ml`.
+        tau: temperature τ > 0; towards 0 the target becomes that of `ml`. On trees, and on chains
+            that forbid labels, one so cold that sums of rewards over it lose their last digits is
+            an error, which names the coldest that is right.
         reward: a reward over the parts of the space; the natural one if None (exact match for
             classes, token accuracy for label sequences, attachment for trees, each summed over
             tokens). For candidates any of `softq.rewards`, or a function of two token lists.
