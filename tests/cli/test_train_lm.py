@@ -373,15 +373,15 @@ def test_examples_refuse_such_a_folder_before_they_train(name, tmp_path, monkeyp
 def test_references_are_cut_into_tokens_as_training_cuts_them(runs):
     (model, _) = lm.open_text_model(str(runs / "ml"), "cpu")
     unknown = model.tokenizer.unk_token_id
-    numbers = model.numbers("ula \N{SNOWMAN} tir")
+    numbers = model.token_ids("ula \N{SNOWMAN} tir")
     assert numbers == model.tokenizer(text_target="ula \N{SNOWMAN} tir")["input_ids"][:-1]
     assert unknown in numbers
     model.tokenizer = lambda text=None, text_target=None: {
         "input_ids": [5, 1] if text_target else [4, 1]
     }  # as Marian's: two languages
-    assert model.numbers("x") == [5]
+    assert model.token_ids("x") == [5]
     causal = TextModel(tiny_gpt2(["ula tir"]))
-    assert causal.numbers("ula") == causal.tokenizer("ula", add_special_tokens=False)["input_ids"]
+    assert causal.token_ids("ula") == causal.tokenizer("ula", add_special_tokens=False)["input_ids"]
 
 
 def test_names_that_a_recipe_repeats_are_those_of_the_trainer():

@@ -89,7 +89,7 @@ def test_mbr_takes_the_text_of_the_highest_mean_reward(runs, monkeypatch):
     (evidence,) = drawn[0].sentences.unpack()
     (best,) = model.write(["ula tretz tir"], Writing("greedy", max_new_tokens=6))
     smooth = SmoothingFunction().method3
-    choices = [model.numbers(best), *evidence]
+    choices = [model.token_ids(best), *evidence]
     means = [
         sum(sentence_bleu([other], choice, smoothing_function=smooth) for other in evidence)
         / len(evidence)

@@ -13,9 +13,9 @@ from softq.errors import DataError, ModelError
 from softq.integrations.transformers import RowEncoder
 from softq.integrations.transformers.rows import (
     as_row,
-    end_numbers,
-    special_numbers,
-    unwritable_numbers,
+    end_ids,
+    special_ids,
+    unwritable_ids,
 )
 from tiny_models import END, PAD, START, UNKNOWN, WORDS, tiny, tokenizer, trainer_for
 
@@ -142,18 +142,18 @@ def test_what_a_row_may_be():
     for row, message in [
         (
             {},
-            "a row needs 'labels', the token numbers of a reference or a list of those, got None; see RowEncoder",
+            "a row needs 'labels', the token ids of a reference or a list of those, got None; see RowEncoder",
         ),
         ({"labels": []}, "a row needs 'labels'"),
         (
             {"labels": [[]]},
-            r"'labels' of a row must be a list of one or more token numbers, got \[\]; see RowEncoder",
+            r"'labels' of a row must be a list of one or more token ids, got \[\]; see RowEncoder",
         ),
-        ({"labels": ["de"]}, "'labels' of a row must be a list of one or more token numbers"),
+        ({"labels": ["de"]}, "'labels' of a row must be a list of one or more token ids"),
         ({"labels": [-100, -100]}, "'labels' of a row holds nothing but -100"),
         (
             {"labels": [5], "candidates": ["de"]},
-            "'candidates' of a row must be a list of one or more token numbers, got 'de'",
+            "'candidates' of a row must be a list of one or more token ids, got 'de'",
         ),
         (
             {"labels": [5], "candidates": [[5]], "candidate_rewards": [1.0, 2.0]},
@@ -197,7 +197,7 @@ def test_batches(tmp_path):
     assert batch["labels"].tolist() == [[8, END, -100], [10, 11, END]]
     with pytest.raises(
         DataError,
-        match="'input_ids' of a row must be a list of one or more token numbers, got None; see RowEncoder",
+        match="'input_ids' of a row must be a list of one or more token ids, got None; see RowEncoder",
     ):
         trainer_for(tiny("t5"), tmp_path).data_collator([{"labels": [5]}])
 
@@ -256,7 +256,7 @@ def test_texts_of_a_row_are_checked():
         ({"references": [None]}, "'references' of a row must be a list of texts"),
         (
             {"references": ["be", " "]},
-            "a reference is empty, which leaves nothing to be said: remove it from the row of source 'ba'",
+            "a reference is empty, which leaves nothing to generate: remove it from the row of source 'ba'",
         ),
     ]:
         with pytest.raises(DataError, match=message):
@@ -279,14 +279,14 @@ def test_limits_are_checked(causal, limits, least):
 def test_special_numbers():
     model = tiny("bart")
     model.generation_config.eos_token_id = [END, 7]
-    assert special_numbers(None, model) == {PAD, END, START, 7}
-    assert special_numbers(tokenizer(), model) == {PAD, END, START, 7}
-    assert unwritable_numbers(tokenizer(), model) == {PAD, END, START, 7, UNKNOWN}
+    assert special_ids(None, model) == {PAD, END, START, 7}
+    assert special_ids(tokenizer(), model) == {PAD, END, START, 7}
+    assert unwritable_ids(tokenizer(), model) == {PAD, END, START, 7, UNKNOWN}
     words = tokenizer()
     words.add_tokens([AddedToken("<sep>", special=True), AddedToken("plain", special=False)])
     added = words.convert_tokens_to_ids("<sep>")
-    assert special_numbers(words, model) == {PAD, END, START, 7, added}
+    assert special_ids(words, model) == {PAD, END, START, 7, added}
     words.unk_token = "</s>"  # noqa: S105  # as GPT-2 has it
     bare = SimpleNamespace(config=None, generation_config=None)
-    assert special_numbers(words, bare) >= {PAD, END, START}
-    assert end_numbers(tokenizer(), model) == {END, 7}
+    assert special_ids(words, bare) >= {PAD, END, START}
+    assert end_ids(tokenizer(), model) == {END, 7}

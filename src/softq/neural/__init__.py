@@ -1,4 +1,4 @@
-"""Neural models, and what trains models of sentences on candidates: targets, steps, learners."""
+"""Neural models: modules, their training on candidates, and trained translators and captioners."""
 
 from softq.neural.modules import (
     AttentionalTranslator,
@@ -8,6 +8,7 @@ from softq.neural.modules import (
     SequenceModel,
     TransformerTranslator,
 )
+from softq.neural.text_generator import TextGenerator
 
 __all__ = [
     "AttentionalTranslator",
@@ -15,5 +16,6 @@ __all__ = [
     "Perceptron",
     "PerceptronGrid",
     "SequenceModel",
+    "TextGenerator",
     "TransformerTranslator",
 ]

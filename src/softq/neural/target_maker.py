@@ -14,6 +14,7 @@ from softq.formats.vocabulary import SPECIALS, UNKNOWN
 from softq.lab.recipe import Objective
 from softq.neural.recipe import CandidateSettings
 from softq.rewards import NegativeHamming, Reward, SentenceBLEU, named_reward
+from softq.rewards.base import RewardWrapper
 from softq.samplers import (
     EditStratified,
     HammingStratified,
@@ -104,7 +105,7 @@ class TargetMaker:
         return target_of(self.objective.name, cands, references, tau, reward or self.reward)
 
 
-class UnknownNeverMatches(Reward):
+class UnknownNeverMatches(RewardWrapper):
     """A reward on token ids in which an unknown word of a reference equals no word of a candidate, as in evaluation.
 
     Args:
@@ -119,22 +120,8 @@ class UnknownNeverMatches(Reward):
     """
 
     def __init__(self, reward: Reward, unknown: int) -> None:
-        self.reward, self.unknown = reward, unknown
-
-    @property
-    def pairwise(self) -> bool:  # type: ignore[override]  # that of the reward inside
-        """Whether there is one value per reference."""
-        return self.reward.pairwise
-
-    @property
-    def signature(self) -> str:
-        """That of the reward."""
-        return self.reward.signature
-
-    @property
-    def bound(self) -> float:
-        """That of the reward."""
-        return self.reward.bound
+        super().__init__(reward)
+        self.unknown = unknown
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         """Rewards of candidates ``[B, S, L]`` against references ``[B, R, M]``, ``[B, S, R]``."""

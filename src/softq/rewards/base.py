@@ -85,6 +85,28 @@ class Reward(ABC):
         return f"{type(self).__name__}({self.signature})"
 
 
+class RewardWrapper(Reward):
+    """A reward made of another, with its signature, bound and shape unless it overrides them."""
+
+    def __init__(self, reward: Reward) -> None:
+        self.reward = reward
+
+    @property
+    def pairwise(self) -> bool:  # type: ignore[override]  # that of the reward inside
+        """Whether there is one value per reference."""
+        return self.reward.pairwise
+
+    @property
+    def signature(self) -> str:
+        """That of the reward."""
+        return self.reward.signature
+
+    @property
+    def bound(self) -> float:
+        """That of the reward."""
+        return self.reward.bound
+
+
 def check_pair(
     candidates: Tensor, lengths: Tensor, references: Tensor, ref_lengths: Tensor
 ) -> tuple[Sentences, Sentences]:

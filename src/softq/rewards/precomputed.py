@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from softq.rewards.base import Reward
+from softq.rewards.base import Reward, RewardWrapper
 from softq.sentences import Sentences
 
 
-class Precomputed(Reward):
+class Precomputed(RewardWrapper):
     """A reward whose values for one set of candidates are known: a new temperature needs no others.
 
     >>> from softq.rewards import SentenceBLEU
@@ -19,17 +19,8 @@ class Precomputed(Reward):
     """
 
     def __init__(self, reward: Reward, values: Tensor) -> None:
-        self._reward = reward
+        super().__init__(reward)
         self._values = values
-        self.pairwise = reward.pairwise  # type: ignore[misc]
-
-    @property
-    def signature(self) -> str:
-        return self._reward.signature
-
-    @property
-    def bound(self) -> float:
-        return self._reward.bound
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         return self._values

@@ -33,7 +33,7 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
     Args:
         objective: ``ml`` is Transformers' own loss where a row has one reference.
         tau: temperature of RAML and SQDML, in units of the reward; see `softq.temperature`.
-        reward: name of a reward on token numbers (``bleu``, ``chrf``, ``rouge-l``, ``edit``, ``hamming``, ``accuracy``, ``exact``), or with
+        reward: name of a reward on token ids (``bleu``, ``chrf``, ``rouge-l``, ``edit``, ``hamming``, ``accuracy``, ``exact``), or with
             ``words:`` before it on the words of the decoded text. Any other reward is given to the trainer itself.
         candidates: where they come from, several joined by ``+``: changed references (``ngram``, ``hamming``, ``edit``), references of
             one row put together anew (``recombined``), the model's own samples (``model``), or the column ``candidates`` of the dataset
@@ -59,7 +59,7 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
     )
     reward: str = field(
         default="bleu",
-        metadata={"help": "reward by name, on token numbers, or on words with words: before it"},
+        metadata={"help": "reward by name, on token ids, or on words with words: before it"},
     )
     candidates: str = field(
         default="ngram",

@@ -1,4 +1,4 @@
-"""From rows of a dataset to the candidates of a step and their weights, in token ids as the model writes them."""
+"""From rows of a dataset to the candidates of a step and their weights, in token ids as the model generates them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from softq.lab.recipe import Objective
 from softq.neural.target_maker import TargetMaker, make_sampler
 from softq.numerics import length_mask
 from softq.rewards import Reward
+from softq.rewards.base import RewardWrapper
 from softq.samplers import Sampler
 from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
 from softq.targets import Target
 
-Numbers = list[int]
+TokenIds = list[int]
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one row of a dataset says should come out."""
+    """The outputs that one row of a dataset asks for."""
 
-    references: list[Numbers]
-    """With the special tokens that the model is to write."""
-    candidates: list[Numbers]
+    references: list[TokenIds]
+    """With the special tokens that the model generates."""
+    candidates: list[TokenIds]
     """Of the user's own, with special tokens or without; empty: none."""
     rewards: list[list[float]] | None
     """Of the user's own candidates, against each reference or, in one number, against all; None: to be computed."""
-    source: Numbers
+    source: TokenIds
     """What the model reads; empty where that is no text."""
 
 
@@ -59,11 +60,11 @@ class StepTarget(NamedTuple):
 class Ends(NamedTuple):
     """The special tokens around a text."""
 
-    before: Numbers
-    after: Numbers
+    before: TokenIds
+    after: TokenIds
 
 
-def strip_specials(tokens: Sequence[int], specials: Collection[int]) -> tuple[Numbers, Ends]:
+def strip_specials(tokens: Sequence[int], specials: Collection[int]) -> tuple[TokenIds, Ends]:
     """A text without the special tokens at its ends, and these.
 
     >>> strip_specials([0, 8, 9, 1, 9, 1], {0, 1})
@@ -106,7 +107,7 @@ class IntactSampler:
                     lengths[b, s] = MISSING
         return Candidates(cands.tokens, lengths)
 
-    def _specials_of(self, tokens: Numbers) -> tuple[int, ...]:
+    def _specials_of(self, tokens: TokenIds) -> tuple[int, ...]:
         return tuple(token for token in tokens if token in self.specials)
 
 
@@ -212,7 +213,7 @@ class StepTargets:
         }
 
     def _with_ends(self, target: Target, ends: Sequence[Ends]) -> StepTarget:
-        """The target's texts as the model writes them, without those that weigh nothing."""
+        """The target's texts as the model generates them, without those that weigh nothing."""
         kept = target.weights > 0
         order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
         outputs = target.outputs.select(order.masked_fill(~kept.gather(1, order), -1))
@@ -259,23 +260,21 @@ def _look_up(tokens: Tensor, places: Tensor) -> Tensor:
     return tokens.gather(2, places.clamp(0, tokens.shape[2] - 1))
 
 
-class Known(Reward):
+class Known(RewardWrapper):
     """Rewards that the user has already, by example and text; those of other texts are computed."""
+
+    pairwise = True  # a value for all references counts against each
 
     def __init__(
         self, reward: Reward, known: dict[tuple[int, tuple[int, ...]], list[float]]
     ) -> None:
-        self.reward, self.known = reward, known
+        super().__init__(reward)
+        self.known = known
 
     @property
     def signature(self) -> str:
         """Says that some are given."""
         return f"given+{self.reward.signature}"
-
-    @property
-    def bound(self) -> float:
-        """That of the reward for the rest."""
-        return self.reward.bound
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         """Rewards ``[B, S, R]``; one number for all references counts against each."""

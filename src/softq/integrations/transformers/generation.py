@@ -13,7 +13,7 @@ from torch import Tensor
 from softq.decode import mbr
 from softq.errors import DependencyError, RewardError
 from softq.integrations.transformers.arguments import CorpusMetric
-from softq.integrations.transformers.candidates import Numbers, strip_specials
+from softq.integrations.transformers.candidates import TokenIds, strip_specials
 from softq.neural.generation import evaluating
 from softq.rewards import Reward
 from softq.sentences import MISSING, Sentences
@@ -23,7 +23,7 @@ from softq.spaces import Candidates
 class Text(NamedTuple):
     """A text that was written."""
 
-    content: Numbers
+    content: TokenIds
     """Without special tokens at its ends."""
     finished: bool
     """Whether the model ended it of its own accord: not for want of room, nor at the last place, where some are made to."""
@@ -66,9 +66,9 @@ class Writer:
     Args:
         settings: how long, how many beams, how samples are drawn.
         causal: whether the model goes on with its input.
-        specials: token numbers that are no text.
+        specials: token ids that are no text.
         ends: those that end a text.
-        pad: token number that fills rows up.
+        pad: token id that fills rows up.
 
     """
 
@@ -88,7 +88,7 @@ class Writer:
             pad,
         )
 
-    def best(self, core: Any, inputs: Mapping[str, Any]) -> list[Numbers]:
+    def best(self, core: Any, inputs: Mapping[str, Any]) -> list[TokenIds]:
         """The most probable text for each input, as far as beam search finds it."""
         return [
             text.content
@@ -129,7 +129,7 @@ class Writer:
 class Written(NamedTuple):
     """What a model wrote for some rows in evaluation."""
 
-    best: list[Numbers]
+    best: list[TokenIds]
     rewards: Tensor
     """Of the most probable texts, mean over references, float64 ``[B]``."""
     mbr_rewards: Tensor | None
@@ -144,7 +144,7 @@ def write_and_score(
     writer: Writer,
     core: Any,
     inputs: Mapping[str, Any],
-    references: Sequence[Sequence[Numbers]],
+    references: Sequence[Sequence[TokenIds]],
     reward: Reward,
 ) -> Written:
     """Most probable texts and, if they are asked for, texts of minimum Bayes risk, with their rewards; special tokens do not count."""
@@ -168,10 +168,10 @@ def least_risk(
     writer: Writer,
     core: Any,
     inputs: Mapping[str, Any],
-    best: Sequence[Numbers],
+    best: Sequence[TokenIds],
     size: int,
     reward: Reward,
-) -> list[Numbers]:
+) -> list[TokenIds]:
     """Of ``size`` samples and the most probable text of each input, the one of the highest expected reward if any sample might be right."""
     if not reward.pairwise:
         raise RewardError(
@@ -188,7 +188,7 @@ def least_risk(
 
 
 def mean_rewards(
-    texts: Sequence[Numbers], references: Sequence[Sequence[Numbers]], reward: Reward
+    texts: Sequence[TokenIds], references: Sequence[Sequence[TokenIds]], reward: Reward
 ) -> Tensor:
     """Reward of each text, mean over its references, float64 ``[B]``."""
     refs = Sentences.pack([list(row) for row in references])

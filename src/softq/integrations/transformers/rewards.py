@@ -24,6 +24,7 @@ from softq.rewards import (
     TokenAccuracy,
     named_reward,
 )
+from softq.rewards.base import RewardWrapper
 from softq.rewards.names import REWARDS
 from softq.sentences import Sentences
 
@@ -41,33 +42,24 @@ _ON_TOKENS = (
 _SOURCES = 2  # their place among the arguments of a function
 
 
-class OnText(Reward):
+class OnText(RewardWrapper):
     """A reward on the words, or characters, of decoded text instead of on a tokenizer's pieces.
 
     Args:
-        reward: on token numbers; here each different word, or character, has a number.
+        reward: on token ids; here each different word, or character, has a number.
         tokenizer: with ``decode``.
         unit: ``words`` that stand between white space, or ``characters`` without white space, as chrF wants them.
 
     """
 
     def __init__(self, reward: Reward, tokenizer: Any, unit: str = "words") -> None:
-        self.reward, self.tokenizer, self.unit = reward, tokenizer, unit
-
-    @property
-    def pairwise(self) -> bool:  # type: ignore[override]  # that of the reward inside
-        """Whether there is one value per reference."""
-        return self.reward.pairwise
+        super().__init__(reward)
+        self.tokenizer, self.unit = tokenizer, unit
 
     @property
     def signature(self) -> str:
         """That of the reward, after what it is a reward of."""
         return f"{self.unit}:{self.reward.signature}"
-
-    @property
-    def bound(self) -> float:
-        """That of the reward."""
-        return self.reward.bound
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         """Rewards of candidates ``[B, S, L]`` against references ``[B, R, M]``, ``[B, S, R]``."""
@@ -207,7 +199,7 @@ def _on_text(reward: Reward, tokenizer: Any, unit: str, name: str) -> Reward:
 
 
 def decoder(tokenizer: Any) -> Callable[[list[int]], str]:
-    """A function from token numbers to text without special tokens."""
+    """A function from token ids to text without special tokens."""
     return partial(
         _decode, tokenizer
     )  # unlike a lambda it can be sent to the workers of a data loader

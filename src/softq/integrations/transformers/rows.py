@@ -1,4 +1,4 @@
-"""From rows of a dataset to batches: what a model reads, what it should say, and the target that a step is trained toward."""
+"""From rows of a dataset to batches: what a model reads, what it should generate, and the target that a step is trained toward."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torch.utils.data import get_worker_info
 
 from softq.errors import DataError, ModelError
 from softq.integrations.transformers.candidates import (
-    Numbers,
     PendingTarget,
     Row,
     StepTarget,
     StepTargets,
+    TokenIds,
     batch_seed,
 )
 from softq.integrations.transformers.scoring import IGNORED, Prompts
@@ -40,7 +40,7 @@ Collator = Callable[[list[Any]], Mapping[str, Any]]
 
 
 class RowEncoder:
-    """Turns rows of text into rows of token numbers, as `RewardAugmentedTrainer` takes them.
+    """Turns rows of text into rows of token ids, as `RewardAugmentedTrainer` takes them.
 
     Args:
         tokenizer: of the model.
@@ -78,7 +78,7 @@ class RowEncoder:
             )
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """One row of token numbers: ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any."""
+        """One row of token ids: ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any."""
         return self.all([row])[0]
 
     def all(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -122,11 +122,11 @@ class RowEncoder:
             made.append(new)
         return made
 
-    def sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> list[Numbers]:
-        """The token numbers of sources or prompts."""
+    def sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> list[TokenIds]:
+        """The token ids of sources or prompts."""
         return self._sources(texts)[0]
 
-    def _sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> tuple[list[Numbers], int]:
+    def _sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> tuple[list[TokenIds], int]:
         """Of sources, and how many were cut."""
         if not self.causal:
             if not all(isinstance(text, str) for text in texts):
@@ -140,12 +140,12 @@ class RowEncoder:
             _without_end(next(plain), end) if isinstance(text, str) else self._chat(text)
             for text in texts
         ]
-        specials = _said_special(self.tokenizer)
+        specials = _special_by_tokenizer(self.tokenizer)
         return [_cut_behind_marks(prompt, self.max_source, specials) for prompt in whole], sum(
             len(row) > self.max_source for row in whole
         )
 
-    def _chat(self, messages: list[dict[str, Any]]) -> Numbers:
+    def _chat(self, messages: list[dict[str, Any]]) -> TokenIds:
         found = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True
         )
@@ -153,7 +153,7 @@ class RowEncoder:
             found if isinstance(found, list) else found["input_ids"]
         )  # which of them depends on the version
 
-    def _targets(self, texts: Sequence[str]) -> tuple[list[Numbers], int]:
+    def _targets(self, texts: Sequence[str]) -> tuple[list[TokenIds], int]:
         """Of references and candidates, and how many were cut."""
         if not self.causal:
             return self._cut_at_the_end("text_target", texts, self.max_target)
@@ -164,7 +164,7 @@ class RowEncoder:
 
     def _cut_at_the_end(
         self, name: str, texts: Sequence[Any], most: int, **how: Any
-    ) -> tuple[list[Numbers], int]:
+    ) -> tuple[list[TokenIds], int]:
         rows = self._tokenized(name, texts, **how)
         long = [place for place, row in enumerate(rows) if len(row) > most]
         shorter = self._tokenized(
@@ -174,7 +174,7 @@ class RowEncoder:
             rows[place] = row
         return rows, len(long)
 
-    def _tokenized(self, name: str, texts: Sequence[Any], **how: Any) -> list[Numbers]:
+    def _tokenized(self, name: str, texts: Sequence[Any], **how: Any) -> list[TokenIds]:
         return (
             [
                 list(row)
@@ -198,7 +198,7 @@ def _references(row: Mapping[str, Any]) -> list[str]:
             raise DataError(f"a row needs {name!r}, got {sorted(row)}")
     if not all(text.strip() for text in references):
         raise DataError(
-            f"a reference is empty, which leaves nothing to be said: remove it from the row of source {row['source']!r}"
+            f"a reference is empty, which leaves nothing to generate: remove it from the row of source {row['source']!r}"
         )
     return references
 
@@ -212,7 +212,7 @@ def _texts(row: Mapping[str, Any], name: str) -> list[str]:
     return found
 
 
-def _cut_behind_marks(prompt: Numbers, most: int, specials: Collection[int]) -> Numbers:
+def _cut_behind_marks(prompt: TokenIds, most: int, specials: Collection[int]) -> TokenIds:
     """The special tokens that a prompt begins with, and as many of its last tokens as there is room for."""
     if len(prompt) <= most:
         return prompt
@@ -222,7 +222,7 @@ def _cut_behind_marks(prompt: Numbers, most: int, specials: Collection[int]) -> 
     return prompt[:first] + prompt[len(prompt) - most + first :]
 
 
-def _without_end(prompt: Numbers, end: int) -> Numbers:
+def _without_end(prompt: TokenIds, end: int) -> TokenIds:
     return prompt[:-1] if len(prompt) > 1 and prompt[-1] == end else prompt
 
 
@@ -233,7 +233,7 @@ class RewardAugmentedCollator:
 
     Args:
         causal: whether the model goes on with its input, or reads it with an encoder.
-        pad: token number that fills rows up.
+        pad: token id that fills rows up.
         targets: makes candidates and weights.
         seed: of all that is drawn.
         inputs: makes the inputs of an encoder-decoder from rows without labels and candidates, such as images; ``input_ids`` are padded if
@@ -280,7 +280,7 @@ class RewardAugmentedCollator:
         if self.causal:
             for row in rows:
                 _check_prompt_alone(row)
-            prompts = [_source_numbers(row) for row in rows]
+            prompts = [_source_ids(row) for row in rows]
             batch |= _continued(prompts, first, self.pad)
             batch[PROMPTS] = Prompts(
                 *left_padded(prompts, self.pad)
@@ -312,7 +312,7 @@ class RewardAugmentedCollator:
                     for row in rows
                 ]
             )
-        sources = [_source_numbers(row) for row in rows]
+        sources = [_source_ids(row) for row in rows]
         input_ids = right_padded(sources, self.pad)
         lengths = torch.tensor([len(source) for source in sources])
         return {
@@ -331,7 +331,7 @@ class RewardAugmentedCollator:
 
 
 def as_row(row: Mapping[str, Any]) -> Row:
-    """References and candidates of a dataset's row, checked; ``labels`` are one list of numbers or several.
+    """References and candidates of a dataset's row, checked; ``labels`` are one list of token ids or several.
 
     >>> as_row({"labels": [5, 6, 1]}).references
     [[5, 6, 1]]
@@ -339,14 +339,14 @@ def as_row(row: Mapping[str, Any]) -> Row:
     labels = _plain(row.get("labels"))
     if not isinstance(labels, list) or not labels:
         raise DataError(
-            f"a row needs 'labels', the token numbers of a reference or a list of those, got {labels!r}; see RowEncoder"
+            f"a row needs 'labels', the token ids of a reference or a list of those, got {labels!r}; see RowEncoder"
         )
     several = labels if isinstance(labels[0], list) else [labels]
-    references = [_numbers(reference, "labels") for reference in several]
-    candidates = [_numbers(text, "candidates") for text in _plain(row.get("candidates")) or []]
+    references = [_token_ids(reference, "labels") for reference in several]
+    candidates = [_token_ids(text, "candidates") for text in _plain(row.get("candidates")) or []]
     listed = _rewards(_plain(row.get("candidate_rewards")), len(candidates))
     is_text = isinstance(_plain(row.get("input_ids")), list)
-    return Row(references, candidates, listed, _source_numbers(row) if is_text else [])
+    return Row(references, candidates, listed, _source_ids(row) if is_text else [])
 
 
 def _rewards(given: Any, count: int) -> list[list[float]] | None:
@@ -380,9 +380,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _source_numbers(row: Mapping[str, Any]) -> Numbers:
+def _source_ids(row: Mapping[str, Any]) -> TokenIds:
     """What a model reads of a row: ``input_ids`` without those that ``attention_mask`` hides, such as padding."""
-    numbers, mask = _numbers(row.get("input_ids"), "input_ids"), _plain(row.get("attention_mask"))
+    numbers, mask = _token_ids(row.get("input_ids"), "input_ids"), _plain(row.get("attention_mask"))
     if mask is None:
         return numbers
     if not isinstance(mask, list) or len(mask) != len(numbers):
@@ -412,7 +412,7 @@ def _check_prompt_alone(row: Mapping[str, Any]) -> None:
         )
 
 
-def _numbers(value: Any, name: str) -> Numbers:
+def _token_ids(value: Any, name: str) -> TokenIds:
     numbers = _plain(value)
     if (
         not isinstance(numbers, list)
@@ -420,7 +420,7 @@ def _numbers(value: Any, name: str) -> Numbers:
         or not all(isinstance(number, int) for number in numbers)
     ):
         raise DataError(
-            f"{name!r} of a row must be a list of one or more token numbers, got {value!r}; see RowEncoder"
+            f"{name!r} of a row must be a list of one or more token ids, got {value!r}; see RowEncoder"
         )
     kept = [number for number in numbers if number != IGNORED]  # labels that were padded already
     if not kept:
@@ -428,16 +428,16 @@ def _numbers(value: Any, name: str) -> Numbers:
     return kept
 
 
-def right_padded(rows: Sequence[Numbers], pad: int) -> Tensor:
-    """Rows of numbers as one tensor ``[B, L]``, filled up behind."""
+def right_padded(rows: Sequence[TokenIds], pad: int) -> Tensor:
+    """Rows of token ids as one tensor ``[B, L]``, filled up behind."""
     out = np.full((len(rows), max(map(len, rows))), pad, dtype=np.int64)
     for row, numbers in zip(out, rows, strict=True):
         row[: len(numbers)] = numbers
     return torch.from_numpy(out)
 
 
-def left_padded(rows: Sequence[Numbers], pad: int) -> tuple[Tensor, Tensor]:
-    """Rows of numbers as one tensor ``[B, L]``, filled up in front, and its mask."""
+def left_padded(rows: Sequence[TokenIds], pad: int) -> tuple[Tensor, Tensor]:
+    """Rows of token ids as one tensor ``[B, L]``, filled up in front, and its mask."""
     out = np.full((len(rows), max(map(len, rows))), pad, dtype=np.int64)
     mask = np.zeros_like(out)
     for row, known, numbers in zip(out, mask, rows, strict=True):
@@ -447,7 +447,7 @@ def left_padded(rows: Sequence[Numbers], pad: int) -> tuple[Tensor, Tensor]:
 
 
 def _continued(
-    prompts: Sequence[Numbers], completions: Sequence[Numbers], pad: int
+    prompts: Sequence[TokenIds], completions: Sequence[TokenIds], pad: int
 ) -> dict[str, Tensor]:
     """Prompt and completion as one row, padded on the right; labels only on the completion."""
     whole = [
@@ -463,23 +463,23 @@ def _continued(
     return {"input_ids": input_ids, "attention_mask": mask, "labels": right_padded(labels, IGNORED)}
 
 
-def special_numbers(tokenizer: Any, core: Any) -> set[int]:
-    """Token numbers that are no text: those that a tokenizer says, and those that the model's settings name.
+def special_ids(tokenizer: Any, core: Any) -> set[int]:
+    """Token ids that are no text: those that a tokenizer says, and those that the model's settings name.
 
     An unknown word is text, unless its number has another meaning too, as in GPT-2.
     """
-    found = _said_special(tokenizer) - {getattr(tokenizer, "unk_token_id", None)}
+    found = _special_by_tokenizer(tokenizer) - {getattr(tokenizer, "unk_token_id", None)}
     for name in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):
-        found |= _named_numbers(name, tokenizer, core.config, core.generation_config)
+        found |= _ids_by_name(name, tokenizer, core.config, core.generation_config)
     return found
 
 
-def unwritable_numbers(tokenizer: Any, core: Any) -> set[int]:
-    """Token numbers that no sampler may write: special ones and that of an unknown word."""
-    return special_numbers(tokenizer, core) | _said_special(tokenizer)
+def unwritable_ids(tokenizer: Any, core: Any) -> set[int]:
+    """Token ids that no sampler may write: special ones and that of an unknown word."""
+    return special_ids(tokenizer, core) | _special_by_tokenizer(tokenizer)
 
 
-def _said_special(tokenizer: Any) -> set[int]:
+def _special_by_tokenizer(tokenizer: Any) -> set[int]:
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return {
         *getattr(tokenizer, "all_special_ids", ()),
@@ -487,12 +487,12 @@ def _said_special(tokenizer: Any) -> set[int]:
     }
 
 
-def end_numbers(tokenizer: Any, core: Any) -> set[int]:
-    """Token numbers that end a text."""
-    return _named_numbers("eos_token_id", tokenizer, core.config, core.generation_config)
+def end_ids(tokenizer: Any, core: Any) -> set[int]:
+    """Token ids that end a text."""
+    return _ids_by_name("eos_token_id", tokenizer, core.config, core.generation_config)
 
 
-def _named_numbers(name: str, *holders: Any) -> set[int]:
+def _ids_by_name(name: str, *holders: Any) -> set[int]:
     found: set[int] = set()
     for holder in holders:
         value = getattr(holder, name, None)

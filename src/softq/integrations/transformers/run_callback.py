@@ -62,7 +62,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
         self._began = time.perf_counter()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Show the bar, and drop lines that came after the checkpoint that is gone on from."""
+        """Show the bar, and drop lines that came after the checkpoint that training resumes from."""
         self.interrupts.at_steps()
         self.watcher.begin(state.max_steps * self.batch, state.global_step * self.batch)
         for name in (METRICS, TIMINGS):

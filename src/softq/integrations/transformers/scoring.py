@@ -29,7 +29,7 @@ _STATES, _MASK = (
 
 
 class Scored(NamedTuple):
-    """Candidates to be scored, ``[B, K, T]``: token numbers as the model reads and writes them, special ones included."""
+    """Candidates to be scored, ``[B, K, T]``: token ids as the model reads and writes them, special ones included."""
 
     tokens: Tensor
     lengths: Tensor

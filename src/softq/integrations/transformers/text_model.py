@@ -9,18 +9,18 @@ from typing import Literal
 
 import torch
 
-from softq.integrations.transformers.candidates import Numbers, strip_specials
+from softq.integrations.transformers.candidates import TokenIds, strip_specials
 from softq.integrations.transformers.generation import GenerationSettings, Writer, least_risk
 from softq.integrations.transformers.loading import Loaded
 from softq.integrations.transformers.rewards import as_text_reward, decode_all
 from softq.integrations.transformers.rows import (
     RowEncoder,
-    end_numbers,
+    end_ids,
     left_padded,
     right_padded,
-    special_numbers,
+    special_ids,
 )
-from softq.integrations.transformers.trainer import pad_number
+from softq.integrations.transformers.trainer import pad_id
 from softq.rewards import Reward
 
 Method = Literal["beam", "greedy", "sample", "mbr"]
@@ -71,14 +71,14 @@ class TextModel:
         self.core, self.tokenizer, self.template = loaded.model.eval(), loaded.tokenizer, template
         self.causal = loaded.causal
         self._encoder = RowEncoder(self.tokenizer, causal=self.causal, max_source=max_source)
-        self._pad = pad_number(self.tokenizer, self.core)
-        self._specials = special_numbers(self.tokenizer, self.core)
+        self._pad = pad_id(self.tokenizer, self.core)
+        self._specials = special_ids(self.tokenizer, self.core)
 
     def reward(self, name: str) -> Reward:
         """A reward by its name, on this model's tokens or on words."""
         return as_text_reward(name, self.tokenizer)
 
-    def numbers(self, text: str) -> Numbers:
+    def token_ids(self, text: str) -> TokenIds:
         """The tokens of a text that the model may write, without special ones at its ends."""
         found = (
             self.tokenizer(text, add_special_tokens=False)
@@ -93,7 +93,7 @@ class TextModel:
         """A text for each source, in their order; an empty one for an empty one. ``tell`` is told how many are done, batch by batch."""
         beams = 1 if how.method == "greedy" else how.beams
         settings = GenerationSettings(how.max_new_tokens, beams, how.temperature, how.top_p)
-        ends = end_numbers(self.tokenizer, self.core)
+        ends = end_ids(self.tokenizer, self.core)
         writer = Writer(settings, self.causal, self._specials, ends, self._pad)
         said = [place for place, text in enumerate(sources) if text.strip()]
         encoded = dict(
@@ -117,7 +117,7 @@ class TextModel:
                     tell(len(places))
         return texts
 
-    def _write(self, writer: Writer, sources: list[Numbers], how: Writing) -> list[Numbers]:
+    def _write(self, writer: Writer, sources: list[TokenIds], how: Writing) -> list[TokenIds]:
         if self.causal:  # it goes on from the end of its input, so that padding stands before it
             tokens, mask = left_padded(sources, self._pad)
         else:

@@ -38,9 +38,9 @@ from softq.integrations.transformers.rows import (
     ROWS,
     TARGET,
     RewardAugmentedCollator,
-    end_numbers,
-    special_numbers,
-    unwritable_numbers,
+    end_ids,
+    special_ids,
+    unwritable_ids,
 )
 from softq.integrations.transformers.scoring import (
     Prompts,
@@ -76,16 +76,16 @@ _ALTERING = {
 class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that mypy knows
     """Fine-tunes encoder-decoders and causal models toward a reward: a Trainer whose loss is - Σ_s w_s log P(y_s | x).
 
-    Rows have ``input_ids`` (source or prompt) and ``labels``: the token numbers of one reference, or a list of several. They may have
+    Rows have ``input_ids`` (source or prompt) and ``labels``: the token ids of one reference, or a list of several. They may have
     ``candidates`` and ``candidate_rewards``. `RowEncoder` makes them from text. Everything else is Trainer's.
 
     Args:
         model: with an encoder and a decoder (T5, BART, Marian) or a causal one (GPT-2, Llama), also with PEFT adapters.
         args: with ``objective``, ``tau`` and the like.
-        reward: one of `softq.rewards` on token numbers, or a function of two lists of strings, candidates and references pair by pair, that
+        reward: one of `softq.rewards` on token ids, or a function of two lists of strings, candidates and references pair by pair, that
             returns a number for each, and takes ``sources`` as its third argument if it has one of that name; ``args.reward`` names it if
             not given.
-        data_collator: makes an encoder-decoder's inputs from rows without labels and candidates, such as images; token numbers are padded
+        data_collator: makes an encoder-decoder's inputs from rows without labels and candidates, such as images; token ids are padded
             if not given.
         more: as `transformers.Trainer` takes it; ``processing_class`` is the tokenizer, which rewards on text need.
 
@@ -117,15 +117,15 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             )
         if args.objective != "ml" and args.estimator == "importance" and args.candidates == "model":
             _check_draws(core.generation_config)
-        specials = special_numbers(tokenizer, core)
+        specials = special_ids(tokenizer, core)
         given = as_text_reward(args.reward if reward is None else reward, tokenizer)
         self.reward = unknown_never_matches(given, tokenizer, specials)
-        pad = pad_number(tokenizer, core)
+        pad = pad_id(tokenizer, core)
         vocab = (
             len(tokenizer) if tokenizer is not None else core.get_input_embeddings().num_embeddings
         )
         self.targets = StepTargets(
-            args, self.reward, vocab, specials, unwritable_numbers(tokenizer, core)
+            args, self.reward, vocab, specials, unwritable_ids(tokenizer, core)
         )
         settings = GenerationSettings(
             args.max_new_tokens,
@@ -134,7 +134,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             args.sampling_top_p,
             args.eval_mbr_samples,
         )
-        self.writer = Writer(settings, self.causal, specials, end_numbers(tokenizer, core), pad)
+        self.writer = Writer(settings, self.causal, specials, end_ids(tokenizer, core), pad)
         collator = RewardAugmentedCollator(
             causal=self.causal, pad=pad, targets=self.targets, seed=args.seed, inputs=data_collator
         )
@@ -404,13 +404,13 @@ def _check_draws(settings: Any) -> None:
         )
 
 
-def pad_number(tokenizer: Any, core: Any) -> int:
-    """The token number that fills rows up."""
+def pad_id(tokenizer: Any, core: Any) -> int:
+    """The token id that fills rows up."""
     for holder in (tokenizer, core.generation_config, core.config):
         found = getattr(holder, "pad_token_id", None)
         if found is not None:
             return int(found)
-    ends = end_numbers(tokenizer, core)
+    ends = end_ids(tokenizer, core)
     if ends:
         return min(ends)
     raise ModelError(

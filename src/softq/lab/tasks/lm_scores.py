@@ -103,5 +103,5 @@ def _words(text: str) -> list[str]:
 def _rewards(
     judge: TextModel, texts: Sequence[str], references: Sequence[Sequence[str]], name: str
 ) -> Tensor:
-    wanted = [[judge.numbers(text) for text in several] for several in references]
-    return mean_rewards([judge.numbers(text) for text in texts], wanted, judge.reward(name))
+    wanted = [[judge.token_ids(text) for text in several] for several in references]
+    return mean_rewards([judge.token_ids(text) for text in texts], wanted, judge.reward(name))
