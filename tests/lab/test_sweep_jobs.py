@@ -56,11 +56,11 @@ def test_jobs_change_no_byte(tmp_path):
     for name in (SWEEP, CELLS, SUMMARY):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     assert one.choices == two.choices
-    assert seen.told == [
-        "8 models, 2 at a time",
-        (8, 0),
-        *((1, f"{number} of 8") for number in range(1, 9)),
-    ]
+    label, begun, *moves = seen.told
+    assert (label, begun) == ("8 models, 2 at a time", (8, 0))
+    assert sum(models for models, _ in moves) == 8
+    assert any("0 of 8, ml hidden=4 seed 0" in status for _, status in moves)  # what is under way
+    assert moves[-1][1] == "8 of 8"
     environments = [json.loads(path.read_text()) for path in tmp_path.rglob(ENVIRONMENT)]
     assert all(environment == environments[0] for environment in environments)  # the arguments too
 
@@ -204,7 +204,8 @@ def test_a_signal_stops_all(tmp_path, unbroken, send, number):
     send(process.pid, number)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == (130, "")
-    assert stderr == f"softq: stopped; {tmp_path} can be resumed: add --resume\n"
+    last = stderr.splitlines()[-1]  # after lines of progress, every ten seconds
+    assert last == f"softq: stopped; {tmp_path} can be resumed: add --resume"
     assert all(is_free(path) for path in (tmp_path / RUNS).iterdir())  # it has waited for them
     assert_goes_on(tmp_path, unbroken)
 

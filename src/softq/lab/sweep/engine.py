@@ -37,6 +37,7 @@ from softq.lab.tasks.base import Task, show_settings, train_cells
 
 STOP = ".stop"  # a file of a sweep folder: runs that find it stop, with a checkpoint
 _LOOK_EVERY = 0.1  # seconds between looks at whether to stop
+_SHOWN = 2  # runs whose names are shown while they are trained
 
 
 class Run(NamedTuple):
@@ -79,6 +80,7 @@ def train_runs(
     stop.unlink(missing_ok=True)
     watcher.begin(len(runs), 0)
     waiting: dict[Future[list[str]], Run] = {}
+    status = ""
     with Interrupts(workers) as interrupts:
         interrupts.at_steps()
         try:
@@ -89,7 +91,10 @@ def train_runs(
                 done, _ = wait(waiting, _LOOK_EVERY, FIRST_COMPLETED)
                 for future in done:
                     _conclude(future, waiting.pop(future), list(waiting.values()))
-                    watcher.advance(1, f"{len(runs) - len(waiting)} of {len(runs)}")
+                names = [run.name for future, run in waiting.items() if future.running()]
+                shown = ", ".join([f"{len(runs) - len(waiting)} of {len(runs)}", *names[:_SHOWN]])
+                if done or shown != status:
+                    watcher.advance(len(done), status := shown)
                 if interrupts.asked():
                     raise StoppedError(f"stopped; {out} can be resumed: add --resume")
         except BaseException:
