@@ -117,6 +117,10 @@ def test_samplers_and_sorting(study):
             find("references").value = "a single input"  # the second is gone, the first is shown
             assert find("input").value == 0
             assert not find("input").visible
+            find("mass to leave on the references").value = "much"
+            find("references").value = "shown all the same"
+            (table,) = text_of(user, "mean reward</th>")
+            assert "shown all the same" in table
             find("reward").value = "exact"
             find("mass to leave on the references").value = "0.001"
             buttons = [one.text for one in user.find(ui.button).elements]

@@ -115,7 +115,7 @@ class Form:
     def read_all(self) -> dict[str, Any] | None:
         """The values of all fields, or None where one of them cannot be read."""
         values = {name: self.read(name) for name in self.fields}
-        return None if None in values.values() else values
+        return None if any(value is None for value in values.values()) else values
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

@@ -151,6 +151,7 @@ class SentenceSheet(Sheet):
     def __init__(self, text: str, study: SentenceStudy) -> None:
         self.study: SentenceStudy = study
         self._text = text
+        self._suggested: dict[Objective, float | str] = {}
         super().__init__()
         self.show_study()
 
@@ -265,8 +266,11 @@ class SentenceSheet(Sheet):
             self._input.set_options(inputs, value=min(self._input.value or 0, count - 1))
         self._input.visible = count > 1
         mass = self._wanted.read("mass")
-        if mass is None:
-            return
+        if mass is not None:
+            self._suggest(mass)
+        super().show_study()
+
+    def _suggest(self, mass: float) -> None:
         self._suggested = self.study.suggest(mass)
         unmet = ""
         for name, found in self._suggested.items():
@@ -276,17 +280,13 @@ class SentenceSheet(Sheet):
             self._buttons[name].set_enabled(there)
             unmet += "" if there else f"{OBJECTIVES[name]}: {found}. "
         self._unmet.text, self._unmet.visible = unmet, bool(unmet)
-        super().show_study()
 
     def _take(self, name: Objective) -> None:
         self.tau.field.value = f"{self._suggested[name]:.4g}"
 
     def lines(self) -> dict[str, list[Line]]:
         """Both objectives, with the suggested temperatures."""
-        marks = {
-            name: found if isinstance(found, float) else None
-            for name, found in self._suggested.items()
-        }
+        marks = {name: found for name, found in self._suggested.items() if isinstance(found, float)}
         return {
             title: [
                 Line(
@@ -294,7 +294,7 @@ class SentenceSheet(Sheet):
                     f"--{name}",
                     [(point.tau, getattr(point, field)) for point in points],
                     dashed=name == "sqdml",
-                    mark=marks[name],
+                    mark=marks.get(name),
                 )
                 for name, points in self.study.curves.items()
             ]
