@@ -8,7 +8,7 @@ import torch
 import softq
 from families import FAMILIES
 from softq.kernels import chain, projective, spanning
-from softq.kernels.operator import by_autograd
+from softq.kernels.operator import Expected, by_autograd
 
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
 BATCH = 3
@@ -179,7 +179,8 @@ def test_autograd_of_the_reference_within_an_operator():
     """There torch has switched autograd off; large inputs on a GPU need it all the same."""
     emissions, table, lengths = torch.randn(2, 3, 4), torch.randn(1, 1, 4, 4), torch.tensor([3, 2])
     with torch._C._AutoDispatchBelowAutograd(), torch.no_grad():
-        found = by_autograd(chain.reference.log_partition, lengths, (emissions, table))
+        scores = (emissions, table)
+        found = by_autograd(chain.reference.log_partition, lengths, scores, Expected())
     torch.testing.assert_close(
         found[:2], chain.OPERATOR(lengths, (emissions, table), gradient=True)[:2]
     )
