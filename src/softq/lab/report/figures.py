@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from softq.lab.report.content import Column, Figure, Table, Value, bare
 from softq.lab.report.drawing import Canvas, Look, Series, describe, number_axis, plain
 from softq.lab.report.experiment import Score, mean_and_range
-from softq.lab.report.results import Model, Results, System, Variant, is_number
+from softq.lab.report.results import Model, Results, System, Variant
 from softq.lab.report.tables import BAYES, method_name, paper_name
 from softq.metrics import Interval
 
@@ -106,150 +106,134 @@ def _numbers(name: str, panels: Sequence[Panel], axis: str) -> Table:
 
 
 def temperatures(results: Results, variant: Variant) -> Figure | None:
-    """Scores against τ, and the gain over ML beside the paper's."""
-    curves = {
-        objective: [one for one in variant.tuned if one.objective == objective]
-        for objective in variant.objectives
-    }
-    if max((len(one) for one in curves.values()), default=0) < 2:
-        return None
-    experiment, gain = results.experiment, results.experiment.gain_score
-    panels = []
-    for score in experiment.scores:
-        for split in ("dev", "test") if score.dev and score.plotted else ("test",) * score.plotted:
-            key = f"{split}_{score.name}"
-            series = [
-                Series(name, LOOKS[name], points)
-                for name, systems in curves.items()
-                if (points := _points(systems, key, score, results))
-            ]
-            if series:
-                flat = {
-                    "ML": None if variant.ml is None else _value(variant.ml, key, results),
-                    BAYES: results.bayes.get(key),
-                }
-                series += [
-                    flat_line(label, LOOKS[label], score.shown(Interval(value)), series)
-                    for label, value in flat.items()
-                    if value is not None
-                ]
-                series += experiment.exact(results, variant, key)
-                title = f"{split.capitalize()} {score.title}"
-                panels.append(Panel(title, series, "%" if score.percent else "", score.digits))
-    others = [
-        _gain_curve(results, variant, name, systems, gain) for name, systems in curves.items()
+    """Scores against τ, and the gain over ML beside the paper's; None where no objective has two temperatures."""
+    taus = [
+        [one.tau for one in variant.tuned if one.objective == name] for name in variant.objectives
     ]
-    papers = _papers_gains(results, variant, gain)
-    if any(papers) or not panels:
-        unit = "points" if gain.percent else ""
-        series = [*filter(None, others), *papers]
-        series += [flat_line("ML", LOOKS["ML"], Interval(0.0), series)] if series else []
-        title = f"Gain over {results.against_name} in test {gain.title}"
-        panels.append(Panel(title, series, unit, gain.digits))
+    if max(map(len, taus), default=0) < 2:
+        return None
+    experiment = results.experiment
+    panels = [
+        _score_panel(results, variant, split, score)
+        for score in experiment.scores
+        if score.plotted
+        for split in ("dev", "test")
+        if split == "test" or score.dev
+    ]
+    papers = _papers_gains(results, variant)
+    if papers:
+        panels.append(_gain_panel(results, variant, papers))
     several = any(len(system.models) > 1 for system in variant.systems)
+    bands = (
+        experiment.spread_note if several else "95 % intervals of a bootstrap over test examples"
+    )
+    exact = any(one.exact for panel in panels for one in panel.series)
     return panels_figure(
         "by-temperature",
         f"Scores against temperature{variant.which}",
         "Each point at the other settings that are best on the development set; flat lines are ML"
         + (" and the Bayes rule." if results.bayes else ".")
-        + f" Bands are {experiment.spread_note if several else '95 % intervals of a bootstrap over test examples'}."
-        + (" In grey, the paper’s gain over its own ML." if any(papers) else "")
-        + (" Thin dashed lines are exact, for the whole population." if _has_exact(panels) else ""),
+        + f" Bands are {bands}."
+        + (" In grey, the paper’s gain over its own ML." if papers else "")
+        + (" Thin dashed lines are exact, for the whole population." if exact else ""),
         panels,
         "τ",
     )
 
 
-def _has_exact(panels: Sequence[Panel]) -> bool:
-    return any(one.exact for panel in panels for one in panel.series)
+def _score_panel(results: Results, variant: Variant, split: str, score: Score) -> Panel:
+    """A score of each objective, with ML and the Bayes rule as flat lines; a single seed has its bootstrap interval."""
+    key = f"{split}_{score.name}"
+
+    def value(system: System) -> Interval | None:
+        if len(system.models) == 1 and split == "test" and system.name in results.resampled:
+            return results.score(system, score)
+        return score.shown(system.scores.get(key))
+
+    series = _curves(variant, value)
+    flat = {
+        "ML": None if variant.ml is None else variant.ml.value(key),
+        BAYES: results.bayes.get(key),
+    }
+    lines = [
+        _flat_line(label, score.shown(Interval(level)), series)
+        for label, level in flat.items()
+        if level is not None
+    ]
+    exact = results.experiment.exact(results, variant, key)
+    title, unit = f"{split.capitalize()} {score.title}", "%" if score.percent else ""
+    return Panel(title, [*series, *lines, *exact] if series else [], unit, score.digits)
 
 
-def flat_line(label: str, look: Look, value: Interval | None, others: Sequence[Series]) -> Series:
-    """What no temperature moves, drawn as far as other curves go."""
-    places = sorted({x for one in others for x, _ in one.points})
-    return Series(label, look, [(x, math.nan if value is None else value.value) for x in places])
+def _gain_panel(results: Results, variant: Variant, papers: Sequence[Series]) -> Panel:
+    gain, other = results.experiment.gain_score, results.against(variant)
+    series = _curves(variant, lambda system: results.gain(system, other, gain))
+    shown = [*series, _flat_line("ML", Interval(0.0), [*series, *papers]), *papers]
+    title = f"Gain over {results.against_name} in test {gain.title}"
+    return Panel(title, shown if series else [], "points" if gain.percent else "", gain.digits)
 
 
-def _value(system: System, key: str, results: Results) -> float | None:
-    found = system.value(key)
-    return system.dev if found is None and key == f"dev_{results.task.chosen_by}" else found
-
-
-def _points(
-    systems: Sequence[System], key: str, score: Score, results: Results
-) -> list[tuple[float, float | Interval]]:
-    """A score by τ: averages with the spread of several seeds, or with the bootstrap interval of a single one."""
-    found: list[tuple[float, float | Interval]] = []
-    for system in systems:
-        shown = score.shown(system.scores.get(key))
-        if shown is None and key == f"dev_{results.task.chosen_by}":
-            shown = score.shown(system.scores["dev"])
-        alone = len(system.models) == 1 and key == f"test_{score.name}"
-        if alone and system.name in results.resampled:
-            shown = results.score(system, score)
-        if shown is not None:
-            found.append((system.tau or 0.0, shown))
+def _curves(variant: Variant, value: Callable[[System], Interval | None]) -> list[Series]:
+    """A series for each objective that has values."""
+    found = []
+    for name in variant.objectives:
+        systems = [system for system in variant.tuned if system.objective == name]
+        points = [(one.tau or 0.0, shown) for one in systems if (shown := value(one)) is not None]
+        if points:
+            found.append(Series(name, LOOKS[name], points))
     return found
 
 
-def _gain_curve(
-    results: Results, variant: Variant, name: str, systems: Sequence[System], gain: Score
-) -> Series | None:
-    other = results.against(variant)
-    points = [
-        (one.tau or 0.0, found) for one in systems if (found := results.gain(one, other, gain))
-    ]
-    return Series(name, LOOKS[name], points) if points else None
+def _flat_line(label: str, value: Interval | None, others: Sequence[Series]) -> Series:
+    """What no temperature moves, drawn as far as other curves go."""
+    places = sorted({x for one in others for x, _ in one.points})
+    level = math.nan if value is None else value.value
+    return Series(label, LOOKS[label], [(x, level) for x in places])
 
 
-def _papers_gains(results: Results, variant: Variant, gain: Score) -> list[Series]:
-    table = results.paper_table(variant.tuned[0].recipe)
+def _papers_gains(results: Results, variant: Variant) -> list[Series]:
+    table, key = results.paper_table(variant.tuned[0].recipe), results.experiment.gain_score.name
     found = []
-    for objective in PAPER:
-        points = [
-            (at, value)
-            for name, at in table.rows
-            if name == objective and at is not None
-            if (value := table.gain(name, at, f"test_{gain.name}")) is not None
-        ]
+    for objective, look in PAPER.items():
+        taus = [tau for name, tau in table.rows if name == objective and tau is not None]
+        gains = [(tau, table.gain(objective, tau, f"test_{key}")) for tau in taus]
+        points = [(tau, gain) for tau, gain in gains if gain is not None]
         if points:
-            found.append(Series(f"{objective}, {paper_name(results)}", PAPER[objective], points))
+            found.append(Series(f"{objective}, {paper_name(results)}", look, points))
     return found
 
 
 def setting_curve(results: Results, flag: str) -> Figure | None:
     """Scores against a numeric setting, of the best system among those that differ in it alone."""
-    for system in sorted((one for _, one in results.chosen), key=lambda one: -one.dev):
-        rest = {name: value for name, value in system.settings.items() if name != flag}
-        alike = [
+
+    def alike(system: System) -> list[System]:
+        return [
             one
             for one in results.systems
             if (one.objective, one.tau) == (system.objective, system.tau)
-            and {**rest, flag: one.settings.get(flag)} == one.settings
+            and {**system.settings, flag: one.settings.get(flag)} == one.settings
         ]
-        alike = sorted(
-            (one for one in alike if is_number(one.settings.get(flag))),
-            key=lambda one: one.settings[flag],
-        )
-        if len(alike) > 1:
-            break
-    else:
+
+    chosen = [one for _, one in results.chosen if flag in one.settings and len(alike(one)) > 1]
+    if not chosen:
         return None
-    looks = [Look("ink", "o", weight=2.2), *RUN_LOOKS[:1], *RUN_LOOKS[1:5]]
+    best = max(chosen, key=lambda one: one.dev)
+    systems = sorted(alike(best), key=lambda one: float(one.settings[flag]))
     series = []
-    for score, look in zip(results.experiment.scores, looks, strict=False):
-        points = [
-            (float(one.settings[flag]), shown)
-            for one in alike
-            if (shown := score.shown(one.scores.get(f"test_{score.name}")))
-        ]
+    for score, look in zip(results.experiment.scores, RUN_LOOKS, strict=False):
+        values = [(one, score.shown(one.scores.get(f"test_{score.name}"))) for one in systems]
+        points = [(float(one.settings[flag]), value) for one, value in values if value is not None]
         if points:
             series.append(Series(score.title, look, points))
-    how = results.experiment.label(system.recipe)
-    title = f"Scores against {flag}"
-    caption = f"Scores on the test set of {system.label}{f' on {how}' if how else ''}, by {flag}."
+    caption = f"Scores on the test set of {_named(results, best)}, by {flag}."
     unit = "%" if results.experiment.scores[0].percent else ""
-    return panels_figure(f"by-{flag}", title, caption, [Panel("Test", series, unit)], flag)
+    panel = Panel("Test", series, unit)
+    return panels_figure(f"by-{flag}", f"Scores against {flag}", caption, [panel], flag)
+
+
+def _named(results: Results, system: System) -> str:
+    how = results.experiment.label(system.recipe)
+    return f"{system.label} on {how}" if how else system.label
 
 
 def methods(results: Results) -> Figure | None:

@@ -111,7 +111,7 @@ def read_models(path: Path, settings: Mapping[str, Mapping[str, Any]] | None = N
             settings=(settings or {}).get(row["hash"], row.get("settings", {})),
             finished=result is not None,
             facts=result.get("facts", {}) if result else {},
-            scores=_measures(result["cells"][number] if result else row),
+            scores=_measures(result["cells"][number] if result else row, task),
             curve=[
                 (
                     line["epoch"],
@@ -127,14 +127,17 @@ def read_models(path: Path, settings: Mapping[str, Mapping[str, Any]] | None = N
     ]
 
 
-def _measures(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row of ``result.json`` that are no part of the recipe."""
+def _measures(row: Mapping[str, Any], task: Task | None) -> dict[str, float]:
+    """The numbers of a row of ``result.json`` that are no part of the recipe; ``dev`` by the name of its metric, too."""
     recipe = ("seed", "tau", SCALED)
-    return {
+    found = {
         name: value
         for name, value in row.items()
         if isinstance(value, int | float) and name not in recipe
     }
+    if task is not None and "dev" in found:
+        found.setdefault(f"dev_{task.chosen_by}", found["dev"])
+    return found
 
 
 def _of_cell(value: Any, number: int) -> float | None:

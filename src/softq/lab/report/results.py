@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -217,7 +216,8 @@ class Results:
             name = " ".join(filter(None, (grid if len(groups) > 1 else "", bare_settings(told))))
             ml = best.pop(("ML", 0.0), None)
             found.append((json.loads(key), Variant(name, ml, [best[at] for at in sorted(best)])))
-        unlike_ml = [SCALED, *_flags_of(self.recipe, "candidates")]
+        flags = flag_names(type(self.recipe))
+        unlike_ml = [SCALED, *(flag for flag in flags if flags[flag][0] == "candidates")]
         shared = []
         for others, variant in found:
             lent = [
@@ -365,12 +365,3 @@ def bare_settings(settings: Mapping[str, Any]) -> str:
 
 def _without(settings: Mapping[str, Any], flags: Sequence[str]) -> dict[str, Any]:
     return {flag: value for flag, value in settings.items() if flag not in flags}
-
-
-def _flags_of(recipe: Any, section: str) -> list[str]:
-    return [flag for flag, place in flag_names(type(recipe)).items() if place[0] == section]
-
-
-def is_number(value: Any) -> bool:
-    """Whether a setting can stand on an axis."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -49,7 +49,10 @@ def temperatures(results: Results, variant: Variant) -> Table | None:
         return None  # it has its row among the best
     experiment, gain = results.experiment, results.experiment.gain_score
     shown = [
-        (split, one) for one in experiment.scores for split in ("dev", "test") if _in(one, split)
+        (split, one)
+        for one in experiment.scores
+        for split in ("dev", "test")
+        if split == "test" or one.dev
     ]
     tuned = [
         flag for flag in experiment.tuned if any(flag in one.settings for one in variant.systems)
@@ -68,10 +71,7 @@ def temperatures(results: Results, variant: Variant) -> Table | None:
         table = results.paper_table(system.recipe)
         for split, one in shown:
             key = f"{split}_{one.name}"
-            ours = system.scores.get(key) or (
-                system.scores["dev"] if _is_dev(results, key) else None
-            )
-            row.append(bare(one.shown(ours)))
+            row.append(bare(one.shown(system.scores.get(key))))
             row.append(table.value(system.objective, system.tau, key))
         row.append(bare(results.gain(system, results.against(variant), gain)))
         row.append(table.gain(system.objective, system.tau, f"test_{gain.name}"))
@@ -398,15 +398,6 @@ def _marked(variant: Variant, system: System) -> str:
     rivals = [one for one in variant.tuned if one.objective == system.objective]
     best = len(rivals) > 1 and system is variant.best_of(system.objective)
     return f"{system.label} (best)" if best else system.label
-
-
-def _in(score: Score, split: str) -> bool:
-    return split == "test" or score.dev
-
-
-def _is_dev(results: Results, key: str) -> bool:
-    """Whether a measure is what models are chosen by, which every run has under another name."""
-    return key == f"dev_{results.task.chosen_by}"
 
 
 def _bayes_row(results: Results, shown: Sequence[tuple[str, Score]]) -> list[Value]:
