@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from small_runs import SMALL, recipe, snapshot, softq
-from softq.cli import progress, recipes, report_command
+from softq.cli import progress, recipes, reproduction
 from softq.lab.recipe import read_toml, recipe_hash
 from softq.lab.report import classification as four_classes
 from softq.lab.report import page as pages
@@ -431,7 +431,7 @@ def test_reproduce_runs_the_experiments_once(tmp_path, monkeypatch):
     before = snapshot(tmp_path / "out" / "classification" / "runs")
     monkeypatch.setattr(Classification, "learner", None)
     monkeypatch.setattr(
-        report_command, "write_report", lambda sections, page, title: None
+        reproduction, "write_report", lambda sections, page, title: None
     )  # the figures take long
     again = softq(*arguments)
     assert (again.exit_code, again.stderr) == (0, "")
@@ -452,7 +452,7 @@ def test_reproduce_refuses_in_one_line(tmp_path):
 
 
 def test_reproduce_has_a_recipe_for_every_scale():
-    for scale in report_command.Scale:
+    for scale in reproduction.Scale:
         for name in set(TASKS) - {"tag"}:  # which is none of the paper's experiments
             assert recipes.find_recipe(str(recipes.RECIPES / f"{name}-{scale}.toml"), []).grids
 
@@ -498,7 +498,7 @@ def test_what_grids_decide_is_no_flag_of_a_sweep(tmp_path, command, flags):
 
 
 def test_reproduce_asks_for_matplotlib_before_it_trains(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_command.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(reproduction.importlib.util, "find_spec", lambda name: None)
     refused(softq("reproduce", "--out", tmp_path / "x"), "pip install 'softq[plot]'")
     assert not (tmp_path / "x").exists()
 

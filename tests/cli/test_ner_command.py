@@ -13,7 +13,7 @@ import pytest
 from ner_commands import QUICK, make_corpus, make_runs, refused, softq, told, well
 from small_runs import single_thread, snapshot
 from softq.annotators.reliability import estimate
-from softq.cli import progress, recipes, report_command, shared
+from softq.cli import progress, recipes, reproduction, shared
 from softq.errors import ConvergenceWarning
 from softq.formats.conll import read_conll
 from softq.lab.ranges import parse_seeds, parse_taus
@@ -300,17 +300,17 @@ def test_reproduce_ner(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     reported = []
     monkeypatch.setattr(
-        report_command, "write_report", lambda sections, page, title: reported.append(page)
+        reproduction, "write_report", lambda sections, page, title: reported.append(page)
     )
-    monkeypatch.setattr(report_command, "read_sections", lambda sources: sources)
+    monkeypatch.setattr(reproduction, "read_sections", lambda sources: sources)
     asked = []
-    real = report_command.run_sweep
+    real = reproduction.run_sweep
 
     def run_sweep(*arguments, jobs, **options):
         asked.append(jobs)
         return real(*arguments, jobs=1, **options)
 
-    monkeypatch.setattr(report_command, "run_sweep", run_sweep)
+    monkeypatch.setattr(reproduction, "run_sweep", run_sweep)
     arguments = [
         "reproduce",
         "ner",
@@ -386,16 +386,14 @@ def test_reproduce_all_and_what_it_refuses(tmp_path, monkeypatch, corpus):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     started = []
+    monkeypatch.setattr(reproduction, "run_sweep", lambda task, *_, **__: started.append(task.name))
     monkeypatch.setattr(
-        report_command, "run_sweep", lambda task, *_, **__: started.append(task.name)
+        reproduction, "read_sections", lambda sources: [source.command for source in sources]
     )
     monkeypatch.setattr(
-        report_command, "read_sections", lambda sources: [source.command for source in sources]
+        reproduction, "write_report", lambda sections, page, title: started.append(sections)
     )
-    monkeypatch.setattr(
-        report_command, "write_report", lambda sections, page, title: started.append(sections)
-    )
-    monkeypatch.setattr(report_command, "sweep_json", lambda sweep, folder: str(folder))
+    monkeypatch.setattr(reproduction, "sweep_json", lambda sweep, folder: str(folder))
     experiments = [name for name in TASKS if name != "tag"]  # which is none of the paper's
     assert told(softq("reproduce", "--json"))["experiments"] == [
         f"reproduction/small/{name}" for name in experiments

@@ -6,7 +6,7 @@ import pytest
 
 from parsing_runs import SMALL, crosses, make_files, parts
 from small_runs import snapshot, softq
-from softq.cli import recipes, report_command
+from softq.cli import recipes, reproduction
 from softq.formats.conllu import read_conllu
 from softq.lab.sweep import expand
 from softq.lab.tasks import TASKS
@@ -126,7 +126,7 @@ def test_reproduce(tmp_path, monkeypatch):
     before = snapshot(tmp_path / "parsing" / "runs")
     monkeypatch.setattr(type(TASKS["parsing"]), "learner", None)
     monkeypatch.setattr(
-        report_command, "write_report", lambda sections, page, title: None
+        reproduction, "write_report", lambda sections, page, title: None
     )  # the figures take long
     well(softq(*arguments))
     assert snapshot(tmp_path / "parsing" / "runs") == before
@@ -148,10 +148,8 @@ def test_reproduce_at_the_papers_scale_needs_files(tmp_path, monkeypatch, files)
         *wanted,
     )
     started = []
-    monkeypatch.setattr(
-        report_command, "run_sweep", lambda task, *_, **__: started.append(task.name)
-    )
+    monkeypatch.setattr(reproduction, "run_sweep", lambda task, *_, **__: started.append(task.name))
     for name in ("read_sections", "write_report", "show_choices"):
-        monkeypatch.setattr(report_command, name, lambda *_, **__: None)
+        monkeypatch.setattr(reproduction, name, lambda *_, **__: None)
     well(softq("reproduce", "parsing", "--scale", "paper", *parts(files, "train", "dev", "test")))
     assert started == ["parsing"]

@@ -50,6 +50,7 @@ def test_a_full_disk_is_one_line(arguments):
 def test_help_does_not_wait_for_torch():
     pages = [["predict"], ["evaluate"], ["data", "check"], ["data", "features"]]
     pages += [["theory"], ["train"], ["sweep"], ["bench", "core"]]
+    pages += [["report"], ["reproduce"], ["explore"]]
     program = (
         "import sys; from softq.cli import app\n"
         f"for page in {pages!r}: app([*page, '--help'], standalone_mode=False)\n"

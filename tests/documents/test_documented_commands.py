@@ -13,8 +13,9 @@ import documented
 import documented_files
 import documented_scripts
 from documented import DOCUMENTS, ROOT, Shell, pages, read_blocks
-from softq.cli import bench_command, explore_command, report_command
+from softq.cli import bench_command, reproduction
 from softq.cli import recipes as cli_recipes
+from softq.explorer import server
 from softq.lab.report import classification
 from softq.lab.report import page as report_page
 from softq.lab.sweep import parse_recipe
@@ -65,14 +66,14 @@ def shell(tmp_path_factory):
         return subprocess.CompletedProcess(command, 0)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (cli_recipes, report_command):
+        for module in (cli_recipes, reproduction):
             patch.setattr(module, "RECIPES", recipes)
         for name, size in (("FINE_GRID", 20), ("COARSE_GRID", 20), ("REGION_GRID", 12)):
             patch.setattr(classification, name, size)
         patch.setattr(report_page, "draw_svg", draw_once)
         patch.setattr(report_page, "draw_png", lambda draw: b"")
         patch.setattr(bench_command.subprocess, "run", run_benchmark)
-        patch.setattr(explore_command, "serve", lambda *_, **__: None)
+        patch.setattr(server, "serve", lambda *_, **__: None)
         classification._population.cache_clear()
         yield Shell(tmp_path_factory.mktemp("pages"))
     classification._population.cache_clear()

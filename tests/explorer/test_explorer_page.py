@@ -336,7 +336,7 @@ def test_the_command_serves(monkeypatch, tmp_path):
         tell("http://127.0.0.1:1")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("softq.cli.explore_command.serve", serve)
+    monkeypatch.setattr("softq.explorer.server.serve", serve)
     result = run("--port", "8080", "--no-browser", "--references", "x.tsv")
     assert (result.exit_code, result.stdout, result.stderr) == (
         0,

@@ -6,7 +6,7 @@ import pytest
 from test_commands import refused
 
 from small_runs import softq
-from softq.cli import report_command
+from softq.cli import reproduction
 from softq.formats.captions import features_beside
 
 
@@ -16,19 +16,19 @@ def reproduced(monkeypatch):
     pytest.importorskip("matplotlib")
     started = []
     monkeypatch.setattr(
-        report_command, "run_sweep", lambda task, recipe, *_, **__: started.append(recipe.data)
+        reproduction, "run_sweep", lambda task, recipe, *_, **__: started.append(recipe.data)
     )
     monkeypatch.setattr(
-        report_command,
+        reproduction,
         "read_sections",
         lambda sources: started.extend(source.command for source in sources),
     )
     for name in ("write_report", "show_choices"):
-        monkeypatch.setattr(report_command, name, lambda *_, **__: None)
+        monkeypatch.setattr(reproduction, name, lambda *_, **__: None)
     return started
 
 
-@pytest.mark.parametrize("scale", report_command.Scale)
+@pytest.mark.parametrize("scale", reproduction.Scale)
 @pytest.mark.parametrize(
     ("task", "train", "dev", "test"),
     [

@@ -8,9 +8,6 @@ from typing import Annotated
 
 import typer
 
-from softq.cli.shared import one_line_errors
-from softq.explorer.server import serve
-
 
 def explore(
     references: Annotated[
@@ -53,8 +50,10 @@ def explore(
 
     `softq theory --references FILE` prints the same curves as a table.
     """
-    with one_line_errors(), contextlib.suppress(KeyboardInterrupt):
-        serve(
+    from softq.explorer import server
+
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve(
             references,
             port,
             lambda address: typer.echo(f"{address} (Ctrl-C ends it)"),

@@ -1,0 +1,200 @@
+"""What `softq report` and `softq reproduce` do: runs and sweeps as one page, and the paper's experiments as sweeps."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from softq.cli.guides import GUIDES
+from softq.cli.progress import progress_bars
+from softq.cli.recipes import RECIPES, Wanted, find_recipe, show_choices, split_flags
+from softq.cli.report_command import Scale
+from softq.cli.shared import results_console
+from softq.cli.sweep_command import sweep_json
+from softq.errors import DependencyError, RecipeError
+from softq.lab.report import Source, find_sources, read_sections, write_report
+from softq.lab.sweep import local_processes, run_sweep
+from softq.lab.tasks import TASKS
+
+_CORPORA = {
+    "ner": ("CoNLL-2003", "--train eng.train --test eng.testb"),
+    "parsing": (
+        "the Penn Treebank as dependencies",
+        "--train train.conllu --dev dev.conllu --test test.conllu",
+    ),
+    "translation": (
+        "German-English of IWSLT 2014",
+        "--train train.tsv --dev dev.tsv --test test.tsv",
+    ),
+    "captioning": (
+        "MSCOCO in Karpathy's splits",
+        "--train coco.json --dev coco.json --test coco.json",
+    ),
+}
+"""The paper's corpora, and the flags that name them."""
+
+_ENDINGS = {
+    "ner": ".conll",
+    "parsing": ".conllu",
+    "translation": ".tsv",
+    "captioning": ".captions.tsv",
+}
+"""How files of a task's sentences end in a folder of `--data`."""
+
+
+def write_page(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
+    """Write the page of runs and sweeps, and tell where."""
+    files = write_report(read_sections(find_sources(runs)), out)
+    if as_json:
+        typer.echo(json.dumps({"page": str(out), "files": [str(path) for path in files]}))
+    else:
+        typer.echo(
+            f"{out}, and {len(files) - 1} pictures and numbers in {out.stem}_files beside it"
+        )
+
+
+def run_experiments(
+    task: str | None,
+    arguments: Sequence[str],
+    scale: Scale,
+    data: Path | None,
+    jobs: int,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run the experiment of a task, or all, and write the page after each."""
+    task, flags = split_flags(task, arguments)
+    known = [name for name in TASKS if name in GUIDES and GUIDES[name].reproduce]
+    if task is not None and task not in known:
+        raise RecipeError(f"the experiments are {', '.join(known)}, got {task!r}")
+    if importlib.util.find_spec("matplotlib") is None:  # before hours of training, not after
+        raise DependencyError(
+            "the report needs matplotlib, which is not installed: pip install 'softq[plot]'"
+        )
+    out = out or Path("reproduction") / scale
+    named = _flags_of_folder(task, data) if data is not None else []
+    experiments = {
+        name: _find_experiment(name, scale, [*named, *flags], alone=task is not None)
+        for name in ([task] if task else known)
+    }
+    found, sources = {}, []
+    page, title = out / "report.html", "softq: the paper’s experiments, run again"
+    folder_flags = [] if data is None else ["--data", str(data)]
+    if not as_json:
+        typer.echo(f"page: {page}, with each experiment as soon as it is finished")
+    with local_processes(jobs) as executor:  # one set of processes for all experiments
+        # all recipes are known to be sound before the first is trained
+        for number, (name, wanted) in enumerate(experiments.items(), 1):
+            folder = out / name
+            if not as_json:
+                typer.echo(f"{name} ({number} of {len(experiments)})")
+            with progress_bars() as watch:
+                sweep = run_sweep(
+                    wanted.task,
+                    wanted.recipe,
+                    wanted.grids,
+                    folder,
+                    resume=True,
+                    jobs=jobs,
+                    executor=executor,
+                    watch=watch,
+                )
+            found[name] = (sweep, folder)
+            command = ["softq", "reproduce", name, "--scale", scale, *folder_flags, *flags]
+            sources.append(Source(folder, command=shlex.join(command), scale=str(scale)))
+            write_report(read_sections(sources), page, title=title)
+            if not as_json:
+                show_choices(sweep, wanted.recipe, results_console())
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "page": str(page),
+                    "experiments": [sweep_json(sweep, folder) for sweep, folder in found.values()],
+                }
+            )
+        )
+        return
+    typer.echo(f"page: {page}")
+
+
+def _flags_of_folder(task: str | None, folder: Path) -> list[str]:
+    """The flags that name the parts of a corpus in a folder."""
+    if task not in _ENDINGS:
+        raise RecipeError(
+            f"--data is a folder of one experiment's files, and that is {' or '.join(_ENDINGS)}, got {task or 'all of them'}"
+        )
+    if not folder.is_dir():
+        raise RecipeError(f"--data: there is no folder {folder}")
+    train, dev, test = (_find_part(task, folder, part) for part in ("train", "dev", "test"))
+    for part, path in {
+        "train": train,
+        "dev": dev or (task == "ner" and test),
+    }.items():  # folds of train can stand in for dev of a tagger
+        if not path:
+            raise RecipeError(
+                f"--data: there is no file {_looked_for(part, _ENDINGS[task])} in {folder}; {_instead(task)}"
+            )
+    found = ["--train", train, "--dev", dev, "--test", test]
+    return (
+        found
+        + (["--folds", "0"] if task == "ner" and dev else [])
+        + (["--halve-dev"] if not test else [])
+    )
+
+
+def _find_part(task: str, folder: Path, part: str) -> str:
+    """The file of a part, "" if there is none."""
+    ending = _ENDINGS[task]
+    called = re.compile(rf"([^.].*[-_.])?{part}{re.escape(ending)}(\.gz|\.xz)?")
+    found = sorted(
+        path for path in folder.iterdir() if called.fullmatch(path.name) and path.is_file()
+    )
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise RecipeError(
+            f"--data: expected one file {_looked_for(part, ending)} in {folder}, got {names}; {_instead(task)}"
+        )
+    return str(found[0]) if found else ""
+
+
+def _looked_for(part: str, ending: str) -> str:
+    """What the file of a part is called.
+
+    >>> _looked_for("dev", ".tsv")
+    'dev.tsv or …-dev.tsv (or .gz, .xz)'
+    """
+    return f"{part}{ending} or …-{part}{ending} (or .gz, .xz)"
+
+
+def _instead(task: str) -> str:
+    return f"name files one by one instead, {_CORPORA[task][1]}"
+
+
+def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bool) -> Wanted:
+    """The recipe of an experiment with flags laid over it."""
+    try:
+        wanted = find_recipe(str(RECIPES / f"{name}-{scale}.toml"), flags, sweep=True)
+    except RecipeError as error:
+        if alone or not flags:
+            raise
+        raise RecipeError(
+            f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK {shlex.join(flags)}"
+        ) from None
+    if scale == Scale.paper and name in _CORPORA:
+        corpus, named = _CORPORA[name]
+        folder = ", or its folder, --data DIR" if name in _ENDINGS else ""
+        for path in filter(None, wanted.recipe.data.files):
+            if not Path(path).is_file():
+                raise RecipeError(
+                    f"{name} at the paper's scale is trained on {corpus}, which does not come with softq, and there is no file {path}: "
+                    f"name your copy, softq reproduce {name} --scale paper {named}{folder}"
+                )
+    return wanted
