@@ -400,7 +400,7 @@ def test_names_that_a_recipe_repeats_are_those_of_the_trainer():
         (
             [],
             [
-                "name a model to go on from (--model PATH), or a size to start with (--from-scratch t5-small)"
+                "name a model to start from (--model PATH), or a size to start with (--from-scratch t5-small)"
             ],
         ),
         (["--from-scratch", "t5-tinny"], ["--from-scratch is one of", "did you mean 't5-tiny'?"]),

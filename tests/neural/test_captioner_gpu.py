@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from test_candidate_learners import SIZE, VOCAB, Verdict, examples
-from test_captioner import FEATURES, make
+from test_text_generator import FEATURES, make
 
 from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.neural import near
+from softq.neural import neighbours
 from softq.neural.learner import SequenceLearner
 from softq.neural.modules.captioner import ImageCaptioner
 from softq.neural.neighbours import NeighbourReferences, nearest
@@ -98,19 +98,19 @@ def test_recorded_dropout_is_that_of_eager_steps(layers):
 @pytest.mark.parametrize("graphs", [True, False], ids=["recorded", "eager"])
 @pytest.mark.parametrize("sampler", ["model", "model+near"])
 @pytest.mark.parametrize("refresh", ["epoch", "step"])
-def test_what_the_model_says_trains_it(refresh, sampler, graphs):
+def test_samples_from_the_model_train_it(refresh, sampler, graphs):
     trained = learner("cuda", graphs=graphs, sampler=sampler, refresh=refresh, size=6)
     found = losses(trained, epochs=8).view(-1, 2)
     assert bool(found.isfinite().all())
     assert found[-1, 0] < found[0, 0]
     assert found[-1, 1] < found[0, 1]
-    assert "said_tokens" not in trained.state()  # every epoch begins with others
+    assert "samples.tokens" not in trained.state()  # every epoch begins with others
     trained.train(8, 0, trained.steps, [True])
     state = trained.state()
-    assert ("said_tokens" in state) == (refresh == "epoch")
+    assert ("samples.tokens" in state) == (refresh == "epoch")
     if refresh == "epoch":
-        assert state["said_tokens"].device.type == "cpu"
-        assert state["said_lengths"].shape == (50, 6 // len(sampler.split("+")))
+        assert state["samples.tokens"].device.type == "cpu"
+        assert state["samples.lengths"].shape == (50, 6 // len(sampler.split("+")))
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -146,19 +146,19 @@ def test_beams_are_those_of_the_cpu(layers):
 
 
 def test_captions_are_those_of_the_cpu():
-    made = make()
+    made = make("captioner")
     options = [{"method": "beam"}, {"method": "greedy"}, {"method": "beam", "batch_size": 2}]
     own = [{"method": "sample"}, {"method": "mbr", "samples": 5}]
 
-    def said():
+    def generated():
         generators = [torch.Generator().manual_seed(number) for number in range(len(FEATURES))]
-        return [made.caption(FEATURES.astype(np.float16), **each) for each in options] + [
-            made.caption(FEATURES, generator=generators, **each) for each in own
+        return [made.generate(FEATURES.astype(np.float16), **each) for each in options] + [
+            made.generate(FEATURES, generator=generators, **each) for each in own
         ]
 
-    expected = said()
+    expected = generated()
     made.to("cuda")
-    for found, wanted in zip(said(), expected, strict=True):
+    for found, wanted in zip(generated(), expected, strict=True):
         assert [one.words for one in found] == [one.words for one in wanted]
         assert [one.log_prob for one in found] == pytest.approx(
             [one.log_prob for one in wanted], rel=1e-3, abs=1e-3
@@ -173,7 +173,7 @@ def test_neighbours_are_those_of_the_cpu(dtype, scores, monkeypatch):
         700, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     ).to(dtype)
     expected = nearest(vectors, 7)
-    monkeypatch.setattr(near, "_SCORES", scores)
+    monkeypatch.setattr(neighbours, "_SCORES", scores)
     for found in (nearest(vectors, 7, device="cuda"), nearest(vectors.cuda(), 7)):
         assert found.device.type == "cpu"
         same = found == expected  # but where two are as near as rounding can tell

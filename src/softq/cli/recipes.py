@@ -25,8 +25,7 @@ from softq.lab.tasks import (
 )
 from softq.lab.tasks.base import show_settings
 from softq.lab.tasks.lm_recipe import TASK as LM
-from softq.lab.tasks.lm_recipe import Data as LmData
-from softq.lab.tasks.lm_recipe import LmRecipe, read_recipe
+from softq.lab.tasks.lm_recipe import LmData, LmRecipe, read_recipe
 from softq.metrics import Interval
 
 RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package

@@ -65,7 +65,7 @@ class Writer:
 
     Args:
         settings: how long, how many beams, how samples are drawn.
-        causal: whether the model goes on with its input.
+        causal: whether the model continues its input.
         specials: token ids that are no text.
         ends: those that end a text.
         pad: token id that fills rows up.

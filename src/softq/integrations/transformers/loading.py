@@ -64,7 +64,7 @@ class Loaded(NamedTuple):
 
     @property
     def causal(self) -> bool:
-        """Whether the model goes on with its input, or reads it with an encoder."""
+        """Whether the model continues its input, or reads it with an encoder."""
         return not self.model.config.is_encoder_decoder
 
 

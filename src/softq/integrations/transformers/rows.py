@@ -44,7 +44,7 @@ class RowEncoder:
 
     Args:
         tokenizer: of the model.
-        causal: whether the model goes on with its input (GPT-2, Llama), or reads it with an encoder (T5, BART, Marian).
+        causal: whether the model continues its input (GPT-2, Llama), or reads it with an encoder (T5, BART, Marian).
         max_source: longest source or prompt, in tokens. A source is cut at its end, a prompt behind its first special tokens, since its
             end says what is to be written.
         max_target: longest reference or candidate, in tokens; they are cut at their ends.
@@ -232,7 +232,7 @@ class RewardAugmentedCollator:
     The target is made in a thread while the model trains on the batch before, or in the data loader's worker process.
 
     Args:
-        causal: whether the model goes on with its input, or reads it with an encoder.
+        causal: whether the model continues its input, or reads it with an encoder.
         pad: token id that fills rows up.
         targets: makes candidates and weights.
         seed: of all that is drawn.

@@ -118,7 +118,7 @@ class TextModel:
         return texts
 
     def _write(self, writer: Writer, sources: list[TokenIds], how: Writing) -> list[TokenIds]:
-        if self.causal:  # it goes on from the end of its input, so that padding stands before it
+        if self.causal:  # it continues its input, so that padding stands before it
             tokens, mask = left_padded(sources, self._pad)
         else:
             tokens = right_padded(sources, self._pad)

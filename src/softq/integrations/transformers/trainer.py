@@ -265,7 +265,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
                 devices = [self.args.device] if self.args.device.type == "cuda" else []
                 with torch.random.fork_rng(
                     devices
-                ):  # the same samples whenever it is called, and training goes on as if it had not been
+                ):  # the same samples whenever it is called, and training continues as if it had not been
                     torch.manual_seed(self.args.seed)
                     scores = self._scores(dataloader)
                 output.metrics.update(

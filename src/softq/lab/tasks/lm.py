@@ -35,7 +35,7 @@ from softq.lab.processes import Interrupts, Workers, find_device
 from softq.lab.recipe import recipe_hash, to_toml
 from softq.lab.run import RECIPE, RESULT, RunFolder, as_json
 from softq.lab.tasks.lm_data import Rows, read_parts
-from softq.lab.tasks.lm_recipe import BEST, TASK, LmRecipe, Training, read_recipe
+from softq.lab.tasks.lm_recipe import BEST, TASK, LmRecipe, LmTraining, read_recipe
 from softq.lab.tasks.lm_scores import score
 
 _CHECKPOINTS = "checkpoints"
@@ -115,7 +115,7 @@ def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
         return load_model(model_folder(settings.name), settings.dtype, settings.dropout)
     if not settings.from_scratch:
         raise ModelError(
-            "name a model to go on from (--model PATH), or a size to start with (--from-scratch t5-small)"
+            "name a model to start from (--model PATH), or a size to start with (--from-scratch t5-small)"
         )
     texts = [row["source"] for row in _filled(recipe, train)] + [
         text for row in train for text in row["references"]
@@ -134,7 +134,7 @@ def model_folder(name: str) -> str:
         return name
     if not (path / BEST / "config.json").is_file():
         raise RunError(
-            f"{path} holds no model of softq train lm, or none yet: softq train --resume --out {path} goes on with it"
+            f"{path} holds no model of softq train lm, or none yet: softq train --resume --out {path} resumes it"
         )
     return str(path / BEST)
 
@@ -240,7 +240,7 @@ def _trainer(
     return trainer
 
 
-def _adafactor(trainer: RewardAugmentedTrainer, training: Training) -> torch.optim.Optimizer:
+def _adafactor(trainer: RewardAugmentedTrainer, training: LmTraining) -> torch.optim.Optimizer:
     """As T5 was trained with; Transformers' own of that name leaves the size of weights out."""
     shrinking = set(
         trainer.get_decay_parameter_names(trainer.model)

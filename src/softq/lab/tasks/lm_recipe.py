@@ -31,8 +31,8 @@ SAMPLERS = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
 
 
 @dataclass(frozen=True)
-class Data:
-    """What to learn from and what to be judged by."""
+class LmData:
+    """The data to train and choose on."""
 
     train: str = key(
         "",
@@ -50,10 +50,10 @@ class Data:
     max_source: int = key(128, "longest source, in tokens; the rest is cut off")
     max_target: int = key(128, "longest reference or candidate, in tokens")
     sentences: int = key(
-        2000, "of the built-in world's training part; its development part has a tenth as many"
+        2000, "training sentences of the built-in world; its development split has a tenth as many"
     )
     references: int = key(3, "translations of each of its sentences")
-    seed: int = key(0, "of the built-in world's sentences")
+    seed: int = key(0, "random seed of the built-in world's sentences")
 
     def __post_init__(self) -> None:
         """Counts are counts."""
@@ -77,12 +77,12 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
+class LmModel:
     """Which model to train."""
 
     name: str = key(
         "",
-        "a model of Transformers to go on from: a run folder of softq train lm, a folder of save_pretrained, or a hub's name",
+        "a model of Transformers to start from: a run folder of softq train lm, a folder of save_pretrained, or a hub's name",
     )
     from_scratch: Preset = key(
         "",
@@ -102,7 +102,7 @@ class Model:
         """One model or the other; none at all is an error when it is needed, so that a recipe can be printed and filled in."""
         if self.name and self.from_scratch:
             raise RecipeError(
-                f"choose one: a model to go on from ({self.name}), or one from scratch ({self.from_scratch}), got both"
+                f"choose one: a model to start from ({self.name}), or one from scratch ({self.from_scratch}), got both"
             )
         at_least("vocabulary_size", self.vocabulary_size, 16)
         at_least("lora", self.lora, 0)
@@ -115,7 +115,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class LmCandidates:
     """What raml and sqdml are trained on beside the references."""
 
     sampler: str = key(
@@ -134,8 +134,10 @@ class Candidates:
         "set: softmax over the candidates; paper: the same, k of them, not renormalised; importance: over their probability",
     )
     max_n: int = key(4, "longest n-gram that ngram and recombined change at once")
-    temperature: float = key(1.0, "of the model's own samples")
-    top_p: float = key(1.0, "likewise: share of the probability that they are drawn from")
+    temperature: float = key(1.0, "sampling temperature of the model's own samples")
+    top_p: float = key(
+        1.0, "sample from the smallest set of tokens whose probability is at least this"
+    )
 
     def __post_init__(self) -> None:
         """Names are known, counts are counts."""
@@ -153,7 +155,7 @@ class Candidates:
 
 
 @dataclass(frozen=True)
-class Training:
+class LmTraining:
     """How long, how fast and where."""
 
     epochs: int = key(3, "passes over the training data, at most")
@@ -168,7 +170,7 @@ class Training:
         1e-4,
         "at its highest; a model from scratch wants more: with adamw about 1e-3, with adafactor 0.03",
     )
-    schedule: Schedule = key("linear", "how the rate goes on: linear or cosine to 0, or constant")
+    schedule: Schedule = key("linear", "learning-rate schedule: linear or cosine to 0, or constant")
     warmup: int = key(0, "first steps, in which the rate rises")
     weight_decay: float = key(0.0, "by which weights shrink in each step, times the rate")
     clip: float = key(1.0, "gradients are scaled down to this norm; 0: never")
@@ -185,7 +187,7 @@ class Training:
     patience: int = key(
         0, "evaluations without a better score before training stops; 0: never stops early"
     )
-    seed: int = key(0, "of the first weights and of all that training draws")
+    seed: int = key(0, "random seed")
     device: Literal["auto", "cpu", "cuda"] = key(
         "auto", "where to train; auto: a GPU if there is one", identity=False
     )
@@ -208,7 +210,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class LmEvaluation:
     """How texts are found and models compared."""
 
     best_by: Choice = key(
@@ -223,7 +225,7 @@ class Evaluation:
         0,
         "samples of which, at the end, the one of the highest expected reward is chosen as well; 0: none",
     )
-    max_new_tokens: int = key(128, "longest text that is written, in candidates too")
+    max_new_tokens: int = key(128, "longest text that is generated, in candidates too")
     batch_size: int = key(64, "sources at a time", identity=False)
 
     def __post_init__(self) -> None:
@@ -242,12 +244,12 @@ class Evaluation:
 class LmRecipe:
     """Everything that a run depends on."""
 
-    data: Data = field(default_factory=Data)
-    model: Model = field(default_factory=Model)
+    data: LmData = field(default_factory=LmData)
+    model: LmModel = field(default_factory=LmModel)
     objective: Objective = field(default_factory=Objective)
-    candidates: Candidates = field(default_factory=Candidates)
-    training: Training = field(default_factory=Training)
-    evaluation: Evaluation = field(default_factory=Evaluation)
+    candidates: LmCandidates = field(default_factory=LmCandidates)
+    training: LmTraining = field(default_factory=LmTraining)
+    evaluation: LmEvaluation = field(default_factory=LmEvaluation)
 
     def __post_init__(self) -> None:
         """What the sections say must fit together."""

@@ -68,7 +68,7 @@ class SequenceModel(nn.Module):
     """What all such models share: log-probabilities of candidates, and decoding.
 
     An input is encoded once, however many candidates it has. Sentences hold neither START nor END: models add them.
-    Subclasses have an `OutputLayer` and say how to encode, to read given sentences and to go on from unfinished ones.
+    Subclasses have an `OutputLayer` and define how to encode, to read given sentences and to continue unfinished hypotheses.
     """
 
     output: OutputLayer
