@@ -217,18 +217,19 @@ class SequenceData:
         """The number of tokens of inputs, or of features of an image."""
         if self.source is not None:
             return len(self.source)
-        return int(self._vectors(self.merged).table.shape[1])
+        return int(_vectors(self.merged).table.shape[1])
 
     def neighbours(self, count: int, device: torch.device) -> NeighbourReferences:
         """Samples from the references of the nearest training images."""
-        table = torch.from_numpy(np.ascontiguousarray(self._vectors(self.merged).table))
-        rows = torch.from_numpy(self._vectors(self.train).rows)
+        table = torch.from_numpy(np.ascontiguousarray(_vectors(self.merged).table))
+        rows = torch.from_numpy(_vectors(self.train).rows)
         return NeighbourReferences(self.merged, nearest(table, count, device=device)[rows])
 
-    def _vectors(self, examples: Examples) -> Vectors:
-        if not isinstance(examples.inputs, Vectors):
-            raise TypeError("expected vectors of features as inputs")
-        return examples.inputs
+
+def _vectors(examples: Examples) -> Vectors:
+    if not isinstance(examples.inputs, Vectors):
+        raise TypeError("expected vectors of features as inputs")
+    return examples.inputs
 
 
 class DataKey(NamedTuple):
