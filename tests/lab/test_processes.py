@@ -235,7 +235,8 @@ def alone(tmp_path_factory):
     cell = describe_cell(task, RECIPE_TOGETHER)
     cell |= {"epoch": outcome.epochs[0], "dev": outcome.dev[0]}
     cells = [cell | measures(task, outcome.evaluation)[0]]
-    folder.write(RESULT, as_json({"cells": cells}))
+    names = {"task": task.name, "metric": task.metric, "signature": ""}
+    folder.write(RESULT, as_json(names | {"cells": cells}))
     return folder.path
 
 
