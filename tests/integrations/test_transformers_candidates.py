@@ -10,7 +10,11 @@ import torch
 from softq.errors import DataError, OutputError, RecipeError, RewardError
 from softq.integrations.transformers import OnText
 from softq.integrations.transformers.candidates import Known, StepTargets, add_ends, strip_specials
-from softq.integrations.transformers.rewards import as_text_reward, with_sources
+from softq.integrations.transformers.rewards import (
+    as_text_reward,
+    unknown_never_matches,
+    with_sources,
+)
 from softq.integrations.transformers.rows import RewardAugmentedCollator, as_row
 from softq.rewards import (
     ChrF,
@@ -608,3 +612,20 @@ def test_a_collator_can_be_sent_to_a_worker(tmp_path):
     assert torch.equal(mine.scored.tokens, theirs.scored.tokens)
     trainer.data_collator.epoch = 4
     assert sent.epoch == 4  # it goes on
+
+
+def test_unknown_tokens_match_none(tmp_path):
+    """On token ids as on text; rewards on decoded text and of the user's own stay as they are."""
+    trainer = trainer_for(
+        tiny("t5"), tmp_path, rows=random_rows(2), words=tokenizer(), objective="raml", tau=0.5
+    )
+    sentence = Sentences.pack([[[10, UNKNOWN, 11, 12, 13]]])
+    assert float(trainer.reward(*sentence, *sentence)) < 0.9
+    assert float(SentenceBLEU()(*sentence, *sentence)) == pytest.approx(1.0)
+    assert trainer.reward.signature == SentenceBLEU().signature
+    words = tokenizer()
+    on_text = as_text_reward("words:bleu", words)
+    assert unknown_never_matches(on_text, words, {PAD, END}) is on_text
+    plain = SentenceBLEU()
+    assert unknown_never_matches(plain, None, {PAD}) is plain
+    assert unknown_never_matches(plain, words, {PAD, words.unk_token_id}) is plain
