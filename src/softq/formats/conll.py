@@ -103,8 +103,8 @@ class TaggerInput(NamedTuple):
         X: The tokens of each sentence: words, or (word, part of speech).
         y: The labels of each sentence; of a file with annotators, a sequence for each of
             ``annotators``, None for one who did not label the whole sentence.
-        annotators: Their names in the order of their places in y, by which `CRFTagger.annotators_`
-            calls them; empty where the file has none.
+        annotators: Their names in the order of their places in y; empty where the file has none. A
+            row of `CRFTagger.annotators_` is about ``annotators[int(row.name)]``.
 
     """
 
