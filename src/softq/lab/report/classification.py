@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from softq.lab.report.content import Column, Figure, Part, Table, Value, bare
+from softq.lab.report.content import Column, Figure, Part, Table, bare
 from softq.lab.report.drawing import Canvas, Look, Series, number_axis
 from softq.lab.report.results import Results, System, Variant
 from softq.lab.run import RunFolder
 from softq.lab.tasks.base import best_models
+from softq.metrics import Interval
 from softq.neural import perceptrons
 from softq.theory import TheoryRow, TheoryTable, bayes_rule, four_class_problem, theory_table
 
@@ -90,39 +91,28 @@ def _population_table(results: Results) -> Table | None:
         *(one for one in results.systems if one.tau == largest and one not in few and one.tau),
     ]
     bayes = results.bayes.get("test_reward")
-    rows: list[Sequence[Value]] = []
-    for system in shown:
-        right = _exact_reward(system, exact, table)
-        test = system.scores["test"]
-        rows.append(
-            (
-                system.label,
-                bare(test),
-                right,
-                100 * (test.value / right - 1),
-                bayes and 100 * test.value / bayes,
-                100 * right / table.reward_bayes,
-            )
-        )
-    if bayes:
-        best = table.reward_bayes
-        rows.append(("Bayes rule", bayes, best, 100 * (bayes / best - 1), 100.0, 100.0))
-    return Table(
-        name="population-agreement",
-        caption="Trained networks and the exact values of the population",
-        columns=[
-            Column("Model"),
-            Column("Test reward", ".4f"),
-            Column("Exact reward", ".4f"),
-            Column("Difference, %", "+.2f"),
-            Column("Test, % of Bayes", ".2f"),
-            Column("Exact, % of Bayes", ".2f"),
+    best = table.reward_bayes
+    pairs = [(one.label, one.scores["test"], _exact_reward(one, exact, table)) for one in shown]
+    if bayes is not None:
+        pairs.append(("Bayes rule", Interval(bayes), best))
+    return Table.of(
+        "population-agreement",
+        "Trained networks and the exact values of the population",
+        [
+            {
+                Column("Model"): name,
+                Column("Test reward", ".4f"): bare(test),
+                Column("Exact reward", ".4f"): right,
+                Column("Difference, %", "+.2f"): 100 * (test.value / right - 1),
+                Column("Test, % of Bayes", ".2f"): 100 * test.value / bayes if bayes else None,
+                Column("Exact, % of Bayes", ".2f"): 100 * right / best,
+            }
+            for name, test, right in pairs
         ],
-        rows=rows,
-        note="Exact rewards are expectations over all inputs and outputs, of the Bayes rule, of ML, of RAML’s Q′ and of SQDML’s Q (softq "
+        "Exact rewards are expectations over all inputs and outputs, of the Bayes rule, of ML, of RAML’s Q′ and of SQDML’s Q (softq "
         "theory). The draw of the test set moves all its rewards together; in percent of the Bayes rule this cancels. At large τ the "
         "target’s log-odds r/τ are too small for plain logits to learn; “scaled” divides logits by τ and multiplies the loss by τ².",
-    ).without_empty_columns()
+    )
 
 
 def _exact_reward(system: System, exact: Mapping[float, TheoryRow], table: TheoryTable) -> float:

@@ -48,16 +48,27 @@ class Table:
                     f"table {self.name!r} has {len(self.columns)} columns, got a row of {len(row)} values"
                 )
 
-    def without_empty_columns(self) -> Table:
-        """The same without columns, but the first, that hold nothing."""
-        kept = [
-            i for i in range(len(self.columns)) if not i or any(r[i] is not None for r in self.rows)
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        caption: str,
+        rows: Sequence[Mapping[Column, Value]],
+        note: str = "",
+        *,
+        folded: bool = False,
+    ) -> Table:
+        """A table of rows that know their columns; columns, but the first, that hold nothing are left out.
+
+        >>> Table.of("t", "T", [{Column("a"): "x", Column("b"): 1, Column("c"): None}, {Column("a"): "y"}]).rows
+        [['x', 1], ['y', None]]
+        """
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        kept = columns[:1] + [
+            column for column in columns[1:] if any(row.get(column) is not None for row in rows)
         ]
-        columns, rows = (
-            [self.columns[i] for i in kept],
-            [[row[i] for i in kept] for row in self.rows],
-        )
-        return Table(self.name, self.caption, columns, rows, self.note, self.folded)
+        cells = [[row.get(column) for column in kept] for row in rows]
+        return cls(name, caption, kept, cells, note, folded)
 
 
 @dataclass(frozen=True)

@@ -89,17 +89,14 @@ def _numbers(name: str, panels: Sequence[Panel], axis: str) -> Table:
     """What the panels show, a column for each curve; exact curves only where something was measured."""
     curves = [(panel, one, dict(one.points)) for panel in panels for one in panel.series]
     places = sorted({x for _, one, points in curves if not one.exact for x in points})
-    columns = [
-        Column(f"{panel.title}: {one.name or one.label}", f".{panel.digits}f")
-        for panel, one, _ in curves
-    ]
-    return Table(
-        name=name,
-        caption="The curves of this figure",
-        columns=[Column(axis, ",g"), *columns],
-        rows=[(x, *(bare(points.get(x)) for _, _, points in curves)) for x in places],
-        folded=True,
-    ).without_empty_columns()
+    rows: list[dict[Column, Value]] = []
+    for x in places:
+        row: dict[Column, Value] = {Column(axis, ",g"): x}
+        for panel, one, points in curves:
+            title = f"{panel.title}: {one.name or one.label}"
+            row[Column(title, f".{panel.digits}f")] = bare(points.get(x))
+        rows.append(row)
+    return Table.of(name, "The curves of this figure", rows, folded=True)
 
 
 # --- scores against temperature and other settings ----------------------------------------------------

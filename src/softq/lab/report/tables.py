@@ -21,294 +21,216 @@ _BOOTSTRAP = "95 % intervals of a bootstrap over test examples"
 
 def splits(results: Results) -> Table:
     """Where the examples come from, and how many there are here and in the paper."""
-    sources, theirs = split_sources(results.data), results.experiment.paper_examples
+    experiment, sources = results.experiment, split_sources(results.data)
     sizes = results.sizes
     if "test" not in sizes and "dev" in sizes:  # the development set was the test set, too
         sizes = {**sizes, "test": sizes["dev"]}
     right = ", ".join(f"{100 * share:.1f} %" for share in results.facts.get("annotator_scores", ()))
-    return Table(
-        name="data",
-        caption="Data",
-        columns=[
-            Column("Split"),
-            Column("From"),
-            Column(f"{results.experiment.unit.capitalize()}s", ",d"),
-            Column("In the paper", ",d"),
+    return Table.of(
+        "data",
+        "Data",
+        [
+            {
+                Column("Split"): split,
+                Column("From"): sources[split],
+                Column(f"{experiment.unit.capitalize()}s", ",d"): sizes.get(split),
+                Column("In the paper", ",d"): experiment.paper_examples.get(split),
+            }
+            for split in SPLITS
         ],
-        rows=[(one, sources[one], sizes.get(one), theirs.get(one)) for one in SPLITS],
-        note="Settings are chosen on the development set; final scores are of the test set."
+        "Settings are chosen on the development set; final scores are of the test set."
         + (f" Share of heads that each annotator has right: {right}." if right else ""),
-    ).without_empty_columns()
+    )
 
 
 def temperatures(results: Results, variant: Variant) -> Table | None:
     """ML and each temperature, with the paper's numbers beside ours."""
-    if not 0 < len(variant.systems) <= MOST_TEMPERATURES:
+    systems = variant.systems
+    if not 0 < len(systems) <= MOST_TEMPERATURES:
         return None
-    if len(variant.systems) == 1 and len(results.variants) > 1:
+    if len(systems) == 1 and len(results.variants) > 1:
         return None  # it has its row among the best
-    experiment, gain = results.experiment, results.experiment.gain_score
-    shown = [
-        (split, one)
-        for one in experiment.scores
-        for split in ("dev", "test")
-        if split == "test" or one.dev
-    ]
-    tuned = [
-        flag for flag in experiment.tuned if any(flag in one.settings for one in variant.systems)
-    ]
-    paper = paper_name(results)
-    columns = [Column("Model")]
-    for split, one in shown:
-        columns.append(Column(f"{split.capitalize()} {one.heading}", one.format))
-        columns.append(Column(f"{split.capitalize()} {one.title}, {paper}", one.format))
-    columns.append(Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}"))
-    columns.append(Column(f"Gain, {paper}", f"+{gain.format}"))
-    columns += [Column(flag) for flag in tuned]
-    rows: list[Sequence[Value]] = []
-    for system in variant.systems:
-        row: list[Value] = [_marked(variant, system)]
+    gain, paper = results.experiment.gain_score, paper_name(results)
+    over = Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}")
+    rows: list[dict[Column, Value]] = []
+    for system in systems:
         table = results.paper_table(system.recipe)
-        for split, one in shown:
+        row: dict[Column, Value] = {Column("Model"): _marked(variant, system)}
+        for split, one in _shown_scores(results):
             key = f"{split}_{one.name}"
-            row.append(bare(one.shown(system.scores.get(key))))
-            row.append(table.value(system.objective, system.tau, key))
-        row.append(bare(results.gain(system, results.against(variant), gain)))
-        row.append(table.gain(system.objective, system.tau, f"test_{gain.name}"))
-        rows.append([*row, *(show_settings({"": system.settings.get(flag)})[1:] for flag in tuned)])
-    if bayes := _bayes_row(results, shown):
-        rows.append([*bayes, *[None] * (len(columns) - len(bayes))])
-    sources = {results.paper_table(one.recipe).source for one in variant.systems}
-    return Table(
-        name="temperatures",
-        caption=f"ML and each temperature{variant.which}",
-        columns=columns,
-        rows=rows,
-        note="“Best” is the temperature with the highest development score. Settings beside the temperature are those that are best on "
-        f"the development set. Gains are on the test set, with {_BOOTSTRAP}, in pairs.{_seeds_note(results, variant.systems)}"
-        f"{_paper_note(results, sources)}",
-    ).without_empty_columns()
+            row[_heading(split, one)] = bare(one.shown(system.scores.get(key)))
+            printed = table.value(system.objective, system.tau, key)
+            row[Column(f"{split.capitalize()} {one.title}, {paper}", one.format)] = printed
+        row[over] = bare(results.gain(system, results.against(variant), gain))
+        printed = table.gain(system.objective, system.tau, f"test_{gain.name}")
+        row[Column(f"Gain, {paper}", f"+{gain.format}")] = printed
+        rows.append(row | _tuned_settings(results, system))
+    headings = {_heading(*pair): pair for pair in _shown_scores(results)}
+    rows += _bayes_row(results, headings, shares=False)
+    seeds = any(len(system.models) > 1 for system in systems)
+    return Table.of(
+        "temperatures",
+        f"ML and each temperature{variant.which}",
+        rows,
+        "“Best” is the temperature with the highest development score. Settings beside the temperature are those that are best on "
+        f"the development set. Gains are on the test set, with {_BOOTSTRAP}, in pairs."
+        + (
+            f" Scores are averages over seeds; small numbers are {results.experiment.spread_note}."
+            if seeds
+            else ""
+        )
+        + _paper_note(results, systems),
+    )
 
 
-def scores(results: Results, variant: Variant) -> Table | None:
+def scores(results: Results, variant: Variant) -> Table:
     """Every score of ML and of the best temperatures on the test set, with intervals."""
-    best, table = variant.best, results.paper_table(variant.systems[0].recipe)
-    shares = [one for one in results.experiment.scores if f"test_{one.name}" in results.bayes]
-    columns = [Column("Model"), Column("Best τ, paper", "g")]
-    for one in results.experiment.scores:
-        columns.append(Column(f"{one.capital}, %" if one.percent else one.capital, one.format))
-        columns.append(Column(f"{one.capital}, {paper_name(results)}", one.format))
-    columns += [Column(f"{one.capital}, % of the {BAYES}", ".2f") for one in shares]
-    rows: list[Sequence[Value]] = []
-    for system in best.values():
-        row: list[Value] = [system.label, table.best.get(system.objective)]
+    rows: list[dict[Column, Value]] = []
+    for system in variant.best.values():
+        table = results.paper_table(system.recipe)
+        row: dict[Column, Value] = {Column("Model"): system.label}
+        row[Column("Best τ, paper", "g")] = table.best.get(system.objective)
         for one in results.experiment.scores:
-            row.append(bare(results.score(system, one)))
-            row.append(table.at_best(system.objective, f"test_{one.name}"))
-        rows.append([*row, *(bare(results.of_bayes(system, f"test_{one.name}")) for one in shares)])
-    pairs = [("test", one) for one in results.experiment.scores]
-    if bayes := _bayes_row(results, pairs):
-        rows.append([bayes[0], None, *bayes[1:], *(100.0 for _ in shares)])
-    agreement = next(iter(best.values())).value("test_agreement") if best else None
+            row[Column(_capital(one), one.format)] = bare(results.score(system, one))
+            printed = table.at_best(system.objective, f"test_{one.name}")
+            row[Column(f"{one.capital}, {paper_name(results)}", one.format)] = printed
+        rows.append(row | _shares(results, system))
+    headings = {
+        Column(_capital(one), one.format): ("test", one) for one in results.experiment.scores
+    }
+    rows += _bayes_row(results, headings)
+    agreement = variant.systems[0].value("test_agreement")
     if agreement is not None:
-        rest = [None] * (len(columns) - 3)
-        rows.append(["References against each other", None, 100 * agreement, *rest])
-    counted = any(one.name in results.task.metrics for one in results.experiment.scores)
-    return Table(
-        name="scores",
-        caption=f"Scores of ML and of the best temperatures on the test set{variant.which}",
-        columns=columns,
-        rows=rows,
-        note=(f"With {_BOOTSTRAP}, or {results.experiment.spread_note}. " if counted else "")
-        + results.experiment.notes
-        + _paper_note(results, {table.source}),
-    ).without_empty_columns()
+        first = next(iter(headings))
+        rows.append({Column("Model"): "References against each other", first: 100 * agreement})
+    return Table.of(
+        "scores",
+        f"Scores of ML and of the best temperatures on the test set{variant.which}",
+        rows,
+        f"With {_BOOTSTRAP}, or {results.experiment.spread_note}. {results.experiment.notes}"
+        + _paper_note(results, variant.systems),
+    )
 
 
 def gains(results: Results, variant: Variant) -> Table | None:
     """How much better one objective is than another, each at its best temperature."""
     order = sorted(variant.best.items(), key=lambda pair: ("SQDML", "RAML", "ML").index(pair[0]))
-    pairs = list(combinations(order, 2))
     table = results.paper_table(variant.systems[0].recipe)
-    judged = list(dict.fromkeys([results.experiment.scores[0], results.experiment.gain_score]))
-    if not pairs:
-        return None
-    columns = [Column("Gain")]
-    for one in results.experiment.scores:
-        columns.append(Column(one.capital, f"+{one.format}"))
-        columns.append(Column(f"{one.capital}, {paper_name(results)}", f"+{one.format}"))
-    columns += [Column(f"p, {one.title}", ".3f") for one in judged]
-    rows: list[Sequence[Value]] = []
-    for (ours, system), (theirs, other) in pairs:
-        row: list[Value] = [f"{ours} over {theirs}"]
+    judged = dict.fromkeys([results.experiment.scores[0], results.experiment.gain_score])
+    rows: list[dict[Column, Value]] = []
+    for (ours, system), (theirs, other) in combinations(order, 2):
+        row: dict[Column, Value] = {Column("Gain"): f"{ours} over {theirs}"}
         for one in results.experiment.scores:
-            key = f"test_{one.name}"
-            printed = [table.at_best(name, key) for name in (ours, theirs)]
-            row.append(bare(results.gain(system, other, one)))
-            row.append(None if None in printed else round(printed[0] - printed[1], 2))  # type: ignore[operator]
-        rows.append([*row, *(results.p_value(system, other, one) for one in judged)])
-    return Table(
-        name="gains",
-        caption=f"Gains on the test set, each objective at its best temperature{variant.which}",
-        columns=columns,
-        rows=rows,
-        note=f"With {_BOOTSTRAP}, in pairs, and two-sided p-values of the same bootstrap."
-        + _paper_note(results, {table.source}),
-    ).without_empty_columns()
+            row[Column(one.capital, f"+{one.format}")] = bare(results.gain(system, other, one))
+            high, low = (table.at_best(name, f"test_{one.name}") for name in (ours, theirs))
+            printed = None if high is None or low is None else round(high - low, 2)
+            row[Column(f"{one.capital}, {paper_name(results)}", f"+{one.format}")] = printed
+        for one in judged:
+            row[Column(f"p, {one.title}", ".3f")] = results.p_value(system, other, one)
+        rows.append(row)
+    if not rows:
+        return None
+    return Table.of(
+        "gains",
+        f"Gains on the test set, each objective at its best temperature{variant.which}",
+        rows,
+        f"With {_BOOTSTRAP}, in pairs, and two-sided p-values of the same bootstrap."
+        + _paper_note(results, variant.systems),
+    )
 
 
 def methods(results: Results) -> Table | None:
     """Every kind of model at the temperature that is best on the development set; None where there is one kind."""
-    chosen = results.chosen
-    if len(results.variants) < 2 or len(chosen) < 2:
+    if len(results.variants) < 2 or len(results.chosen) < 2:
         return None
-    experiment, gain = results.experiment, results.experiment.gain_score
-    tuned = [flag for flag in experiment.tuned if any(flag in one.settings for _, one in chosen)]
-    first = experiment.scores[0]
-    shares = [one for one in experiment.scores if f"test_{one.name}" in results.bayes]
-    columns = [
-        Column("Method"),
-        Column("τ", "g"),
-        *(Column(flag) for flag in tuned),
-        Column(f"Dev {first.heading}", first.format),
-        *(Column(f"Test {one.heading}", one.format) for one in experiment.scores),
-        Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}"),
-        Column("p", ".3f"),
-        Column(f"{gain.capital}, {paper_name(results)}", gain.format),
-        Column("Best τ, paper", "g"),
-        *(Column(f"{one.capital}, % of the {BAYES}", ".2f") for one in shares),
-    ]
-    rows: list[Sequence[Value]] = []
-    for variant, system in chosen:
+    first, gain = results.experiment.scores[0], results.experiment.gain_score
+    over = Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}")
+    tests = {_heading("test", one): ("test", one) for one in results.experiment.scores}
+    rows: list[dict[Column, Value]] = []
+    for variant, system in results.chosen:
         other, table = results.against(variant), results.paper_table(system.recipe)
+        row: dict[Column, Value] = {Column("Method"): method_name(results, variant, system)}
+        row[Column("τ", "g")] = system.tau
+        row |= _tuned_settings(results, system)
+        row[_heading("dev", first)] = bare(first.shown(system.scores["dev"]))
+        for column, (_, one) in tests.items():
+            row[column] = bare(one.shown(system.scores.get(f"test_{one.name}")))
+        row[over] = bare(results.gain(system, other, gain))
+        resampled = system.name in results.resampled
+        row[Column("p", ".3f")] = results.p_value(system, other, gain) if resampled else None
         printed = table.at_best(system.objective, f"test_{gain.name}")
-        rows.append(
-            [
-                method_name(results, variant, system),
-                system.tau,
-                *(show_settings({"": system.settings.get(flag)})[1:] for flag in tuned),
-                bare(first.shown(system.scores["dev"])),
-                *(
-                    bare(one.shown(system.scores.get(f"test_{one.name}")))
-                    for one in experiment.scores
-                ),
-                bare(results.gain(system, other, gain)),
-                results.p_value(system, other, gain) if system.name in results.resampled else None,
-                printed,
-                table.best.get(system.objective),
-                *(bare(results.of_bayes(system, f"test_{one.name}")) for one in shares),
-            ]
-        )
-    bayes = [results.bayes.get(f"test_{one.name}") for one in experiment.scores]
-    if shares:
-        values = [
-            bare(one.shown(Interval(value))) if value is not None else None
-            for one, value in zip(experiment.scores, bayes, strict=True)
-        ]
-        blank = [None] * (len(columns) - 3 - len(tuned) - len(values) - len(shares))
-        rows.append(
-            [BAYES, None, *[None] * len(tuned), None, *values, *blank, *(100.0 for _ in shares)]
-        )
-    sources = {results.paper_table(one.recipe).source for _, one in chosen}
-    return Table(
-        name="methods",
-        caption="Every kind of model at its best temperature",
-        columns=columns,
-        rows=rows,
-        note=f"Chosen on the development set. Gains over {results.against_name} have {_BOOTSTRAP}, in pairs, and two-sided p-values."
-        + _paper_note(results, sources),
-    ).without_empty_columns()
+        row[Column(f"{gain.capital}, {paper_name(results)}", gain.format)] = printed
+        row[Column("Best τ, paper", "g")] = table.best.get(system.objective)
+        rows.append(row | _shares(results, system))
+    rows += _bayes_row(results, tests, "Method")
+    return Table.of(
+        "methods",
+        "Every kind of model at its best temperature",
+        rows,
+        f"Chosen on the development set. Gains over {results.against_name} have {_BOOTSTRAP}, in pairs, and two-sided p-values."
+        + _paper_note(results, [system for _, system in results.chosen]),
+    )
 
 
 def training(results: Results) -> Table | None:
     """How training went of every system that tables show."""
     titles = results.experiment.measures
-    rows = {
-        system.name: [results.name_of(system), *(system.value(name) for name in titles)]
-        for variant in results.variants
-        for system in variant.systems
-    }
-    table = Table(
-        name="training",
-        caption="How training went",
-        columns=[Column("Model"), *titles.values()],
-        rows=list(rows.values()),
-        note="Cross-entropy and KL are in nats per training example." if "kl" in titles else "",
-        folded=len(rows) > 20,
-    ).without_empty_columns()
+    rows: dict[str, dict[Column, Value]] = {}
+    for system in (system for variant in results.variants for system in variant.systems):
+        measured: dict[Column, Value] = {titles[name]: system.value(name) for name in titles}
+        rows[system.name] = {Column("Model"): results.name_of(system), **measured}
+    note = "Cross-entropy and KL are in nats per training example." if "kl" in titles else ""
+    folded = len(rows) > 20
+    table = Table.of("training", "How training went", list(rows.values()), note, folded=folded)
     return table if len(table.columns) > 1 else None
 
 
 def papers(results: Results) -> list[Table]:
     """The paper's own tables."""
     names = {
-        f"{split}_{one.name}": f"{split.capitalize()} {one.heading}"
+        f"{split}_{one.name}": _heading(split, one)
         for one in results.experiment.scores
         for split in ("dev", "test")
     }
-    return [
-        Table(
-            name="paper",
-            caption=f"The paper’s {table.source}{f', {method}' if (method := results.experiment.methods.get(key)) else ''}",
-            columns=[Column("Model"), *(Column(names[one], ".2f") for one in table.keys)],
-            rows=[
-                (
-                    name if tau is None else f"{name} τ = {tau:g}",
-                    *row,
-                    *[None] * (len(table.keys) - len(row)),
-                )
-                for (name, tau), row in table.rows.items()
-            ],
-            note=f"On {results.experiment.corpus}.",
-            folded=True,
-        ).without_empty_columns()
-        for key, table in results.experiment.paper.items()
-        if table.rows
-    ]
+    found = []
+    for method, table in results.experiment.paper.items():
+        name = results.experiment.methods.get(method)
+        rows = [
+            {
+                Column("Model"): objective if tau is None else f"{objective} τ = {tau:g}",
+                **{names[key]: value for key, value in zip(table.keys, row, strict=False)},
+            }
+            for (objective, tau), row in table.rows.items()
+        ]
+        caption = f"The paper’s {table.source}{f', {name}' if name else ''}"
+        note = f"On {results.experiment.corpus}."
+        found += [Table.of("paper", caption, rows, note, folded=True)] if rows else []
+    return found
 
 
 def models(found: Sequence[Model], *, folded: bool = False) -> Table:
-    """Every model, with the command that trains it again or resumes it."""
-    return Table(
-        name="runs",
-        caption="All models" if folded else "Runs at their best epoch on the development set",
-        columns=[
-            Column("Run"),
-            Column("Task"),
-            Column("Objective"),
-            Column("τ", ",g"),
-            Column("Settings"),
-            Column("Seed", "d"),
-            Column("Metric"),
-            Column("Development", ".4f"),
-            Column("Epoch", "g"),
-            Column("Test", ".4f"),
-            Column("Test set"),
-            Column("Recipe"),
-            Column("Reward"),
-            Column("Run it again, or resume it"),
-        ],
-        rows=[
-            (
-                one.run.name + ("" if one.finished else " (unfinished)"),
-                None if folded else one.task,
-                one.objective + (", scaled" if one.scaled else ""),
-                one.tau,
-                show_settings(one.settings) or None,
-                one.seed,
-                None if folded else one.metric,
-                one.scores.get("dev"),
-                one.scores.get("epoch"),
-                one.scores.get("test"),
-                None if folded else one.test_set,
-                one.hash,
-                None if folded else one.signature or None,
-                one.command,
-            )
-            for one in found
-        ],
-        folded=folded,
-    ).without_empty_columns()
+    """Every model, with the command that trains it again or resumes it; a folded table is of one sweep."""
+    rows: list[dict[Column, Value]] = [
+        {
+            Column("Run"): one.run.name + ("" if one.finished else " (unfinished)"),
+            Column("Task"): None if folded else one.task,
+            Column("Objective"): one.objective + (", scaled" if one.scaled else ""),
+            Column("τ", ",g"): one.tau,
+            Column("Settings"): show_settings(one.settings) or None,
+            Column("Seed", "d"): one.seed,
+            Column("Metric"): None if folded else one.metric,
+            Column("Development", ".4f"): one.scores.get("dev"),
+            Column("Epoch", "g"): one.scores.get("epoch"),
+            Column("Test", ".4f"): one.scores.get("test"),
+            Column("Test set"): None if folded else one.test_set,
+            Column("Recipe"): one.hash,
+            Column("Reward"): None if folded else one.signature or None,
+            Column("Run it again, or resume it"): one.command,
+        }
+        for one in found
+    ]
+    caption = "All models" if folded else "Runs at their best epoch on the development set"
+    return Table.of("runs", caption, rows, folded=folded)
 
 
 def differences(results: Results) -> Table | None:
@@ -373,24 +295,44 @@ def paper_name(results: Results) -> str:
     return "paper" if not corpus or is_papers_corpus(results) else f"paper ({corpus.split(',')[0]})"
 
 
-def _paper_note(results: Results, sources: set[str]) -> str:
-    sources = sources - {""}
+def _paper_note(results: Results, systems: Sequence[System]) -> str:
+    """Where the paper's numbers beside these systems stand."""
+    sources = sorted({results.paper_table(system.recipe).source for system in systems} - {""})
     if not sources:
         return ""
-    other = (
-        "."
-        if is_papers_corpus(results) or not results.experiment.corpus
-        else f", on {results.experiment.corpus}, which is another corpus: compare differences between rows, not heights."
-    )
-    return f" The paper’s numbers are those of its {' and '.join(sorted(sources))}{other}"
+    same = is_papers_corpus(results) or not results.experiment.corpus
+    other = f", on {results.experiment.corpus}, which is another corpus: compare differences between rows, not heights"
+    return f" The paper’s numbers are those of its {' and '.join(sources)}{'' if same else other}."
 
 
-def _seeds_note(results: Results, systems: Sequence[System]) -> str:
-    if all(len(system.models) == 1 for system in systems):
-        return ""
-    return (
-        f" Scores are averages over seeds; the small numbers are {results.experiment.spread_note}."
-    )
+def _heading(split: str, score: Score) -> Column:
+    return Column(f"{split.capitalize()} {score.heading}", score.format)
+
+
+def _capital(score: Score) -> str:
+    return f"{score.capital}, %" if score.percent else score.capital
+
+
+def _shown_scores(results: Results) -> list[tuple[str, Score]]:
+    """Each score with the splits that tables show it of."""
+    splits = ("dev", "test")
+    return [(s, one) for one in results.experiment.scores for s in splits if s == "test" or one.dev]
+
+
+def _tuned_settings(results: Results, system: System) -> dict[Column, Value]:
+    """The settings that every temperature has its own best values of."""
+    tuned = [flag for flag in results.experiment.tuned if flag in system.settings]
+    return {Column(flag): show_settings({"": system.settings[flag]})[1:] for flag in tuned}
+
+
+def _shares(results: Results, system: System) -> dict[Column, Value]:
+    """Scores in percent of those of the Bayes rule."""
+    known = [one for one in results.experiment.scores if f"test_{one.name}" in results.bayes]
+    return {_share(one): bare(results.of_bayes(system, f"test_{one.name}")) for one in known}
+
+
+def _share(score: Score) -> Column:
+    return Column(f"{score.capital}, % of the {BAYES}", ".2f")
 
 
 def _marked(variant: Variant, system: System) -> str:
@@ -400,13 +342,21 @@ def _marked(variant: Variant, system: System) -> str:
     return f"{system.label} (best)" if best else system.label
 
 
-def _bayes_row(results: Results, shown: Sequence[tuple[str, Score]]) -> list[Value]:
-    """Scores of the Bayes rule, with a blank behind each for the paper's; [] where it has none of these."""
-    row: list[Value] = [BAYES]
-    for split, one in shown:
+def _bayes_row(
+    results: Results,
+    headings: Mapping[Column, tuple[str, Score]],
+    title: str = "Model",
+    *,
+    shares: bool = True,
+) -> list[dict[Column, Value]]:
+    """Scores of the Bayes rule under these headings; [] where it has none of them."""
+    row: dict[Column, Value] = {}
+    for column, (split, one) in headings.items():
         value = results.bayes.get(f"{split}_{one.name}")
-        row += [None if value is None else bare(one.shown(Interval(value))), None]
-    return row if any(value is not None for value in row[1:]) else []
+        if value is not None:
+            row[column] = bare(one.shown(Interval(value)))
+            row |= {_share(one): 100.0} if shares else {}
+    return [{Column(title): BAYES, **row}] if row else []
 
 
 def _shown(value: Any) -> str:
