@@ -289,6 +289,8 @@ def test_translation_by_several_candidates(tmp_path, monkeypatch):
     methods = rows_of(part(section, "methods"))
     assert list(methods)[:3] == ["ML", "RAML, n-gram replacement", "RAML, importance sampling"]
     assert methods["RAML, importance sampling"]["Best τ, paper"] == "0.7"
+    gains = [rows_of(one)["RAML over ML"] for one in section.parts if one.name == "gains"]
+    assert [row["Corpus BLEU, paper (IWSLT)"] for row in gains] == ["1.11", "0.95"]
     bayes = Translation().facts(base, [])["bayes"]
     shown = tables[0]["Bayes rule"]["Test sentence BLEU, %"]
     assert float(shown) == pytest.approx(100 * bayes["test_sentence_bleu"])

@@ -115,7 +115,7 @@ def scores(results: Results, variant: Variant) -> Table:
 def gains(results: Results, variant: Variant) -> Table | None:
     """How much better one objective is than another, each at its best temperature."""
     order = sorted(variant.best.items(), key=lambda pair: ("SQDML", "RAML", "ML").index(pair[0]))
-    table = results.paper_table(variant.systems[0].recipe)
+    table = results.paper_table(variant.systems[-1].recipe)
     judged = dict.fromkeys([results.experiment.scores[0], results.experiment.gain_score])
     rows: list[dict[Column, Value]] = []
     for (ours, system), (theirs, other) in combinations(order, 2):
