@@ -221,6 +221,7 @@ def train_cells(
                 )
         workers.any(False)  # wait for the folder
         if (result := run.result()) is not None:
+            read_cells(run)  # refuses what is damaged
             return result
         outcome = train(
             learner or task.learner(cells, workers),
