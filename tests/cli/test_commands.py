@@ -407,13 +407,13 @@ def test_report_needs_something_to_report(tmp_path):
     (tmp_path / "empty" / RECIPE).write_text('task = "other"\n')
     refused(
         softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"),
-        "must be one of classification, captioning, ner, parsing, translation, got 'other'",
+        f"must be one of {', '.join(TASKS)}, got 'other'",
     )
     (tmp_path / "empty" / RECIPE).unlink()
     (tmp_path / "empty" / SWEEP).write_text("[data]\n")
     refused(
         softq("report", tmp_path / "empty", "--out", tmp_path / "page.html"),
-        "must be one of classification, captioning, ner, parsing, translation, got None",
+        f"must be one of {', '.join(TASKS)}, got None",
     )
     assert not (tmp_path / "page.html").exists()
 
