@@ -45,6 +45,7 @@ from softq.metrics import SPAN_METRICS, SpanScores, SpanStatistics, span_statist
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
 _AT_A_TIME = 2000  # sentences
+_OF_ANY_LABELS = ("token_accuracy", "exact_match")  # metrics that need no entities
 _TITLES = {"f1": "F1", "token_accuracy": "token accuracy", "exact_match": "exact match"}
 
 
@@ -314,34 +315,22 @@ def _scores(gold: Gold, statistics: SpanStatistics) -> Scores:
         sum(getattr(row, side) for row in found.kinds.values()) for side in ("gold", "predicted")
     )
     overall = (found.precision, found.recall, found.f1, predicted, true)
-    words = [f"token accuracy {found.token_accuracy:.4f}, exact match {found.exact_match:.4f}"]
-    if gold.scheme is None:  # there are no entities
-        return Scores(
-            statistics.rows,
-            {name: SPAN_METRICS[name] for name in ("token_accuracy", "exact_match")},
-            _TITLES,
-            {"file": str(gold.path), "scheme": None, **sizes},
-            f"{gold.path}: {sizes['sentences']:,} sentences, {sizes['tokens']:,} tokens",
-            lines=words,
-        )
+    entities = gold.scheme is not None
+    metrics = SPAN_METRICS if entities else {name: SPAN_METRICS[name] for name in _OF_ANY_LABELS}
+    kinds = {kind: row._asdict() for kind, row in found.kinds.items()}
     return Scores(
         statistics.rows,
-        SPAN_METRICS,
+        metrics,
         _TITLES,
         {"file": str(gold.path), "scheme": gold.scheme, **sizes},
         f"{gold.path}: {sizes['sentences']:,} sentences, {sizes['tokens']:,} tokens",
-        details={"kinds": {kind: row._asdict() for kind, row in found.kinds.items()}},
-        tables=[kind_table(f"entities ({gold.scheme})", found.kinds, overall)],
-        lines=words,
+        details={"kinds": kinds} if entities else {},
+        tables=[kind_table(f"entities ({gold.scheme})", found.kinds, overall)] if entities else [],
+        lines=[f"token accuracy {found.token_accuracy:.4f}, exact match {found.exact_match:.4f}"],
     )
 
 
 # --- softq data -----------------------------------------------------------------------------------------
-
-
-def recognise(path: Path) -> bool:
-    """Whether a file is one of columns: it is, if no other kind knows it."""
-    return path is not None
 
 
 def _annotators(options: Options) -> Annotators:
