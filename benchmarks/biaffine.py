@@ -1,10 +1,14 @@
-"""The tree loss inside a parser: softq against SuPar's distributions in the training loop of examples/biaffine.py.
+"""The tree loss inside a parser.
 
-Contenders take turns on the same batches of the same trees, bucketed by length. *Loss* is forward and backward of the loss alone, on the
-arc scores of the parser; *step* is all of a training step, from words to new weights, the loss of relations included. *Kernel by kernel*
-is one loop for all, in which the tree loss alone differs. *As trained* is how the example runs on a GPU, each step one CUDA graph; SuPar's
-distributions build index tensors on the CPU in every call and stay with the plain loop, so there two loops are compared. SuPar gets each
-batch at its longest sentence, without the padding that keeps softq's compiled sizes few. All losses are checked to agree first.
+Softq against SuPar's distributions in the training loop of examples/biaffine.py.
+
+Contenders take turns on the same batches of the same trees, bucketed by length. *Loss* is forward
+and backward of the loss alone, on the arc scores of the parser; *step* is all of a training step,
+from words to new weights, the loss of relations included. *Kernel by kernel* is one loop for all,
+in which the tree loss alone differs. *As trained* is how the example runs on a GPU, each step one
+CUDA graph; SuPar's distributions build index tensors on the CPU in every call and stay with the
+plain loop, so there two loops are compared. SuPar gets each batch at its longest sentence, without
+the padding that keeps softq's compiled sizes few. All losses are checked to agree first.
 """
 
 from __future__ import annotations

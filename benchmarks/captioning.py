@@ -1,10 +1,14 @@
-"""The paper's captioner in training and in use, at the paper's size: vocabulary 10,102, features of 4,096 numbers, captions of 11 words.
+"""The paper's captioner in training and in use, at the paper's size.
 
-*Training* is the real loop of `softq train captioning`: candidates made and scored in threads, copied to the device, a step of Adam. Speed
-is in words a second, all candidates counted and ends of sentences not. RAML takes 10 of 100 candidates of ⟨image, caption⟩ pairs, SQDML 50
-of 500 of images with five captions: 100 sequences a batch, as in the paper, and 1,000. *Idle* is the share of the time between the end of
-one step on the GPU and the beginning of the next. The *plain loop* is what one writes first: the same candidates made and scored in line,
-features repeated for each candidate, autograd's LSTM cell in a Python loop over positions, all scores kept. *Decoding* is beam search of
+Vocabulary 10,102, features of 4,096 numbers, captions of 11 words.
+
+*Training* is the real loop of `softq train captioning`: candidates made and scored in threads,
+copied to the device, a step of Adam. Speed is in words a second, all candidates counted and ends of
+sentences not. RAML takes 10 of 100 candidates of ⟨image, caption⟩ pairs, SQDML 50 of 500 of images
+with five captions: 100 sequences a batch, as in the paper, and 1,000. *Idle* is the share of the
+time between the end of one step on the GPU and the beginning of the next. The *plain loop* is what
+one writes first: the same candidates made and scored in line, features repeated for each candidate,
+autograd's LSTM cell in a Python loop over positions, all scores kept. *Decoding* is beam search of
 captions that all come out 11 words long.
 """
 

@@ -1,8 +1,12 @@
-"""What decisions cost: RewardClassifier at its defaults beside probabilities of other classifiers and the decision of least expected cost.
+"""What decisions cost.
 
-Four sets that come with scikit-learn, each with a table of costs. Every contender sees the same folds, and the figure is the mean cost
-of its decisions on held-out rows. A difference is taken fold by fold, and its standard error is that of the mean over folds; as training
-rows are shared between folds, it is too small rather than too large.
+RewardClassifier at its defaults beside probabilities of other classifiers and the decision of least
+expected cost.
+
+Four sets that come with scikit-learn, each with a table of costs. Every contender sees the same
+folds, and the figure is the mean cost of its decisions on held-out rows. A difference is taken fold
+by fold, and its standard error is that of the mean over folds; as training rows are shared between
+folds, it is too small rather than too large.
 """
 
 # ruff: noqa: N803, N806 -- scikit-learn calls the inputs X
@@ -35,7 +39,10 @@ import softq
 
 Array = np.ndarray[Any, Any]
 Decide = Callable[[Array, Array, Array, Array], Array]
-"""Takes training rows, their classes, the costs [predicted, right] and new rows; returns the classes it decides for."""
+"""Takes training rows, their classes, the costs [predicted, right] and new rows.
+
+Returns the classes it decides for.
+"""
 
 OURS, LOGISTIC, THRESHOLD, BOOSTING = (
     "RewardClassifier",

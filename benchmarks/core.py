@@ -1,8 +1,9 @@
 """Loss and gradient of the exact spaces against their peers, in one run: `softq bench core`.
 
-Every loss is the mean negative log-likelihood of one reference, forward and backward, float32, and all losses are
-checked to agree before they are timed. Contenders take turns; the figure is the ratio of medians. The making of the
-target is part of the time. On a GPU, softq's step is timed as it stands and once more as a CUDA graph.
+Every loss is the mean negative log-likelihood of one reference, forward and backward, float32, and
+all losses are checked to agree before they are timed. Contenders take turns; the figure is the
+ratio of medians. The making of the target is part of the time. On a GPU, softq's step is timed as
+it stands and once more as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -149,7 +150,10 @@ def tree_case(
 
 
 def chain_memory(batch: int = 128, size: int = 1000, labels: int = 50) -> dict[str, object]:
-    """Peak memory of loss and gradient beyond the inputs, as a multiple of them: the allocations torch and numba make."""
+    """Peak memory of loss and gradient beyond the inputs, as a multiple of them.
+
+    The allocations torch and numba make.
+    """
     from memory import peak_bytes
 
     emissions = torch.randn(batch, size, labels, requires_grad=True)

@@ -1,7 +1,10 @@
-"""Images a second of `softq data features`: decoding alone, the encoder alone, and both together, with the same number of threads.
+"""Images a second of `softq data features`.
 
-The images are JPEGs that are made here, with detail about as in photographs, and the weights are random: neither changes the speed. Of each
-size there are as many as keep the slower of the two parts busy for a second and a half, in whole batches, unless you say how many.
+Decoding alone, the encoder alone, and both together, with the same number of threads.
+
+The images are JPEGs that are made here, with detail about as in photographs, and the weights are
+random: neither changes the speed. Of each size there are as many as keep the slower of the two
+parts busy for a second and a half, in whole batches, unless you say how many.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ SIZES = {
     "2048 × 1536": (2048, 1536),
 }  # thumbnails, Flickr's and COCO's, a camera's
 DISTINCT = 16  # images of a size; longer lists repeat them
-SECONDS = 1.5  # of the slower part in a turn; what begins and ends a run through the images is little beside it
+# of the slower part in a turn; what begins and ends a run through the images is little beside it
+SECONDS = 1.5
 ENCODED = 8  # batches at most that the encoder takes in a turn of its own
 BAR = 0.95  # of the rate of decoding alone, on a GPU
 
@@ -71,7 +75,10 @@ def batch_size(encoder: Encoder) -> int:
 
 
 def decode(files: Sequence[Path], encoder: Encoder, threads: int) -> int:
-    """Nothing but decoding: each thread has its share of the files and looks at nothing else. The number of images, as of the others."""
+    """Nothing but decoding: each thread has its share of the files and looks at nothing else.
+
+    The number of images, as of the others.
+    """
 
     def share(first: int) -> None:
         for file in files[first::threads]:
@@ -130,7 +137,10 @@ def by_turns(
 
 
 def enough_images(files: Sequence[Path], encoder: Encoder, threads: int) -> int:
-    """How many keep the slower part busy for `SECONDS`: whole batches, and two at least, or nothing would be done side by side."""
+    """How many keep the slower part busy for `SECONDS`.
+
+    Whole batches, and two at least, or nothing would be done side by side.
+    """
     some = list(files) * -(-8 * threads // len(files))  # eight of each thread
     decode(some[:threads], encoder, threads)
     encode(1, encoder)  # what is made ready at a first call takes long

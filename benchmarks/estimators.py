@@ -64,7 +64,10 @@ ESTIMATORS: dict[str, Draw] = {
 
 
 def losses(target: softq.Target, log_probs: torch.Tensor) -> np.ndarray:
-    """The loss of each repetition; sentences are read as numbers in base WORDS to find them in the space."""
+    """The loss of each repetition.
+
+    Sentences are read as numbers in base WORDS to find them in the space.
+    """
     place = (target.outputs.tokens.clamp(min=0) * WORDS ** torch.arange(LENGTH - 1, -1, -1)).sum(-1)
     loss = softq.cross_entropy(target, log_probs[place])
     return (loss / target.weights.sum(1) if "estimator=paper" in target.signature else loss).numpy()
@@ -171,7 +174,10 @@ def show(
     rows: list[dict[str, object]], truth: float, mass: float, within: float, within_mass: float
 ) -> None:
     table = Table(
-        title=f"RAML, tau = {TAU:g}, {WORDS}^{LENGTH} sentences: loss {truth:.4f}, reference mass {mass:.4f}",
+        title=(
+            f"RAML, tau = {TAU:g}, {WORDS}^{LENGTH} sentences: loss {truth:.4f}, reference mass"
+            f" {mass:.4f}"
+        ),
         box=box.SIMPLE,
     )
     for column in (

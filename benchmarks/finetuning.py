@@ -1,14 +1,19 @@
-"""Fine-tuning of Hugging Face models on candidates: what it saves to read a source once, and whether candidates are waited for.
+"""Fine-tuning of Hugging Face models on candidates.
 
-Models have random weights: an encoder-decoder of the size of T5-small (60 million parameters) and a causal one of the size of GPT-2 with
-six layers. A batch has 32 sources of 64 tokens, each with 8 candidates of 32 tokens.
+What it saves to read a source once, and whether candidates are waited for.
 
-*Loss and gradient* compares, by turns, the shared computation with the same loss where every candidate repeats its source: by the clock,
-and by the time that the GPU is at work, which is all that counts where the host starts kernels fast enough. *Training* is the real loop of
-`RewardAugmentedTrainer` on an encoder-decoder, candidates by n-gram replacement and weighed by BLEU, by turns with the same steps on
-candidates that are there already: *waits* is the share of its time in which it stands still for candidates, *slower* by how much it is
-slower in all, also because what makes candidates takes a core or Python's lock from what starts kernels. The plain `Trainer`, ML on the
-same sources, is beside it.
+Models have random weights: an encoder-decoder of the size of T5-small (60 million parameters) and a
+causal one of the size of GPT-2 with six layers. A batch has 32 sources of 64 tokens, each with 8
+candidates of 32 tokens.
+
+*Loss and gradient* compares, by turns, the shared computation with the same loss where every
+candidate repeats its source: by the clock, and by the time that the GPU is at work, which is all
+that counts where the host starts kernels fast enough. *Training* is the real loop of
+`RewardAugmentedTrainer` on an encoder-decoder, candidates by n-gram replacement and weighed by
+BLEU, by turns with the same steps on candidates that are there already: *waits* is the share of its
+time in which it stands still for candidates, *slower* by how much it is slower in all, also because
+what makes candidates takes a core or Python's lock from what starts kernels. The plain `Trainer`,
+ML on the same sources, is beside it.
 """
 
 from __future__ import annotations

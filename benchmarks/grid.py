@@ -1,8 +1,10 @@
 """A grid of small networks, trained as one, against the same networks one after another.
 
-The grid is that of the paper's first experiment (§4.1.1): perceptrons 2-8-8-4 for ML, RAML and SQDML at many temperatures, which see the
-same inputs in the same order. Contenders take the same steps from the same weights by turns; how far their results lie apart stands beside
-their times. The plain loop is torch.nn.Sequential, autograd and torch.optim.SGD; batched is softq's plain path, one matrix product for all.
+The grid is that of the paper's first experiment (§4.1.1): perceptrons 2-8-8-4 for ML, RAML and
+SQDML at many temperatures, which see the same inputs in the same order. Contenders take the same
+steps from the same weights by turns; how far their results lie apart stands beside their times. The
+plain loop is torch.nn.Sequential, autograd and torch.optim.SGD; batched is softq's plain path, one
+matrix product for all.
 """
 
 from __future__ import annotations
@@ -45,10 +47,11 @@ SETTINGS += [
     Objective(name, tau, temperature_scaled=True) for name in ("raml", "sqdml") for tau in LONG
 ]
 SEEDS = 5
-# How far apart contenders may end, weights after 20 steps. They differ by a few last digits, about 1e-7, but where rounding puts an input
-# on the other side of a unit's edge, the unit's weights differ by that input's part in a step, of the order of RATE / BATCH = 1e-4 times a
-# derivative: a difference of probabilities, or of rewards where logits are divided by τ. There the plain loop also rounds probabilities
-# that differ from their targets by 1/τ, and loses τ last digits.
+# How far apart contenders may end, weights after 20 steps. They differ by a few last digits, about
+# 1e-7, but where rounding puts an input on the other side of a unit's edge, the unit's weights
+# differ by that input's part in a step, of the order of RATE / BATCH = 1e-4 times a derivative: a
+# difference of probabilities, or of rewards where logits are divided by τ. There the plain loop
+# also rounds probabilities that differ from their targets by 1/τ, and loses τ last digits.
 WEIGHTS_APART, LOSSES_APART, LAST_DIGIT = 1e-4, 1e-5, torch.finfo(torch.float32).eps
 HIGHEST_REWARD = float(softq.theory.four_class_problem(1).rewards.max())
 BARS = {"one after another": 20.0, "seconds per epoch": 3.0}
@@ -156,8 +159,9 @@ def check_same(
     if not bool(right.all()):
         m = int((~right).nonzero()[0])
         raise SystemExit(
-            f"{name} and softq do not train the same networks: {int((~right).sum())} of {len(right)} differ. In the first, "
-            f"{SETTINGS[m % len(SETTINGS)]}, weights are {weights[m]:.1e} apart and losses {losses[m]:.1e}"
+            f"{name} and softq do not train the same networks: {int((~right).sum())} of"
+            f" {len(right)} differ. In the first, {SETTINGS[m % len(SETTINGS)]}, weights are"
+            f" {weights[m]:.1e} apart and losses {losses[m]:.1e}"
         )
 
 
@@ -247,7 +251,10 @@ def memory(models: int, count: int, device: str) -> dict[str, object]:
 
 
 def throughput(models: int, count: int, device: str) -> dict[str, object]:
-    """One epoch and its evaluation on a tenth of the inputs: inputs × networks per second, and the arithmetic of it."""
+    """One epoch and its evaluation on a tenth of the inputs.
+
+    Inputs × networks per second, and the arithmetic of it.
+    """
     grid = make(models, count, device)
     networks, velocity = grid.networks.clone(), torch.zeros_like(grid.networks)
     grid.first(10 * BATCH).train(networks, velocity)
@@ -278,7 +285,10 @@ def throughput(models: int, count: int, device: str) -> dict[str, object]:
 
 
 def float32_peak() -> float | None:
-    """Operations per second of the device at its highest clock: multiprocessors × cores × 2; None where the clock is not told."""
+    """Operations per second of the device at its highest clock: multiprocessors × cores × 2.
+
+    None where the clock is not told.
+    """
     properties = torch.cuda.get_device_properties(0)
     cores = 64 if (properties.major, properties.minor) in ((7, 0), (7, 5), (8, 0)) else 128
     try:
@@ -310,9 +320,9 @@ def main() -> None:
     result = {
         "benchmark": "grid",
         "device": device,
-        "machine": torch.cuda.get_device_name()
-        if gpu
-        else platform.processor() or platform.machine(),
+        "machine": (
+            torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine()
+        ),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "sizes": SIZES,
@@ -329,7 +339,10 @@ def main() -> None:
 
 def show(result: dict[str, object]) -> None:
     versus, console = result["comparison"], Console(width=120)
-    title = f"{versus['models']} networks {'-'.join(map(str, SIZES))}, {versus['steps']} steps of {BATCH:,} inputs, {result['threads']} threads"
+    title = (
+        f"{versus['models']} networks {'-'.join(map(str, SIZES))}, {versus['steps']} steps of"
+        f" {BATCH:,} inputs, {result['threads']} threads"
+    )
     table = Table(title=title, box=box.SIMPLE)
     for column in ("", "ms per step", "softq is faster", "weights apart", "losses apart"):
         table.add_column(column, justify="right" if column else "left")

@@ -1,8 +1,9 @@
 """A feature CRF against python-crfsuite, and the speed of everything around it.
 
-Both sides get the same features. CRFsuite's time is that of its own log, one L-BFGS iteration with its update; softq's is given with the
-update and without it (loss and gradient alone). With ``--data`` also: training on real corpora from file to saved model with its peak
-of memory, the same optimum as CRFsuite's on the built-in features, extraction of features and tagging from raw tokens.
+Both sides get the same features. CRFsuite's time is that of its own log, one L-BFGS iteration with
+its update; softq's is given with the update and without it (loss and gradient alone). With
+``--data`` also: training on real corpora from file to saved model with its peak of memory, the same
+optimum as CRFsuite's on the built-in features, extraction of features and tagging from raw tokens.
 """
 
 from __future__ import annotations
@@ -259,7 +260,10 @@ def compare_optima(
     tagger: Tagger,
     objective: float,
 ) -> dict[str, Any]:
-    """The same problem by python-crfsuite, to convergence: objective, and F1 on the development part."""
+    """The same problem by python-crfsuite, to convergence.
+
+    Objective, and F1 on the development part.
+    """
     gold = [sentence.labels[0] for sentence in dev]
     matrix_dev = index.transform([sentence.tokens for sentence in dev])
     ours = SpanScores.of(span_statistics(gold, tagger.decode(matrix_dev), "bio")).f1

@@ -1,7 +1,9 @@
-"""Training and running a log-linear parser: seconds of a pass by ML and by RAML, of a whole training, and sentences per second.
+"""Training and running a log-linear parser.
 
-Without ``--data`` everything is measured on the built-in world. With it, ``DATA/ud_english_ewt`` must hold the English Web Treebank, and
-its development part is what accuracy is measured on.
+Seconds of a pass by ML and by RAML, of a whole training, and sentences per second.
+
+Without ``--data`` everything is measured on the built-in world. With it, ``DATA/ud_english_ewt``
+must hold the English Web Treebank, and its development part is what accuracy is measured on.
 """
 
 from __future__ import annotations
@@ -109,7 +111,10 @@ def find_files(data: Path | None, sentences: int, folder: Path) -> tuple[Path, P
 
 
 def bench_passes(train: list[TreeSentence], passes: int, taus: list[float]) -> dict[str, Any]:
-    """Seconds of a pass over the data, trees and relations together, the objectives taking turns; the first pass is left out."""
+    """Seconds of a pass over the data, trees and relations together, the objectives taking turns.
+
+    The first pass is left out.
+    """
     index = ArcIndex.fit(train)
     trees = Trees.single([s.heads for s in train], [s.relations for s in train])
     bank = Treebank(index, index.encode(train), trees, trees.projectivised())
@@ -199,7 +204,10 @@ def bench_parsing(run: Path, dev: list[TreeSentence]) -> dict[str, Any]:
 def _verdict(value: float, name: str) -> str:
     bar = BARS[name]
     reached = value >= bar if name in ("uas", "sentences_per_second") else value <= bar
-    return f"{'reached' if reached else 'missed'} ({'at least' if name in ('uas', 'sentences_per_second') else 'at most'} {bar:g})"
+    return (
+        f"{'reached' if reached else 'missed'}"
+        f" ({'at least' if name in ('uas', 'sentences_per_second') else 'at most'} {bar:g})"
+    )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,10 @@ warnings.filterwarnings("ignore", module="torchcrf|torch_struct|supar")
 
 @functools.cache
 def load_supar() -> types.ModuleType:
-    """SuPar's structures alone: the package's own start-up imports a stack of data tools that they do not use."""
+    """SuPar's structures alone.
+
+    The package's own start-up imports a stack of data tools that they do not use.
+    """
     spec = importlib.util.find_spec("supar")
     if spec is None or spec.submodule_search_locations is None:
         raise ImportError("supar is not installed")

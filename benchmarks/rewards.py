@@ -1,8 +1,11 @@
-"""Rewards and samplers against other packages and against a copy of memory, in one run: `softq bench rewards`.
+"""Rewards and samplers against other packages and against a copy of memory, in one run.
 
-On two CPU threads. Words are drawn by Zipf's law, so that sentences share some as real ones do. Contenders take turns, and what
-they compute is checked to agree before it is timed. sacreBLEU and fast-bleu are timed on a part of the pairs, spread over all of
-them, and scaled. The peers' strings and lists are made beforehand; what they build from them is part of their time.
+`softq bench rewards`.
+
+On two CPU threads. Words are drawn by Zipf's law, so that sentences share some as real ones do.
+Contenders take turns, and what they compute is checked to agree before it is timed. sacreBLEU and
+fast-bleu are timed on a part of the pairs, spread over all of them, and scaled. The peers' strings
+and lists are made beforehand; what they build from them is part of their time.
 """
 
 from __future__ import annotations
@@ -104,7 +107,10 @@ def agree(peer: str, ours: Tensor, theirs: object, tolerance: float) -> None:
 
 
 def bleu(rounds: int) -> list[Row]:
-    """Sentence BLEU, 256 references with 64 candidates each; the other overlap rewards on the same pairs."""
+    """Sentence BLEU, 256 references with 64 candidates each.
+
+    The other overlap rewards on the same pairs.
+    """
     refs = sentences(256, 15, 25)
     cands = NgramReplacement(VOCAB, size=64)(refs)
     pairs = cands.lengths.numel()
@@ -178,7 +184,10 @@ def bleu(rounds: int) -> list[Row]:
 
 
 def on_one_thread(call: Callable[[], object]) -> object:
-    """fast-bleu takes a thread for every core; where others use the cores too, they wait for each other and one alone is faster."""
+    """fast-bleu takes a thread for every core.
+
+    Where others use the cores too, they wait for each other and one alone is faster.
+    """
     openmp = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD)  # the one that is loaded already
     levels = openmp.omp_get_max_active_levels()
     openmp.omp_set_max_active_levels(0)
@@ -200,7 +209,10 @@ def random_words() -> list[str]:
 
 
 def levenshtein(rounds: int) -> list[Row]:
-    """Each of 256 references with its own 64 candidates; and 64 candidates with all 256 references, as cdist pairs them."""
+    """Each of 256 references with its own 64 candidates.
+
+    And 64 candidates with all 256 references, as cdist pairs them.
+    """
     refs = sentences(256, 20, 20)
     own = NgramReplacement(VOCAB, size=64)(refs).sentences
     few = Sentences(
@@ -285,7 +297,10 @@ def replacement(batch: int, dtype: torch.dtype, rounds: int) -> Row:
 
 
 def generate_and_score(rounds: int) -> Row:
-    """100 candidates for each of 100,000 references, in memory; the peak is the most resident memory beyond the references."""
+    """100 candidates for each of 100,000 references, in memory.
+
+    The peak is the most resident memory beyond the references.
+    """
     refs, sampler, reward = (
         sentences(100_000, 10, 30, dtype=torch.int32),
         NgramReplacement(VOCAB, max_n=4, size=100),
@@ -442,7 +457,8 @@ def show(rows: list[Row], missing: list[str]) -> None:
     console = Console(width=140)
     console.print(table)
     console.print(
-        "sacreBLEU and fast-bleu: scaled from a part of the pairs. Peak memory: resident memory beyond that before, sampled."
+        "sacreBLEU and fast-bleu: scaled from a part of the pairs. Peak memory: resident memory"
+        " beyond that before, sampled."
     )
     if missing:
         console.print(f"not installed and left out: {', '.join(missing)}")

@@ -1,4 +1,7 @@
-"""What the benchmarks of models of sentences share: the real training loop with its speed and its waits, and repeated calls."""
+"""What the benchmarks of models of sentences share.
+
+The real training loop with its speed and its waits, and repeated calls.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Timing by turns: every contender runs once per round, so that a slow spell of the machine hits all of them."""
+"""Timing by turns.
+
+Every contender runs once per round, so that a slow spell of the machine hits all of them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-SLOW_MS = 300.0  # a contender this slow takes part in the first rounds only: its spread is small beside its time
+# a contender this slow takes part in the first rounds only: its spread is small beside its time
+SLOW_MS = 300.0
 
 
 def by_turns(
@@ -18,7 +22,10 @@ def by_turns(
     warmup: int = 2,
     repeats: dict[str, int] | None = None,
 ) -> dict[str, float]:
-    """Median milliseconds of one call of each contender; ``repeats`` runs a short one several times per turn."""
+    """Median milliseconds of one call of each contender.
+
+    ``repeats`` runs a short one several times per turn.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for call in contenders.values():
         for _ in range(warmup):

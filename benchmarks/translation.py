@@ -1,10 +1,13 @@
-"""The paper's translator in training and in use, at the paper's size: vocabularies 32,008 / 22,821, sentences of 19 / 20 words.
+"""The paper's translator in training and in use, at the paper's size.
 
-*Training* is the real loop of `softq train translation`: candidates made and scored in threads, copied to the device, a step of Adam. Speed
-is in target words a second, all candidates counted and ends of sentences not. *Idle* is the share of the time between the end of one step
-on the GPU and the beginning of the next. The *plain loop* is what one writes first: candidates made in line, the source repeated for each
-candidate, autograd through a Python loop over positions, all scores kept. *Decoding* is beam search of sentences that all come out 20 words
-long.
+Vocabularies 32,008 / 22,821, sentences of 19 / 20 words.
+
+*Training* is the real loop of `softq train translation`: candidates made and scored in threads,
+copied to the device, a step of Adam. Speed is in target words a second, all candidates counted and
+ends of sentences not. *Idle* is the share of the time between the end of one step on the GPU and
+the beginning of the next. The *plain loop* is what one writes first: candidates made in line, the
+source repeated for each candidate, autograd through a Python loop over positions, all scores kept.
+*Decoding* is beam search of sentences that all come out 20 words long.
 """
 
 from __future__ import annotations
@@ -59,7 +62,10 @@ class PlainTranslator(nn.Module):
         self.output, self.dropout = nn.Linear(size, TARGET_VOCAB), nn.Dropout(0.2)
 
     def forward(self, source: Tensor, inputs: Tensor, wanted: Tensor) -> Tensor:
-        """Log-probabilities of sentences ``[M]``; all sources and all sentences are of one length here."""
+        """Log-probabilities of sentences ``[M]``.
+
+        All sources and all sentences are of one length here.
+        """
         known, (last, _) = self.encoder(self.dropout(self.source(source)))
         keys = self.keys(known)
         cell = self.first_cell(torch.cat([last[0], last[1]], 1))

@@ -1,4 +1,7 @@
-"""How Sphinx builds the site: `make docs`. The pages are the Markdown files beside this one; docs/_ext holds what Sphinx lacks."""
+"""How Sphinx builds the site: `make docs`. The pages are the Markdown files beside this one.
+
+Docs/_ext holds what Sphinx lacks.
+"""
 
 import sys
 from pathlib import Path
@@ -31,7 +34,8 @@ exclude_patterns = ["_ext", "_static"]
 myst_heading_anchors = 4  # the anchors that GitHub gives to headings
 highlight_language = "text"  # indented blocks are mathematics, tables and output
 nitpicky = True
-# What other packages document cannot be looked up without a network. Of softq every class in a signature must be documented, but for these.
+# What other packages document cannot be looked up without a network. Of softq every class in a
+# signature must be documented, but for these.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!softq\b).*"),
     (r"py:.*", r"softq\.kernels\..*"),
@@ -66,7 +70,8 @@ html_theme = "furo"
 html_title = f"softq {release}"
 html_static_path = ["_static"]
 html_css_files = ["softq.css"]
-# Priority 300: after the options of the scripts of Sphinx (200), before the search that reads them (500).
+# Priority 300: after the options of the scripts of Sphinx (200), before the search that reads them
+# (500).
 html_js_files = [("search_on_disk.js", {"priority": 300})]
 html_copy_source = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -1,4 +1,7 @@
-"""What the examples of docs/migration.md need: the packages they compare with, which neither softq nor its tests ask for."""
+"""What the examples of docs/migration.md need.
+
+The packages they compare with, which neither softq nor its tests ask for.
+"""
 
 import importlib.util
 import sys
@@ -31,7 +34,10 @@ def pytest_collection_modifyitems(items):
         if missing:
             item.add_marker(
                 pytest.mark.skip(
-                    reason=f"compares with {', '.join(missing)}: pip install --no-deps {' '.join(missing)}"
+                    reason=(
+                        f"compares with {', '.join(missing)}: pip install --no-deps"
+                        f" {' '.join(missing)}"
+                    )
                 )
             )
         for rule in PEER_WARNINGS:
@@ -40,7 +46,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def supar_without_its_parsers(request):
-    """SuPar's structures alone: its parsers, which ``import supar`` loads as well, ask for much that the structures do not use."""
+    """SuPar's structures alone.
+
+    Its parsers, which ``import supar`` loads as well, ask for much that the structures do not use.
+    """
     spec = importlib.util.find_spec("supar") if request.path.name == PAGE else None
     if spec is None:
         yield

@@ -55,7 +55,10 @@ def number(values: Iterable[str], least: int = 1) -> dict[str, int]:
 
 
 def make_vocabularies(sentences: Sequence[TreeSentence]) -> Vocabularies:
-    """What the parser knows: words seen twice or more; tags, features, characters and relations seen at all."""
+    """What the parser knows: words seen twice or more.
+
+    Tags, features, characters and relations seen at all.
+    """
     forms = [form for sentence in sentences for form in sentence.forms]
     found = {
         column: number(value for s in sentences for value in getattr(s, column))
@@ -71,14 +74,18 @@ def make_vocabularies(sentences: Sequence[TreeSentence]) -> Vocabularies:
 
 
 class Batch(NamedTuple):
-    """B sentences, the longest first; position 0 of each is the root, and T positions are no padding.
+    """B sentences, the longest first.
 
-    What the encoder reads has no padding at all: the roots of all sentences, then their first words, and so on (a `PackedSequence`).
+    Position 0 of each is the root, and T positions are no padding.
+
+    What the encoder reads has no padding at all: the roots of all sentences, then their first
+    words, and so on (a `PackedSequence`).
     """
 
     columns: Tensor  # [4, T], numbers of COLUMNS
     characters: Tensor  # [T, SPELLING], 0 on padding
-    steps: Tensor  # [longest], how many sentences reach each position; on the CPU, as a PackedSequence wants it
+    # [longest], how many sentences reach each position; on the CPU, as a PackedSequence wants it
+    steps: Tensor
     place: Tensor  # [T], where each position stands in a padded [B, n+1] matrix, flattened
     lengths: Tensor  # [B], words without the root
     heads: Tensor  # [B, n], 0 on padding
@@ -134,7 +141,10 @@ class Corpus:
         self.words = len(forms) - len(sentences)
 
     def batches(self, tokens: int, *, generator: torch.Generator | None = None) -> list[Batch]:
-        """Sentences of about one length, about ``tokens`` words together; with a generator, in an order of its own."""
+        """Sentences of about one length, about ``tokens`` words together.
+
+        With a generator, in an order of its own.
+        """
         ties = (
             torch.rand(len(self.sizes), generator=generator)
             if generator
@@ -223,11 +233,15 @@ class Parser(nn.Module):
         )
         head, dependent, *relation_views = padded.split([ARC, ARC, RELATION, RELATION], -1)
         arcs = head @ self.arc(dependent).transpose(1, 2)  # [B, head, dependent]
-        # The trees were checked when they were read. To check here, once more in every step, the GPU would have to be waited for.
+        # The trees were checked when they were read. To check here, once more in every step, the
+        # GPU would have to be waited for.
         return self.tree(arcs, batch.lengths, validate=not self.training), tuple(relation_views)
 
     def embed(self, batch: Batch) -> Tensor:
-        """Words, tags, features and spelling, ``[T, …]``; in training some are left out and the others count more."""
+        """Words, tags, features and spelling, ``[T, …]``.
+
+        In training some are left out and the others count more.
+        """
         letters = self.letters(batch.characters).transpose(1, 2)  # [T, width, SPELLING]
         kinds = [table(column) for table, column in zip(self.tables, batch.columns, strict=True)]
         kinds.append(F.leaky_relu(self.spelling(letters).amax(-1), 0.1))
@@ -264,7 +278,10 @@ class Parser(nn.Module):
 def target(
     tree: type[softq.Distribution], batch: Batch, options: argparse.Namespace
 ) -> softq.Target:
-    """What the model should become: the one place in which ML, RAML and SQDML differ. It depends on the reference trees alone."""
+    """What the model should become: the one place in which ML, RAML and SQDML differ.
+
+    It depends on the reference trees alone.
+    """
     count, n = batch.heads.shape
     space = tree(
         torch.zeros(count, n + 1, n + 1, device=batch.heads.device), batch.lengths
@@ -294,7 +311,10 @@ def take_step(
 
 
 def make_optimizer(parser: Parser) -> torch.optim.Optimizer:
-    """AdamW with a short memory, as Dozat and Manning have it; its rate is a tensor that is filled before each step."""
+    """AdamW with a short memory, as Dozat and Manning have it.
+
+    Its rate is a tensor that is filled before each step.
+    """
     device = parser.views.weight.device
     rate = torch.zeros((), device=device)
     return torch.optim.AdamW(
@@ -310,7 +330,9 @@ def make_optimizer(parser: Parser) -> torch.optim.Optimizer:
 def recorded(
     step: Callable[[], Tensor], stream: torch.cuda.Stream, pool: tuple[int, int]
 ) -> Callable[[], Tensor]:
-    """The same step as one CUDA graph: to launch the kernels of an LSTM one by one takes longer than to run them.
+    """The same step as one CUDA graph.
+
+    To launch the kernels of an LSTM one by one takes longer than to run them.
 
     Graphs share their memory, so what a step returns is to be used before the next one is taken.
     """
@@ -343,7 +365,8 @@ def make_steps(
     if batches[0].place.is_cpu:
         return steps
     stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
-    # The matrix-tree kernel holds 64 nodes. With more, softq falls back on plain torch, thousands of small kernels: not recorded.
+    # The matrix-tree kernel holds 64 nodes. With more, softq falls back on plain torch, thousands
+    # of small kernels: not recorded.
     fits = [parser.tree is softq.ProjectiveTree or batch.heads.shape[1] < 64 for batch in batches]
     return [
         recorded(step, stream, pool) if fit else step for step, fit in zip(steps, fits, strict=True)
@@ -383,7 +406,10 @@ def train(
     options: argparse.Namespace,
     console: Console,
 ) -> None:
-    """Learn from the same batches in every epoch, in another order; the parser ends with the weights that were best by UAS, then LAS."""
+    """Learn from the same batches in every epoch, in another order.
+
+    The parser ends with the weights that were best by UAS, then LAS.
+    """
     start, training = time.perf_counter(), 0.0
     generator = torch.Generator().manual_seed(options.seed)
     batches = [
@@ -423,13 +449,15 @@ def train(
                 {name: value.clone() for name, value in parser.state_dict().items()},
             )
         console.print(
-            f"{epoch:5} {time.perf_counter() - began:9.2f} {loss:7.3f} {scores[0]:7.2f} {scores[1]:7.2f}",
+            f"{epoch:5} {time.perf_counter() - began:9.2f} {loss:7.3f} {scores[0]:7.2f}"
+            f" {scores[1]:7.2f}",
             highlight=False,
         )
     parser.load_state_dict(weights)
     console.print(
-        f"best UAS {best[0]:.2f}, LAS {best[1]:.2f} (epoch {best_epoch}); {time.perf_counter() - start:.1f} s in all, "
-        f"{training:.1f} s of them in steps: {options.epochs * corpus.words / training:,.0f} words/s",
+        f"best UAS {best[0]:.2f}, LAS {best[1]:.2f} (epoch {best_epoch});"
+        f" {time.perf_counter() - start:.1f} s in all, {training:.1f} s of them in steps:"
+        f" {options.epochs * corpus.words / training:,.0f} words/s",
         highlight=False,
         soft_wrap=True,
     )
@@ -453,10 +481,14 @@ def save(parser: Parser, vocabularies: Vocabularies, options: argparse.Namespace
 
 
 def projective(sentences: Sequence[TreeSentence], console: Console) -> list[TreeSentence]:
-    """Sentences whose crossing arcs are lifted until none cross: what a projective model can learn."""
+    """Sentences whose crossing arcs are lifted until none cross.
+
+    What a projective model can learn.
+    """
     crossing = [not is_projective(s.heads) for s in sentences]
     console.print(
-        f"{sum(crossing)} of {len(sentences)} training trees have crossing arcs and are projectivised",
+        f"{sum(crossing)} of {len(sentences)} training trees have crossing arcs and are"
+        " projectivised",
         highlight=False,
     )
     return [lifted(s) if bad else s for s, bad in zip(sentences, crossing, strict=True)]
@@ -465,7 +497,8 @@ def projective(sentences: Sequence[TreeSentence], console: Console) -> list[Tree
 def lifted(sentence: TreeSentence) -> TreeSentence:
     """The sentence without crossing arcs."""
     heads = tuple(projectivise(sentence.heads).tolist())
-    # A lifted word's relation is to the head that it has lost. To its new one it has none: "", which becomes NO_RELATION.
+    # A lifted word's relation is to the head that it has lost. To its new one it has none: "",
+    # which becomes NO_RELATION.
     kept = (
         relation if new == old else ""
         for relation, new, old in zip(sentence.relations, heads, sentence.heads, strict=True)

@@ -158,7 +158,8 @@ for objective, (tau, epochs, rate) in stages.items():
     before = trainer.evaluate()["eval_reward"]
     trainer.train()
     print(
-        f"{objective}: reward {before:.4f} before, {trainer.evaluate()['eval_reward']:.4f} after ({trainer.reward.signature})"
+        f"{objective}: reward {before:.4f} before, {trainer.evaluate()['eval_reward']:.4f} after"
+        f" ({trainer.reward.signature})"
     )
 if options.out:
     save_model(trainer.model, tokenizer, options.out)

@@ -1,7 +1,7 @@
 """The paper's four-class problem in one figure: the reward that each objective's decisions earn.
 
-Everything is exact: the targets that ML, RAML and SQDML reach with unlimited data, their decisions on
-a grid of inputs, and the expected reward of these decisions (paper §4.1.1, Figure 1).
+Everything is exact: the targets that ML, RAML and SQDML reach with unlimited data, their decisions
+on a grid of inputs, and the expected reward of these decisions (paper §4.1.1, Figure 1).
 
     python examples/reward_against_tau.py --out reward.svg     # needs matplotlib: softq[plot]
 """

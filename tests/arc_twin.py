@@ -1,4 +1,7 @@
-"""Features of arcs in plain Python, from strings; shares no code with the kernels but the numbers that hashing begins with."""
+"""Features of arcs in plain Python, from strings.
+
+Shares no code with the kernels but the numbers that hashing begins with.
+"""
 
 import zlib
 from itertools import groupby

@@ -49,12 +49,16 @@ def ctrl_c_is_heard():
 
 @pytest.fixture(scope="session", autouse=True)
 def compiling_and_drawing_are_not_traced():
-    """Coverage is told of each line that Python runs, whoever wrote it: numba's compiler and matplotlib take half as long again for it."""
+    """Coverage is told of each line that Python runs, whoever wrote it.
+
+    Numba's compiler and matplotlib take half as long again for it.
+    """
     with pytest.MonkeyPatch.context() as patch:
         compile_kernel, compile_unseen = Dispatcher.compile, untraced(Dispatcher.compile)
 
         def choose(dispatcher, signature):
-            # Their instructions are written by functions of softq (`jit`, `simd`), which are to be seen at work.
+            # Their instructions are written by functions of softq (`jit`, `simd`), which are to be
+            # seen at work.
             seen = any(name in dispatcher.py_func.__module__ for name in ("features.crf", "jit"))
             return (compile_kernel if seen else compile_unseen)(dispatcher, signature)
 

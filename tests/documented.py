@@ -43,7 +43,10 @@ SMALL = [  # flags that are added to the commands that fit
     (r"softq train mine\.toml --epochs", SMALL_TASKS["classification"]),
     (
         r"softq train lm\b",
-        "--max-new-tokens 4 --beams 2 --evaluation.batch-size 8 --batch-size 8 --epochs 1 --device cpu",
+        (
+            "--max-new-tokens 4 --beams 2 --evaluation.batch-size 8 --batch-size 8 --epochs 1"
+            " --device cpu"
+        ),
     ),
     (
         r"softq train lm .*--(from-scratch|model google)",
@@ -59,11 +62,23 @@ SMALL = [  # flags that are added to the commands that fit
     (r"--device cuda", "--device cpu"),
 ]
 READY = {  # runs that pages use and others train
-    "runs/names": "softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/names",
+    "runs/names": (
+        "softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out"
+        " runs/names"
+    ),
     "runs/names-ml": "softq train ner --train train.conll --dev dev.conll --out runs/names-ml",
-    "runs/trees": "softq train parsing --train train.conllu --dev dev.conllu --objective raml --tau 0.2 --out runs/trees",
-    "runs/mt": "softq train translation --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --out runs/mt",
-    "runs/captions": "softq train captioning --train train.captions.tsv --dev dev.captions.tsv --out runs/captions",
+    "runs/trees": (
+        "softq train parsing --train train.conllu --dev dev.conllu --objective raml --tau 0.2 --out"
+        " runs/trees"
+    ),
+    "runs/mt": (
+        "softq train translation --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --out"
+        " runs/mt"
+    ),
+    "runs/captions": (
+        "softq train captioning --train train.captions.tsv --dev dev.captions.tsv --out"
+        " runs/captions"
+    ),
 }
 
 
@@ -84,7 +99,10 @@ def read_blocks(text):
 
 
 def shell_lines(text):
-    """The commands of a page: the lines of its ```sh blocks, and list items that are a command in backticks; without comments."""
+    """The commands of a page.
+
+    The lines of its ```sh blocks, and list items that are a command in backticks; without comments.
+    """
     lines = [
         line
         for block in read_blocks(text)
@@ -142,7 +160,10 @@ def make_small(line):
 
 
 def small_recipes(folder):
-    """The recipes that come with softq, made small: two grids of each, one temperature and one seed."""
+    """The recipes that come with softq, made small.
+
+    Two grids of each, one temperature and one seed.
+    """
     for path in recipes.RECIPES.glob("*.toml"):
         task, _, _ = recipes.find_recipe(str(path), [])
         enough = (
@@ -245,7 +266,10 @@ def _stamps(folder):
 
 
 def run_program(words, stdin, folder):
-    """Run one program in this process, and write what it prints where ``>`` says; what it prints."""
+    """Run one program in this process, and write what it prints where ``>`` says.
+
+    What it prints.
+    """
     target = None
     if ">" in words:
         place = words.index(">")

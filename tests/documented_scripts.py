@@ -31,7 +31,8 @@ def _no_row(*_):
     return {"work": "left out", "ms": {"softq": 1.0}, "figures": []}
 
 
-BENCHMARKS = {  # without the packages they compare with, which are no part of the tests; biaffine cannot do without
+# without the packages they compare with, which are no part of the tests; biaffine cannot do without
+BENCHMARKS = {
     "core": Small(
         "--rounds 1 --device cpu",
         {
@@ -96,7 +97,10 @@ class _ReadError(Exception):
 
 
 def run_benchmark(name, options, run_softq, *, read_only=False):
-    """What a benchmark prints, with the options it was given, made small; ``run_softq`` runs commands that it starts as processes."""
+    """What a benchmark prints, with the options it was given, made small.
+
+    ``run_softq`` runs commands that it starts as processes.
+    """
     really_run, threads = subprocess.run, torch.get_num_threads()
     small = Small("") if read_only else BENCHMARKS[name]
 
@@ -117,7 +121,10 @@ def run_benchmark(name, options, run_softq, *, read_only=False):
 
 
 def run_script(path, options, *, read_only=False, **names):
-    """What the main program of a script prints, with other values for names in it; or run it only as far as it has read its options."""
+    """What the main program of a script prints, with other values for names in it.
+
+    Or run it only as far as it has read its options.
+    """
     parse, known = argparse.ArgumentParser.parse_args, set(sys.modules)
 
     def parse_and_stop(parser, *given):

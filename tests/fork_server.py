@@ -1,8 +1,11 @@
-"""A process that has softq loaded and starts `softq` commands as copies of itself: children to kill that need no seconds to start.
+"""A process that has softq loaded and starts `softq` commands as copies of itself.
 
-Run as a script it reads a line of JSON, starts the children that it describes and answers with their process ids; at the next line it waits
-for all of them and answers with their exit codes (negative: the signal that ended them). It never trains itself, so that no threads are
-lost in the copies.
+Children to kill that need no seconds to start.
+
+Run as a script it reads a line of JSON, starts the children that it describes and answers with
+their process ids; at the next line it waits for all of them and answers with their exit codes
+(negative: the signal that ended them). It never trains itself, so that no threads are lost in the
+copies.
 """
 
 import contextlib

@@ -1,8 +1,11 @@
-"""Damage files at random and read them: ``python fuzz_files.py FOLDER SEED COUNT [CASE …]``, in a process of its own.
+"""Damage files at random and read them.
 
-Every reader, every kind of model file and every file of a run folder is a case. Whatever a file holds, reading it works or
-ends in a `SoftqError` of one line, within `SECONDS` and `MEMORY`. A crash ends the process, and so does a read that takes too
-long; the last line printed says which input it was. The same seed and number give the same input.
+``python fuzz_files.py FOLDER SEED COUNT [CASE …]``, in a process of its own.
+
+Every reader, every kind of model file and every file of a run folder is a case. Whatever a file
+holds, reading it works or ends in a `SoftqError` of one line, within `SECONDS` and `MEMORY`. A
+crash ends the process, and so does a read that takes too long; the last line printed says which
+input it was. The same seed and number give the same input.
 """
 
 import gzip
@@ -135,8 +138,8 @@ CONLLU = (
 )
 TSV = "ein Haus\ta house\tone house\nja\tyes\n"
 JSONL = (
-    '{"source": "ein Haus", "references": ["a house"], "candidates": ["house"], "candidate_rewards": [0.5]}\n'
-    '{"source": "ja", "references": "yes"}\n'
+    '{"source": "ein Haus", "references": ["a house"], "candidates": ["house"],'
+    ' "candidate_rewards": [0.5]}\n{"source": "ja", "references": "yes"}\n'
 )
 KARPATHY = json.dumps(
     {
@@ -151,7 +154,10 @@ KARPATHY = json.dumps(
         ]
     }
 )
-RECIPE = 'task = "ner"\n\n[features]\ntemplates = ["word[0]"]\n\n[training]\nseed = 3\n\n[objective]\nname = "raml"\ntau = 0.5\n'
+RECIPE = (
+    'task = "ner"\n\n[features]\ntemplates = ["word[0]"]\n\n[training]\nseed ='
+    ' 3\n\n[objective]\nname = "raml"\ntau = 0.5\n'
+)
 
 
 def write_features(folder):
@@ -328,7 +334,10 @@ def places_of(value, before=()):
 
 
 def change_value(found, draw):
-    """Something odd at one place, or nothing there any more; returns the whole and what was done."""
+    """Something odd at one place, or nothing there any more.
+
+    Returns the whole and what was done.
+    """
     places = list(places_of(found))
     if not places or draw.random() < 0.05:
         value = draw.choice(ODD_VALUES)

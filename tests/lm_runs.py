@@ -31,7 +31,10 @@ SCRATCH = [
 
 
 def write_files(folder):
-    """Training, development and test sentences with their references, and sources alone; the folder they are in."""
+    """Training, development and test sentences with their references, and sources alone.
+
+    The folder they are in.
+    """
     for seed, (name, size) in enumerate((("train", 48), ("dev", 12), ("test", 12))):
         text = LanguageWorld().sample(size, seed=seed, references=2)
         lines = [

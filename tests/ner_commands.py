@@ -62,7 +62,11 @@ def make_corpus(folder):
 
 
 def make_runs(corpus, folder):
-    """Runs: plain, one trained in another scheme than that of its files, and one that knows parts of speech; and what training printed."""
+    """Runs.
+
+    Plain, one trained in another scheme than that of its files, and one that knows parts of speech;
+    and what training printed.
+    """
     printed = {}
     flags = {
         "bio": ["--train", corpus / "train.conll", "--dev", corpus / "dev.conll", "--c2", "0.5"],

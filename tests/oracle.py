@@ -84,7 +84,10 @@ def raml(rewards, weights, tau):
 
 
 def sqdml(rewards, weights, tau):
-    """Softmax of the mean reward (eq. 15); a reward of -inf marks an output that is not in the space."""
+    """Softmax of the mean reward (eq. 15).
+
+    A reward of -inf marks an output that is not in the space.
+    """
     used = [(w, row) for w, row in zip(weights, rewards, strict=True) if w > 0]
     means = [sum(w * row[y] for w, row in used) for y in range(len(rewards[0]))]
     return probabilities([m / tau for m in means])
@@ -146,7 +149,11 @@ def ngram_replacement(refs, max_n, law, *, keep_last=False):
 
 
 def edit_ways(ref, words, edits):
-    """Every way to make e edits: s words each replaced by another or left out, e - s inserted before words that stay or at the end."""
+    """Every way to make e edits.
+
+    S words each replaced by another or left out, e - s inserted before words that stay or at the
+    end.
+    """
     made = []
     for edited in range(min(len(ref), edits) + 1):
         for places in itertools.combinations(range(len(ref)), edited):

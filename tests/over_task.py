@@ -65,7 +65,10 @@ class Behaved(Scripted):
 
 
 class OverTask(ToyTask):
-    """Its development score is best at c2 = 0.3 and τ = 2; on the test set, c2 = 1 and τ = 1 would be."""
+    """Its development score is best at c2 = 0.3 and τ = 2.
+
+    On the test set, c2 = 1 and τ = 1 would be.
+    """
 
     name, recipe_type = "over", OverRecipe
 

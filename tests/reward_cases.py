@@ -50,7 +50,9 @@ def label(reward):
 
 
 def random_batch(seed, batch=4, size=5, count=3, longest=9, ref_longest=8, vocab=VOCAB):
-    """Candidates and references near one another, of lengths from 0, some of both missing; zeros behind the lengths.
+    """Candidates and references near one another, of lengths from 0, some of both missing.
+
+    Zeros behind the lengths.
 
     Of more than two examples, the last has no reference at all.
     """

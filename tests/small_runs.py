@@ -1,4 +1,7 @@
-"""Small runs for the tests of training: recipes, a learner and a task that do as they are told, folders to compare."""
+"""Small runs for the tests of training.
+
+Recipes, a learner and a task that do as they are told, folders to compare.
+"""
 
 import math
 import os
@@ -60,7 +63,11 @@ def contents(folder):
 
 @contextmanager
 def single_thread():
-    """One thread: on tensors as small as these a second one only costs, and where others are at work it costs much."""
+    """One thread.
+
+    On tensors as small as these a second one only costs, and where others are at work it costs
+    much.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -118,7 +125,10 @@ def go(learner, folder, watcher=None, workers=CPU, **training):
 
 
 class Scripted:
-    """A learner with development scores written down beforehand, ``dev[cell][epoch]``. It counts the steps it takes, as its weights."""
+    """A learner with development scores written down beforehand, ``dev[cell][epoch]``.
+
+    It counts the steps it takes, as its weights.
+    """
 
     steps, examples = 4, 40
 
@@ -177,7 +187,10 @@ class ToyRecipe:
 
 
 class ToyTask(Task):
-    """A task of one run per cell. Scores are functions of the recipe: ``dev`` a number, ``test`` one number for each example."""
+    """A task of one run per cell. Scores are functions of the recipe.
+
+    ``dev`` a number, ``test`` one number for each example.
+    """
 
     name, recipe_type = "toy", ToyRecipe
     metrics, titles = {"score": mean_of_first}, {"score": "score"}
@@ -195,7 +208,10 @@ class ToyTask(Task):
 
 
 def noisy_regression(*, average, optimizer=torch.optim.Adam, workers=CPU, scale=1.0):
-    """A learner with all that a checkpoint may forget: dropout, running statistics, moments, averaged weights."""
+    """A learner with all that a checkpoint may forget.
+
+    Dropout, running statistics, moments, averaged weights.
+    """
     generator = generator_for(0)
     inputs, outputs = torch.randn(50, 3, generator=generator), torch.randn(50, generator=generator)
 

@@ -1,4 +1,7 @@
-"""A file of each kind of model, and ways to change what it holds: for tests of damaged files and of files from strangers."""
+"""A file of each kind of model, and ways to change what it holds.
+
+For tests of damaged files and of files from strangers.
+"""
 
 import json
 
@@ -97,7 +100,10 @@ def read_file(path):
 
 
 def change_notes(path, change, tensor="about"):
-    """Write the notes of a model anew: ``change`` is given them and returns others, an object or the text itself."""
+    """Write the notes of a model anew.
+
+    ``change`` is given them and returns others, an object or the text itself.
+    """
     tensors, metadata = read_file(path)
     if path.name == "classifier":
         metadata["softq"] = as_text(change(json.loads(metadata["softq"])))
@@ -108,7 +114,10 @@ def change_notes(path, change, tensor="about"):
 
 
 def change_tensors(path, change):
-    """Write a file anew; ``change`` is given its tensors and returns those to put in the place of the same names."""
+    """Write a file anew.
+
+    ``change`` is given its tensors and returns those to put in the place of the same names.
+    """
     tensors, metadata = read_file(path)
     changed = {name: tensor.contiguous() for name, tensor in change(tensors).items()}
     save_file(tensors | changed, path, metadata)

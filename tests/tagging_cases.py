@@ -70,7 +70,10 @@ def features(seed, lengths, size=6, valued=False, twice=True):
 
 
 def some_references(seed, lengths, names, scheme=None, most=3):
-    """One to three label sequences a sentence, with weights of any sum; from two on, one weighs nothing, and holds no labels at all."""
+    """One to three label sequences a sentence, with weights of any sum.
+
+    From two on, one weighs nothing, and holds no labels at all.
+    """
     rng = np.random.default_rng(seed)
     labels, weights = [], []
     for length in lengths:
@@ -144,9 +147,11 @@ def by_enumeration(
         else:
             rewards = [
                 [
-                    sum(table[a][b] for a, b in zip(y, ref, strict=True))
-                    if y in allowed
-                    else -math.inf
+                    (
+                        sum(table[a][b] for a, b in zip(y, ref, strict=True))
+                        if y in allowed
+                        else -math.inf
+                    )
                     for y in possible
                 ]
                 for ref, _ in used

@@ -1,4 +1,7 @@
-"""Transformers models of a few thousand weights, a tokenizer made here, and trainers for them: nothing is downloaded."""
+"""Transformers models of a few thousand weights, a tokenizer made here, and trainers for them.
+
+Nothing is downloaded.
+"""
 
 import gc
 
@@ -22,14 +25,17 @@ from transformers import (
 
 from softq.integrations.transformers import RewardAugmentedArguments, RewardAugmentedTrainer
 
-gc.freeze()  # Trainer collects garbage after every run, and what is loaded by now takes longer to search than a run does
+# Trainer collects garbage after every run, and what is loaded by now takes longer to search than a
+# run does
+gc.freeze()
 
 PAD, END, START, UNKNOWN = range(4)
 WORDS = [consonant + vowel for consonant in "bdfgklmnr" for vowel in "aeio"]  # numbers 4..39
 VOCAB = 4 + len(WORDS)
 ENCODER_DECODERS, CAUSAL = ("t5", "bart", "marian"), ("gpt2", "llama")
 NAMES = (*ENCODER_DECODERS, *CAUSAL)
-# GPT-2 takes masks of pairs of places, by which candidates are kept apart in one row, from this version on
+# GPT-2 takes masks of pairs of places, by which candidates are kept apart in one row, from this
+# version on
 SHARING = (
     NAMES
     if Version(transformers.__version__) >= Version("4.52")
@@ -57,7 +63,10 @@ _BART = (
 
 
 def tiny(name, *, seed=0, dropout=0.0):
-    """A model with weights large enough for every word it reads to matter; the same for the same seed."""
+    """A model with weights large enough for every word it reads to matter.
+
+    The same for the same seed.
+    """
     if name == "t5":
         sizes = {
             "d_model": 16,
@@ -121,7 +130,10 @@ def tiny(name, *, seed=0, dropout=0.0):
 
 
 def tokenizer(*, end=True):
-    """One number for each of `WORDS`; with ``end`` it puts an end mark behind every text, as those of encoder-decoders do."""
+    """One number for each of `WORDS`.
+
+    With ``end`` it puts an end mark behind every text, as those of encoder-decoders do.
+    """
     numbers = {"<pad>": PAD, "</s>": END, "<s>": START, "<unk>": UNKNOWN} | {
         word: 4 + place for place, word in enumerate(WORDS)
     }

@@ -1,4 +1,7 @@
-"""Triton kernels in tests: compiled where there is a GPU, else run by Triton's interpreter, for which conftest.py asks."""
+"""Triton kernels in tests.
+
+Compiled where there is a GPU, else run by Triton's interpreter, for which conftest.py asks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ on_gpu = pytest.mark.skipif(not HAS_GPU, reason="no NVIDIA GPU")
 
 
 def mark_for(kernel):
-    """The mark of tests of a kernel that run in both worlds; with a GPU they belong to its tests."""
+    """The mark of tests of a kernel that run in both worlds.
+
+    With a GPU they belong to its tests.
+    """
     if HAS_GPU:
         return pytest.mark.gpu
     interpreted = isinstance(kernel, interpreter.InterpretedFunction)

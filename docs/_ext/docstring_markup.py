@@ -1,6 +1,7 @@
 """The docstrings of softq as reStructuredText, which is what autodoc reads.
 
-They are written to be read in an editor: code in single or double backticks, formulae and tables as indented blocks, and no backslashes.
+They are written to be read in an editor: code in single or double backticks, formulae and tables as
+indented blocks, and no backslashes.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _section(block: list[str]) -> list[str]:
-    """A section of Google's style, in which napoleon looks for names by itself; an entry goes over several lines."""
+    """A section of Google's style, in which napoleon looks for names by itself.
+
+    An entry goes over several lines.
+    """
     out: list[str] = []
     for line in block:
         if _SECTION.match(line) or _ENTRY.match(line) or not out or _SECTION.match(out[-1]):
@@ -113,7 +117,10 @@ def _text(lines: list[str]) -> list[str]:
 
 
 def is_public(cls: type) -> bool:
-    """Whether a class is one that people meet: its package exports it, or exports nothing by name."""
+    """Whether a class is one that people meet.
+
+    Its package exports it, or exports nothing by name.
+    """
     if not cls.__module__.startswith("softq."):
         return True
     package = sys.modules[".".join(cls.__module__.split(".")[:2])]
@@ -196,7 +203,10 @@ def _show_bases(app: Sphinx, name: str, thing: type, options: Any, bases: list[t
 
 
 def _skip(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out the fields of named tuples of which no more is known than their number; their class tells of them."""
+    """Leave out the fields of named tuples of which no more is known than their number.
+
+    Their class tells of them.
+    """
     if not (getattr(thing, "__doc__", None) or "").startswith("Alias for field number"):
         return None
     cls = _classes_of_fields(len(sys.modules)).get(id(thing))

@@ -113,7 +113,10 @@ def _paths(thing: Any, owner: Any, name: str) -> list[str]:
 
 
 def _namespaces(module: str, fullname: str) -> list[Any]:
-    """Where Python would look a name up that stands in the docstring of this object: its classes, then its module."""
+    """Where Python would look a name up that stands in the docstring of this object.
+
+    Its classes, then its module.
+    """
     space: Any = importlib.import_module(module)
     spaces = []
     for name in fullname.split("."):
@@ -147,7 +150,10 @@ def _signature(node: nodes.Node) -> addnodes.desc_signature | None:
 
 
 def _add_anchors(app: Sphinx, doctree: nodes.document) -> None:
-    """Every path by which an object can be imported is an anchor: pages of source code link to one that they guess."""
+    """Every path by which an object can be imported is an anchor.
+
+    Pages of source code link to one that they guess.
+    """
     for signature in doctree.findall(addnodes.desc_signature):
         module, name = signature.get("module"), signature.get("fullname")
         home = (

@@ -103,7 +103,10 @@ def _resolve(
 
 
 def _page_of(env: BuildEnvironment, place: str, anchor: str = "") -> str:
-    """The page of a file or folder: that of viewcode where there is one, which links back to the reference."""
+    """The page of a file or folder.
+
+    That of viewcode where there is one, which links back to the reference.
+    """
     if (_ROOT / place).is_dir():
         return f"source/{place}/index"
     module = place.removeprefix("src/").removesuffix(".py").removesuffix("/__init__")

@@ -1,4 +1,7 @@
-"""Votes by hand and by law; EM against plain Python, against what it should find, and what it must never do."""
+"""Votes by hand and by law.
+
+EM against plain Python, against what it should find, and what it must never do.
+"""
 
 import math
 from collections import Counter, defaultdict
@@ -84,7 +87,8 @@ def test_random_ties_fall_each_way_alike_and_hang_on_seed_and_tokens_alone():
     found = [vote(sentence, "random", seed=4) for sentence in sentences]
     assert found[::-1] == [vote(sentence, "random", seed=4) for sentence in reversed(sentences)]
     assert found != [vote(sentence, "random", seed=5) for sentence in sentences]
-    # 2,000 fair coins: five standard deviations are 112, which chance exceeds less than once in a million.
+    # 2,000 fair coins: five standard deviations are 112, which chance exceeds less than once in a
+    # million.
     assert abs(sum(label == "O" for labels in found for label in labels) - 1000) < 112
     assert (
         abs(sum(first == second for first, second in found) - 500) < 80
@@ -104,7 +108,10 @@ def test_votes_refuse_what_they_cannot_count():
 
 
 def small_crowd():
-    """Few sentences with everything in them: missing labels, an annotator who comes twice, tokens nobody labelled."""
+    """Few sentences with everything in them.
+
+    Missing labels, an annotator who comes twice, tokens nobody labelled.
+    """
     return [
         Sentence(
             ("a", "b", "c"), (("B", "O", "O"), ("B", "I", "O"), ("O", "O", "?")), ("x", "y", "z")
@@ -115,7 +122,10 @@ def small_crowd():
 
 
 def by_hand(sentences, model, smoothing, iterations):
-    """EM in plain Python, token by token; the objective of each iteration, and all that was estimated."""
+    """EM in plain Python, token by token.
+
+    The objective of each iteration, and all that was estimated.
+    """
     labels, names = ["O", "B", "I"], ["x", "y", "z"]
     tokens = [
         [
@@ -184,7 +194,8 @@ def test_em_agrees_with_plain_python(model, iterations):
         [[[confusion[n, k, m] for m in order] for k in order] for n in "xyz"],
         rtol=1e-10,
     )
-    # The rows, from the posterior that was found: x gave six labels, y seven (twice in one sentence), z three.
+    # The rows, from the posterior that was found: x gave six labels, y seven (twice in one
+    # sentence), z three.
     assert [(row.name, row.tokens) for row in found.annotators] == [("x", 6), ("y", 7), ("z", 3)]
     for row in found.annotators:
         given_labels = [
@@ -240,7 +251,8 @@ def test_dawid_skene_finds_how_reliable_the_annotators_of_the_world_are():
     for row in found.annotators:
         counts = truth[row.name]
         assert row.tokens == counts["tokens"]
-        # Over 10,000 tokens and 2,500 of entities each: a standard error is below 0.01, but for the precision of those who mark little.
+        # Over 10,000 tokens and 2,500 of entities each: a standard error is below 0.01, but for the
+        # precision of those who mark little.
         assert row.accuracy == pytest.approx(counts["hits"] / counts["tokens"], abs=0.015)
         assert row.recall == pytest.approx(counts["entity"] / counts["inside"], abs=0.04)
         assert row.precision == pytest.approx(counts["entity"] / counts["marked"], abs=0.05)

@@ -1,4 +1,7 @@
-"""Captioners on the command line: predict from features and from images, evaluate models and captions that are there already."""
+"""Captioners on the command line.
+
+Predict from features and from images, evaluate models and captions that are there already.
+"""
 
 import gzip
 import io
@@ -25,7 +28,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 IMAGES = [f"{number}.jpg" for number in range(7)]
 SIZE = 12  # of features
-WORDS = "A dog runs two red balls lie here on a box The small cat sleeps near it"  # untrained models make no sense of punctuation
+# untrained models make no sense of punctuation
+WORDS = "A dog runs two red balls lie here on a box The small cat sleeps near it"
 TRUTHS = [
     ["A dog runs here.", "The small dog runs on."],
     ["Two red balls lie on a box!", "Balls, on a box.", "Red balls here."],
@@ -256,7 +260,10 @@ def test_what_does_not_go_together(folder, tmp_path):
 
 @pytest.fixture
 def scenes(tmp_path):
-    """Pictures of the built-in world in a folder, and a captioner of them; the encoder sees what it saw of the arrays."""
+    """Pictures of the built-in world in a folder, and a captioner of them.
+
+    The encoder sees what it saw of the arrays.
+    """
     image = pytest.importorskip("PIL.Image")
     pictures = np.stack([render(scene) for scene in SceneWorld().sample(3, seed=0).scenes])
     (tmp_path / "scenes").mkdir()
@@ -319,9 +326,10 @@ def test_images_that_cannot_be_read(scenes):
 
 def scores(model, vectors, truths, **options):
     references = [[model.vocabulary.plain(text) for text in several] for several in truths]
-    return caption_statistics(
-        [said.words for said in model.generate(vectors, **options)], references
-    ), references
+    return (
+        caption_statistics([said.words for said in model.generate(vectors, **options)], references),
+        references,
+    )
 
 
 def test_scores_of_a_model(folder, vectors):

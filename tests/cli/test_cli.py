@@ -384,5 +384,6 @@ def test_module_runs_as_a_command():
     assert (bad.returncode, bad.stdout) == (2, "")
     assert (
         bad.stderr
-        == "softq: tau must be positive and finite, got 0.0; as tau goes to 0 RAML becomes softq.ml\n"
+        == "softq: tau must be positive and finite, got 0.0; as tau goes to 0 RAML becomes"
+        " softq.ml\n"
     )

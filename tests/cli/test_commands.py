@@ -1,4 +1,7 @@
-"""train, sweep, report and reproduce on the command line: what they print, what they leave, how they refuse."""
+"""train, sweep, report and reproduce on the command line.
+
+What they print, what they leave, how they refuse.
+"""
 
 import json
 import subprocess
@@ -69,7 +72,10 @@ def test_train_says_what_it_found(trained):
     assert (result.exit_code, result.stderr) == (0, "")
     (cell,) = RunFolder(run).result()["cells"]
     assert result.stdout.splitlines() == [
-        f"raml τ=2.4, seed 3: reward {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})",
+        (
+            f"raml τ=2.4, seed 3: reward {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch"
+            f" {cell['epoch']})"
+        ),
         f"reward: {RunFolder(run).result()['signature']}",
         f"run: {run}",
     ]
@@ -147,7 +153,8 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (
             [],
             [
-                "name a task or a recipe, such as softq train classification; only --resume --out RUN needs none"
+                "name a task or a recipe, such as softq train classification; only --resume --out"
+                " RUN needs none"
             ],
         ),
         (["--resume"], ["name a task or a recipe"]),
@@ -159,14 +166,20 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (
             ["clasification"],
             [
-                "expected a task, a recipe of softq, or a file that ends in .toml, got 'clasification'",
+                (
+                    "expected a task, a recipe of softq, or a file that ends in .toml, got"
+                    " 'clasification'"
+                ),
                 "did you mean 'classification'?",
             ],
         ),
         (
             ["zzz"],
             [
-                "there are classification, captioning, ner, parsing, translation, captioning-flickr8k,",
+                (
+                    "there are classification, captioning, ner, parsing, translation,"
+                    " captioning-flickr8k,"
+                ),
                 "ner-crowd, ner-paper, ner-small, parsing-paper, parsing-small",
             ],
         ),
@@ -189,13 +202,15 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (
             ["other.toml"],
             [
-                "other.toml: the key 'task' must be one of classification, captioning, ner, parsing, translation, got 'other'"
+                "other.toml: the key 'task' must be one of classification, captioning, ner,"
+                " parsing, translation, got 'other'"
             ],
         ),
         (
             ["none.toml"],
             [
-                "none.toml: the key 'task' must be one of classification, captioning, ner, parsing, translation, got 'none.toml'"
+                "none.toml: the key 'task' must be one of classification, captioning, ner, parsing,"
+                " translation, got 'none.toml'"
             ],
         ),
         (["broken.toml"], ["broken.toml is not valid TOML", "line 2"]),
@@ -331,7 +346,8 @@ def test_a_sweep_of_a_file_with_grids(tmp_path):
         (
             [],
             [
-                "name a task or a recipe, such as softq sweep classification; only --resume --out SWEEP needs none"
+                "name a task or a recipe, such as softq sweep classification; only --resume --out"
+                " SWEEP needs none"
             ],
         ),
         (["--resume", "--out", "nowhere"], ["name a task or a recipe"]),

@@ -230,21 +230,27 @@ def test_check_of_features(tmp_path, captions):
     assert result.stdout.splitlines() == [
         f"{captions}: no faults",
         f"{features}: expected one row for image 'b.jpg' ({captions}, line 2), got none in {names}",
-        f"{features}: the features of image 'a.jpg' ({captions}, line 1) in row 2 are not finite: NaN or infinity",
+        (
+            f"{features}: the features of image 'a.jpg' ({captions}, line 1) in row 2 are not"
+            " finite: NaN or infinity"
+        ),
         f"{names}:3: expected each image once, got 'a.jpg' again, which is on line 2",
     ]
     names.unlink()
     np.save(features, np.ones((3, 2), int))
     result = run("check", captions, "--features", features)
     assert result.stdout.splitlines()[1:] == [
-        f"{features}: expected features as float16, float32 or float64, got <i8: convert them with astype"
+        f"{features}: expected features as float16, float32 or float64, got <i8: convert them with"
+        " astype"
     ]
     np.save(features, rows[:2])
     captions.write_bytes(gzip.compress((CAPTIONS + "d.jpg\t...\n").encode()))
     result = run("check", captions, "--features", features)
     assert result.exit_code == 2
-    assert result.stdout.splitlines()[0] == (
-        f"{captions}:6: expected words, got none but punctuation: '...', a caption of the image 'd.jpg'"
+    assert (
+        result.stdout.splitlines()[0]
+        == f"{captions}:6: expected words, got none but punctuation: '...', a caption of the image"
+        " 'd.jpg'"
     )
     assert result.stdout.splitlines()[1].startswith(
         f"{features}: expected 4 rows, one for each image, got 2"

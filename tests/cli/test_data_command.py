@@ -228,7 +228,10 @@ def crowds(draw):
 
 
 def cohen(pairs):
-    """The textbook's formula, from a list of two annotators' labels of the same tokens; None if 0/0."""
+    """The textbook's formula, from a list of two annotators' labels of the same tokens.
+
+    None if 0/0.
+    """
     n = len(pairs)
     observed = sum(a == b for a, b in pairs) / n
     chance = sum(

@@ -158,8 +158,8 @@ def test_check_prints_every_fault(trees, tmp_path):
     refused = run("stats", bad)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert (
-        "line 3 (sentence a): expected a head in 0..4, got 9 (and 2 more; `softq data check` lists them)"
-        in refused.stderr
+        "line 3 (sentence a): expected a head in 0..4, got 9 (and 2 more; `softq data check` lists"
+        " them)" in refused.stderr
     )
 
 

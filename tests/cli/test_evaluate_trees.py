@@ -1,4 +1,7 @@
-"""softq evaluate with trees: scores of a parser and of files, tables, two parsers, how it refuses."""
+"""softq evaluate with trees.
+
+Scores of a parser and of files, tables, two parsers, how it refuses.
+"""
 
 import dataclasses
 
@@ -271,7 +274,10 @@ def test_relations_are_in_all_sentences_or_in_none(models, gold, tmp_path):
         + "".join(s.text(s.heads) for s in others)
     )
     line = begun.count("\n") + 1
-    expected = f"mixed.conllu, line {line} (sentence {second.sent_id}): expected relations in all sentences or in none, got _ as the DEPREL"
+    expected = (
+        f"mixed.conllu, line {line} (sentence {second.sent_id}): expected relations in all"
+        " sentences or in none, got _ as the DEPREL"
+    )
     for arguments in (
         [models / "good", path],
         [models / "bare", path],

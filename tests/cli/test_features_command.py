@@ -124,7 +124,10 @@ def test_a_stopped_command_says_how_to_go_on(folder, out, monkeypatch):
     [
         (
             ["--encoder", "nothing"],
-            "expected an encoder efficientnet-lite0, vgg16-fc7, scenes, timm:NAME or torchvision:NAME, got 'nothing'",
+            (
+                "expected an encoder efficientnet-lite0, vgg16-fc7, scenes, timm:NAME or"
+                " torchvision:NAME, got 'nothing'"
+            ),
         ),
         (["--out", "x.txt"], "expected a file called .npy for the features, got x.txt"),
         (

@@ -1,4 +1,7 @@
-"""Help on the command line: a guide to every command and to every task, and how soon it is there."""
+"""Help on the command line.
+
+A guide to every command and to every task, and how soon it is there.
+"""
 
 import re
 import subprocess
@@ -109,7 +112,10 @@ def test_every_task_has_a_guide():
 
 
 def test_help_does_not_wait_for_what_only_commands_need():
-    program = "import sys; from softq.cli import app; app(['--help'], standalone_mode=False); print(*sys.modules, file=sys.stderr)"
+    program = (
+        "import sys; from softq.cli import app; app(['--help'], standalone_mode=False);"
+        " print(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

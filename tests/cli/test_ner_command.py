@@ -47,8 +47,9 @@ def test_training_says_what_its_numbers_are_of(runs):
     for name, parts in expected.items():
         (cell,) = RunFolder(folder / name).result()["cells"]
         scores = (
-            f"{part} F1 {cell[f'{part}_f1']:.4f}, token accuracy {cell[f'{part}_token_accuracy']:.4f}, "
-            f"exact match {cell[f'{part}_exact_match']:.4f} ({of})"
+            f"{part} F1 {cell[f'{part}_f1']:.4f}, token accuracy"
+            f" {cell[f'{part}_token_accuracy']:.4f}, exact match {cell[f'{part}_exact_match']:.4f}"
+            f" ({of})"
             for part, of in zip(("dev", "test"), parts, strict=True)
         )
         assert printed[name].splitlines()[0] == f"ml, seed 0: {'; '.join(scores)}"
@@ -75,7 +76,10 @@ def test_training_by_halves_and_on_the_built_in_world(corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def crowd(corpus):
-    """Training data that eleven people labelled, three a sentence: the higher their number, the more entities they miss."""
+    """Training data that eleven people labelled, three a sentence.
+
+    The higher their number, the more entities they miss.
+    """
     path, chances = corpus / "crowd.conll", random.Random(0)
     blocks = []
     for number, sentence in enumerate(read_conll(corpus / "train.conll").sentences):

@@ -36,7 +36,10 @@ def test_train_on_the_world_and_again(tmp_path):
     arguments = ["train", "parsing", *SMALL, *WORLD, "--out", tmp_path / "run"]
     first, *_, reward, where = lines = well(softq(*arguments)).splitlines()
     row = json.loads(well(softq(*arguments, "--resume", "--json")))["cells"][0]
-    scores = f"UAS {row['test_uas']:.4f}, LAS {row['test_las']:.4f}, exact match {row['test_exact_match']:.4f} (built-in world)"
+    scores = (
+        f"UAS {row['test_uas']:.4f}, LAS {row['test_las']:.4f}, exact match"
+        f" {row['test_exact_match']:.4f} (built-in world)"
+    )
     assert first.startswith("ml, seed 0: dev UAS ")
     assert first.endswith(f"; test {scores}")
     assert (reward, where) == ("reward: attachment", f"run: {tmp_path / 'run'}")

@@ -326,7 +326,10 @@ def test_parts_are_the_whole(corpus, size):
         ("a\n\nb O\n", "a file, line 3: expected one column, as before, got several"),
         (
             "a O\n\nb O\nc O O\n",
-            "a file, line 4: expected 2 columns separated by spaces, as in the rest of the sentence, got 3",
+            (
+                "a file, line 4: expected 2 columns separated by spaces, as in the rest of the"
+                " sentence, got 3"
+            ),
         ),
         (
             "a O\n\n\ufeffb O\n",

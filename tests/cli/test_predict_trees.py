@@ -236,7 +236,10 @@ def test_conll_x_has_no_place_for_probabilities(models, test_file, tmp_path):
     ):
         path = tmp_path / name
         path.write_bytes(pack(test_file.read_bytes()))
-        expected = f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and --probabilities writes into MISC"
+        expected = (
+            f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and --probabilities"
+            " writes into MISC"
+        )
         result = softq("predict", models / "parser", test_file, path, "--probabilities")
         refused(result, expected)
         assert result.stdout == ""  # before anything is written
@@ -286,9 +289,11 @@ def without_tags(sentences, bare):
     """A file whose sentences of these numbers lack UPOS and XPOS."""
     return as_text(
         [
-            dataclasses.replace(s, upos=("_",) * len(s.forms), xpos=("_",) * len(s.forms))
-            if n in bare
-            else s
+            (
+                dataclasses.replace(s, upos=("_",) * len(s.forms), xpos=("_",) * len(s.forms))
+                if n in bare
+                else s
+            )
             for n, s in enumerate(sentences)
         ]
     )
@@ -307,7 +312,10 @@ def test_columns_are_looked_for_once_per_file(models, tmp_path, monkeypatch):
     for size in (1, 50, 10_000):  # lines
         monkeypatch.setattr(conllu, "_PART", size)
         results.append([well(softq("predict", models / "parser", path)) for path in (few, late)])
-        told_of = f"needs UPOS or XPOS, as in the files it was trained on, and none of the first {sizes[enough - 1]} words"
+        told_of = (
+            "needs UPOS or XPOS, as in the files it was trained on, and none of the first"
+            f" {sizes[enough - 1]} words"
+        )
         result = softq("predict", models / "parser", few, many)
         refused(result, "many.conllu, line 1: ", told_of)
         refused(softq("evaluate", models / "parser", many), "many.conllu, line 1: ", told_of)

@@ -1,4 +1,7 @@
-"""Running text for taggers and parsers: recognised, asked for, refused; from text to tags and tree in one call."""
+"""Running text for taggers and parsers: recognised, asked for, refused.
+
+From text to tags and tree in one call.
+"""
 
 import pytest
 from hypothesis import given

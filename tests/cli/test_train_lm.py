@@ -230,7 +230,11 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
     rows = read_rows(files / "train.tsv")[:16]
     rows = [
         row
-        | {"candidates": [*row["references"], "no"], "candidate_rewards": [1.0, 0.5, -1], "id": 7}
+        | {
+            "candidates": [*row["references"], "no"],
+            "candidate_rewards": [1.0, 0.5, -1],
+            "id": 7,
+        }
         for row in rows
     ]
     with gzip.open(tmp_path / "train.jsonl.gz", "wt", encoding="utf-8") as file:
@@ -371,7 +375,7 @@ def test_examples_refuse_such_a_folder_before_they_train(name, tmp_path, monkeyp
 
 
 def test_references_are_cut_into_tokens_as_training_cuts_them(runs):
-    (model, _) = lm.open_text_model(str(runs / "ml"), "cpu")
+    model, _ = lm.open_text_model(str(runs / "ml"), "cpu")
     unknown = model.tokenizer.unk_token_id
     numbers = model.token_ids("ula \N{SNOWMAN} tir")
     assert numbers == model.tokenizer(text_target="ula \N{SNOWMAN} tir")["input_ids"][:-1]
@@ -400,7 +404,8 @@ def test_names_that_a_recipe_repeats_are_those_of_the_trainer():
         (
             [],
             [
-                "name a model to start from (--model PATH), or a size to start with (--from-scratch t5-small)"
+                "name a model to start from (--model PATH), or a size to start with (--from-scratch"
+                " t5-small)"
             ],
         ),
         (["--from-scratch", "t5-tinny"], ["--from-scratch is one of", "did you mean 't5-tiny'?"]),
@@ -468,7 +473,10 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(
         ),
         *(
             (
-                f'{{"source": "a", "references": ["b", "c"], "candidates": ["d"], "candidate_rewards": [{bad}]}}',
+                (
+                    '{"source": "a", "references": ["b", "c"], "candidates": ["d"],'
+                    f' "candidate_rewards": [{bad}]}}'
+                ),
                 "number, or 2 of them",
             )
             for bad in ("null", '"1"', "true", "NaN", "[1]", "[1, 1e999]", "[1, 2, 3]", "{}")

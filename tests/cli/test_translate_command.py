@@ -1,4 +1,7 @@
-"""Translators on the command line: predict and evaluate; and what `softq data` says of sentences with translations."""
+"""Translators on the command line: predict and evaluate.
+
+And what `softq data` says of sentences with translations.
+"""
 
 import gzip
 import io

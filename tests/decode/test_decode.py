@@ -27,7 +27,10 @@ DEVICES = [
 
 
 class Table:
-    """Next words by a hash of source and prefix; counts what it was asked. Memory: numbers of sources; state: hashes, and these numbers."""
+    """Next words by a hash of source and prefix; counts what it was asked. Memory.
+
+    Numbers of sources; state: hashes, and these numbers.
+    """
 
     start_token, end_token, pad_token = START, END, PAD
 
@@ -292,7 +295,8 @@ def test_draws_follow_their_law(temperature, top_p, device):
             if counts[tuple(sentence)] == 1:
                 assert log_proposal == pytest.approx(math.log(law[tuple(sentence)]), abs=1e-9)
                 assert log_model == pytest.approx(model.log_prob(numbers[b], sentence), abs=1e-9)
-        # Chi-square over sentences expected at least five times, the others as one; beyond 6 standard deviations once in 10^6 or so.
+        # Chi-square over sentences expected at least five times, the others as one; beyond 6
+        # standard deviations once in 10^6 or so.
         common = {s for s, p in law.items() if p * size >= 5}
         cells = [(counts[s], law[s] * size) for s in common]
         rest = sum(law[s] for s in law if s not in common) * size

@@ -1,4 +1,7 @@
-"""The documentation as a site: built as strictly as `make docs` builds it, complete, and readable without a network."""
+"""The documentation as a site.
+
+Built as strictly as `make docs` builds it, complete, and readable without a network.
+"""
 
 import ast
 import html
@@ -16,7 +19,8 @@ pytest.importorskip("sphinx", reason="Sphinx is not installed: pip install 'soft
 
 ROOT = Path(__file__).parents[2]
 
-# Packages whose exports the reference holds; modules that export nothing by name are public as a whole.
+# Packages whose exports the reference holds; modules that export nothing by name are public as a
+# whole.
 PUBLIC = [
     *(
         "softq",
@@ -66,7 +70,8 @@ PUBLIC = [
         for name in ("entities", "trees", "languages", "scenes", "scene_pictures")
     ),
 ]
-# What others than the library itself and its commands have no use for; some of it is documented for what it shares with them.
+# What others than the library itself and its commands have no use for; some of it is documented for
+# what it shares with them.
 INTERNAL = {"checks", "cli", "explorer", "kernels", "numerics", "report", "tasks"}
 # Documented where softq exports them from.
 BY_PARTS = {"objectives", "sentences", "targets"}
@@ -133,7 +138,10 @@ def test_every_page_is_there(site):
 
 
 def public_names(module):
-    """What a module exports, or else all that it defines; read and not imported, for some of it asks for much."""
+    """What a module exports, or else all that it defines.
+
+    Read and not imported, for some of it asks for much.
+    """
     path = ROOT / "src" / module.replace(".", "/")
     tree = ast.parse(
         (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(
@@ -227,8 +235,8 @@ def test_markup_of_docstrings(site):
     assert not re.search(r"<p>[^<]*`", text)
     shown = (site / "math.html").read_text(encoding="utf-8")
     assert (
-        '<div class="highlight-none notranslate"><div class="highlight"><pre><span></span>log P(y) = ⟨φ(y), s⟩ - log Z(s)'
-        in shown
+        '<div class="highlight-none notranslate"><div class="highlight"><pre><span></span>log P(y)'
+        " = ⟨φ(y), s⟩ - log Z(s)" in shown
     )
     assert '<span class="gp">&gt;&gt;&gt; </span>' in shown
     assert 'href="_modules/softq/objectives.html"' in shown

@@ -30,7 +30,9 @@ NOT_RUN = {  # pattern of a command: why it is only looked at
     r"make \w": "takes minutes: what it names must be a target of the Makefile",
     r"(\w+=\w+ )?pytest ": "tests themselves: the file must be there",
     r"dask (scheduler|worker) ": "waits for work until it is stopped",
-    r"softq data features .*--encoder (vgg16-fc7|timm:)": "needs torchvision or timm, and weights from the network",
+    r"softq data features .*--encoder (vgg16-fc7|timm:)": (
+        "needs torchvision or timm, and weights from the network"
+    ),
 }
 
 

@@ -60,7 +60,8 @@ def test_the_other_objectives_train_too(objective):
     )
 
 
-# A made language in which tags say all: determiners and adjectives hang on the next noun, nouns on the verb.
+# A made language in which tags say all: determiners and adjectives hang on the next noun, nouns on
+# the verb.
 WORDS = {
     "DET": "the a this",
     "ADJ": "old red dry odd",

@@ -1,4 +1,7 @@
-"""The numbers of `softq explore` against the targets, curves and theory of the library; what it refuses, and in which words."""
+"""The numbers of `softq explore` against the targets, curves and theory of the library.
+
+What it refuses, and in which words.
+"""
 
 import contextlib
 import itertools
@@ -67,7 +70,10 @@ def test_weights_are_those_of_the_targets(sampler, reward):
 
 @pytest.mark.parametrize("example", [0, 1])
 def test_weights_are_those_of_the_equations(example):
-    """Against plain Python, with the mean reward; the second input has fewer references and candidates than there is room for."""
+    """Against plain Python, with the mean reward.
+
+    The second input has fewer references and candidates than there is room for.
+    """
     study = study_of()
     there, count = study.counted[example].tolist(), len(DOGS[example])
     table = SentenceBLEU()(*study.candidates.sentences, *study.references)[example].T.tolist()[
@@ -135,7 +141,10 @@ def test_seeds_and_words():
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_marks_rebuild_both_sentences(sampler):
-    """Without what is new, the pieces are the closest reference; without what is gone, the candidate."""
+    """Without what is new, the pieces are the closest reference.
+
+    Without what is gone, the candidate.
+    """
     study = study_of(sampler=sampler)
     for row in study.rows(0, 1.0):
         pieces = study.pieces(0, row.number)
@@ -420,7 +429,10 @@ def test_nothing_to_draw():
 
 
 def test_theorem2():
-    """The example of docs/math.md, where the sharp bound is met; and each assumption that can fail."""
+    """The example of docs/math.md, where the sharp bound is met.
+
+    And each assumption that can fail.
+    """
     p, rewards = (
         parse_probabilities("0.9 0.05 0.05", 3),
         0.5 + 0.5 * torch.eye(3, dtype=torch.float64),

@@ -80,7 +80,10 @@ def browser():
 
 @contextlib.contextmanager
 def visit(browser, address, **options):
-    """A page that has loaded; at the end, nothing was asked of another host and the console is clean."""
+    """A page that has loaded.
+
+    At the end, nothing was asked of another host and the console is clean.
+    """
     context = browser.new_context(viewport={"width": 1280, "height": 1000}, **options)
     page = context.new_page()
     page.set_default_timeout(15_000)
@@ -138,7 +141,10 @@ def ask(address, path, **headers):
 
 
 def test_only_who_has_the_key_is_let_in(address):
-    """Other users of the machine reach the port too: without key or cookie they get neither page nor assets nor socket."""
+    """Other users of the machine reach the port too.
+
+    Without key or cookie they get neither page nor assets nor socket.
+    """
     parts = urlsplit(address)
     status, headers, _ = ask(address, f"/?{parts.query}")
     assert (status, headers["location"]) == (303, "/")
@@ -159,9 +165,11 @@ def test_only_who_has_the_key_is_let_in(address):
     ):
         for wrong in ({}, {"Cookie": f"{name}=guess"}, {"Cookie": f"{name}="}):
             status, _, text = ask(address, path, **wrong)
-            assert (status, "the address that" in text, "sleeps" in text) == (403, True, False), (
-                path
-            )
+            assert (status, "the address that" in text, "sleeps" in text) == (
+                403,
+                True,
+                False,
+            ), path
 
 
 def test_no_other_name_or_origin_is_answered(address):
@@ -244,7 +252,10 @@ def test_sentences(browser, address, study, tmp_path):
 
 
 def test_classes(browser, address):
-    """The other sheet, in the dark: regions follow the slider, a bad table is refused, a better one is drawn; at last on a phone."""
+    """The other sheet, in the dark.
+
+    Regions follow the slider, a bad table is refused, a better one is drawn; at last on a phone.
+    """
     with visit(browser, address, color_scheme="dark") as page:
         page.get_by_role("tab", name="Classes").click()
         study = classes.ClassStudy(

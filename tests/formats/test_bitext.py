@@ -59,7 +59,10 @@ def test_files_side_by_side(tmp_path):
         ("", "a.tsv is empty"),
         (
             "a\tb\n\nc\td\n",
-            "a.tsv, line 2: expected a source, a tab and one or more references separated by tabs, got an empty line",
+            (
+                "a.tsv, line 2: expected a source, a tab and one or more references separated by"
+                " tabs, got an empty line"
+            ),
         ),
         ("a\tb\n \t\n", "line 2: .* got an empty line"),
         ("a\tb\nc d\n", "line 2: .* got no tab"),

@@ -65,7 +65,10 @@ def is_mapped(array):
 
 
 def test_columns(tmp_path):
-    text = "\ufeffa.jpg#0\tA dog.\nb.jpg \t A cat.\tTwo cats.\r\na.jpg#1\tDog!\n x/a#b.png\tA dog.\na.jpg#10\tA dog.\n"
+    text = (
+        "\ufeffa.jpg#0\tA dog.\nb.jpg \t A cat.\tTwo cats.\r\na.jpg#1\tDog!\n x/a#b.png\tA"
+        " dog.\na.jpg#10\tA dog.\n"
+    )
     for name in ("a.tsv", "a.token.gz", "a.tsv.xz"):
         found = read_captions(write(tmp_path / name, text))
         assert found.images == ["a.jpg", "b.jpg", "x/a#b.png"]
@@ -164,7 +167,10 @@ EXPECTED = "expected the name of an image, a tab and one or more captions separa
         (
             b"a.jpg\tb\nb.jpg\tgr\xfcn\n",
             2,
-            "expected UTF-8, got byte 0xfc at offset 16 of the file; convert it, for example with iconv",
+            (
+                "expected UTF-8, got byte 0xfc at offset 16 of the file; convert it, for example"
+                " with iconv"
+            ),
         ),
     ],
 )
@@ -375,12 +381,18 @@ def test_names_that_fit_twice(tmp_path):
         (
             "f.npy",
             0,
-            f"expected one row for image 'a.jpg' (image 1), got 2: 'x/a.jpg', 'y/a.jpg' in {names_file(path)}",
+            (
+                "expected one row for image 'a.jpg' (image 1), got 2: 'x/a.jpg', 'y/a.jpg' in"
+                f" {names_file(path)}"
+            ),
         ),
         (
             "f.npy",
             0,
-            f"expected one row for image 'y/b.jpg' (image 4), got one for 'x/b.jpg' as well: 'b.jpg' in {names_file(path)}",
+            (
+                "expected one row for image 'y/b.jpg' (image 4), got one for 'x/b.jpg' as well:"
+                f" 'b.jpg' in {names_file(path)}"
+            ),
         ),
     ]
     with pytest.raises(
@@ -416,7 +428,9 @@ def test_faults_of_names(tmp_path):
     save(path, np.ones((4, 2)), ["a.jpg", "b.jpg"])
     with pytest.raises(
         DataError,
-        match=r"f.names.txt: expected a name for each of the 4 rows of .*f.npy, one per line, got 2$",
+        match=(
+            r"f.names.txt: expected a name for each of the 4 rows of .*f.npy, one per line, got 2$"
+        ),
     ):
         read_features(path, made("a.jpg"))
     assert faults_of(path, made("a.jpg")) == [
@@ -429,7 +443,10 @@ def test_fewer_and_more_features_than_images(tmp_path):
     path = save(tmp_path / "f.npy", np.ones((1, 2)))
     with pytest.raises(
         DataError,
-        match=r"f.npy: expected 3 rows, one for each image, got 1, none for image 'b.jpg' \(.*a.tsv, line 3\); if",
+        match=(
+            r"f.npy: expected 3 rows, one for each image, got 1, none for image 'b.jpg' \(.*a.tsv,"
+            r" line 3\); if"
+        ),
     ):
         read_features(path, captions)
     save(path, np.ones((0, 2)))
@@ -457,7 +474,10 @@ def test_features_that_are_not_finite(tmp_path, monkeypatch, value, chunk):
         (
             "f.npy",
             0,
-            f"the features of image {image!r} (c.tsv, line {line}) in row {row} are not finite: NaN or infinity",
+            (
+                f"the features of image {image!r} (c.tsv, line {line}) in row {row} are not finite:"
+                " NaN or infinity"
+            ),
         )
         for image, line, row in (("b", 3, 2), ("d", 7, 4))
     ]
@@ -473,7 +493,10 @@ def test_features_that_are_not_finite(tmp_path, monkeypatch, value, chunk):
     [
         (
             np.ones(3),
-            r"expected features \[images, size\], a row for each image, got an array of shape \[3\]",
+            (
+                r"expected features \[images, size\], a row for each image, got an array of shape"
+                r" \[3\]"
+            ),
         ),
         (np.ones((3, 2, 1)), r"got an array of shape \[3, 2, 1\]"),
         (np.ones((3, 0)), r"got an array of shape \[3, 0\]"),

@@ -140,7 +140,10 @@ def test_allowed_differences_change_nothing(place, sentences, data):
 
 
 def test_documents_and_runs_of_spaces(place):
-    text = "\n-DOCSTART- -X- O O\n\nU.N. NNP  I-NP B-ORG\n.\u00a0 .   O\u2028 O \n-DOCSTART- -X- O\nYes UH I-INTJ O\n-DOCSTARTED- NN O O\n\n\n"
+    text = (
+        "\n-DOCSTART- -X- O O\n\nU.N. NNP  I-NP B-ORG\n.\u00a0 .   O\u2028 O \n-DOCSTART- -X-"
+        " O\nYes UH I-INTJ O\n-DOCSTARTED- NN O O\n\n\n"
+    )
     found = read_conll(write(place, text)).sentences
     assert [sentence.tokens for sentence in found] == [("U.N.", ".\u00a0"), ("Yes", "-DOCSTARTED-")]
     assert found[0].extra == (("NNP", "."), ("I-NP", "O\u2028"))
@@ -244,11 +247,13 @@ def test_missing_is_a_label_where_there_are_no_annotators():
             [
                 Fault(
                     2,
-                    "expected UTF-8, got byte 0xe4 at offset 4 of the file; convert it, for example with iconv",
+                    "expected UTF-8, got byte 0xe4 at offset 4 of the file; convert it, for example"
+                    " with iconv",
                 ),
                 Fault(
                     5,
-                    "expected UTF-8, got byte 0xff at offset 16 of the file; convert it, for example with iconv",
+                    "expected UTF-8, got byte 0xff at offset 16 of the file; convert it, for"
+                    " example with iconv",
                 ),
             ],
         ),
@@ -259,7 +264,8 @@ def test_missing_is_a_label_where_there_are_no_annotators():
                 Fault(1, "expected 2 columns separated by spaces (token, label), got 1"),
                 Fault(
                     1,
-                    "expected UTF-8, got byte 0xc3 at offset 4 of the file; convert it, for example with iconv",
+                    "expected UTF-8, got byte 0xc3 at offset 4 of the file; convert it, for example"
+                    " with iconv",
                 ),
             ],
         ),
@@ -269,7 +275,8 @@ def test_missing_is_a_label_where_there_are_no_annotators():
             [
                 Fault(
                     1,
-                    "expected UTF-8, got UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`",
+                    "expected UTF-8, got UTF-16; convert it, for example with `iconv -f UTF-16 -t"
+                    " UTF-8`",
                 )
             ],
         ),
@@ -555,7 +562,10 @@ def test_comments_with_tabs_in_a_file_of_spaces(place):
 
 
 def test_comments_of_annotated_sentences(place):
-    text = "# sent_id = 1\n# annotators = u v\n# text = a b\na\tO\tO\n\n# sent_id = 2\n# annotators=u\nb\tO\n\n"
+    text = (
+        "# sent_id = 1\n# annotators = u v\n# text = a b\na\tO\tO\n\n# sent_id = 2\n#"
+        " annotators=u\nb\tO\n\n"
+    )
     first, second = read_conll(write(place, text)).sentences
     assert (first.annotators, first.comments) == (("u", "v"), ("# sent_id = 1", "# text = a b"))
     assert (second.annotators, second.comments) == (("u",), ("# sent_id = 2",))
@@ -590,7 +600,10 @@ def test_text_in_place_of_a_file(place):
 
 
 def test_what_a_tagger_is_fitted_to():
-    crowd = "# annotators = w2 w1\nAnn\tN\tB-X\tO\nran\tV\tO\tO\n\n# annotators = w3 w1 w1\nHi\tI\t?\tO\tB-X\n\n# annotators = w3\nHi\tI\tO\n"
+    crowd = (
+        "# annotators = w2 w1\nAnn\tN\tB-X\tO\nran\tV\tO\tO\n\n# annotators = w3 w1"
+        " w1\nHi\tI\t?\tO\tB-X\n\n# annotators = w3\nHi\tI\tO\n"
+    )
     corpus = read_conll(crowd)
     found = corpus.X_y()
     assert found.annotators == ("w1", "w1", "w2", "w3")
@@ -614,7 +627,10 @@ def test_what_a_tagger_is_fitted_to():
             corpus.X_y(pos=pos)
     with pytest.raises(
         DataError,
-        match=r"the text, line 2: expected an annotator who labelled every token of the sentence, got none",
+        match=(
+            r"the text, line 2: expected an annotator who labelled every token of the sentence, got"
+            r" none"
+        ),
     ):
         read_conll("# annotators = w1\na\tO\nb\t?\n").X_y()
 

@@ -116,7 +116,9 @@ def test_trees_where_there_are_any(place):
     assert [fault.line for fault in check_conllu(path)] == [1, 4, 5]
     with pytest.raises(
         DataError,
-        match=r"line 1 \(sentence 1 of the file\): expected a tree, got _ as the HEAD of every word",
+        match=(
+            r"line 1 \(sentence 1 of the file\): expected a tree, got _ as the HEAD of every word"
+        ),
     ):
         read_conllu(path)
     write(place, treeless * 2)
@@ -154,8 +156,9 @@ def test_conll_x(place):
             (2, 0),
         )
         assert written(found) == text
-    assert sentence.text((0, 1), None, ("p=1", None)) == (
-        "1\tA b\ta\tN\tNN\t_\t0\tSBJ\t_\tp=1\n2\tc\t_\tV\tV\t_\t1\tROOT\t_\t_\n\n"
+    assert (
+        sentence.text((0, 1), None, ("p=1", None))
+        == "1\tA b\ta\tN\tNN\t_\t0\tSBJ\t_\tp=1\n2\tc\t_\tV\tV\t_\t1\tROOT\t_\t_\n\n"
     )
     write(place, eight + ten)
     with pytest.raises(
@@ -262,7 +265,10 @@ SOUND = "# sent_id = ok\n" + word(1, 0) + "\n"  # three lines
         (
             word(1, 2) + word(2, 1),
             4,
-            "expected a root, a word with head 0, got none (and 1 more; `softq data check` lists them)",
+            (
+                "expected a root, a word with head 0, got none (and 1 more; `softq data check`"
+                " lists them)"
+            ),
         ),
         (word(1, 0) + word(2, 3), 5, "expected a head in 0..2, got 3"),
         (word(1, 0) + word(2, -1), 5, "expected a head in 0..2, got -1"),
@@ -385,7 +391,10 @@ def test_every_fault_is_listed(place):
         (5, "expected a DEPREL beside the HEAD, got _ (sentence 2 of the file)"),
         (
             5,
-            "expected another word or 0 as the head of word 2, got the word itself (sentence 2 of the file)",
+            (
+                "expected another word or 0 as the head of word 2, got the word itself (sentence 2"
+                " of the file)"
+            ),
         ),
         (7, "expected words after the comments, got none (sentence 3 of the file)"),
         (12, "expected 10 columns, ID to MISC, got 1 (sentence 4 of the file)"),

@@ -1,4 +1,7 @@
-"""Model files of strangers and broken disks: what a kernel trusts is checked when a file is opened, and errors are one line."""
+"""Model files of strangers and broken disks.
+
+What a kernel trusts is checked when a file is opened, and errors are one line.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Tag schemes: spans against seqeval, faults against regular expressions, transitions against enumeration."""
+"""Tag schemes.
+
+Spans against seqeval, faults against regular expressions, transitions against enumeration.
+"""
 
 import itertools
 import random
@@ -15,7 +18,8 @@ from softq.formats.tags import Span, allowed_transitions, convert, faults, guess
 SCHEMES = ["iob1", "bio", "bioes"]
 PREFIXES = {"iob1": "BI", "bio": "BI", "bioes": "BIES"}
 KINDS = ["PER", "MISC-X"]
-# Whole sentences, a blank after each label. In iob1 every run of touching entities of one type starts with I-.
+# Whole sentences, a blank after each label. In iob1 every run of touching entities of one type
+# starts with I-.
 FAULTLESS = {
     "iob1": re.compile(r"(?:O |I-(\S+) (?:[IB]-\1 )*)*"),
     "bio": re.compile(r"(?:O |B-(\S+) (?:I-\1 )*)*"),
@@ -267,6 +271,9 @@ def test_transitions_of_an_empty_inventory_and_of_no_tags():
     assert [tuple(part.shape) for part in allowed_transitions([], "bio")] == [(0, 0), (0,), (0,)]
     with pytest.raises(
         OutputError,
-        match="label 1 is no tag of bio: expected O, or a type after B- or I-, such as B-PER, got 'E-PER'",
+        match=(
+            "label 1 is no tag of bio: expected O, or a type after B- or I-, such as B-PER, got"
+            " 'E-PER'"
+        ),
     ):
         allowed_transitions(["O", "E-PER"], "bio")

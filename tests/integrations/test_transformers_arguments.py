@@ -60,7 +60,10 @@ REFUSED = [
     ),
     (
         {"estimator": "importance", "candidates": "model", "sampling_top_p": 0.9},
-        "importance weights of the model's samples need sampling_temperature 1 and sampling_top_p 1",
+        (
+            "importance weights of the model's samples need sampling_temperature 1 and"
+            " sampling_top_p 1"
+        ),
     ),
 ]
 
@@ -137,6 +140,9 @@ def test_without_transformers_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(
         DependencyError,
-        match=r"softq.integrations.transformers needs Transformers: pip install 'softq\[transformers\]'",
+        match=(
+            r"softq.integrations.transformers needs Transformers: pip install"
+            r" 'softq\[transformers\]'"
+        ),
     ):
         importlib.import_module("softq.integrations.transformers")

@@ -1,4 +1,7 @@
-"""From rows to the target of a step: special tokens, sources of candidates, rewards known and computed, estimators."""
+"""From rows to the target of a step.
+
+Special tokens, sources of candidates, rewards known and computed, estimators.
+"""
 
 import math
 from multiprocessing.reduction import ForkingPickler
@@ -112,7 +115,10 @@ def test_special_tokens_within_a_text_are_never_touched(tmp_path):
             assert [word for word in words if word in SPECIALS] == [START, END]
     with pytest.raises(
         RecipeError,
-        match="importance weights need references without special tokens within the text; use estimator 'set'",
+        match=(
+            "importance weights need references without special tokens within the text; use"
+            " estimator 'set'"
+        ),
     ):
         targets_of(tmp_path, [row], candidates="hamming", estimator="importance")
 
@@ -152,7 +158,10 @@ def test_an_empty_reference_is_refused_or_edited(tmp_path):
     rows = [{"labels": [END]}, {"labels": [10, 11, END]}]
     with pytest.raises(
         OutputError,
-        match="reference 0 of example 0 is empty, which leaves nothing to change; remove it from the data",
+        match=(
+            "reference 0 of example 0 is empty, which leaves nothing to change; remove it from the"
+            " data"
+        ),
     ):
         targets_of(tmp_path, rows)
     assert (END,) in targets_of(tmp_path, rows, candidates="edit")[1][0]
@@ -175,7 +184,9 @@ def test_candidates_of_the_dataset_are_scored_beside_the_references(tmp_path):
     assert [found[words] for words in order] == pytest.approx(wanted.tolist(), rel=1e-5)
     with pytest.raises(
         DataError,
-        match="candidates 'dataset' needs the column 'candidates' with one or more texts in every row",
+        match=(
+            "candidates 'dataset' needs the column 'candidates' with one or more texts in every row"
+        ),
     ):
         targets_of(tmp_path, [OWN, {"labels": [5, END]}], candidates="dataset")
 
@@ -246,7 +257,8 @@ def test_k_and_the_authors_estimator(tmp_path):
                     {words: whole[words] for words in found}
                 )  # as they are, not made to sum to one
         if estimator == "set":
-            # right on average: 3 of 12 stand for all, so the error of a mean is √3 / 20 of it; 1 in 10,000 seeds would have 4.5 times that
+            # right on average: 3 of 12 stand for all, so the error of a mean is √3 / 20 of it; 1 in
+            # 10,000 seeds would have 4.5 times that
             for words, weight in whole.items():
                 assert sum(found.get(words, 0.0) for found in rows) / 400 == pytest.approx(
                     weight, rel=4.5 * 3**0.5 / 20
@@ -279,7 +291,10 @@ def test_more_references_than_there_is_room_for(tmp_path):
 
 
 def test_importance_weights_of_draws(tmp_path):
-    """The target over all 125 sentences of three out of five words is known; specials are the others."""
+    """The target over all 125 sentences of three out of five words is known.
+
+    Specials are the others.
+    """
     settings = arguments(
         tmp_path, candidates="hamming", estimator="importance", candidate_size=4000, tau=4.0
     )
@@ -416,12 +431,18 @@ def test_rewards_by_name():
         as_text_reward("blue", None)
     with pytest.raises(
         RewardError,
-        match="the reward 'words:bleu' needs a tokenizer to make text: give the trainer processing_class",
+        match=(
+            "the reward 'words:bleu' needs a tokenizer to make text: give the trainer"
+            " processing_class"
+        ),
     ):
         as_text_reward("words:bleu", None)
     with pytest.raises(
         RewardError,
-        match=r"reward must be a name, one of softq.rewards or a function of two lists of strings, got 7",
+        match=(
+            r"reward must be a name, one of softq.rewards or a function of two lists of strings,"
+            r" got 7"
+        ),
     ):
         as_text_reward(7, None)
 

@@ -167,7 +167,10 @@ def test_rewards_of_all_references_together(tmp_path):
     assert trainer.evaluate()["eval_reward"] == pytest.approx(float(wanted), abs=1e-12)
     with pytest.raises(
         RewardError,
-        match=r"minimum Bayes risk needs a reward of two texts, and .* takes all references together: draw no",
+        match=(
+            r"minimum Bayes risk needs a reward of two texts, and .* takes all references together:"
+            r" draw no"
+        ),
     ):
         trainer_for(
             tiny("t5"), tmp_path, evaluate=few, reward=MultiReferenceBLEU(), eval_mbr_samples=2
@@ -191,13 +194,19 @@ def test_the_loss_of_evaluation_is_transformers_own(tmp_path):
 def test_nothing_to_evaluate(tmp_path):
     with pytest.raises(
         DataError,
-        match="there are no rows to evaluate: give an eval_dataset of one or more, or set eval_generate False",
+        match=(
+            "there are no rows to evaluate: give an eval_dataset of one or more, or set"
+            " eval_generate False"
+        ),
     ):
         trainer_for(tiny("t5"), tmp_path, evaluate=[]).evaluate()
 
 
 def test_seconds_are_those_of_decoding(monkeypatch):
-    """The most probable text is among the choices of minimum Bayes risk; scoring against references is no part of either."""
+    """The most probable text is among the choices of minimum Bayes risk.
+
+    Scoring against references is no part of either.
+    """
     clock = [0.0]
 
     def takes(seconds, found):

@@ -1,4 +1,7 @@
-"""Two processes train and evaluate as one does with batches twice as large. Run as a script, this file is such a process."""
+"""Two processes train and evaluate as one does with batches twice as large.
+
+Run as a script, this file is such a process.
+"""
 
 import json
 import os

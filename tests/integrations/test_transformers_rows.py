@@ -85,7 +85,8 @@ def test_what_was_cut_is_told(caplog):
             encode.all(rows)
         sources = 1 if causal else 2  # an encoder's have an end mark
         assert caplog.messages == [
-            f"cut off: {sources} of 3 sources, which are longer than 3 tokens, and 2 of 6 references and candidates, longer than 3"
+            f"cut off: {sources} of 3 sources, which are longer than 3 tokens, and 2 of 6"
+            " references and candidates, longer than 3"
         ]
         caplog.clear()
 
@@ -103,7 +104,10 @@ def test_a_causal_model_needs_an_end():
 
 def test_chats(monkeypatch):
     words = tokenizer(end=False)
-    words.chat_template = "{% for m in messages %}<s> {{ m.content }} </s> {% endfor %}{% if add_generation_prompt %}<s>{% endif %}"
+    words.chat_template = (
+        "{% for m in messages %}<s> {{ m.content }} </s> {% endfor %}{% if add_generation_prompt"
+        " %}<s>{% endif %}"
+    )
     chat = [{"role": "system", "content": "ba"}, {"role": "user", "content": "be bi"}]
     numbers = [START, 4, END, START, 5, 6, END, START]
     rows = [{"source": chat, "references": "bo"}, {"source": "da", "references": "bo"}]
@@ -142,7 +146,10 @@ def test_what_a_row_may_be():
     for row, message in [
         (
             {},
-            "a row needs 'labels', the token ids of a reference or a list of those, got None; see RowEncoder",
+            (
+                "a row needs 'labels', the token ids of a reference or a list of those, got None;"
+                " see RowEncoder"
+            ),
         ),
         ({"labels": []}, "a row needs 'labels'"),
         (
@@ -197,7 +204,9 @@ def test_batches(tmp_path):
     assert batch["labels"].tolist() == [[8, END, -100], [10, 11, END]]
     with pytest.raises(
         DataError,
-        match="'input_ids' of a row must be a list of one or more token ids, got None; see RowEncoder",
+        match=(
+            "'input_ids' of a row must be a list of one or more token ids, got None; see RowEncoder"
+        ),
     ):
         trainer_for(tiny("t5"), tmp_path).data_collator([{"labels": [5]}])
 
@@ -256,7 +265,10 @@ def test_texts_of_a_row_are_checked():
         ({"references": [None]}, "'references' of a row must be a list of texts"),
         (
             {"references": ["be", " "]},
-            "a reference is empty, which leaves nothing to generate: remove it from the row of source 'ba'",
+            (
+                "a reference is empty, which leaves nothing to generate: remove it from the row of"
+                " source 'ba'"
+            ),
         ),
     ]:
         with pytest.raises(DataError, match=message):

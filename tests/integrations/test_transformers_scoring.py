@@ -45,7 +45,8 @@ CANDIDATES = [
     [[START, 22, END], [23, 24, END], [24]],
 ]
 
-# Three rows: several references, one, one of two that repeats; candidates of their own, of which one is a reference.
+# Three rows: several references, one, one of two that repeats; candidates of their own, of which
+# one is a reference.
 ROWS = [
     {
         "input_ids": [5, 6, 7, 8],
@@ -580,10 +581,13 @@ def hide_the_decoder(model):
 
 def call_the_decoder_without_names(model):
     def without_names(_module, args, kwargs):
-        return tuple(
-            kwargs.pop(name, None)
-            for name in ("input_ids", "attention_mask", "encoder_hidden_states")
-        ), kwargs
+        return (
+            tuple(
+                kwargs.pop(name, None)
+                for name in ("input_ids", "attention_mask", "encoder_hidden_states")
+            ),
+            kwargs,
+        )
 
     model.get_decoder().register_forward_pre_hook(without_names, with_kwargs=True)
 

@@ -39,7 +39,8 @@ from tiny_models import (
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    # Workers of a data loader are forked, beside the idle threads of trainers before; Python from 3.12 on warns of that.
+    # Workers of a data loader are forked, beside the idle threads of trainers before; Python from
+    # 3.12 on warns of that.
     pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
 ]
 
@@ -148,8 +149,8 @@ def test_ml_with_smoothed_labels_has_the_curve_of_plain_trainer(name, tmp_path):
             {}
             if name in CAUSAL
             else {
-                "decoder_input_ids": tiny(name).prepare_decoder_input_ids_from_labels(
-                    labels=batch["labels"]
+                "decoder_input_ids": (
+                    tiny(name).prepare_decoder_input_ids_from_labels(labels=batch["labels"])
                 )
             }
         )
@@ -181,7 +182,10 @@ def test_ml_with_a_loss_of_the_users(name, tmp_path):
     ):
         with pytest.raises(
             RecipeError,
-            match="label_smoothing_factor and compute_loss_func are for rows of one reference: leave them out",
+            match=(
+                "label_smoothing_factor and compute_loss_func are for rows of one reference: leave"
+                " them out"
+            ),
         ):
             step(trainer, random_rows(3, references=2))
 
@@ -475,7 +479,10 @@ def test_nothing_private_of_trainer_is_overridden(tmp_path):
 
 def test_several_gpus_in_one_process_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
-    message = "2 GPUs in one process would tear candidates from their sources: start one process per GPU with"
+    message = (
+        "2 GPUs in one process would tear candidates from their sources: start one process per GPU"
+        " with"
+    )
     with pytest.raises(ModelError, match=message):
         trainer_for(tiny("t5"), tmp_path, random_rows(2))
     trainer = trainer_for(tiny("t5"), tmp_path, objective="ml")
@@ -567,7 +574,10 @@ def test_what_a_trainer_refuses(tmp_path):
     )
     with pytest.raises(
         ModelError,
-        match="adapters that put something before the prompt are not supported: use one that changes layers",
+        match=(
+            "adapters that put something before the prompt are not supported: use one that changes"
+            " layers"
+        ),
     ):
         trainer_for(prompted, tmp_path)
     with pytest.raises(

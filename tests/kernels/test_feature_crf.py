@@ -19,7 +19,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @st.composite
 def matrices(draw):
-    """Offsets, indices, values (or None) and the number of columns; rows and columns may be empty, a column may come twice in a row."""
+    """Offsets, indices, values (or None) and the number of columns.
+
+    Rows and columns may be empty, a column may come twice in a row.
+    """
     size = draw(st.integers(0, 6))
     row = st.lists(st.integers(0, size - 1), max_size=5) if size else st.just([])
     rows = draw(st.lists(row, max_size=7))
@@ -107,7 +110,8 @@ def test_the_gradient_is_the_product_with_the_transpose(matrix, labels, seed):
 
 @pytest.mark.parametrize("labels", [3, 17])
 def test_larger_matrices_whatever_the_threads(monkeypatch, labels):
-    # More rows and columns than there are blocks, one column on most tokens: the shares of the threads must cover everything once.
+    # More rows and columns than there are blocks, one column on most tokens: the shares of the
+    # threads must cover everything once.
     rng = np.random.default_rng(0)
     tokens, size = 500, 300
     counts = rng.integers(0, 6, tokens)

@@ -1,4 +1,7 @@
-"""GPU kernels against the CPU's: compiled where there is a GPU, else run by Triton's interpreter on CPU tensors."""
+"""GPU kernels against the CPU's.
+
+Compiled where there is a GPU, else run by Triton's interpreter on CPU tensors.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,10 @@ def agree(found, expected, dtype, rtol=None, atol=None):
 
 
 def rounding(dtype, scale):
-    """Absolute tolerance for long inputs: float32 scores near 1e4 are a thousandth apart, and a tree or sequence adds up many."""
+    """Absolute tolerance for long inputs.
+
+    Float32 scores near 1e4 are a thousandth apart, and a tree or sequence adds up many.
+    """
     return None if scale == 1.0 else 0.1 if dtype == torch.float32 else 1e-6
 
 
@@ -117,7 +123,10 @@ def moved(target: Expected) -> Expected:
 
 
 def label_targets(lengths, shape):
-    """No target; two references, one of them without weight or label; the same with peaked laws; dense parts."""
+    """No target; two references, one of them without weight or label; the same with peaked laws.
+
+    Dense parts.
+    """
     batch, size, labels, steps = shape
     generator = torch.Generator().manual_seed(20)
     outputs = torch.randint(labels, (batch, 2, size), generator=generator)

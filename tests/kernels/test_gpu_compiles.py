@@ -1,4 +1,7 @@
-"""Triton kernels through the compiler of a real GPU, which needs none: the interpreter takes more than it does."""
+"""Triton kernels through the compiler of a real GPU, which needs none.
+
+The interpreter takes more than it does.
+"""
 
 import os
 import subprocess

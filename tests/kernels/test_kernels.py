@@ -1,4 +1,7 @@
-"""What the conformance suite is too small to see: long chains, larger trees, threads, fallbacks, samplers' corners."""
+"""What the conformance suite is too small to see.
+
+Long chains, larger trees, threads, fallbacks, samplers' corners.
+"""
 
 import math
 import multiprocessing
@@ -124,7 +127,10 @@ def test_sentences_that_share_charts_do_not_touch_each_other(multiroot):
 
 @pytest.mark.parametrize("multiroot", [False, True])
 def test_best_spanning_tree_against_enumeration_with_many_cycles(multiroot):
-    """Integer scores make ties and nested cycles common; forbidden arcs make some sentences infeasible."""
+    """Integer scores make ties and nested cycles common.
+
+    Forbidden arcs make some sentences infeasible.
+    """
     generator = torch.Generator().manual_seed(2)
     trees = oracle.trees(5, multiroot=multiroot, projective=False)
     for trial in range(200):
@@ -162,7 +168,10 @@ def test_samplers_agree_when_the_walk_is_given_up(monkeypatch):
 
 @pytest.mark.parametrize("cls", [softq.ProjectiveTree, softq.SpanningTree])
 def test_arcs_whose_weights_underflow_still_count(cls):
-    """Every tree needs an arc that is e^-9900 times weaker than its rival: in probability space there would be none."""
+    """Every tree needs an arc that is e^-9900 times weaker than its rival.
+
+    In probability space there would be none.
+    """
     arcs = torch.zeros(3, 3, dtype=torch.float64)
     arcs[1, 2] = arcs[2, 1] = 1e4
     arcs[0, 1] = 100.0
@@ -173,7 +182,10 @@ def test_arcs_whose_weights_underflow_still_count(cls):
 
 @pytest.mark.parametrize("cls", [softq.ProjectiveTree, softq.SpanningTree])
 def test_samples_of_two_words_that_insist_on_each_other(cls):
-    """Weights that underflow and walks that would never end: still a tree, and the better of the two."""
+    """Weights that underflow and walks that would never end.
+
+    Still a tree, and the better of the two.
+    """
     arcs = torch.zeros(1, 3, 3, dtype=torch.float64)
     arcs[0, 1, 2] = arcs[0, 2, 1] = 1e4
     arcs[0, 0, 1] = 100.0

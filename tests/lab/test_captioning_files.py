@@ -175,7 +175,10 @@ def test_words_are_of_the_training_captions(tmp_path):
     assert len(prepared("--train", train, *subwords).target) <= SPECIALS + 260
     with pytest.raises(
         RecipeError,
-        match=r"of whole words: expected min_freq = 1, .* and lowercase = false with kind = subwords, got 1, unicode and true",
+        match=(
+            r"of whole words: expected min_freq = 1, .* and lowercase = false with kind = subwords,"
+            r" got 1, unicode and true"
+        ),
     ):
         recipe("--vocabulary.kind", "subwords")
 
@@ -358,7 +361,10 @@ def test_training_goes_on_from_another_run(tmp_path, files):
     assert row["objective"] == "sqdml"
     with pytest.raises(
         RunError,
-        match=r"expected a model of the recipe's architecture, embedding 12, hidden 8, 1 layers, got .*hidden 16",
+        match=(
+            r"expected a model of the recipe's architecture, embedding 12, hidden 8, 1 layers, got"
+            r" .*hidden 16"
+        ),
     ):
         run(tmp_path / "no", *flags, "--start", tmp_path / "ml", "--hidden", 8)
     longer = write(tmp_path / "longer.tsv", {"1.jpg": ["a dog"]}, features_of([1], size=9))
@@ -369,7 +375,10 @@ def test_training_goes_on_from_another_run(tmp_path, files):
         run(tmp_path / "no", "--train", longer, "--start", tmp_path / "ml")
     with pytest.raises(
         RunError,
-        match=r"cannot start from .*nowhere: there is no .*nowhere; expected a run folder of softq train capt",
+        match=(
+            r"cannot start from .*nowhere: there is no .*nowhere; expected a run folder of softq"
+            r" train capt"
+        ),
     ):
         run(tmp_path / "no", *flags, "--start", tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"dev.captions.tsv is not a captioner of softq"):

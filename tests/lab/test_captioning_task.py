@@ -1,4 +1,7 @@
-"""Captioning from files and from the built-in world: what is read, trained, judged, refused, and gone on with."""
+"""Captioning from files and from the built-in world.
+
+What is read, trained, judged, refused, and gone on with.
+"""
 
 import itertools
 import json
@@ -123,7 +126,10 @@ def test_from_end_to_end(tmp_path, files, flags):
         [row],
     )
     made = recipe(*flags)
-    expected = f"average of {SentenceBLEU().signature}; target {target_signature(made.objective, made.candidates)}"
+    expected = (
+        f"average of {SentenceBLEU().signature}; target"
+        f" {target_signature(made.objective, made.candidates)}"
+    )
     assert result["signature"] == TASK.signature(made) == expected
 
 
@@ -450,7 +456,8 @@ def test_sweep_command(tmp_path):
         (
             ["--train", "{short}"],
             [
-                "short.features.npy: expected 2 rows, one for each image, got 1, none for image '2.jpg'"
+                "short.features.npy: expected 2 rows, one for each image, got 1, none for image"
+                " '2.jpg'"
             ],
         ),
         (
@@ -465,7 +472,8 @@ def test_sweep_command(tmp_path):
         (
             ["--sampler", "nearest", *RAML],
             [
-                "sampler must be one of ngram, hamming, model, near, recombined, or several joined by +"
+                "sampler must be one of ngram, hamming, model, near, recombined, or several joined"
+                " by +"
             ],
         ),
         ([*SQDML, "--no-merge"], ["merge = false makes one of each"]),

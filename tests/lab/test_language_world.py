@@ -1,4 +1,7 @@
-"""The world of two languages: its probabilities against what it draws, and that the most probable translation is not the best one."""
+"""The world of two languages.
+
+Its probabilities against what it draws, and that the most probable translation is not the best one.
+"""
 
 import math
 from collections import Counter
@@ -70,7 +73,8 @@ def test_translations_are_drawn_with_their_probabilities(monkeypatch, idiom):
         assert set(drawn.sources) == {TEXT.sources[number]}
         written = Counter(reference for references in drawn.references for reference in references)
         assert agrees(written, world.outputs(TEXT.sources[number]), count)
-        # And each for itself: two references of one source are as a pair what independence makes of them.
+        # And each for itself: two references of one source are as a pair what independence makes of
+        # them.
         pairs = Counter((first, second) for first, second, *_ in drawn.references)
         single = world.outputs(TEXT.sources[number])
         assert agrees(

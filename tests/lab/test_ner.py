@@ -1,4 +1,7 @@
-"""Named entities from files and from the built-in world: what is read, trained, judged, and gone on with."""
+"""Named entities from files and from the built-in world.
+
+What is read, trained, judged, and gone on with.
+"""
 
 import dataclasses
 import json
@@ -335,7 +338,8 @@ def test_broken_sequences_are_mended_where_they_must_be(tmp_path, constraints):
 
 
 def test_a_word_can_always_be_outside(tmp_path):
-    # No O and no S-PER in training, and yet a sentence of one word has a label that the scheme allows.
+    # No O and no S-PER in training, and yet a sentence of one word has a label that the scheme
+    # allows.
     text = "Ann B-PER\nLee E-PER\n\nBob B-PER\nLee E-PER\n\nLee E-PER\n"
     row = run(tmp_path / "run", "--train", write(tmp_path / "t", text))
     assert row["dev"] < 1
@@ -473,11 +477,15 @@ def test_cells_of_a_sweep_have_their_recipes_back():
 def test_annotators_are_not_the_truth(tmp_path, files):
     crowd = tmp_path / "crowd.conll"
     crowd.write_text(
-        "# annotators = u v\nAnn\tB-PER\tO\nran\tO\tO\n\n# annotators = u v\nBob\tB-PER\tB-PER\nran\tO\tO\n"
+        "# annotators = u v\nAnn\tB-PER\tO\nran\tO\tO\n\n# annotators = u"
+        " v\nBob\tB-PER\tB-PER\nran\tO\tO\n"
     )
     with pytest.raises(
         DataError,
-        match=r"crowd.conll, line 2: expected the true labels in the last column, got those of several annotators",
+        match=(
+            r"crowd.conll, line 2: expected the true labels in the last column, got those of"
+            r" several annotators"
+        ),
     ):
         run(tmp_path / "a", *parts(files, "train"), "--dev", crowd)
     with pytest.raises(

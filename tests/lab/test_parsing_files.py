@@ -71,7 +71,10 @@ def test_crossing_trees_are_lifted_or_skipped_and_counted(tmp_path, files):
     )
     with pytest.raises(
         DataError,
-        match=r"only.conllu: expected a training sentence without crossing arcs, got none among \d+; choose nonpr",
+        match=(
+            r"only.conllu: expected a training sentence without crossing arcs, got none among \d+;"
+            r" choose nonpr"
+        ),
     ):
         run(tmp_path / "none", "--train", only, "--nonprojective", "skip")
 
@@ -94,7 +97,10 @@ def test_references_are_trees_of_the_same_sentences(tmp_path, files):
     line = 2 + len(others[0].forms) + 1
     with pytest.raises(
         DataError,
-        match=rf"swapped.conllu, line {line} \(sentence 3\): expected the sentence of .*train.conllu, line {line} \(sentence 2\)",
+        match=(
+            rf"swapped.conllu, line {line} \(sentence 3\): expected the sentence of .*train.conllu,"
+            rf" line {line} \(sentence 2\)"
+        ),
     ):
         Problem.of(recipe("--train", files["train"], "--references", swapped))
 
@@ -180,7 +186,10 @@ def test_files_without_the_columns_of_training_are_named(tmp_path, files, part):
     flags = [text for name in ("train", "dev", "test") for text in (f"--{name}", paths[name])]
     with pytest.raises(
         DataError,
-        match=r"bare.conllu: expected words with UPOS or XPOS, as in .*train.conllu, got _ for every word",
+        match=(
+            r"bare.conllu: expected words with UPOS or XPOS, as in .*train.conllu, got _ for every"
+            r" word"
+        ),
     ):
         run(tmp_path / "out", *flags)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,7 @@
-"""Dependency parsing from files and from the built-in world: what is read, trained, judged, refused, and gone on with."""
+"""Dependency parsing from files and from the built-in world.
+
+What is read, trained, judged, refused, and gone on with.
+"""
 
 import json
 import math

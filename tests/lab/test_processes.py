@@ -71,7 +71,10 @@ def changes(path):
 
 
 def begins(run):
-    """Whether a process that is about to be started has begun to train; to write the metrics anew is its first deed."""
+    """Whether a process that is about to be started has begun to train.
+
+    To write the metrics anew is its first deed.
+    """
     return changes(run / METRICS)
 
 
@@ -148,8 +151,10 @@ def test_a_disk_that_is_full(server, unbroken, tmp_path):
     run = tmp_path / "run"
     code, stdout, stderr = server.run(*COMMAND, "--out", run, folder=tmp_path, largest_file=ENOUGH)
     assert (code, stdout) == (2, "")
-    assert one_line(stderr) == (
-        f"softq: cannot write to {run}: File too large; it has no checkpoint yet: make room and add --resume to begin again\n"
+    assert (
+        one_line(stderr)
+        == f"softq: cannot write to {run}: File too large; it has no checkpoint yet: make room and"
+        " add --resume to begin again\n"
     )
     has_begun = begins(run)
     (pid,) = server.start([*COMMAND, "--out", run, "--resume"], folder=tmp_path)
@@ -161,8 +166,10 @@ def test_a_disk_that_is_full(server, unbroken, tmp_path):
         "train", "--out", run, "--resume", folder=tmp_path, largest_file=ENOUGH
     )
     assert (code, stdout) == (2, "")
-    assert one_line(stderr) == (
-        f"softq: cannot write to {run}: File too large; the last checkpoint in it is intact: make room and add --resume\n"
+    assert (
+        one_line(stderr)
+        == f"softq: cannot write to {run}: File too large; the last checkpoint in it is intact:"
+        " make room and add --resume\n"
     )
     assert (run / LAST).read_bytes() == before
     assert not list(run.glob(".*"))
@@ -184,7 +191,8 @@ def test_two_processes_do_not_train_one_run(server, tmp_path):
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert (
         one_line(refused.stderr)
-        == f"softq: another process is training {tmp_path / 'run'}: wait for it to end, or stop it\n"
+        == f"softq: another process is training {tmp_path / 'run'}: wait for it to end, or stop"
+        " it\n"
     )
 
 
@@ -196,7 +204,10 @@ RECIPE_TOGETHER = build(ClassificationRecipe, parse_flags(ClassificationRecipe, 
 
 
 def hears(pid):
-    """Whether a process catches SIGTERM, as it does while it trains; before that it would end at once."""
+    """Whether a process catches SIGTERM, as it does while it trains.
+
+    Before that it would end at once.
+    """
     caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
@@ -283,7 +294,8 @@ def test_two_processes_go_on_after_a_signal(server, alone, tmp_path):
     def start():
         shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         variables = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-        # only the main process may write: the other one has room for what it says, and for no checkpoint
+        # only the main process may write: the other one has room for what it says, and for no
+        # checkpoint
         return server.start(
             command, command, folder=tmp_path, variables=variables, largest_file=[None, 500]
         )

@@ -177,7 +177,10 @@ def test_what_is_bent():
     [
         (
             b"task = 'x'\n\n[data\ninputs = 3\n",
-            "is not valid TOML: Expected ']' at the end of a table declaration (at line 3, column 6)",
+            (
+                "is not valid TOML: Expected ']' at the end of a table declaration (at line 3,"
+                " column 6)"
+            ),
         ),
         (b"a = 1\na = 2\n", "Cannot overwrite a value (at line 2"),
         (b"a = \xff", "is not valid TOML"),
@@ -402,7 +405,10 @@ def test_a_cell_of_two_grids_is_trained_once():
         ("[[sweep]]\ntau = '0'\n", "[[sweep]]: tau must be positive and finite"),
         (
             "[[sweep]]\nseed = 'x'\n",
-            "[[sweep]]: seed must be a whole number, several as 0,1,2, or a range like 0:4, got 'x'",
+            (
+                "[[sweep]]: seed must be a whole number, several as 0,1,2, or a range like 0:4,"
+                " got 'x'"
+            ),
         ),
         (
             "[[sweep]]\nobjective = []\n",

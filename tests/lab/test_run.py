@@ -1,4 +1,7 @@
-"""Run folders: whole files or none, checkpoints that read back, one process at a time, disks that are full."""
+"""Run folders.
+
+Whole files or none, checkpoints that read back, one process at a time, disks that are full.
+"""
 
 import errno
 import json
@@ -297,8 +300,10 @@ def test_a_full_disk_leaves_the_last_checkpoint(run, monkeypatch, action):
     monkeypatch.setattr(os, "fsync", failing(os.fsync, 1))
     with pytest.raises(RunError) as error:
         action(run)
-    assert str(error.value) == (
-        f"cannot write to {run.path}: No space left on device; it has no checkpoint yet: make room and add --resume to begin again"
+    assert (
+        str(error.value)
+        == f"cannot write to {run.path}: No space left on device; it has no checkpoint yet: make"
+        " room and add --resume to begin again"
     )
     monkeypatch.undo()
     run.save(LAST, {"x": torch.zeros(3)}, {"epoch": 1})

@@ -43,7 +43,8 @@ def test_pictures_show_what_scenes_are():
 
 
 def test_the_areas_of_shapes():
-    # By pencil and paper, for radius 1: the star is ten triangles of sides 1.12 and 0.5 around 36°, the heart a square and two half discs.
+    # By pencil and paper, for radius 1: the star is ten triangles of sides 1.12 and 0.5 around 36°,
+    # the heart a square and two half discs.
     areas = {
         "circle": np.pi,
         "square": 1.72**2,
@@ -115,7 +116,9 @@ def test_what_cannot_be_seen():
     for images in (IMAGES[0], IMAGES[:2, :40], IMAGES[:2, ..., :2], IMAGES[:2].astype(float)):
         with pytest.raises(
             DataError,
-            match=r"expected uint8 images \[N, H, W, 3\] of 48 pixels a side or more, got .* of shape",
+            match=(
+                r"expected uint8 images \[N, H, W, 3\] of 48 pixels a side or more, got .* of shape"
+            ),
         ):
             scene_features(images)
 

@@ -1,4 +1,7 @@
-"""The world of scenes: its probabilities against what it draws, and that the most probable caption is not the best one."""
+"""The world of scenes.
+
+Its probabilities against what it draws, and that the most probable caption is not the best one.
+"""
 
 import math
 from collections import Counter
@@ -252,7 +255,8 @@ def test_the_most_probable_caption_is_florid_and_the_best_one_is_plain():
 
 
 def test_five_captions_tell_the_consensus():
-    # Of five captions, the one with the highest mean reward is plain and nearly as good as the best of all; a single one is not.
+    # Of five captions, the one with the highest mean reward is plain and nearly as good as the best
+    # of all; a single one is not.
     reward = SentenceBLEU()
     chosen, single, ceiling = [], [], []
     for scene, captions in zip(DRAWN.scenes[:50], DRAWN.captions, strict=False):
@@ -279,7 +283,9 @@ def test_what_cannot_be():
     for size, captions in ((-1, 1), (1, 0)):
         with pytest.raises(
             DataError,
-            match=f"expected 0 or more inputs with 1 or more outputs each, got {size} with {captions}",
+            match=(
+                f"expected 0 or more inputs with 1 or more outputs each, got {size} with {captions}"
+            ),
         ):
             WORLD.sample(size, seed=0, captions=captions)
     with pytest.raises(DataError, match="seed must be 0 or more, got -1"):

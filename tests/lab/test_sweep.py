@@ -43,7 +43,10 @@ def dev(cell):
 
 
 def earned(cell):
-    """RAML earns 0.3 more than ML on every example but for noise, SQDML 0.2 less; τ = 4 would earn most of all."""
+    """RAML earns 0.3 more than ML on every example but for noise, SQDML 0.2 less.
+
+    Τ = 4 would earn most of all.
+    """
     noise = torch.randn(EXAMPLES, generator=generator_for(cell.training.seed, 1))
     own = torch.randn(
         EXAMPLES, generator=generator_for(cell.training.seed, 2, len(cell.objective.name))
@@ -90,7 +93,8 @@ def test_gains_have_the_right_sign_and_size(tmp_path):
         value, low, high = choices["main", name].gain
         assert low < size < high
         assert low * high > 0
-        # pairs share most of their noise: the mean of two seeds' differences has an error of 0.1·√2/√2/√200
+        # pairs share most of their noise: the mean of two seeds' differences has an error of
+        # 0.1·√2/√2/√200
         assert high - low == pytest.approx(2 * 1.96 * 0.1 / math.sqrt(EXAMPLES), rel=0.3)
         assert value == pytest.approx(
             choices["main", name].test.value - choices["main", "ml"].test.value

@@ -82,7 +82,10 @@ def test_jobs_need_a_task_with_a_name(tmp_path):
 
     with pytest.raises(
         RunError,
-        match=r"a task that other processes can import, got test_jobs_need_a_task_with_a_name\.<locals>\.Hidden",
+        match=(
+            r"a task that other processes can import, got"
+            r" test_jobs_need_a_task_with_a_name\.<locals>\.Hidden"
+        ),
     ):
         run_sweep(Hidden(), OverRecipe(), [FOUR], tmp_path, jobs=2)
 
@@ -143,8 +146,8 @@ def test_what_a_process_is_told(tmp_path, monkeypatch, capfd):
 
 
 COMMAND = (
-    "import sys; sys.path[:] = {path!r}; from over_task import OverTask; from softq import cli; from softq.lab import tasks; tasks.TASKS['over'] = OverTask(); "
-    "cli.app(prog_name='softq')"
+    "import sys; sys.path[:] = {path!r}; from over_task import OverTask; from softq import cli;"
+    " from softq.lab import tasks; tasks.TASKS['over'] = OverTask(); cli.app(prog_name='softq')"
 )
 
 
@@ -260,7 +263,10 @@ def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
     pytest.importorskip("distributed", reason="Dask is not installed: pip install 'softq[cluster]'")
     with pytest.raises(
         DependencyError,
-        match=r"--cluster slurm needs dask-jobqueue, which is not installed: pip install dask-jobqueue",
+        match=(
+            r"--cluster slurm needs dask-jobqueue, which is not installed: pip install"
+            r" dask-jobqueue"
+        ),
     ):
         run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "a", cluster="slurm")
     with pytest.raises(RunError, match=r"no Dask scheduler answers at nowhere"):
@@ -268,7 +274,10 @@ def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(
         DependencyError,
-        match=r"a sweep on a cluster needs Dask, which is not installed: pip install 'softq\[cluster\]'",
+        match=(
+            r"a sweep on a cluster needs Dask, which is not installed: pip install"
+            r" 'softq\[cluster\]'"
+        ),
     ):
         run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "c", cluster="tcp://127.0.0.1:1")
     assert not any((tmp_path / name / SWEEP).exists() for name in "abc")

@@ -1,4 +1,7 @@
-"""Cost-sensitive classification: data, targets and training against plain Python, plain torch and the population."""
+"""Cost-sensitive classification.
+
+Data, targets and training against plain Python, plain torch and the population.
+"""
 
 import dataclasses
 import itertools
@@ -174,11 +177,12 @@ def test_the_grid_trains_what_plain_torch_trains(flags):
     grid = cells("--dev", 2000, *flags)
     losses, dev = run_epochs(GridLearner(grid, CPU.device), 2)
     for number, cell in enumerate(grid):
-        (alone, judged) = run_epochs(torch_learner(cell, CPU), 2)
+        alone, judged = run_epochs(torch_learner(cell, CPU), 2)
         assert [row[number] for row in losses] == pytest.approx(
             [row[0] for row in alone], rel=2e-5
         ), cell.objective
-        # an input on the edge between two classes may fall either way: one in 2000, worth at most e²
+        # an input on the edge between two classes may fall either way: one in 2000, worth at most
+        # e²
         assert [row[number] for row in dev] == pytest.approx(
             [row[0] for row in judged], abs=math.exp(2) / 2000 + 1e-6
         ), cell.objective

@@ -71,7 +71,10 @@ def test_training_goes_on_from_another_run(tmp_path, files):
     assert row["objective"] == "raml"
     with pytest.raises(
         RunError,
-        match=r"expected a model of the recipe's architecture, lstm with embedding 12, hidden 8, 1 layers, got lstm .*hidden 16, 1 layers",
+        match=(
+            r"expected a model of the recipe's architecture, lstm with embedding 12, hidden 8, 1"
+            r" layers, got lstm .*hidden 16, 1 layers"
+        ),
     ):
         run(tmp_path / "no", *flags, "--start", tmp_path / "ml", "--hidden", 8)
     with pytest.raises(
@@ -137,6 +140,9 @@ def test_what_has_started_elsewhere_is_judged_without_it(tmp_path, files):
     (tmp_path / "run" / RESULT).unlink()
     with pytest.raises(
         RunError,
-        match=r"there is no .*ml; .* A run that began there needs it until it is finished: put it back, or let a new",
+        match=(
+            r"there is no .*ml; .* A run that began there needs it until it is finished: put it"
+            r" back, or let a new"
+        ),
     ):
         run(tmp_path / "run", *flags, "--epochs", 1, resume=True)

@@ -1,4 +1,7 @@
-"""Translation from files and from the built-in world: what is read, trained, judged, refused, and gone on with."""
+"""Translation from files and from the built-in world.
+
+What is read, trained, judged, refused, and gone on with.
+"""
 
 import itertools
 import json

@@ -1,4 +1,8 @@
-"""The world of trees: its posteriors against enumeration of the generative story, its samples against both, and that a seed says all."""
+"""The world of trees.
+
+Its posteriors against enumeration of the generative story, its samples against both, and that a
+seed says all.
+"""
 
 import itertools
 import math
@@ -53,7 +57,10 @@ each_short = pytest.mark.parametrize(
 
 
 def story(world, sentence, heads):
-    """What the generative story gives the words and this tree: the first word, then each word's dependents outward, and its stops."""
+    """What the generative story gives the words and this tree.
+
+    The first word, then each word's dependents outward, and its stops.
+    """
     lexicon = world._lexicon
     words = [lexicon.ids[form] for form in sentence.forms]
     p = float(lexicon.first[words[heads.index(0)]])
@@ -69,7 +76,10 @@ def story(world, sentence, heads):
 
 
 def distribution(world, sentence, temperature=1.0):
-    """P(tree | words) of every tree, from the story: projective trees, and with probability `crossing` all of them."""
+    """P(tree | words) of every tree, from the story.
+
+    Projective trees, and with probability `crossing` all of them.
+    """
     every = oracle.trees(len(sentence.forms), multiroot=False, projective=False)
     weights = {heads: story(world, sentence, heads) ** (1 / temperature) for heads in every}
     inside = math.fsum(weight for heads, weight in weights.items() if oracle.is_projective(heads))
@@ -142,7 +152,10 @@ def test_the_log_partition_is_the_probability_of_the_words(sentence):
 
 
 def annotations_of(world, sentence):
-    """Sets of annotations with the carelessness of each annotator: agreeing, not, hopeless, and certain."""
+    """Sets of annotations with the carelessness of each annotator.
+
+    Agreeing, not, hopeless, and certain.
+    """
     likely = sorted(distribution(world, sentence).items(), key=lambda pair: -pair[1])
     first, second, third = (likely[place % len(likely)][0] for place in (0, 1, 2))
     last = min(
@@ -251,7 +264,8 @@ def test_words_are_drawn_with_their_probabilities(monkeypatch):
                         expected += lexicon.dependents[1, lexicon.ids[form]]
     for (tag, side), stops in stopped.items():
         p = tree_grammar.GRAMMAR[tag][side][0]
-        # Stops are as many as words: the number of draws that are needed for so many stops is negative binomial.
+        # Stops are as many as words: the number of draws that are needed for so many stops is
+        # negative binomial.
         assert (
             abs(went_on[tag, side] - stops * (1 - p) / p) < FAR * math.sqrt(stops * (1 - p)) / p + 3
         )
@@ -343,9 +357,10 @@ def share_of_crossing(world):
     sentences = world.sample(2000, seed=8)
     crossing = np.array([crossing_arcs(sentence.heads) for sentence in sentences])
     words = sum(len(sentence.heads) for sentence in sentences)
-    return crossing.sum() / words, math.sqrt(
-        (crossing**2).sum()
-    ) / words  # and its standard error, rather too large
+    return (
+        crossing.sum() / words,
+        math.sqrt((crossing**2).sum()) / words,
+    )  # and its standard error, rather too large
 
 
 def test_crossing_arcs_are_as_many_as_asked_for():

@@ -1,4 +1,7 @@
-"""The world of entities: its posterior against enumeration, its annotators against their table, and that a seed says all."""
+"""The world of entities.
+
+Its posterior against enumeration, its annotators against their table, and that a seed says all.
+"""
 
 import itertools
 import math
@@ -120,13 +123,17 @@ def test_the_bayes_rule_is_as_often_right_as_it_expects():
             LABELS[k] == label for k, label in zip(labels.tolist(), sentence.labels[0], strict=True)
         )
         tokens += len(sentence.tokens)
-    # Errors of one sentence hang together: three standard errors of independent tokens would be 0.6 %, so 1.5 % leaves room.
+    # Errors of one sentence hang together: three standard errors of independent tokens would be 0.6
+    # %, so 1.5 % leaves room.
     assert right / tokens == pytest.approx(expected / tokens, abs=0.015)
     assert 0.93 < expected / tokens < 0.98
 
 
 def readings(world, count):
-    """For each annotator: entities and how they were read, and words outside and which were marked."""
+    """For each annotator.
+
+    Entities and how they were read, and words outside and which were marked.
+    """
     gold = world.sample(count, seed=7)
     entities, outside = defaultdict(list), defaultdict(list)
     for right, crowd in zip(gold, world.annotate(gold, seed=7), strict=True):
@@ -153,7 +160,8 @@ def test_annotators_err_as_often_as_their_table_says():
     entities, outside = readings(WORLD, 3000)
     assert sorted(entities) == [annotator.name for annotator in ANNOTATORS]
     for annotator in ANNOTATORS:
-        # Alone: an entity with words outside on both sides, so that nothing else reaches into it and any boundary can go wrong.
+        # Alone: an entity with words outside on both sides, so that nothing else reaches into it
+        # and any boundary can go wrong.
         alone = [
             (span, over)
             for span, over, length, inside in entities[annotator.name]
@@ -165,7 +173,8 @@ def test_annotators_err_as_often_as_their_table_says():
         marks = [label for label in outside[annotator.name] if label != "O"]
         assert agrees(len(marks), len(outside[annotator.name]), annotator.spurious)
         assert all(abs(m.start - span.start) + abs(m.end - span.end) <= 1 for span, m in seen)
-        # A neighbour two words away may have taken the only free word before: what grows may then shrink instead, but err it does.
+        # A neighbour two words away may have taken the only free word before: what grows may then
+        # shrink instead, but err it does.
         assert agrees(
             sum((m.start, m.end) != (span.start, span.end) for span, m in seen),
             len(seen),
@@ -181,7 +190,8 @@ def test_each_sentence_has_three_to_seven_annotators_each_alike():
     sizes = Counter(len(sentence.annotators) for sentence in crowd)
     assert set(sizes) == set(range(FEWEST, MOST + 1))
     assert chisquare(list(sizes.values())).pvalue > CHANCE
-    # Drawn without replacement the counts vary less than chi-square allows, which only makes a failure rarer.
+    # Drawn without replacement the counts vary less than chi-square allows, which only makes a
+    # failure rarer.
     assert (
         chisquare(
             list(Counter(name for sentence in crowd for name in sentence.annotators).values())

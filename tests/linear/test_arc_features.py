@@ -161,7 +161,8 @@ def test_descent_is_adagrad_and_its_average_the_mean_of_its_steps(share):
 
 
 def test_a_small_table_counts_sums_that_come_back_to_zero():
-    # two weights per bank: sums pass through 0 again and again, and the list of touched weights is full at once
+    # two weights per bank: sums pass through 0 again and again, and the list of touched weights is
+    # full at once
     rng = np.random.default_rng(4)
     sentences = [made(rng, 6)]
     index = ArcIndex.fit(sentences, TEMPLATES, ("dep.upos",), min_freq=1)
@@ -206,7 +207,8 @@ def test_kinds_tell_direction_and_length(head, dependent):
 
 
 def test_different_features_have_different_weights():
-    # in a table of 2^24 the 4,600 features of these arcs hardly meet: 0.6 collisions are to be expected
+    # in a table of 2^24 the 4,600 features of these arcs hardly meet: 0.6 collisions are to be
+    # expected
     rng = np.random.default_rng(6)
     sentences = [made(rng, 8, [f"w{k}" for k in range(200)]) for _ in range(10)]
     index = ArcIndex.fit(sentences, TEMPLATES, ("dep.upos",), min_freq=1)

@@ -116,7 +116,10 @@ def test_hashed_attributes():
     [
         (
             {"a": None},
-            r"sentence 1, token 2, key 'a': expected a string, a number, a dict or a list of strings, got None \(NoneType\)",
+            (
+                r"sentence 1, token 2, key 'a': expected a string, a number, a dict or a list of"
+                r" strings, got None \(NoneType\)"
+            ),
         ),
         (
             {"x": 1.0, "a": {"b": 1j}},
@@ -137,12 +140,18 @@ def test_hashed_attributes():
         ([b"\xff"], "sentence 1, token 2: expected a feature in UTF-8"),
         (
             "xyz",
-            r"sentence 1, token 2: expected a dict or a list, tuple or set of strings, got 'xyz' \(str\)",
+            (
+                r"sentence 1, token 2: expected a dict or a list, tuple or set of strings, got"
+                r" 'xyz' \(str\)"
+            ),
         ),
         (5, "sentence 1, token 2: expected a dict or a list"),
         (
             {"b": 2.0, "a": float("nan")},
-            "sentence 1, token 2, key 'a': expected a finite number that a 32-bit float can hold, got nan",
+            (
+                "sentence 1, token 2, key 'a': expected a finite number that a 32-bit float can"
+                " hold, got nan"
+            ),
         ),
         (
             {"a": {"b": 1e39}},

@@ -1,4 +1,7 @@
-"""softq.RewardClassifier among scikit-learn's tools: their own checks, scores, searches, randomness, and life without scikit-learn."""
+"""softq.RewardClassifier among scikit-learn's tools.
+
+Their own checks, scores, searches, randomness, and life without scikit-learn.
+"""
 
 # ruff: noqa: N806 -- scikit-learn calls the inputs X
 
@@ -25,7 +28,10 @@ from softq.linear import RewardClassifier
 
 
 def weights_and_copies(estimator):
-    """A row of weight 2 is like two rows where a minimum is reached; not for steps on batches or for inner folds, which are drawn."""
+    """A row of weight 2 is like two rows where a minimum is reached.
+
+    Not for steps on batches or for inner folds, which are drawn.
+    """
     chosen = "auto" in (estimator.alpha, estimator.hidden) or (
         estimator.tau == "auto" and estimator.objective != "ml"
     )
@@ -62,11 +68,12 @@ def without_scikit_learn(code):
 )
 def test_scikit_learn_is_named_where_it_is_missing(attempt):
     said = without_scikit_learn(
-        f"from softq.errors import DependencyError\ntry: {attempt}\nexcept DependencyError as e: print(e)"
+        f"from softq.errors import DependencyError\ntry: {attempt}\nexcept DependencyError as e:"
+        " print(e)"
     )
     assert (
-        said
-        == "softq.RewardClassifier needs scikit-learn, which is not installed: pip install 'softq[sklearn]'\n"
+        said == "softq.RewardClassifier needs scikit-learn, which is not installed: pip install"
+        " 'softq[sklearn]'\n"
     )
 
 
@@ -136,7 +143,8 @@ def test_early_stopping_keeps_the_best_epoch():
     np.testing.assert_array_equal(model.coefs_[0], ended_there.coefs_[0])
     last = clone(model).set_params(patience=500, max_epochs=best + 1 + 7).fit(inputs, labels[:, 0])
     np.testing.assert_array_equal(last.validation_rewards_, rewards)
-    # 45 rows are held out, and each earns nothing or one of four rewards: the kept network must earn on them what was noted.
+    # 45 rows are held out, and each earns nothing or one of four rewards: the kept network must
+    # earn on them what was noted.
     held_out = np.random.RandomState(0).permutation(150)[:45]
     assert model.score(inputs[held_out], labels[held_out, 0]) == pytest.approx(rewards[best])
 

@@ -135,7 +135,10 @@ def test_costs_in_the_place_of_rewards_are_noticed():
     X, y = noisy()
     with pytest.warns(
         RewardWarning,
-        match="where 0 is right, predicting it earns 0 and predicting 2 earns 2; if these are costs, give",
+        match=(
+            "where 0 is right, predicting it earns 0 and predicting 2 earns 2; if these are costs,"
+            " give"
+        ),
     ):
         RewardClassifier(reward=COSTS, **LINEAR).fit(X, y)
     tables = np.stack([-COSTS] * len(X))
@@ -167,7 +170,10 @@ def test_a_large_penalty_is_chosen_for_noise_and_a_small_one_for_clear_classes()
 
 
 def test_several_labels_need_no_cold_temperature():
-    """SQDML's target at a cold temperature would be a hard decision; few rows, as many labels each."""
+    """SQDML's target at a cold temperature would be a hard decision.
+
+    Few rows, as many labels each.
+    """
     inputs, labels, _ = draw_four_classes(300, 10, seed=0)
     model = RewardClassifier(reward=REWARDS, alpha=1.0, random_state=0).fit(inputs, labels)
     assert model.tau_ >= 0.05 * REWARDS.max()
@@ -266,7 +272,10 @@ def test_decisions_follow_the_table_of_their_row(objective):
 
 
 def test_tables_for_each_row_may_differ_with_the_inputs(tmp_path):
-    """To miss class 1 is dear on the right and cheap on the left: without tables at hand, the model has learned where."""
+    """To miss class 1 is dear on the right and cheap on the left.
+
+    Without tables at hand, the model has learned where.
+    """
     rng = np.random.default_rng(0)
     X, y = rng.choice([-1.0, 1.0], size=(400, 1)), rng.integers(2, size=400)
     tables = np.zeros((400, 2, 2))

@@ -1,4 +1,7 @@
-"""What softq.RewardClassifier learns: the paper's four-class problem, with plain torch and plain Python as oracles."""
+"""What softq.RewardClassifier learns.
+
+The paper's four-class problem, with plain torch and plain Python as oracles.
+"""
 
 # ruff: noqa: N803, N806 -- scikit-learn calls the inputs X
 
@@ -49,7 +52,8 @@ def test_sqdml_decides_like_the_bayes_rule(four_classes, options):
     options |= {"hidden": (8, 8), "alpha": 0.0, "max_epochs": 20}
     sqdml = RewardClassifier(reward=REWARDS, random_state=0, **options).fit(inputs, labels)
     assert share_of_bayes(sqdml, test) > 0.995
-    # The most probable class of SQDML is the Bayes rule's, that of ML is not (2.18019 / 2.31555 in the limit): its rewards must be weighed.
+    # The most probable class of SQDML is the Bayes rule's, that of ML is not (2.18019 / 2.31555 in
+    # the limit): its rewards must be weighed.
     ml = clone(sqdml).set_params(objective="ml").fit(inputs, labels)
     assert share_of_bayes(ml, test) > 0.995
     assert share_of_bayes(MostProbable(sqdml), test) > 0.995
@@ -117,7 +121,10 @@ def test_targets_against_plain_python(objective, tau):
 
 
 def first_layers(X, y, **options):
-    """Weights and biases that training starts from: a step that moves no float32 leaves them alone."""
+    """Weights and biases that training starts from.
+
+    A step that moves no float32 leaves them alone.
+    """
     options |= {
         "objective": "ml",
         "solver": "sgd",
@@ -131,7 +138,11 @@ def first_layers(X, y, **options):
 
 
 def test_first_weights_fill_the_range_of_their_layer():
-    """Uniform in ±1/√inputs: of 1,000 numbers the largest is nearly there, and the smaller half lies in half the range (6 σ = 0.095)."""
+    """Uniform in ±1/√inputs.
+
+    Of 1,000 numbers the largest is nearly there, and the smaller half lies in half the range (6 σ =
+    0.095).
+    """
     X, y = np.random.default_rng(0).normal(size=(20, 9)), np.arange(20) % 2
     (first, second), _ = first_layers(X, y, hidden=(500,), random_state=0)
     for weight, bound in ((first, 1 / 3), (second, 500**-0.5)):
@@ -146,7 +157,11 @@ def test_first_weights_fill_the_range_of_their_layer():
     ("objective", "scaled"), [("ml", False), ("raml", False), ("sqdml", False), ("sqdml", True)]
 )
 def test_training_against_torch(objective, scaled):
-    """Whole batches: the order of the rows does not matter, and torch's own network, loss and optimizer must end at the same weights."""
+    """Whole batches.
+
+    The order of the rows does not matter, and torch's own network, loss and optimizer must end at
+    the same weights.
+    """
     inputs, labels, _ = draw_four_classes(60, 3, seed=0)
     inputs = inputs * [3.0, 0.2] + [5.0, -1.0]
     tau, epochs, alpha = 3.0, 5, 2.5
@@ -171,7 +186,8 @@ def test_training_against_torch(objective, scaled):
             layer.bias.copy_(torch.from_numpy(bias))
     x = torch.from_numpy((inputs - inputs.mean(0)) / inputs.std(0)).float()
     refs = torch.from_numpy(labels)
-    # Rewards and τ in units of a quarter of the rewards' range: the target is the same, scaled scores are of another size.
+    # Rewards and τ in units of a quarter of the rewards' range: the target is the same, scaled
+    # scores are of another size.
     unit = float(np.ptp(REWARDS)) / 4.0 if scaled else 1.0
     reward = softq.rewards.Matrix(torch.from_numpy(REWARDS / unit))
     weights = {"params": [first.weight, second.weight], "weight_decay": alpha / 60}
@@ -200,7 +216,10 @@ def test_training_against_torch(objective, scaled):
 
 
 def test_the_loss_of_an_epoch_is_a_mean_over_rows():
-    """Without steps to speak of, the last small batch must weigh by its rows: the loss is that of all rows at once."""
+    """Without steps to speak of, the last small batch must weigh by its rows.
+
+    The loss is that of all rows at once.
+    """
     X, y = blobs(50)
     options = {
         "solver": "sgd",

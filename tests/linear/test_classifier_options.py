@@ -1,4 +1,7 @@
-"""Labels, options and files of softq.RewardClassifier: what is accepted, what is refused and how, what is kept."""
+"""Labels, options and files of softq.RewardClassifier.
+
+What is accepted, what is refused and how, what is kept.
+"""
 
 # ruff: noqa: N806 -- scikit-learn calls the inputs X
 
@@ -378,7 +381,9 @@ def test_divergence_is_an_error():
     X, y = blobs(60)
     with pytest.raises(
         ScoreError,
-        match=r"training diverged in epoch \d+: .* Lower learning_rate \(1e\+20\) or momentum \(0.9\)",
+        match=(
+            r"training diverged in epoch \d+: .* Lower learning_rate \(1e\+20\) or momentum \(0.9\)"
+        ),
     ):
         RewardClassifier(solver="sgd", alpha=0.0, tau=1.0, learning_rate=1e20, random_state=0).fit(
             X, y

@@ -377,7 +377,10 @@ def test_results_do_not_depend_on_threads():
         ({"kind": "other"}, "expected the notes of an AttributeIndex .*, got kind 'other'"),
         (
             {"size": 33},
-            r"an index of 33 features must be \[S, 2\] with S a power of two and at least twice as many, got \[64, 2\]",
+            (
+                r"an index of 33 features must be \[S, 2\] with S a power of two and at least twice"
+                r" as many, got \[64, 2\]"
+            ),
         ),
         ({"size": 19}, "expected a table of 19 keys, got 20"),
     ],

@@ -1,4 +1,8 @@
-"""L-BFGS: optima that are known, the textbook's directions, and searches that are broken off, stuck or fed nonsense."""
+"""L-BFGS.
+
+Optima that are known, the textbook's directions, and searches that are broken off, stuck or fed
+nonsense.
+"""
 
 import itertools
 import math
@@ -123,7 +127,10 @@ def test_rosenbrock():
 
 
 def two_loops(gradient, steps, changes):
-    """-H g by Nocedal and Wright, algorithm 7.4; steps and changes of the gradient from the oldest to the latest."""
+    """-H g by Nocedal and Wright, algorithm 7.4.
+
+    Steps and changes of the gradient from the oldest to the latest.
+    """
     q = gradient.clone()
     alphas = []
     for s, y in zip(reversed(steps), reversed(changes), strict=True):

@@ -1,4 +1,7 @@
-"""softq.DependencyParser by itself: sentences, objectives, annotators, crossing arcs, batches, searches, errors."""
+"""softq.DependencyParser by itself.
+
+Sentences, objectives, annotators, crossing arcs, batches, searches, errors.
+"""
 
 # ruff: noqa: N803, N806 -- scikit-learn calls the inputs X
 
@@ -286,7 +289,8 @@ def test_a_search_finds_the_minimum():
     )  # of ML and one tree the entropy is 0
     descent = parser(epochs=30, batch_size=4).fit(TRAIN)
     assert descent.converged_ is None
-    # at the start all trees are alike: of n words, C(3n - 2, n - 1) / n projective ones with one root
+    # at the start all trees are alike: of n words, C(3n - 2, n - 1) / n projective ones with one
+    # root
     count = {n: math.comb(3 * n - 2, n - 1) // n for n in range(1, 40)}
     assert [count[n] for n in range(1, 5)] == [len(all_trees(n)) for n in range(1, 5)]
     start = sum(math.log(count[len(s.forms)]) for s in TRAIN)
@@ -339,7 +343,10 @@ def test_held_out_sentences_choose_the_epoch():
         ),
         (
             ([["a", "b"]], [(0, 1)]),
-            "X_dev and y_dev: each word of X must have its upos or its xpos, as in fit, got X without any",
+            (
+                "X_dev and y_dev: each word of X must have its upos or its xpos, as in fit, got X"
+                " without any"
+            ),
         ),
     ):
         with pytest.raises(SoftqError, match=text):
@@ -379,9 +386,10 @@ def test_searches_clones_and_copies():
 
 def test_works_without_scikit_learn():
     code = (
-        "import sys; sys.modules['sklearn'] = None\nimport softq\n"
-        "p = softq.DependencyParser(bits=12, relation_bits=8, min_freq=1, random_state=0).set_params(epochs=3)\n"
-        "print(p); print(p.fit([[('a', 'X'), ('b', 'Y')]], [([2, 0], ['x', 'y'])]).predict([[('a', 'X'), ('b', 'Y')]]))"
+        "import sys; sys.modules['sklearn'] = None\nimport softq\np ="
+        " softq.DependencyParser(bits=12, relation_bits=8, min_freq=1,"
+        " random_state=0).set_params(epochs=3)\nprint(p); print(p.fit([[('a', 'X'), ('b', 'Y')]],"
+        " [([2, 0], ['x', 'y'])]).predict([[('a', 'X'), ('b', 'Y')]]))"
     )
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -407,7 +415,10 @@ T = [(2, 0), (0,)]
             "ab",
             T,
             DataError,
-            r"X must be a sequence of sentences, each a TreeSentence or a sequence of words, got 'ab'",
+            (
+                r"X must be a sequence of sentences, each a TreeSentence or a sequence of words,"
+                r" got 'ab'"
+            ),
         ),
         (
             ["a b", ["c"]],
@@ -425,7 +436,10 @@ T = [(2, 0), (0,)]
             [[1, "b"], ["c"]],
             T,
             DataError,
-            r"sentence 0, word 0: expected a word \(a string\), a .form, upos. tuple .*, or a dict with",
+            (
+                r"sentence 0, word 0: expected a word \(a string\), a .form, upos. tuple .*, or a"
+                r" dict with"
+            ),
         ),
         (
             [[("a", "X"), ("b", "Y", "Z")], A[1]],
@@ -464,7 +478,10 @@ T = [(2, 0), (0,)]
             A,
             None,
             DataError,
-            "without y, each sentence of X must be a TreeSentence with its tree, sentence 0 has none",
+            (
+                "without y, each sentence of X must be a TreeSentence with its tree, sentence 0 has"
+                " none"
+            ),
         ),
         (A, [(2, 0)], ShapeError, "y must have an entry for each of the 2 sentences of X, got 1"),
         (A, [(2, 0), None], DataError, "sentence 1 has no tree: every annotator is missing"),
@@ -622,14 +639,20 @@ def test_words_without_anything():
     for options in ({"templates": None}, {"templates": ["dep.upos"]}):
         with pytest.raises(
             DataError,
-            match=r"the sentences have nothing to look at: expected words with at least a FORM .*, got '_' alone",
+            match=(
+                r"the sentences have nothing to look at: expected words with at least a FORM .*,"
+                r" got '_' alone"
+            ),
         ):
             parser(**options).fit([["_", "_"]], [(2, 0)])
     parser(templates=None).fit([[("_", "X"), ("_", "Y")]], [(2, 0)])
 
 
 def test_words_and_one_kind_of_tags_are_enough():
-    """What is missing is absent: it is as an unknown string is, and a word's other columns count."""
+    """What is missing is absent.
+
+    It is as an unknown string is, and a word's other columns count.
+    """
     columns = {
         "forms": ("a", "b", "c"),
         "lemmas": ("a", "b", "c"),

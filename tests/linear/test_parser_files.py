@@ -1,4 +1,7 @@
-"""Files of softq.DependencyParser: what they keep, who else reads them, and what is no such file."""
+"""Files of softq.DependencyParser.
+
+What they keep, who else reads them, and what is no such file.
+"""
 
 import pytest
 import torch
@@ -95,7 +98,10 @@ def test_damaged_notes_are_told_in_a_sentence(fitted, tmp_path, change):
     change_notes(tmp_path / "changed", lambda notes: (change(notes), notes)[1])
     with pytest.raises(
         DataError,
-        match=r"changed is not a parser of softq \(expected the tensors and notes of DependencyParser.save: ",
+        match=(
+            r"changed is not a parser of softq \(expected the tensors and notes of"
+            r" DependencyParser.save: "
+        ),
     ):
         DependencyParser.load(tmp_path / "changed")
 

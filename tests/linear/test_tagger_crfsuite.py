@@ -1,4 +1,7 @@
-"""softq.CRFTagger against python-crfsuite: the same weights, objective, labels and marginals, and the same program around it."""
+"""softq.CRFTagger against python-crfsuite.
+
+The same weights, objective, labels and marginals, and the same program around it.
+"""
 
 # ruff: noqa: N803, N806 -- scikit-learn calls the inputs X
 

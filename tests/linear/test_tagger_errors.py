@@ -41,7 +41,10 @@ L = [["X", "Y"], ["Y"]]
             [["a", "b"], [1]],
             L,
             DataError,
-            r"sentence 1, token 0: expected a word \(a string\), a .word, part of .*, got 1 \(int\)",
+            (
+                r"sentence 1, token 0: expected a word \(a string\), a .word, part of .*, got 1"
+                r" \(int\)"
+            ),
         ),
         (
             [["a", {"b": 1}], ["c"]],
@@ -210,7 +213,10 @@ def test_what_is_asked_too_early_or_of_the_wrong_kind():
     model = CRFTagger(templates=["word[0]"]).fit(A, L)
     with pytest.raises(
         DataError,
-        match=r"each token of X must be a word \(a string\), as in fit, got a dict, list or set of features",
+        match=(
+            r"each token of X must be a word \(a string\), as in fit, got a dict, list or set of"
+            r" features"
+        ),
     ):
         model.predict([[{"w": 1}]])
     with pytest.raises(DataError, match="templates make features of words"):
@@ -252,7 +258,10 @@ def test_a_scheme_that_the_labels_do_not_follow():
     x, y = [["Ann", "Lee", "ran"]], [["B-PER", "I-PER", "O"]]
     with pytest.raises(
         DataError,
-        match=r"scheme='bioes' does not fit: sentence 0, token 2: expected .* got O; the labels of y follow bio",
+        match=(
+            r"scheme='bioes' does not fit: sentence 0, token 2: expected .* got O; the labels of y"
+            r" follow bio"
+        ),
     ):
         CRFTagger(scheme="bioes", constraints="decode").fit(x, y)
 

@@ -1,4 +1,7 @@
-"""Files of softq.CRFTagger: those of other machines and versions, damaged ones, and what the commands learn from them."""
+"""Files of softq.CRFTagger.
+
+Those of other machines and versions, damaged ones, and what the commands learn from them.
+"""
 
 # ruff: noqa: N806 -- scikit-learn calls the inputs X
 
@@ -156,7 +159,10 @@ def test_damaged_notes_are_told_in_a_sentence(fitted, tmp_path, change):
     change_notes(tmp_path / "changed", lambda notes: (change(notes), notes)[1])
     with pytest.raises(
         DataError,
-        match=r"changed is not a tagger of softq \(expected the tensors and notes of CRFTagger.save: .*\); expected a file of",
+        match=(
+            r"changed is not a tagger of softq \(expected the tensors and notes of CRFTagger.save:"
+            r" .*\); expected a file of"
+        ),
     ):
         CRFTagger.load(tmp_path / "changed")
 

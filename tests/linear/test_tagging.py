@@ -48,7 +48,8 @@ CASES = [
 def test_value_and_gradient_by_enumeration(labels, objective, constraints, valued):
     names, lengths, seed = NAMES[labels], LENGTHS[labels], labels + 10 * valued
     scheme = SCHEMES[labels] if constraints in ("target", "model") else None
-    # What breaks the scheme can be a reference of RAML and SQDML: it is outside the target, yet what comes near it earns something.
+    # What breaks the scheme can be a reference of RAML and SQDML: it is outside the target, yet
+    # what comes near it earns something.
     references = some_references(seed, lengths, names, scheme if objective == "ml" else None)
     table = (
         np.random.default_rng(seed).integers(-4, 9, (labels, labels)) / 4
@@ -101,7 +102,8 @@ def test_the_gradient_is_that_of_the_value(objective, constraints):
     generator = torch.Generator().manual_seed(5)
     for _ in range(8):
         direction = torch.randn(len(parameters), generator=generator)
-        # Parameters are float32 in the kernels: a step of 2^-7 leaves rounding at 1e-5 and the third derivative at 1e-4.
+        # Parameters are float32 in the kernels: a step of 2^-7 leaves rounding at 1e-5 and the
+        # third derivative at 1e-4.
         step = 2.0**-7 * direction / direction.norm()
         above, below = (evaluate(whole, parameters + sign * step)[0] for sign in (1, -1))
         assert (above - below) / 2 == pytest.approx(
@@ -314,7 +316,10 @@ def test_references_that_cannot_be_are_refused():
         for objective in ("ml", "raml", "sqdml"):
             with pytest.raises(
                 OutputError,
-                match=r"reference 1 of sentence 1 \(counted from 0\): expected label numbers in 0..4, got",
+                match=(
+                    r"reference 1 of sentence 1 \(counted from 0\): expected label numbers in"
+                    r" 0..4, got"
+                ),
             ):
                 corpus_target(objective, bad, nothing, tau=1.0)
     broken = References(
@@ -322,7 +327,10 @@ def test_references_that_cannot_be_are_refused():
     )  # B-PER O
     with pytest.raises(
         OutputError,
-        match=r"reference 1 of sentence 1 \(counted from 0\) breaks the tag scheme, and ML gives all its mass",
+        match=(
+            r"reference 1 of sentence 1 \(counted from 0\) breaks the tag scheme, and ML gives all"
+            r" its mass"
+        ),
     ):
         corpus_target("ml", broken, Forbidden.by("bioes", names))
     corpus_target(

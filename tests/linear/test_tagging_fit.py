@@ -213,7 +213,8 @@ def test_an_epoch_of_adagrad_adds_up_to_the_objective():
         )
         descent.step(0, step)
         after = descent.state()
-        # After one step from squares of 0 they are the slopes, up to the sign; the sign is that of the step.
+        # After one step from squares of 0 they are the slopes, up to the sign; the sign is that of
+        # the step.
         signs = np.sign(
             np.concatenate(
                 [(before[n] - after[n].numpy()).reshape(-1) for n in ("weights", "transitions")]

@@ -40,7 +40,10 @@ def sentence(heads, relations=(), forms=None, lines=(), sent_id=""):
 
 
 def corpus(seed, size=40):
-    """Sentences whose heads need not be trees: the scores do not care. And a prediction that is right in part."""
+    """Sentences whose heads need not be trees: the scores do not care.
+
+    And a prediction that is right in part.
+    """
     rng = random.Random(seed)
     gold, heads, relations = [], [], []
     for _ in range(size):
@@ -122,7 +125,10 @@ def test_a_perfect_parse_and_the_worst():
 
 def test_content_relations_are_those_of_the_task():
     core = "nsubj obj iobj csubj ccomp xcomp obl vocative expl dislocated advcl advmod discourse"
-    others = "nmod appos nummod acl amod conj fixed flat compound list parataxis orphan goeswith reparandum root dep"
+    others = (
+        "nmod appos nummod acl amod conj fixed flat compound list parataxis orphan goeswith"
+        " reparandum root dep"
+    )
     assert {*core.split(), *others.split()} == CONTENT_RELATIONS
     functional = {"aux", "case", "cc", "clf", "cop", "det", "mark", "punct"}
     assert len(CONTENT_RELATIONS | functional) == 37  # all of Universal Dependencies, version 2
@@ -194,7 +200,10 @@ def test_what_does_not_fit_is_refused():
 
 
 def parsed(text):
-    """Sentences from rows 'ID FORM HEAD DEPREL' separated by ';', sentences by '|'; '~' is a no-break space."""
+    """Sentences from rows 'ID FORM HEAD DEPREL' separated by ';', sentences by '|'.
+
+    '~' is a no-break space.
+    """
     lines = []
     for block in text.split("|"):
         for row in block.split(";"):
@@ -253,14 +262,18 @@ def counts(agreed, system, gold):
             2,
             2,
         ),
-        # One side has the token whole: no word of it is found, but where its form is that of a word.
+        # One side has the token whole: no word of it is found, but where its form is that of a
+        # word.
         ("1-2 zum;1 zu 3 case;2 dem 3 det;3 M 0 root", "1 zum 2 case;2 M 0 root", (2, 3), 1, 1, 1),
         ("1-2 du;1 de 2 case;2 du 0 root", "1 du 0 root", (1, 2), 1, 1, 1),
-        # Of two longest common subsequences, (x) and (y), the walk that passes gold words first takes y.
+        # Of two longest common subsequences, (x) and (y), the walk that passes gold words first
+        # takes y.
         ("1-2 q;1 x 2 obj;2 y 0 root", "1-2 q;1 y 0 root;2 x 1 obj", (2, 2), 1, 1, 1),
-        # A word that began before the multi-word token is not in its stretch, though its form is that of a word there.
+        # A word that began before the multi-word token is not in its stretch, though its form is
+        # that of a word there.
         ("1 x 3 dep;2-3 yz;2 xy 3 obj;3 b 0 root", "1 xy 2 obj;2 z 0 root", (2, 3), 0, 0, 0),
-        # Multi-word tokens that overlap make one stretch: b and c are found, though c is in the second gold token.
+        # Multi-word tokens that overlap make one stretch: b and c are found, though c is in the
+        # second gold token.
         (
             "1-2 pq;1 a 0 root;2 b 1 obj;3-4 rs;3 c 2 obj;4 d 1 obj",
             "1 p 2 obj;2-3 qr;2 b 0 root;3 c 2 obj;4 s 2 obj",

@@ -1,4 +1,7 @@
-"""Scores of captions against the published formulas in plain Python, sentence by sentence; BLEU against NLTK."""
+"""Scores of captions against the published formulas in plain Python, sentence by sentence.
+
+BLEU against NLTK.
+"""
 
 import itertools
 import math
@@ -45,7 +48,10 @@ def edited(rng, sentence):
 
 
 def captions(seed, size, *, shortest=0, longest=12, most=5):
-    """Captions and one to five references each; few words, so that n-grams repeat within sentences and between images."""
+    """Captions and one to five references each.
+
+    Few words, so that n-grams repeat within sentences and between images.
+    """
     rng = random.Random(seed)
     scenes = [
         [rng.choice(WORDS) for _ in range(rng.randint(shortest, longest))] for _ in range(size)

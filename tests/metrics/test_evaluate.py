@@ -1,4 +1,7 @@
-"""How sure a number is: the bootstrap against a plain loop and the normal law, intervals against scipy."""
+"""How sure a number is.
+
+The bootstrap against a plain loop and the normal law, intervals against scipy.
+"""
 
 import math
 
@@ -112,7 +115,8 @@ def test_p_values_are_the_normal_ones_for_large_samples():
         shifted = ours.clone()
         shifted[..., 0] += sure * error - difference.mean()
         (test,) = paired_test(shifted.unsqueeze(0), theirs, resamples=4000, generator=generator())
-        # a share of 4000 draws is off by 0.008 at most, twice that for both sides; 0.06 is four times that
+        # a share of 4000 draws is off by 0.008 at most, twice that for both sides; 0.06 is four
+        # times that
         assert test.p_value == pytest.approx(2 * scipy.stats.norm.sf(sure), abs=0.06)
 
 
@@ -127,7 +131,8 @@ def test_p_values_below_a_level_come_as_often_as_it_says():
         for seed in range(300)
     ]
     small = sum(test.p_value <= 0.1 for test in found) / 300
-    # of 100 examples about 0.11 as above for intervals; 0.018 is the standard error, and four of them fail once in 15,000
+    # of 100 examples about 0.11 as above for intervals; 0.018 is the standard error, and four of
+    # them fail once in 15,000
     assert abs(small - 0.11) < 0.072
 
 
@@ -139,7 +144,8 @@ def test_the_interval_is_the_normal_one_for_large_samples():
     )
     half = scipy.stats.norm.ppf(0.95) * difference.std().item() / math.sqrt(2000)
     assert value == pytest.approx(difference.mean().item())
-    # an end is a quantile of 4000 draws: off by 0.033 standard errors, or 2 % of half; 10 % are five times that (once in a million)
+    # an end is a quantile of 4000 draws: off by 0.033 standard errors, or 2 % of half; 10 % are
+    # five times that (once in a million)
     assert (low, high) == pytest.approx((value - half, value + half), abs=0.1 * half)
 
 
@@ -151,7 +157,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says():
             ours.unsqueeze(0), theirs, resamples=300, level=0.9, generator=generator(seed)
         )
         hits += low <= 0.0 <= high
-    # a percentile interval of 100 examples covers about 0.89; 0.018 is the standard error, and four of them fail once in 15,000
+    # a percentile interval of 100 examples covers about 0.89; 0.018 is the standard error, and four
+    # of them fail once in 15,000
     assert abs(hits / 300 - 0.89) < 0.072
 
 

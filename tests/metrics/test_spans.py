@@ -29,7 +29,10 @@ KINDS = ["LOC", "MISC-X", "PER"]
 
 
 def corpus(scheme, seed, sentences=60, valid=False):
-    """Gold and predicted labels; predictions are gold with some labels replaced, so that some entities are right."""
+    """Gold and predicted labels.
+
+    Predictions are gold with some labels replaced, so that some entities are right.
+    """
     rng = random.Random(seed)
     inventory = [
         "O",

@@ -1,4 +1,7 @@
-"""Scores of translations: corpus BLEU against sacreBLEU and multi-bleu.perl's rules in plain Python, sentences against NLTK."""
+"""Scores of translations.
+
+Corpus BLEU against sacreBLEU and multi-bleu.perl's rules in plain Python, sentences against NLTK.
+"""
 
 import math
 import random
@@ -46,7 +49,10 @@ def edited(rng, sentence, words):
 
 
 def corpus(seed, size, *, longest=14, most=4, vocabulary=12):
-    """Hypotheses and one to four references each; few words, so that n-grams repeat and clipping matters."""
+    """Hypotheses and one to four references each.
+
+    Few words, so that n-grams repeat and clipping matters.
+    """
     rng = random.Random(seed)
     words = [f"w{i}" for i in range(vocabulary)]
     truths = [sentence(rng, words, 0 if seed % 2 else 1, longest) for _ in range(size)]
@@ -74,7 +80,10 @@ def grams(words, order):
 
 
 def multi_bleu(hypotheses, references):
-    """The rules of multi-bleu.perl, sentence by sentence: clipped matches, closest reference length, no smoothing."""
+    """The rules of multi-bleu.perl, sentence by sentence.
+
+    Clipped matches, closest reference length, no smoothing.
+    """
     right, total = [0] * 5, [0] * 5
     length = reference_length = 0
     for words, several in zip(hypotheses, references, strict=True):

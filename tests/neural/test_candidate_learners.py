@@ -1,4 +1,7 @@
-"""Learners whose candidates come from the model or from near inputs: what they draw and when, and runs that are interrupted."""
+"""Learners whose candidates come from the model or from near inputs.
+
+What they draw and when, and runs that are interrupted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Captioners: log-probabilities against plain loops and plain torch, what they say, and what their files hold."""
+"""Captioners.
+
+Log-probabilities against plain loops and plain torch, what they say, and what their files hold.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ def by_steps(model, vector, sentence):
 
 
 def by_cells(model, vector, sentence):
-    """The equations of Appendix C with torch's own cells: c_0 = W x + b; s_t = LSTM(y_{t-1}, s_{t-1}); softmax(W_s s_t)."""
+    """The equations of Appendix C with torch's own cells: c_0 = W x + b.
+
+    S_t = LSTM(y_{t-1}, s_{t-1}); softmax(W_s s_t).
+    """
     cells = []
     for layer in range(model.layers):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -190,7 +196,10 @@ def test_dropout_is_of_features_words_and_states_of_every_layer():
 def test_features_of_a_wrong_size(shape):
     with pytest.raises(
         ModelError,
-        match=rf"expected features \[B, 6\], as this model was made for, got \[{', '.join(map(str, shape))}\]",
+        match=(
+            r"expected features \[B, 6\], as this model was made for, got"
+            rf" \[{', '.join(map(str, shape))}\]"
+        ),
     ):
         model_of().encode((torch.zeros(shape).double(),))
 

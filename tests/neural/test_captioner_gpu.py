@@ -1,4 +1,8 @@
-"""Captioners on a GPU: recorded, eager and CPU steps agree, candidates of the model and of near images train, captions are the CPU's."""
+"""Captioners on a GPU.
+
+Recorded, eager and CPU steps agree, candidates of the model and of near images train, captions are
+the CPU's.
+"""
 
 from __future__ import annotations
 

@@ -132,7 +132,10 @@ def test_an_unfinished_file_of_something_else_is_kept(tmp_path, change):
         "weights": "means-v",
         "precision": "float32",
     }[change]
-    message = rf"begun and not finished with .*\(\.x\.npy\.means-w-float16-10-images-\w+\.part, now \S*{changed}\S*\): .* to begin anew"
+    message = (
+        r"begun and not finished with .*\(\.x\.npy\.means-w-float16-10-images-\w+\.part, now"
+        rf" \S*{changed}\S*\): .* to begin anew"
+    )
     with pytest.raises(RunError, match=message):
         extract(others, encoder, tmp_path / "x.npy", precision=precision)
     assert extract(images, means(), tmp_path / "x.npy").before == 6
@@ -155,7 +158,10 @@ def test_damaged_rows_are_no_features(tmp_path, damage):
     part.write_bytes(changed[damage])
     with pytest.raises(
         RunError,
-        match=r"\.part is damaged: expected 10 rows of 3 features in float16; delete it to begin anew$",
+        match=(
+            r"\.part is damaged: expected 10 rows of 3 features in float16; delete it to begin"
+            r" anew$"
+        ),
     ):
         extract(images, means(), out)
     part.unlink()
@@ -212,7 +218,9 @@ def test_corrupt_images_are_refused_once_all_others_are_done(tmp_path):
     out = tmp_path / "x.npy"
     with pytest.raises(
         DataError,
-        match=r"2 images cannot be read: 04.png \(.*\); 08.png \(.*\); all others are done and kept",
+        match=(
+            r"2 images cannot be read: 04.png \(.*\); 08.png \(.*\); all others are done and kept"
+        ),
     ):
         extract(images, means(), out, batch_size=3)
     assert not out.exists()
@@ -258,7 +266,10 @@ def test_features_that_do_not_fit_are_errors(tmp_path):
     large = Encoder("large", Large(), 3, "w", size=16, crop=1.0)
     with pytest.raises(
         ModelError,
-        match=r"expected finite features of 00.png, got NaN or infinity in float16: use --precision float32",
+        match=(
+            r"expected finite features of 00.png, got NaN or infinity in float16: use --precision"
+            r" float32"
+        ),
     ):
         extract(images, large, tmp_path / "x.npy")
     assert extract(images, large, tmp_path / "y.npy", precision="float32").names == list(images)

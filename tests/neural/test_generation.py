@@ -1,4 +1,7 @@
-"""Training on candidates: targets as recipes ask for them, steps, a learner that can be interrupted."""
+"""Training on candidates.
+
+Targets as recipes ask for them, steps, a learner that can be interrupted.
+"""
 
 from __future__ import annotations
 

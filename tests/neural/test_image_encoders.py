@@ -110,7 +110,10 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
     save_file({"x": torch.zeros(1)}, file)
     with pytest.raises(
         ModelError,
-        match=r"w.safetensors: expected weights of efficientnet-lite0 .* got others: 245 are missing .*_conv_stem.weight.*, 1 are unknown .*x",
+        match=(
+            r"w.safetensors: expected weights of efficientnet-lite0 .* got others: 245 are missing"
+            r" .*_conv_stem.weight.*, 1 are unknown .*x"
+        ),
     ):
         load_encoder("efficientnet-lite0", file)
     save_file(random_weights() | {"_conv_stem.weight": torch.zeros(32, 3, 5, 5)}, file)
@@ -124,13 +127,19 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
             (tmp_path / name).write_bytes(content)
             with pytest.raises(
                 ModelError,
-                match=f"cannot read .*{name}: expected weights by name .*: it holds something else, or is damaged$",
+                match=(
+                    f"cannot read .*{name}: expected weights by name .*: it holds something else,"
+                    " or is damaged$"
+                ),
             ):
                 load_encoder("efficientnet-lite0", tmp_path / name)
     torch.save(Means(), tmp_path / "module.pth")  # a pickle
     with pytest.raises(
         ModelError,
-        match=r"cannot read .*module.pth: expected weights by name .*: it holds something else, or is damaged$",
+        match=(
+            r"cannot read .*module.pth: expected weights by name .*: it holds something else, or is"
+            r" damaged$"
+        ),
     ):
         load_encoder("efficientnet-lite0", tmp_path / "module.pth")
     with pytest.raises(
@@ -316,7 +325,10 @@ def test_encoders_see_images_as_their_package_says(monkeypatch, tmp_path, packag
         load_encoder(f"{package}:net", file)
     with pytest.raises(
         ModelError,
-        match=rf"cannot get the weights of {package}:net \(no network\): pass a file of them with --weights",
+        match=(
+            rf"cannot get the weights of {package}:net \(no network\): pass a file of them with"
+            r" --weights"
+        ),
     ):
         load_encoder(f"{package}:net")
     with pytest.raises(

@@ -78,7 +78,10 @@ def test_captions_choose_images_and_their_order():
         chosen("other/b.jpg", "x.jpg")  # val/b.jpg is in another folder
     with pytest.raises(
         DataError,
-        match=r"expected one image 'y/val/b.jpg' \(image 2\), got one for 'x/val/b.jpg' as well: 'val/b.jpg'",
+        match=(
+            r"expected one image 'y/val/b.jpg' \(image 2\), got one for 'x/val/b.jpg' as well:"
+            r" 'val/b.jpg'"
+        ),
     ):
         chosen("x/val/b.jpg", "y/val/b.jpg")
     with pytest.raises(DataError, match=r"'4.jpg' \(image 5\) and 2 more"):
@@ -197,7 +200,10 @@ def test_all_corrupt_images_are_named(tmp_path):
     images["07.png"].write_bytes(images["07.png"].read_bytes()[:-30])
     with pytest.raises(
         DataError,
-        match=r"3 images cannot be read: .*03.png \(cannot identify.*05.png \(No such file.*07.png \(.+\)$",
+        match=(
+            r"3 images cannot be read: .*03.png \(cannot identify.*05.png \(No such file.*07.png"
+            r" \(.+\)$"
+        ),
     ):
         encode(list(images.values()), means(), batch_size=2)
 
@@ -213,7 +219,10 @@ def test_a_stream_that_is_left_ends_its_workers(tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_no_file_does_more_than_end_up_in_a_list(tmp_path, workers):
-    """Images with bytes cut off or changed: each is read or has a reason, and no other error comes out."""
+    """Images with bytes cut off or changed.
+
+    Each is read or has a reason, and no other error comes out.
+    """
     rng = np.random.default_rng(0)
     files = []
     for suffix in ("jpg", "png", "gif", "tiff", "webp", "bmp"):

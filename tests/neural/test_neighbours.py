@@ -112,7 +112,10 @@ def test_vectors_that_cannot_be():
     large = torch.tensor([[1.0, 0.0], [0.0, -1e30], [1.0, 1.0]])
     with pytest.raises(
         DataError,
-        match=r"the features of row 2 of 3 are too large, up to 1e\+30: their length is infinite in float32",
+        match=(
+            r"the features of row 2 of 3 are too large, up to 1e\+30: their length is infinite in"
+            r" float32"
+        ),
     ):
         nearest(large, 1)
     assert nearest(large.double(), 1).tolist() == [[2], [0], [0]]

@@ -1,4 +1,7 @@
-"""Grids of small networks: against torch's own layers, optimiser and autograd, and against themselves."""
+"""Grids of small networks.
+
+Against torch's own layers, optimiser and autograd, and against themselves.
+"""
 
 import math
 from itertools import pairwise
@@ -35,9 +38,9 @@ def grid(sizes, models=3, count=70, patterns=9, seed=0, scale=None):
         "inputs": normal(count, sizes[0]),
         "patterns": torch.randint(patterns, (count,), generator=generator, dtype=torch.int32),
         "targets": torch.softmax(3.0 * normal(models, patterns, sizes[-1]).double(), -1),
-        "scales": torch.linspace(0.5, 3.0, models)
-        if scale is None
-        else torch.full((models,), scale),
+        "scales": (
+            torch.linspace(0.5, 3.0, models) if scale is None else torch.full((models,), scale)
+        ),
     }
     return state, data
 
@@ -88,7 +91,10 @@ def test_parameters_are_those_of_torch(sizes):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_training_is_that_of_torch(sizes, dtype, decay):
-    """Layers, loss and optimiser by their own classes: one network after another, one step after another."""
+    """Layers, loss and optimiser by their own classes.
+
+    One network after another, one step after another.
+    """
     (networks, _, _), data = grid(sizes)
     networks = networks.to(dtype)
     data["inputs"] = data["inputs"].to(dtype)

@@ -1,4 +1,7 @@
-"""Grids of small networks on the GPU against the CPU's: compiled where there is a GPU, else run by Triton's interpreter."""
+"""Grids of small networks on the GPU against the CPU's.
+
+Compiled where there is a GPU, else run by Triton's interpreter.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,12 @@ import pytest
 import torch
 
 # First, because Triton must be told to interpret before a kernel is imported.
-from triton_world import DEVICE, interpreter_takes_loop_bounds_from_tensors, mark_for, on_gpu  # noqa: F401 -- a fixture
+from triton_world import (
+    DEVICE,
+    interpreter_takes_loop_bounds_from_tensors,  # noqa: F401 -- a fixture
+    mark_for,
+    on_gpu,
+)
 
 # isort: split
 from test_perceptrons import PAPER, as_double, grid, only, options, part, run

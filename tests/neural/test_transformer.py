@@ -1,4 +1,7 @@
-"""The Transformer: one model however it is read (word by word, all at once, one candidate or many, padded or not)."""
+"""The Transformer.
+
+One model however it is read (word by word, all at once, one candidate or many, padded or not).
+"""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""The paper's translator: log-probabilities of candidates against a plain loop, gradients by hand against autograd."""
+"""The paper's translator.
+
+Log-probabilities of candidates against a plain loop, gradients by hand against autograd.
+"""
 
 from __future__ import annotations
 

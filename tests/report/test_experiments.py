@@ -1,4 +1,7 @@
-"""The paper's experiments in a report: small sweeps of each task, numbers against what their runs have stored."""
+"""The paper's experiments in a report.
+
+Small sweeps of each task, numbers against what their runs have stored.
+"""
 
 import random
 import re
@@ -215,7 +218,10 @@ WORLD = TranslationData(sentences=8, dev_sentences=30, references=2, dev_referen
 
 
 def counts_of(recipe):
-    """The references with words replaced: fewer by RAML than by ML, fewest at τ = 0.4 and by n-grams."""
+    """The references with words replaced.
+
+    Fewer by RAML than by ML, fewest at τ = 0.4 and by n-grams.
+    """
     rng = random.Random(recipe.training.seed)
     others = 0.1 * (recipe.candidates.sampler != "ngram")
     tau = recipe.objective.tau

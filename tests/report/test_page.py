@@ -343,7 +343,10 @@ def rgb(colour):
 
 
 def test_a_map_stands_upright():
-    """Each class must lie in its own quarter of the picture: class 0 above right, then clockwise."""
+    """Each class must lie in its own quarter of the picture.
+
+    Class 0 above right, then clockwise.
+    """
     import matplotlib.image
 
     classes = np.array([[2, 3], [1, 0]]).repeat(10, 0).repeat(10, 1)  # [x₀, x₁]

@@ -1,4 +1,7 @@
-"""Run and sweep folders as sections: numbers against counts, what is unfinished or damaged, how to run it again."""
+"""Run and sweep folders as sections.
+
+Numbers against counts, what is unfinished or damaged, how to run it again.
+"""
 
 import hashlib
 import json

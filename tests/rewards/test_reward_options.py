@@ -162,7 +162,10 @@ def test_function_of_token_lists():
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_function_of_texts(batched):
-    """Decoded by a function, or from the text of each token; each sentence once, not once per pair."""
+    """Decoded by a function, or from the text of each token.
+
+    Each sentence once, not once per pair.
+    """
     calls, seen = [], []
 
     def spell(tokens):
@@ -223,7 +226,10 @@ def test_functions_of_a_pair_and_something_more(workers):
 
 
 def test_worker_processes_give_the_same_in_the_same_order():
-    """More pairs than one job of 1024 for each; closing ends the processes, and a later call starts others."""
+    """More pairs than one job of 1024 for each.
+
+    Closing ends the processes, and a later call starts others.
+    """
     cands, lengths = (
         torch.arange(3_000).reshape(3, 1_000, 1),
         torch.ones(3, 1_000, dtype=torch.int64),
@@ -269,7 +275,10 @@ def nan_at(*places):
         (
             nan_at(([4, 5], [5])),
             {"name": "mine"},
-            "the reward 'callable:mine' must return finite .* got nan for example 1, candidate 0, reference 0",
+            (
+                "the reward 'callable:mine' must return finite .* got nan for example 1, candidate"
+                " 0, reference 0"
+            ),
         ),
         (lambda a, b: -math.inf, {}, "got -inf for example 0, candidate 0, reference 0"),
         (
@@ -454,7 +463,10 @@ def put(index, number):
         (
             [*changed(0, torch.clone)[:2], *Sentences.pack([[[0, 1], [2]], [[3], [0, -4, 1]]])],
             OutputError,
-            "token ids of references must not be negative, got -4 at example 1, sentence 1, position 1",
+            (
+                "token ids of references must not be negative, got -4 at example 1, sentence 1,"
+                " position 1"
+            ),
         ),
     ],
 )
@@ -475,17 +487,26 @@ def test_numbers_outside_a_vocabulary_or_table():
     reward = ChrF(PIECES)
     with pytest.raises(
         OutputError,
-        match=r"token ids of candidates must lie in 0\.\.5, got 6 at example 0, sentence 1, position 2",
+        match=(
+            r"token ids of candidates must lie in 0\.\.5, got 6 at example 0, sentence 1,"
+            r" position 2"
+        ),
     ):
         score(reward, [[[0, 1], [2, 3, 6]]], [[[0]]])
     with pytest.raises(
         OutputError,
-        match=r"token ids of candidates must lie in 0\.\.5, got -1 at example 0, sentence 0, position 0",
+        match=(
+            r"token ids of candidates must lie in 0\.\.5, got -1 at example 0, sentence 0,"
+            r" position 0"
+        ),
     ):
         score(reward, [[[-1, 1]]], [[[0]]])
     with pytest.raises(
         OutputError,
-        match=r"token ids of references must lie in 0\.\.5, got 9 at example 1, sentence 0, position 0",
+        match=(
+            r"token ids of references must lie in 0\.\.5, got 9 at example 1, sentence 0,"
+            r" position 0"
+        ),
     ):
         score(reward, [[[0]], [[0]]], [[[0]], [[9]]])
     reward = TokenReward(TABLE)
@@ -500,7 +521,10 @@ def test_numbers_outside_a_vocabulary_or_table():
         score(reward, [[[0, 1], [2, -3]]], [[[1, 2]]])
     with pytest.raises(
         OutputError,
-        match=r"classes 0\.\.5, got 1 predicted and 7 right at example 1, candidate 0, reference 1, position 0",
+        match=(
+            r"classes 0\.\.5, got 1 predicted and 7 right at example 1, candidate 0, reference 1,"
+            r" position 0"
+        ),
     ):
         score(Matrix(TABLE), [[[0]], [[1]]], [[[0]], [[0], [7]]])
     assert (

@@ -58,7 +58,10 @@ def random_sentence(rng, vocab, low, high):
 
 
 def edited(rng, words, vocab, longest):
-    """A copy with a few words replaced, dropped, added, and sometimes a block moved: long matches remain."""
+    """A copy with a few words replaced, dropped, added, and sometimes a block moved.
+
+    Long matches remain.
+    """
     words = list(words)
     for _ in range(int(rng.integers(0, 6))):
         at = int(rng.integers(len(words) + 1))
@@ -75,7 +78,10 @@ def edited(rng, words, vocab, longest):
 
 
 def random_pairs(count, seed, low=0, high=LONGEST):
-    """Candidate and reference: half of them unrelated, half of them edits of one another; some short; vocabularies from 1 to 1000."""
+    """Candidate and reference: half of them unrelated, half of them edits of one another.
+
+    Some short; vocabularies from 1 to 1000.
+    """
     rng = np.random.default_rng(seed)
     pairs = []
     for i in range(count):
@@ -84,9 +90,11 @@ def random_pairs(count, seed, low=0, high=LONGEST):
         ref = random_sentence(rng, vocab, low, limit)
         pairs.append(
             (
-                edited(rng, ref, vocab, high)
-                if rng.random() < 0.5
-                else random_sentence(rng, vocab, low, limit),
+                (
+                    edited(rng, ref, vocab, high)
+                    if rng.random() < 0.5
+                    else random_sentence(rng, vocab, low, limit)
+                ),
                 ref,
             )
         )
@@ -125,7 +133,10 @@ def quiet_sacrebleu():
 
 
 def scored(reward, pairs, ids=None):
-    """All pairs in one call, each an example of its own; ``ids`` are other numbers for the words."""
+    """All pairs in one call, each an example of its own.
+
+    ``ids`` are other numbers for the words.
+    """
     sides = zip(*pairs, strict=True)
     packed = [
         Sentences.pack(
@@ -158,7 +169,10 @@ def assert_values(reward, pairs, want):
 
 
 def by_nltk(pairs, orders=ORDERS):
-    """Values of each order, [orders][pairs]. A single weight vector gives a plain number, so at least two are asked for."""
+    """Values of each order, [orders][pairs].
+
+    A single weight vector gives a plain number, so at least two are asked for.
+    """
     weights = [(1 / n,) * n for n in orders]
     rule = SmoothingFunction().method3
     rows = [
@@ -187,7 +201,10 @@ def single(pairs):
 
 
 def by_mteval(cand, ref, order, brevity=True, effective=False):
-    """mteval-v13a from its definition: an order without n-grams adds log 1 = 0 to the mean over all orders."""
+    """mteval-v13a from its definition.
+
+    An order without n-grams adds log 1 = 0 to the mean over all orders.
+    """
     if not cand:
         return 0.0
     total, smooth, there = 0.0, 1, 0
@@ -259,7 +276,10 @@ def test_mteval_rule_against_its_definition(pairs, long_pairs, brevity, effectiv
 
 @pytest.fixture(scope="module")
 def groups():
-    """Candidates with one to four references; half of the candidates put together from pieces of all of them."""
+    """Candidates with one to four references.
+
+    Half of the candidates put together from pieces of all of them.
+    """
     rng = np.random.default_rng(4)
     made = [
         ([], [[1]]),
@@ -314,19 +334,25 @@ def test_rouge_against_rouge_score(pairs, long_pairs):
         # Other weights from its precision and recall, as Lin (2004) defines them.
         for beta in (0.5, 1.2):
             want = [
-                (1 + beta**2)
-                * value.precision
-                * value.recall
-                / (value.recall + beta**2 * value.precision)
-                if value.recall
-                else 0.0
+                (
+                    (1 + beta**2)
+                    * value.precision
+                    * value.recall
+                    / (value.recall + beta**2 * value.precision)
+                    if value.recall
+                    else 0.0
+                )
                 for value in found
             ]
             assert_values(RougeL(beta), some, want)
 
 
 def spelling():
-    """Text of 1000 tokens: few letters, so that characters match across words, some accents, other scripts, emoji, spaces, and nothing."""
+    """Text of 1000 tokens.
+
+    Few letters, so that characters match across words, some accents, other scripts, emoji, spaces,
+    and nothing.
+    """
     rng = np.random.default_rng(5)
     letters = [*"aaabbcde.,é日本😀", "a\u0301"]
     pieces = ["".join(rng.choice(letters, size=rng.integers(0, 6))) for _ in range(990)]

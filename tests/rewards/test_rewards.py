@@ -1,4 +1,6 @@
-"""Rewards in batches: padding, missing sentences, threads; BLEU's rules and statistics; sums over parts.
+"""Rewards in batches: padding, missing sentences, threads; BLEU's rules and statistics.
+
+Sums over parts.
 
 That the values are those of other packages is tested in test_reward_peers.py.
 """
@@ -164,7 +166,8 @@ def test_types_and_memory_layout_change_nothing_and_inputs_stay(reward):
     want = reward(*batch)
     before = [x.clone() for x in batch]
     for dtypes in itertools.product((torch.int32, torch.int64), repeat=4):
-        # but for the last digit: each type has its own compiled code, in which sums may be taken in another order
+        # but for the last digit: each type has its own compiled code, in which sums may be taken in
+        # another order
         torch.testing.assert_close(
             reward(*(x.to(dtype) for x, dtype in zip(batch, dtypes, strict=True))),
             want,

@@ -1,4 +1,7 @@
-"""Recombination against enumeration: what is drawn (chi-square), small spaces as a whole, and what the sets hold."""
+"""Recombination against enumeration.
+
+What is drawn (chi-square), small spaces as a whole, and what the sets hold.
+"""
 
 import math
 from collections import Counter
@@ -15,7 +18,8 @@ from softq import Candidates, Sentences
 from softq.errors import EstimatorError, OutputError, SamplerError
 from softq.samplers import Recombination
 
-CHANCE = 1e-6  # of each chi-square test failing although all is well; some twenty of them: one run in 50,000
+# of each chi-square test failing although all is well; some twenty of them: one run in 50,000
+CHANCE = 1e-6
 
 
 def gen(seed=0):
@@ -111,7 +115,10 @@ def test_small_spaces_are_exhausted(size):
 
 @pytest.mark.skipif(not COMPILED, reason="a hundred thousand draws")
 def test_what_chance_does_not_find_is_listed_by_its_law():
-    """Where nearly every draw is a reference, the last candidates come from the list; which are left out must be even."""
+    """Where nearly every draw is a reference, the last candidates come from the list.
+
+    Which are left out must be even.
+    """
     refs = [(0,) * 60, (0,) * 60 + (1,)]
     space = law(refs, 1)
     rare = [y for y in space if 1 in y]
@@ -123,7 +130,8 @@ def test_what_chance_does_not_find_is_listed_by_its_law():
         y for several in cands.sentences.unpack() for y in set(rare) - set(map(tuple, several))
     )
     assert left_out.total() >= 300 * 3
-    # four of sixty at a time, without replacement: the counts vary a little less than chi-square has it
+    # four of sixty at a time, without replacement: the counts vary a little less than chi-square
+    # has it
     assert chisquare([left_out[y] for y in rare]).pvalue > CHANCE
     assert 0.5 < np.var([left_out[y] for y in rare]) / (left_out.total() / 60) < 2.0
 
@@ -179,7 +187,10 @@ def test_what_stands_behind_a_reference_does_not_matter():
 
 
 def test_a_candidate_can_agree_with_several_references_better_than_each_of_them():
-    """Why these candidates: one of them is nearer to all references than every reference is, and SQDML has it first."""
+    """Why these candidates.
+
+    One of them is nearer to all references than every reference is, and SQDML has it first.
+    """
     told = list(range(1, 13))
     refs = [
         [*told[:8], 20, 21, 22, 23],

@@ -1,4 +1,7 @@
-"""Samplers against enumeration: what they draw (chi-square) and the log-probabilities they report (exactly)."""
+"""Samplers against enumeration.
+
+What they draw (chi-square) and the log-probabilities they report (exactly).
+"""
 
 import itertools
 import math
@@ -17,7 +20,8 @@ from softq.errors import IntractableError, OutputError, SamplerError, ScoreError
 from softq.kernels.text.stratified import edit_law
 from softq.samplers import EditStratified, FromModel, HammingStratified, NgramReplacement
 
-CHANCE = 1e-6  # of each chi-square test failing although all is well; some thirty of them: one run in 30,000
+# of each chi-square test failing although all is well; some thirty of them: one run in 30,000
+CHANCE = 1e-6
 
 
 def gen(seed=0):
@@ -77,6 +81,7 @@ def test_ngram_replacement_follows_its_law(refs, keep_last, kind):
                 y[i : i + n] for y in corpus for i in range(len(y) - n + 1) if 3 not in y[i : i + n]
             )
             return {g: c / grams.total() for g, c in grams.items()}
+
     else:
         options = {"frequencies": weights} if kind == "frequencies" else {}
         p = weights[:3] / weights[:3].sum() if kind == "frequencies" else torch.ones(3) / 3
@@ -97,7 +102,8 @@ def test_ngram_replacement_follows_its_law(refs, keep_last, kind):
     if len(expected) == 1:
         pytest.skip("one possible candidate has no distribution to test")
     cands = sampler([[list(y) for y in refs]] * draws(20_000), generator=gen(1))
-    # One draw per set follows the law; a second one, where references repeat, is without replacement.
+    # One draw per set follows the law; a second one, where references repeat, is without
+    # replacement.
     assert bool((cands.fixed == distinct).all())
     first = Candidates(
         cands.tokens[:, : distinct + 1],
@@ -159,7 +165,10 @@ def test_small_spaces_are_exhausted(size):
 
 
 def test_a_vocabulary_of_one_word():
-    """Another n-gram cannot be had where only that word stands; where another word stands it can."""
+    """Another n-gram cannot be had where only that word stands.
+
+    Where another word stands it can.
+    """
     cands = NgramReplacement(5, size=4, specials=[1, 2, 3, 4])([[0, 0], [0, 4]], generator=gen())
     assert cands.present.sum(1).tolist() == [1, 2]
     assert cands.tokens[1, 1].tolist() == [0, 0]
@@ -302,7 +311,10 @@ def test_references_with_nothing_to_replace_are_kept_and_never_drawn():
 
 
 def test_hamming_counts_and_rescaling():
-    """DESIGN: V = 22,821, L = 20, τ = 0.85 changes 19.997 words of 20; the footnote's rescaling about one."""
+    """DESIGN: V = 22,821, L = 20, τ = 0.85 changes 19.997 words of 20.
+
+    The footnote's rescaling about one.
+    """
     ref = torch.arange(20).unsqueeze(0)
     for rescale, expected in ((False, 19.997), (True, None)):
         sampler = HammingStratified(22821, tau=0.85, size=draws(40_000), rescale=rescale)
@@ -329,9 +341,13 @@ def test_edits_follow_their_law(refs, keep_last):
         laws.append({(*y, *ref[free:]): p for y, p in made.items()})
     expected = oracle.mixture(laws)
     sampler = EditStratified(4, tau, size=100, specials=[3], keep_last=keep_last, max_edits=2)
-    assert_follows(
-        drawn(sampler([[list(y) for y in refs]] * draws(300), generator=gen(7))), expected
-    ) if len(expected) > 1 else None
+    (
+        assert_follows(
+            drawn(sampler([[list(y) for y in refs]] * draws(300), generator=gen(7))), expected
+        )
+        if len(expected) > 1
+        else None
+    )
 
 
 def test_edits_of_which_more_never_come():

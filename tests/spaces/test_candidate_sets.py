@@ -1,4 +1,7 @@
-"""CandidateSettings of several kinds in one set: their weights, recipes that ask for them, learners that draw them from the model."""
+"""CandidateSettings of several kinds in one set.
+
+Their weights, recipes that ask for them, learners that draw them from the model.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +195,10 @@ def test_ml_takes_every_reference_and_nothing_else():
     [
         (
             {"sampler": "beam"},
-            "sampler must be one of ngram, hamming, model, near, recombined, or several joined by .*got 'beam'",
+            (
+                "sampler must be one of ngram, hamming, model, near, recombined, or several joined"
+                " by .*got 'beam'"
+            ),
         ),
         ({"sampler": "model+beam"}, r"several joined by \+, got 'model\+beam'"),
         ({"sampler": "model+"}, r"got 'model\+'"),
@@ -258,7 +264,10 @@ def test_recombination_needs_several_references(recipe_type):
     )
     with pytest.raises(
         RecipeError,
-        match=r"sampler = recombined takes n-grams of other references, and merge = false leaves .* with one",
+        match=(
+            r"sampler = recombined takes n-grams of other references, and merge = false leaves .*"
+            r" with one"
+        ),
     ):
         build(recipe_type, parse_flags(recipe_type, [*flags, "--no-merge"]))
 

@@ -1,4 +1,7 @@
-"""Targets on candidates: the equations on a whole tiny space, and bias and error of each estimator against enumeration."""
+"""Targets on candidates.
+
+The equations on a whole tiny space, and bias and error of each estimator against enumeration.
+"""
 
 import itertools
 import math
@@ -115,7 +118,10 @@ def test_the_set_of_all_sentences_gives_the_exact_target(objective, tau, reward)
 
 @objectives
 def test_candidates_and_exact_distributions_agree(objective):
-    """Token accuracy splits over positions: the target on all sentences is the exact one of a label sequence."""
+    """Token accuracy splits over positions.
+
+    The target on all sentences is the exact one of a label sequence.
+    """
     refs = torch.tensor(REFS)
     space = softq.Independent(torch.zeros(2, LENGTH, WORDS, dtype=torch.float64))
     exact = OBJECTIVES[objective][0](space, refs, 0.6)
@@ -187,7 +193,10 @@ def test_a_set_counts_repeats_once_and_a_sample_counts_each():
 @objectives
 @pytest.mark.parametrize("refs", [REFS[0], REFS[1][:1]], ids=["two", "one"])
 def test_importance_error_falls_like_the_square_root(objective, refs):
-    """Hamming proposal, BLEU weights (the paper's Table 8) against the sum over all 81 sentences; any proposal temperature."""
+    """Hamming proposal, BLEU weights (the paper's Table 8) against the sum over all 81 sentences.
+
+    Any proposal temperature.
+    """
     ours, theirs = OBJECTIVES[objective]
     tau, f = 0.3, model_log_probs()
     expected = theirs(reward_table(BLEU, refs), [1 / len(refs)] * len(refs), tau)
@@ -208,7 +217,10 @@ def test_importance_error_falls_like_the_square_root(objective, refs):
 
 
 def test_importance_with_the_paper_temperature_rescaled():
-    """The printed weight exp(BLEU/τ) / exp(-d/τ) is wrong when the proposal is rescaled; log-proposals are right."""
+    """The printed weight exp(BLEU/τ) / exp(-d/τ) is wrong when the proposal is rescaled.
+
+    Log-proposals are right.
+    """
     refs, tau, f = REFS[0][:1], 0.3, model_log_probs()
     expected = oracle.raml(reward_table(BLEU, refs), [1.0], tau)
     truth = math.fsum(p * f[y] for y, p in zip(SPACE, expected, strict=True))
@@ -224,7 +236,10 @@ def test_importance_with_the_paper_temperature_rescaled():
 
 
 def test_importance_on_ngram_sets_joins_certain_and_drawn():
-    """References are there for certain, the rest by n' draws: the right target on what one n-gram can reach."""
+    """References are there for certain, the rest by n' draws.
+
+    The right target on what one n-gram can reach.
+    """
     refs, tau, f = REFS[0], 0.3, model_log_probs()
     law = oracle.ngram_replacement(
         refs,
@@ -287,7 +302,10 @@ def repeated(cands, times):
 @objectives
 @pytest.mark.parametrize("refs", REFS, ids=["first", "second"])
 def test_the_paper_estimator_is_the_subset_it_says(objective, refs):
-    """Its mean is the references in full and the rest by the share that is used: biased toward the references, and known."""
+    """Its mean is the references in full and the rest by the share that is used.
+
+    Biased toward the references, and known.
+    """
     make, f = OBJECTIVES[objective][0], model_log_probs()
     cands = NgramReplacement(WORDS, max_n=2, size=16)(nested([refs]), generator=gen(7))
     full = make(cands, nested([refs]), 0.3, BLEU)
@@ -332,7 +350,10 @@ def test_a_subset_of_the_set_is_unbiased(objective, refs):
 
 
 def test_the_paper_estimator_lifts_the_reference():
-    """100 candidates, k = 10: a reference has about 2 % of the softmax and 13-20 % of what a step uses."""
+    """100 candidates, k = 10.
+
+    A reference has about 2 % of the softmax and 13-20 % of what a step uses.
+    """
     refs = torch.randint(10, 20_000, (50, 20), generator=gen(9))
     cands = NgramReplacement(20_000, size=100)(refs, generator=gen(10))
     full = softq.raml(cands, refs, 0.85, rewards.SentenceBLEU())
@@ -402,7 +423,10 @@ def test_a_reference_without_weight_is_missing(objective):
 
 @objectives
 def test_the_set_alone_is_biased_toward_its_references(objective):
-    """Against the whole space: a small set leaves the references too much, and its bias shrinks only as it fills the space."""
+    """Against the whole space.
+
+    A small set leaves the references too much, and its bias shrinks only as it fills the space.
+    """
     make, f = OBJECTIVES[objective][0], model_log_probs()
     truth = estimate(make(whole_space(1), nested(REFS[:1]), 0.3, BLEU), f)[0]
     mass = float(make(whole_space(1), nested(REFS[:1]), 0.3, BLEU).reference_mass())

@@ -1,4 +1,7 @@
-"""What careless or unusual use meets: an error that names it, or the right number, and never a wrong one."""
+"""What careless or unusual use meets.
+
+An error that names it, or the right number, and never a wrong one.
+"""
 
 import itertools
 import math
@@ -151,7 +154,7 @@ def test_a_reward_may_depend_on_the_place(labels):
         torch.tensor([[1, 1, 1]]),
     )
     for objective in (softq.raml, softq.sqdml):
-        (found, *_) = objective(p, gold, 0.5, ByPlace([1.0, 0.0, 5.0])).expected_parts(p)
+        found, *_ = objective(p, gold, 0.5, ByPlace([1.0, 0.0, 5.0])).expected_parts(p)
         right = [math.exp(2 * w) / (math.exp(2 * w) + labels - 1) for w in (1.0, 0.0, 5.0)]
         assert found[0, :, 1].tolist() == pytest.approx(right, abs=1e-6)
 

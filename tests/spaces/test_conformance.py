@@ -1,4 +1,7 @@
-"""Every distribution against enumeration: values, gradients, ragged lengths, -inf, extreme scores, batches, padding."""
+"""Every distribution against enumeration.
+
+Values, gradients, ragged lengths, -inf, extreme scores, batches, padding.
+"""
 
 import inspect
 import math
@@ -407,11 +410,13 @@ def test_bad_input(family):
         for i in range(len(scores)):
             spoilt = [s.clone() for s in scores]
             spoilt[i][
-                (0, 1, 2)[: spoilt[i].dim()]
-                if spoilt[i].dim() > 2
-                else (1, 0)
-                if family.size == 0
-                else (0, 1)
+                (
+                    (0, 1, 2)[: spoilt[i].dim()]
+                    if spoilt[i].dim() > 2
+                    else (1, 0)
+                    if family.size == 0
+                    else (0, 1)
+                )
             ] = bad
             with pytest.raises(SoftqError, match=text):
                 family.make(*spoilt)

@@ -1,4 +1,7 @@
-"""Candidate sets side by side: what is in them, and that targets count a sentence once however many sets hold it."""
+"""Candidate sets side by side.
+
+What is in them, and that targets count a sentence once however many sets hold it.
+"""
 
 import math
 

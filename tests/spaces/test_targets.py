@@ -45,7 +45,10 @@ def draw_references(family, lengths, seed=0):
 def target_by_enumeration(
     family, objective, scores, lengths, plain, weights, tau, reward=oracle.matches
 ):
-    """Target and model probabilities of each example's outputs; what the model forbids, the target forbids."""
+    """Target and model probabilities of each example's outputs.
+
+    What the model forbids, the target forbids.
+    """
     made = []
     for b in range(BATCH):
         length = family.size if lengths is None else int(lengths[b])
@@ -317,7 +320,10 @@ def test_two_batch_dimensions_equal_a_flat_batch():
 
 
 def test_temperature_scaling():
-    """Scores that estimate rewards: the optimum is the expected reward up to a constant, at any temperature."""
+    """Scores that estimate rewards.
+
+    The optimum is the expected reward up to a constant, at any temperature.
+    """
     p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     table = torch.diag(torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))
     expected = table @ p
@@ -331,7 +337,8 @@ def test_temperature_scaling():
         torch.testing.assert_close(grad, torch.zeros_like(grad), atol=1e-9, rtol=0)
         off = softq.Categorical((expected + torch.tensor([0.3, -0.1, 0.0])).unsqueeze(0))
         assert softq.kl(target, off, temperature_scaled=True).item() > 1e-3
-    # as tau grows, tau² KL tends to half the variance of the error: least squares on the expected reward
+    # as tau grows, tau² KL tends to half the variance of the error: least squares on the expected
+    # reward
     error = torch.tensor([0.3, -0.1, 0.0], dtype=torch.float64)
     torch.testing.assert_close(
         softq.kl(target, off, temperature_scaled=True).item(),

@@ -96,7 +96,10 @@ def test_suggestions_leave_the_mass(mass):
 
 @pytest.mark.parametrize("mass", [0.05, 0.11, 0.25])
 def test_masses_that_rise_and_fall_are_found(mass):
-    """Three annotators of whom nobody wrote the best sentence: SQDML leaves them nothing when cold, most when warm, 1/9 when hot."""
+    """Three annotators of whom nobody wrote the best sentence.
+
+    SQDML leaves them nothing when cold, most when warm, 1/9 when hot.
+    """
     space = list(itertools.product(range(3), repeat=3))
     cands = Candidates(torch.tensor([space]), torch.full((1, 27), 3))
     curve = CandidateCurve(

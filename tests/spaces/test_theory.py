@@ -120,7 +120,8 @@ def test_inputs_in_a_batch_are_each_on_their_own():
 
 
 def test_kl_survives_a_tiny_q_prime():
-    # Both references rule out the compromise that Q picks: Q'(2) underflows, KL is about 1/τ · (1 - 0.6).
+    # Both references rule out the compromise that Q picks: Q'(2) underflows, KL is about 1/τ · (1 -
+    # 0.6).
     p, rewards = tensors([0.5, 0.5, 0.0], [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.6, 0.6, 1.0]])
     assert theory.kl_q_qprime(p, rewards, 1e-4).item() == pytest.approx(4000.0, rel=1e-3)
 
@@ -188,7 +189,8 @@ def test_theorem2_corrected_holds_where_its_condition_does():
         size, epsilon = rng.randint(2, 5), rng.uniform(0.01, 0.3)
         rest = [rng.random() for _ in range(size - 1)]
         p = [1 - epsilon, *[epsilon * w / sum(rest) for w in rest]]
-        # Diagonal R = 1; r(y', y) ≤ 1 - γ off it, and exactly 1 - γ in column y* = 0, so that c = -log(ε) / b fits the tail.
+        # Diagonal R = 1; r(y', y) ≤ 1 - γ off it, and exactly 1 - γ in column y* = 0, so that c =
+        # -log(ε) / b fits the tail.
         gamma = rng.uniform(0.3, 0.7)
         rewards = [
             [
@@ -218,7 +220,8 @@ def test_theorem2_needs_a_dominant_output():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_theorem2_limit_is_the_limit(seed):
-    # Rewards in steps of 1/4 and probabilities in eighths: ties are exact, and the rest is decided at τ = 1/2000.
+    # Rewards in steps of 1/4 and probabilities in eighths: ties are exact, and the rest is decided
+    # at τ = 1/2000.
     rng = random.Random(seed)
     cuts = sorted(rng.sample(range(1, 8), 2))
     p = [cuts[0] / 8, (cuts[1] - cuts[0]) / 8, (8 - cuts[1]) / 8]

@@ -25,10 +25,11 @@ class Agreement(NamedTuple):
 
     Attributes:
         tokens: Tokens with two labels or more.
-        agreement: Share of equal labels among all pairs of labels that two annotators gave one token.
+        agreement: Share of equal labels among all pairs of labels that two annotators gave one
+            token.
         cohen: Mean of Cohen's kappa over pairs of annotators, weighted by the tokens both labelled.
-        fleiss: Fleiss' kappa over those tokens, each weighing the same however many labels it has; chance goes by the shares of the
-            labels among all of theirs.
+        fleiss: Fleiss' kappa over those tokens, each weighing the same however many labels it has;
+            chance goes by the shares of the labels among all of theirs.
         pairs: Every two annotators with a token in common.
 
     """
@@ -41,7 +42,9 @@ class Agreement(NamedTuple):
 
 
 def agreement(sentences: Iterable[Sentence]) -> Agreement:
-    """Agreement of a file's annotators, by name; two sequences of one annotator count as two labels, but not as a pair.
+    """Agreement of a file's annotators, by name.
+
+    Two sequences of one annotator count as two labels, but not as a pair.
 
     >>> agreement([Sentence(("a", "b"), (("X", "Y"), ("X", "X")), ("1", "2"))])
     Agreement(tokens=2, agreement=0.5, cohen=0.0, fleiss=-0.333..., pairs=[Pair(first='1', second='2', tokens=2, agreement=0.5, kappa=0.0)])
@@ -61,9 +64,12 @@ def agreement(sentences: Iterable[Sentence]) -> Agreement:
     return Agreement(
         tokens,
         sum(pair.agreement * pair.tokens for pair in pairs) / compared if compared else None,
-        sum(kappa * weight for kappa, weight in weighted) / sum(weight for _, weight in weighted)
-        if weighted
-        else None,
+        (
+            sum(kappa * weight for kappa, weight in weighted)
+            / sum(weight for _, weight in weighted)
+            if weighted
+            else None
+        ),
         fleiss,
         pairs,
     )

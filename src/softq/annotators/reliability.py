@@ -1,7 +1,10 @@
-"""Several imperfect annotators of the same sentences: votes, how reliable each one is, and how much each should weigh.
+"""Several imperfect annotators of the same sentences.
 
-Everything here is judged token by token. Reliability is estimated without the truth, by EM over what all annotators said of all tokens
-(Dawid and Skene, 1979): who agrees with the others is trusted more, and the truth is what those say who are trusted.
+Votes, how reliable each one is, and how much each should weigh.
+
+Everything here is judged token by token. Reliability is estimated without the truth, by EM over
+what all annotators said of all tokens (Dawid and Skene, 1979): who agrees with the others is
+trusted more, and the truth is what those say who are trusted.
 """
 
 from __future__ import annotations
@@ -30,21 +33,26 @@ Model = Literal["one-coin", "dawid-skene"]
 
 
 LEAST_WEIGHT = 0.05
-"""Of an annotator who does no better than chance: small, so that a sentence which nobody else labelled still has references."""
+"""Of an annotator who does no better than chance.
+
+Small, so that a sentence which nobody else labelled still has references.
+"""
 
 
 def vote(sentence: Sentence, ties: Ties, *, seed: int = 0) -> tuple[str, ...]:
     """The label that most annotators gave, token by token; a missing label is no vote.
 
-    The votes of neighbouring tokens may break the tag scheme; `softq.formats.tags.convert` mends them.
+    The votes of neighbouring tokens may break the tag scheme; `softq.formats.tags.convert` mends
+    them.
 
     Args:
         sentence: With the labels of one annotator or more for every token.
-        ties: Who wins where several labels have the most votes. ``"first"``: the label of the annotator who stands first among those
-            who gave one of them. ``"entity"``: a label other than O, of several the one that ``"first"`` takes. ``"outside"``: O if it
-            is among them, else the one that ``"first"`` takes. ``"random"``: each alike.
-        seed: For ``"random"``. Chance depends on it, the tokens and the place of the token alone: not on other sentences, nor on
-            the order of the annotators.
+        ties: Who wins where several labels have the most votes. ``"first"``: the label of the
+            annotator who stands first among those who gave one of them. ``"entity"``: a label other
+            than O, of several the one that ``"first"`` takes. ``"outside"``: O if it is among them,
+            else the one that ``"first"`` takes. ``"random"``: each alike.
+        seed: For ``"random"``. Chance depends on it, the tokens and the place of the token alone:
+            not on other sentences, nor on the order of the annotators.
 
     >>> sentence = Sentence(("Ann", "ran"), (("O", "O"), ("B-PER", "O")), ("w1", "w2"))
     >>> vote(sentence, "first"), vote(sentence, "entity")
@@ -63,7 +71,8 @@ def vote(sentence: Sentence, ties: Ties, *, seed: int = 0) -> tuple[str, ...]:
         )  # in the order of the annotators
         if not votes:
             raise DataError(
-                f"line {sentence.line + place}: expected a label of one annotator or more, got none for {sentence.tokens[place]!r}"
+                f"line {sentence.line + place}: expected a label of one annotator or more, got none"
+                f" for {sentence.tokens[place]!r}"
             )
         most = max(votes.values())
         tied = [label for label, count in votes.items() if count == most]
@@ -90,7 +99,8 @@ class AnnotatorRow(NamedTuple):
     Attributes:
         name: As it stands in the sentences.
         tokens: How many labels the annotator gave.
-        accuracy: Share of them that are right. Most tokens are O, so it is high for anyone who marks little.
+        accuracy: Share of them that are right. Most tokens are O, so it is high for anyone who
+            marks little.
         precision: Share of the labels other than O that are right, 0 where there are none.
         recall: Share of the tokens of entities that got the right label, 0 where there are none.
         weight: How much the annotator should count, positive: see `estimate`.
@@ -114,10 +124,12 @@ class Reliability:
         labels: The labels, O first if it occurs, the others sorted: the order of all arrays.
         prior: ``[K]``, the share of each label in the truth.
         annotators: A row for each, sorted by name.
-        confusions: ``[A, K, K]``, the chance that an annotator gives a label (last) where another is right (second).
-        objective: Log-likelihood of all labels, plus the log-density of the smoothing, before each iteration and after the last; it
-            never falls.
-        posteriors: ``[n, K]`` for each sentence, the chance of each label to be the right one of each token.
+        confusions: ``[A, K, K]``, the chance that an annotator gives a label (last) where another
+            is right (second).
+        objective: Log-likelihood of all labels, plus the log-density of the smoothing, before each
+            iteration and after the last; it never falls.
+        posteriors: ``[n, K]`` for each sentence, the chance of each label to be the right one of
+            each token.
 
     """
 
@@ -142,19 +154,24 @@ def estimate(
 
     Args:
         sentences: With annotators; missing labels count for nothing.
-        model: ``"one-coin"``: an annotator is right with one probability whatever the truth, and any wrong label is as likely as
-            any other. ``"dawid-skene"``: for each right label, an annotator has a distribution of their own over what they write.
-        smoothing: Labels that each annotator is taken to have given beforehand, in each cell of a confusion; likewise for the prior.
+        model: ``"one-coin"``: an annotator is right with one probability whatever the truth, and
+            any wrong label is as likely as any other. ``"dawid-skene"``: for each right label, an
+            annotator has a distribution of their own over what they write.
+        smoothing: Labels that each annotator is taken to have given beforehand, in each cell of a
+            confusion; likewise for the prior.
         iterations: At most so many.
         tolerance: Ends when the objective rises by less than this in an iteration, per token.
 
-    Where most tokens are O, one coin says little: an O that should not be counts as much against an annotator as an entity that is none, so
-    the estimated truth loses entities much as a vote does. Prefer ``"dawid-skene"`` wherever one label outnumbers the others.
+    Where most tokens are O, one coin says little: an O that should not be counts as much against an
+    annotator as an entity that is none, so the estimated truth loses entities much as a vote does.
+    Prefer ``"dawid-skene"`` wherever one label outnumbers the others.
 
-    The weight of an annotator is the log-odds of the balanced accuracy, log(b / (1 - b)) with b = (recall + specificity) / 2: the share of
-    right labels on the tokens of entities, and on the others, with half a label right and half a label wrong added to each;
-    `LEAST_WEIGHT` where it would be less. The target of SQDML multiplies exp(w_i r(y, y_i) / τ) over annotators (eq. 15) as Bayes' theorem
-    multiplies their odds, so a weight is a log-odds; balanced, because plain accuracy is that on O.
+    The weight of an annotator is the log-odds of the balanced accuracy, log(b / (1 - b)) with b =
+    (recall + specificity) / 2: the share of right labels on the tokens of entities, and on the
+    others, with half a label right and half a label wrong added to each; `LEAST_WEIGHT` where it
+    would be less. The target of SQDML multiplies exp(w_i r(y, y_i) / τ) over annotators (eq. 15) as
+    Bayes' theorem multiplies their odds, so a weight is a log-odds; balanced, because plain
+    accuracy is that on O.
 
     >>> sentence = Sentence(("Ann", "ran", "home"), (("B-PER", "O", "O"), ("B-PER", "O", "O"), ("O", "B-PER", "O")), ("w1", "w2", "w3"))
     >>> found = estimate([sentence] * 10)
@@ -185,7 +202,11 @@ def estimate(
 
 @dataclass(frozen=True)
 class _Data:
-    """Labels as numbers. Tokens of one sentence with the same labels of all annotators are one pattern: most are O for everybody."""
+    """Labels as numbers.
+
+    Tokens of one sentence with the same labels of all annotators are one pattern: most are O for
+    everybody.
+    """
 
     names: tuple[str, ...]
     labels: tuple[str, ...]
@@ -244,7 +265,8 @@ def _encode(sentences: Sequence[Sentence]) -> _Data:
     labels = tuple(sorted(found, key=lambda label: (label != OUTSIDE, label)))
     if len(labels) < 2:
         raise DataError(
-            f"expected two different labels or more among those of the annotators, got {list(labels)}"
+            "expected two different labels or more among those of the annotators, got"
+            f" {list(labels)}"
         )
     name_number = {name: number for number, name in enumerate(names)}
     label_number = {label: number for number, label in enumerate(labels)}
@@ -312,7 +334,8 @@ def _rows(data: _Data, counts: Floats) -> tuple[AnnotatorRow, ...]:
 def _weight(table: Floats, inside: NDArray[np.bool_]) -> float:
     """Log-odds of the balanced accuracy, from the counts ``[K, K]`` of an annotator (right label, given label)."""
     right = np.diag(table)
-    # Half a label right and half a label wrong beforehand, so that who never erred does not weigh without bound.
+    # Half a label right and half a label wrong beforehand, so that who never erred does not weigh
+    # without bound.
     recall, specificity = (
         (right[which].sum() + 0.5) / (table[which].sum() + 1.0) for which in (inside, ~inside)
     )
@@ -321,9 +344,12 @@ def _weight(table: Floats, inside: NDArray[np.bool_]) -> float:
 
 
 def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[float, ...]:
-    """How much each sequence of labels of a sentence should count, summing to 1: ``ref_weights`` of `softq.raml` and `softq.sqdml`.
+    """How much each sequence of labels of a sentence should count, summing to 1.
 
-    In proportion to its annotator's weight (see `estimate`); 0 for a sequence with a missing label, which cannot be a reference.
+    ``ref_weights`` of `softq.raml` and `softq.sqdml`.
+
+    In proportion to its annotator's weight (see `estimate`); 0 for a sequence with a missing label,
+    which cannot be a reference.
 
     >>> sentence = Sentence(("Ann", "ran"), (("B-PER", "O"), ("B-PER", "?"), ("B-PER", "O")), ("w1", "w2", "w3"))
     >>> reference_weights(sentence, estimate([sentence]))
@@ -334,7 +360,8 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
     unknown = [name for name in sentence.annotators if name not in weights]
     if unknown:
         raise DataError(
-            f"line {sentence.line}: expected annotators whose reliability was estimated, got {unknown[0]!r}, who is not among them"
+            f"line {sentence.line}: expected annotators whose reliability was estimated, got"
+            f" {unknown[0]!r}, who is not among them"
         )
     counted = [
         weights[name] * (MISSING not in labels)
@@ -343,7 +370,8 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
     total = sum(counted)
     if not total:
         raise DataError(
-            f"line {sentence.line}: expected one annotator or more who labelled every token of the sentence, got none"
+            f"line {sentence.line}: expected one annotator or more who labelled every token of the"
+            " sentence, got none"
         )
     return tuple(weight / total for weight in counted)
 
@@ -351,7 +379,8 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
 def _check(sentences: Sequence[Sentence], model: Model, smoothing: float) -> None:
     if model not in get_args(Model):
         raise DataError(
-            f"unknown model of annotators: expected one of {', '.join(get_args(Model))}, got {model!r}"
+            f"unknown model of annotators: expected one of {', '.join(get_args(Model))}, got"
+            f" {model!r}"
         )
     if not smoothing > 0:
         raise DataError(f"smoothing must be a positive number, got {smoothing}")
@@ -362,5 +391,6 @@ def _check(sentences: Sequence[Sentence], model: Model, smoothing: float) -> Non
 def _check_named(sentence: Sentence) -> None:
     if not sentence.annotators:
         raise DataError(
-            f"line {sentence.line}: expected labels of annotators with names, got a sentence without annotators"
+            f"line {sentence.line}: expected labels of annotators with names, got a sentence"
+            " without annotators"
         )

@@ -1,4 +1,7 @@
-"""`softq theory --references`: a target as a function of its temperature, as a table and a picture."""
+"""`softq theory --references`.
+
+A target as a function of its temperature, as a table and a picture.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,10 @@ def show(
         )
         return
     source = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in about.items())
-    title = f"{objective.value.upper()} with {scorer.signature}, {len(numbers)} examples of {path.name}, {len(words)} words ({source})"
+    title = (
+        f"{objective.value.upper()} with {scorer.signature}, {len(numbers)} examples of"
+        f" {path.name}, {len(words)} words ({source})"
+    )
     _print(points, suggestions, title)
     if plot is not None:
         typer.echo(f"wrote {plot}")
@@ -110,11 +116,13 @@ def _curve(
     if isinstance(reward, NegativeHamming):
         if vocab < 2:
             raise DataError(
-                f"the Hamming distance needs references of at least two different words, got {vocab}"
+                "the Hamming distance needs references of at least two different words, got"
+                f" {vocab}"
             )
         if objective == Objective.sqdml and refs.tokens.shape[1] > 1:
             raise DataError(
-                "the exact Hamming curve is RAML's; for SQDML with several references choose another reward"
+                "the exact Hamming curve is RAML's; for SQDML with several references choose"
+                " another reward"
             )
         return HammingCurve(vocab, refs.lengths[refs.present], rescale=True), {
             "estimator": "exact",

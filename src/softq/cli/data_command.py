@@ -1,4 +1,8 @@
-"""`softq data`: what files of labels, trees, translations and captions hold, what is wrong with them; images as vectors."""
+"""`softq data`.
+
+What files of labels, trees, translations and captions hold, what is wrong with them; images as
+vectors.
+"""
 
 from __future__ import annotations
 
@@ -32,19 +36,26 @@ Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILES…",
-        help="Column files, a token per line, its labels in the last columns, trees in CoNLL-U or CoNLL-X, sentences with translations, "
-        "or images with captions; plain, .gz or .xz.",
+        help=(
+            "Column files, a token per line, its labels in the last columns, trees in CoNLL-U or"
+            " CoNLL-X, sentences with translations, or images with captions; plain, .gz or .xz."
+        ),
     ),
 ]
 FormatOption = Annotated[
     FormatName,
     typer.Option(
         "--format",
-        help="Read `columns` of labels or trees in `conllu`. `auto` takes files for trees that are called .conllu or .conllx, or whose "
-        "first word has ten or eight columns separated by tabs, with the number 1 in the first and a number or _ in the seventh. `bitext` is "
-        "a file of sources, tabs and translations, which `auto` knows by .tsv and sources of several words, or a file of sources and files "
-        "of their translations, line by line, which only `--format bitext` knows. `captions` is a file of images, tabs and captions, "
-        "which `auto` knows by names such as dog.jpg in the first column, or Karpathy's JSON, which it knows by .json.",
+        help=(
+            "Read `columns` of labels or trees in `conllu`. `auto` takes files for trees that are"
+            " called .conllu or .conllx, or whose first word has ten or eight columns separated by"
+            " tabs, with the number 1 in the first and a number or _ in the seventh. `bitext` is a"
+            " file of sources, tabs and translations, which `auto` knows by .tsv and sources of"
+            " several words, or a file of sources and files of their translations, line by line,"
+            " which only `--format bitext` knows. `captions` is a file of images, tabs and"
+            " captions, which `auto` knows by names such as dog.jpg in the first column, or"
+            " Karpathy's JSON, which it knows by .json."
+        ),
     ),
 ]
 _PANELS = {
@@ -57,9 +68,9 @@ _PANELS = {
 def _data() -> None:
     """Look at files before training: what they hold, what is wrong with them, images as vectors.
 
-    Files of labels (CoNLL columns), trees (CoNLL-U), translations and captions are told apart by looking. `stats` counts what is in them
-    and how far annotators agree, `check` finds every fault with its line, and `features` turns images into the vectors that captioners
-    are trained on.
+    Files of labels (CoNLL columns), trees (CoNLL-U), translations and captions are told apart by
+    looking. `stats` counts what is in them and how far annotators agree, `check` finds every fault
+    with its line, and `features` turns images into the vectors that captioners are trained on.
 
     **Examples**
 
@@ -78,7 +89,8 @@ def stats(
 ) -> None:
     """Count what files hold, and measure how far annotators agree.
 
-    Use it before training: are there enough sentences, do the parts have the same labels, can the annotators be trusted?
+    Use it before training: are there enough sentences, do the parts have the same labels, can the
+    annotators be trusted?
 
     **Examples**
 
@@ -99,20 +111,24 @@ def stats(
     softq data stats train.conll --json
     ```
 
-    **Labels.** Blank lines separate sentences, tabs or spaces separate columns; the first column is the token, the last its label, or the
-    last ones the labels of several annotators, `?` where one gave none. Labels and entities of all annotators are counted together.
+    **Labels.** Blank lines separate sentences, tabs or spaces separate columns; the first column is
+    the token, the last its label, or the last ones the labels of several annotators, `?` where one
+    gave none. Labels and entities of all annotators are counted together.
 
-    **Agreement** is the share of equal labels where two annotators labelled the same token. Kappa corrects it for chance: 1 is perfect, 0
-    what chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a
-    token together. Most tokens are outside entities, so agreement alone looks high: read kappa.
+    **Agreement** is the share of equal labels where two annotators labelled the same token. Kappa
+    corrects it for chance: 1 is perfect, 0 what chance would give. Cohen's is a mean over pairs of
+    annotators, weighted by the tokens they share; Fleiss' takes all labels of a token together.
+    Most tokens are outside entities, so agreement alone looks high: read kappa.
 
-    **Trees.** Relations, parts of speech, arc lengths and depths, and how many arcs are not projective: they pass over a word that is not
-    below their head, and a projective parser cannot find them.
+    **Trees.** Relations, parts of speech, arc lengths and depths, and how many arcs are not
+    projective: they pass over a word that is not below their head, and a projective parser cannot
+    find them.
 
-    **Translations.** Sources, references, the words of both languages, and how many references sources have.
+    **Translations.** Sources, references, the words of both languages, and how many references
+    sources have.
 
-    **Captions.** Images, captions, words, and how far the captions of an image agree: the mean sentence BLEU of one of them against
-    another, which tells what reward a person would get.
+    **Captions.** Images, captions, words, and how far the captions of an image agree: the mean
+    sentence BLEU of one of them against another, which tells what reward a person would get.
 
     **Next.** `softq data check` finds faults; `softq train TASK --help` says how files are used.
     """

@@ -1,4 +1,7 @@
-"""`softq evaluate`: scores of a model, or of labels, trees, texts or captions that are there already."""
+"""`softq evaluate`.
+
+Scores of a model, or of labels, trees, texts or captions that are there already.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +43,28 @@ def evaluate(
         list[Path] | None,
         typer.Argument(
             metavar="FILE…",
-            help="Column file, the true label in the last column; for a parser a CoNLL-U file with true trees; for a translator one of "
-            "sources, tabs and references, or a file of sources and files of references; for a captioner a file of captions (images, tabs "
-            "and captions, or Karpathy's JSON) with features beside it; plain, .gz or .xz.",
+            help=(
+                "Column file, the true label in the last column; for a parser a CoNLL-U file with"
+                " true trees; for a translator one of "
+                "sources, tabs and references, or a file of sources and files of references; for a"
+                " captioner a file of captions (images, tabs "
+                "and captions, or Karpathy's JSON) with features beside it; plain, .gz or .xz."
+            ),
             show_default=False,
         ),
     ] = None,
     predictions: Annotated[
         Path | None,
         typer.Option(
-            help="Score a file instead: one whose last column was predicted and whose last but one is true; or predicted trees (CoNLL-U), "
-            "lines of text, or captions (an image, a tab and a caption, or a caption for each image in order), with files of the true "
-            "ones in place of MODEL and FILE. Of text these are references alone, several on a line between tabs (cut the sources off), or "
-            ".jsonl with the key references.",
+            help=(
+                "Score a file instead: one whose last column was predicted and whose last but one"
+                " is true; or predicted trees (CoNLL-U), "
+                "lines of text, or captions (an image, a tab and a caption, or a caption for each"
+                " image in order), with files of the true "
+                "ones in place of MODEL and FILE. Of text these are references alone, several on a"
+                " line between tabs (cut the sources off), or "
+                ".jsonl with the key references."
+            ),
             dir_okay=False,
         ),
     ] = None,
@@ -60,16 +72,20 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="MODEL",
-            help="Compare with a second model on the same file, or a second file of text: the difference, its interval and p-value.",
+            help=(
+                "Compare with a second model on the same file, or a second file of text: the"
+                " difference, its interval and p-value."
+            ),
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a model, or anybody's predictions, on a file that says what is right.
 
-    Give a model and a file, and `--against` a second model to learn whether the difference is real: sentences are drawn again a thousand
-    times, the same for both (paired bootstrap), and 95 % of the differences lie in the interval. With `--predictions`, no model is
-    needed: any program's output is scored.
+    Give a model and a file, and `--against` a second model to learn whether the difference is real:
+    sentences are drawn again a thousand times, the same for both (paired bootstrap), and 95 % of
+    the differences lie in the interval. With `--predictions`, no model is needed: any program's
+    output is scored.
 
     **Examples**
 
@@ -84,7 +100,8 @@ def evaluate(
     softq evaluate runs/captions test.captions.tsv
     ```
 
-    Predictions that are there already, of `softq predict` or of others; labels are the last column, the right ones the last but one:
+    Predictions that are there already, of `softq predict` or of others; labels are the last column,
+    the right ones the last but one:
 
     ```sh
     softq evaluate --predictions labelled.conll
@@ -93,34 +110,44 @@ def evaluate(
     softq evaluate --predictions mine.txt test.captions.tsv
     ```
 
-    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that
-    break their tag scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences
-    without a wrong one. A model's labels are written in the scheme of the file before they are compared.
+    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1
+    are conlleval's, and sequences that break their tag scheme are read as leniently as there. Token
+    accuracy is the share of right labels, exact match that of sentences without a wrong one. A
+    model's labels are written in the scheme of the file before they are compared.
 
-    **Trees.** UAS is the share of words with the right head, LAS of those with the right relation too, up to its first `:`; CLAS is LAS
-    on content words alone. Every word counts, punctuation too, as in the shared task of CoNLL 2018. Where predicted trees split
-    the text into other words than the true ones, words are aligned as that task's scorer does, and scores are precision, recall and F1.
+    **Trees.** UAS is the share of words with the right head, LAS of those with the right relation
+    too, up to its first `:`; CLAS is LAS on content words alone. Every word counts, punctuation
+    too, as in the shared task of CoNLL 2018. Where predicted trees split the text into other words
+    than the true ones, words are aligned as that task's scorer does, and scores are precision,
+    recall and F1.
 
-    **Translations.** Sentence BLEU is the mean over sentences, against all references of each together; corpus BLEU is that of the
-    whole file, as multi-bleu.perl counts it; the average reward is BLEU against one reference at a time. sacreBLEU's score follows with
-    its signature. `<unk>` is never right.
+    **Translations.** Sentence BLEU is the mean over sentences, against all references of each
+    together; corpus BLEU is that of the whole file, as multi-bleu.perl counts it; the average
+    reward is BLEU against one reference at a time. sacreBLEU's score follows with its signature.
+    `<unk>` is never right.
 
-    **Texts** of `softq train lm`: the reward is the one of the run, mean over references, on its own tokens, in which a second
-    model's texts are counted as well; the rest is as for translations, with chrF of sentences and of the file. `--against-method` lets the
-    second model, or the same one, write in another way: `--method mbr --against RUN --against-method beam`. Seconds are those of writing.
+    **Texts** of `softq train lm`: the reward is the one of the run, mean over references, on its
+    own tokens, in which a second model's texts are counted as well; the rest is as for
+    translations, with chrF of sentences and of the file. `--against-method` lets the second model,
+    or the same one, write in another way: `--method mbr --against RUN --against-method beam`.
+    Seconds are those of writing.
 
-    **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's measure, and the maximum reward that
-    against the best one; corpus BLEU is of all references together; ROUGE-L and CIDEr-D are those of the COCO evaluation. Predictions
-    that are there already are compared in lower case; the file of true captions is known by its images' names or by its own, .json.
+    **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's
+    measure, and the maximum reward that against the best one; corpus BLEU is of all references
+    together; ROUGE-L and CIDEr-D are those of the COCO evaluation. Predictions that are there
+    already are compared in lower case; the file of true captions is known by its images' names or
+    by its own, .json.
 
-    **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not only over sentences.
+    **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not
+    only over sentences.
     """
     if predictions is not None:
         given = [*([model] if model is not None else []), *(files or [])]
         found, other = _score_files(predictions, given, against, options)
     elif model is None or not files:
         raise DataError(
-            "expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate --predictions FILE"
+            "expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate"
+            " --predictions FILE"
         )
     else:
         found, other = _score_models(model, files, against, options)
@@ -203,7 +230,10 @@ def _score_files(
 
 
 def _kind_of_predictions(predictions: Path, files: list[Path], options: Options) -> Kind:
-    """What was predicted: trees by the file itself, captions and texts by the file of the true ones, else labels."""
+    """What was predicted.
+
+    Trees by the file itself, captions and texts by the file of the true ones, else labels.
+    """
     if PARSER.code.recognise(predictions):
         return PARSER
     model = bool(files) and (files[0].is_dir() or files[0].suffix == ".safetensors")
@@ -247,5 +277,6 @@ def _show_difference(
     console.print(make_table(("", model, against, "difference", "95 % interval", "p"), rows))
     print_line(
         console,
-        "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the file.",
+        "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the"
+        " file.",
     )

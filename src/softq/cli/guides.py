@@ -1,4 +1,7 @@
-"""What the commands that train say of each task: what it is, what goes in, examples, what comes next."""
+"""What the commands that train say of each task.
+
+What it is, what goes in, examples, what comes next.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,16 @@ class Guide(NamedTuple):
 
 GUIDES = {
     "classification": Guide(
-        one="a small network that decides between four classes of different worth, the paper's first experiment",
+        one=(
+            "a small network that decides between four classes of different worth, the paper's"
+            " first experiment"
+        ),
         many="small networks that decide between four classes of different worth",
-        data="The data are drawn from `--data.seed`: points of a square with labels from a known distribution, so that the best expected "
-        "reward is known (`softq theory`). All models of a sweep are trained at once, as one.",
+        data=(
+            "The data are drawn from `--data.seed`: points of a square with labels from a known"
+            " distribution, so that the best expected reward is known (`softq theory`). All models"
+            " of a sweep are trained at once, as one."
+        ),
         after="`softq report` draws what it learnt beside the Bayes rule.",
         page="docs/classification.md",
         train="""\
@@ -54,10 +63,16 @@ softq reproduce classification --scale paper  # 1,000,000; meant for a GPU""",
     "captioning": Guide(
         one="a captioner: a sentence for an image, from several people's captions of each",
         many="captioners",
-        data="Captions are lines of image, tab and caption, or Karpathy's JSON. Features of the images stand beside them, "
-        "`train.features.npy` for `train.captions.tsv`; `softq data features` makes them. Without `--train`, scenes of a built-in world "
-        "are rendered, of which all that may be said is known. The reward is sentence BLEU; see `[candidates]`.",
-        after="`softq predict RUN FEATURES` captions images, `softq evaluate RUN test.captions.tsv` scores the captions.",
+        data=(
+            "Captions are lines of image, tab and caption, or Karpathy's JSON. Features of the"
+            " images stand beside them, `train.features.npy` for `train.captions.tsv`; `softq data"
+            " features` makes them. Without `--train`, scenes of a built-in world are rendered, of"
+            " which all that may be said is known. The reward is sentence BLEU; see `[candidates]`."
+        ),
+        after=(
+            "`softq predict RUN FEATURES` captions images, `softq evaluate RUN test.captions.tsv`"
+            " scores the captions."
+        ),
         page="docs/captioning.md",
         train="""\
 softq train captioning --train train.captions.tsv --dev dev.captions.tsv --out runs/ml
@@ -72,12 +87,22 @@ softq reproduce captioning --jobs 2  # captioners of rendered scenes
 softq reproduce captioning --scale paper --train train.captions.tsv --dev dev.captions.tsv --test test.captions.tsv""",
     ),
     "ner": Guide(
-        one="a tagger: a label for each word, such as the parts of named entities; one annotator or a crowd",
+        one=(
+            "a tagger: a label for each word, such as the parts of named entities; one annotator or"
+            " a crowd"
+        ),
         many="taggers",
-        data="Column files (CoNLL): a word on each line, its label in the last column, blank lines between sentences. Several annotators "
-        "are columns of one file (`--annotators`), and SQDML learns from all of them. Without `--train`, sentences of a built-in world are "
-        "drawn, each with several imperfect annotators. The reward is the number of right labels.",
-        after="`softq predict RUN FILES` labels other files, `softq evaluate RUN FILE` scores the labels.",
+        data=(
+            "Column files (CoNLL): a word on each line, its label in the last column, blank lines"
+            " between sentences. Several annotators are columns of one file (`--annotators`), and"
+            " SQDML learns from all of them. Without `--train`, sentences of a built-in world are"
+            " drawn, each with several imperfect annotators. The reward is the number of right"
+            " labels."
+        ),
+        after=(
+            "`softq predict RUN FILES` labels other files, `softq evaluate RUN FILE` scores the"
+            " labels."
+        ),
         page="docs/tagging.md",
         train="""\
 softq train ner --train train.conll --dev dev.conll --out runs/ml
@@ -99,9 +124,15 @@ softq reproduce ner --scale paper --train eng.train --test eng.testb""",
     "tag": Guide(
         one="a tagger of any labels, such as parts of speech, scored by token accuracy",
         many="taggers of any labels",
-        data="Column files as for `ner`: a word on each line, its label in the last column, blank lines between sentences. Labels need not "
-        "be entity tags, and none are forbidden; `--scheme bio` says that they are. The reward is the number of right labels.",
-        after="`softq predict RUN FILES` labels other files, `softq evaluate RUN FILE` scores the labels.",
+        data=(
+            "Column files as for `ner`: a word on each line, its label in the last column, blank"
+            " lines between sentences. Labels need not be entity tags, and none are forbidden;"
+            " `--scheme bio` says that they are. The reward is the number of right labels."
+        ),
+        after=(
+            "`softq predict RUN FILES` labels other files, `softq evaluate RUN FILE` scores the"
+            " labels."
+        ),
         page="docs/tagging.md",
         train="""\
 softq train tag --train train.conll --dev dev.conll --out runs/tags
@@ -115,9 +146,15 @@ softq report sweeps/tags --out report.html""",
     "parsing": Guide(
         one="a dependency parser: the head of each word, and its relation",
         many="parsers",
-        data="Treebanks in CoNLL-U, or CoNLL-X. Trees without crossing arcs by default, trees of any shape with `--spanning`. Without "
-        "`--train`, sentences of a built-in grammar are drawn. The reward is the number of right heads.",
-        after="`softq predict RUN FILES` parses other files, `softq evaluate RUN FILE` scores the trees.",
+        data=(
+            "Treebanks in CoNLL-U, or CoNLL-X. Trees without crossing arcs by default, trees of any"
+            " shape with `--spanning`. Without `--train`, sentences of a built-in grammar are"
+            " drawn. The reward is the number of right heads."
+        ),
+        after=(
+            "`softq predict RUN FILES` parses other files, `softq evaluate RUN FILE` scores the"
+            " trees."
+        ),
         page="docs/parsing.md",
         train="""\
 softq train parsing --train train.conllu --dev dev.conllu --out runs/ml
@@ -136,12 +173,22 @@ softq reproduce parsing --jobs 2
 softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --test test.conllu""",
     ),
     "translation": Guide(
-        one="a translator, or anything else that writes a sentence for a sentence, toward BLEU or another reward",
+        one=(
+            "a translator, or anything else that writes a sentence for a sentence, toward BLEU or"
+            " another reward"
+        ),
         many="translators",
-        data="Lines of source, tab and reference, several lines or several tabs for several references; or files that belong together line "
-        "by line (`--data.train train.de --train-references train.en`). Without `--train`, sentences of two built-in languages are drawn, "
-        "of which all valid translations are known. The reward is sentence BLEU; see `[candidates]`.",
-        after="`softq predict RUN` translates line by line, `softq evaluate RUN test.tsv` scores translations.",
+        data=(
+            "Lines of source, tab and reference, several lines or several tabs for several"
+            " references; or files that belong together line by line (`--data.train train.de"
+            " --train-references train.en`). Without `--train`, sentences of two built-in languages"
+            " are drawn, of which all valid translations are known. The reward is sentence BLEU;"
+            " see `[candidates]`."
+        ),
+        after=(
+            "`softq predict RUN` translates line by line, `softq evaluate RUN test.tsv` scores"
+            " translations."
+        ),
         page="docs/translation.md",
         train="""\
 softq train translation --train train.tsv --dev dev.tsv --out runs/ml
@@ -163,15 +210,24 @@ softq reproduce translation --scale paper --data DIR --out reproduction/folder""
 
 LM = "lm"
 LM_GUIDE = Guide(
-    one="a model of 🤗 Transformers (T5, BART, Marian, GPT-2, Llama, …), fine-tuned toward BLEU or another reward",
+    one=(
+        "a model of 🤗 Transformers (T5, BART, Marian, GPT-2, Llama, …), fine-tuned toward BLEU or"
+        " another reward"
+    ),
     many="models of Transformers",
-    data="Lines of source, tab and reference, with further tabs and references where there are more; or `.jsonl`, an object on each line "
-    "with `source`, `references` and perhaps `candidates` and `candidate_rewards`. `--model` is a run folder, a folder of "
-    "`save_pretrained` or a name that Transformers know; `--from-scratch t5-small` makes a T5 and a tokenizer instead. Likelihood "
-    "first and the reward then, from its best model, is the usual way. Without `--train`, sentences of two built-in languages are "
-    "drawn. It needs `pip install 'softq[transformers]'`.",
-    after="`softq predict RUN` writes a text for each line, `softq evaluate RUN test.tsv` scores them. The best model is in `RUN/best`, as "
-    "`from_pretrained` reads it.",
+    data=(
+        "Lines of source, tab and reference, with further tabs and references where there are more;"
+        " or `.jsonl`, an object on each line with `source`, `references` and perhaps `candidates`"
+        " and `candidate_rewards`. `--model` is a run folder, a folder of `save_pretrained` or a"
+        " name that Transformers know; `--from-scratch t5-small` makes a T5 and a tokenizer"
+        " instead. Likelihood first and the reward then, from its best model, is the usual way."
+        " Without `--train`, sentences of two built-in languages are drawn. It needs `pip install"
+        " 'softq[transformers]'`."
+    ),
+    after=(
+        "`softq predict RUN` writes a text for each line, `softq evaluate RUN test.tsv` scores"
+        " them. The best model is in `RUN/best`, as `from_pretrained` reads it."
+    ),
     page="docs/transformers.md",
     train="""\
 softq train lm --model google-t5/t5-small --train train.tsv --dev dev.tsv --template "translate German to English: {}" --out runs/ml
@@ -189,14 +245,21 @@ echo "Das passiert." | softq predict runs/raml""",
 
 _HEADLINES = {
     "train": "Train {one}.",
-    "sweep": "Train {many} over a grid of objectives, temperatures, seeds and other keys; choose on development data; compare with ML.",
+    "sweep": (
+        "Train {many} over a grid of objectives, temperatures, seeds and other keys; choose on"
+        " development data; compare with ML."
+    ),
     "reproduce": "Run the paper's experiment with {many}, and write one page of the results.",
 }
 _FLAGS = (
-    "**Flags.** The panels below are the tables of the recipe: `--epochs 3` is `epochs = 3` under `[training]`. Yes-or-no keys are `--key` "
-    "and `--no-key`. A file of them to start from is `softq train {task} --dry-run > mine.toml`, and `softq {command} mine.toml` reads it."
+    "**Flags.** The panels below are the tables of the recipe: `--epochs 3` is `epochs = 3` under"
+    " `[training]`. Yes-or-no keys are `--key` and `--no-key`. A file of them to start from is"
+    " `softq train {task} --dry-run > mine.toml`, and `softq {command} mine.toml` reads it."
 )
-_FLAGS_OF_EXPERIMENTS = "**Flags.** The panels below are the tables of the task's recipe; the experiment's own settings are in `recipes/`."
+_FLAGS_OF_EXPERIMENTS = (
+    "**Flags.** The panels below are the tables of the task's recipe; the experiment's own settings"
+    " are in `recipes/`."
+)
 
 
 def guide(command: str, task: str) -> str:
@@ -208,8 +271,10 @@ def guide(command: str, task: str) -> str:
             about.data,
             f"**Examples**\n\n```sh\n{getattr(about, command)}\n```",
             f"**Next.** {about.after} {about.page} tells all of it.",
-            _FLAGS_OF_EXPERIMENTS
-            if command == "reproduce"
-            else _FLAGS.format(task=task, command=command),
+            (
+                _FLAGS_OF_EXPERIMENTS
+                if command == "reproduce"
+                else _FLAGS.format(task=task, command=command)
+            ),
         ]
     )

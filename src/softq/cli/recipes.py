@@ -75,7 +75,9 @@ def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None,
 
 
 def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Wanted:
-    """A task's defaults or a recipe file, with flags laid over it; ``what`` is a task, a file, or a recipe that comes with softq.
+    """A task's defaults or a recipe file, with flags laid over it.
+
+    ``what`` is a task, a file, or a recipe that comes with softq.
 
     In a sweep, objectives and seeds are the grids', and flags for them are refused.
     """
@@ -93,14 +95,16 @@ def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Want
     laid_over = parse_flags(task.recipe_type, flags)
     if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
         raise RecipeError(
-            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]] there, or by softq sweep"
+            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]]"
+            " there, or by softq sweep"
         )
     recipe, grids = parse_recipe(task, merge(table, laid_over), where)
     if sweep and of_files(recipe) and recipe.data.train and not recipe.data.dev:
         folds = isinstance(recipe, ner_recipe.NerRecipe)
         if not (folds and recipe.data.folds and recipe.data.test):
             raise RecipeError(
-                "a sweep chooses by development scores and compares on a test part, and the training file can be neither: add --dev FILE"
+                "a sweep chooses by development scores and compares on a test part, and the"
+                " training file can be neither: add --dev FILE"
                 + (", or --folds 5 with --test FILE" if folds else "")
             )
     return Wanted(task, recipe, grids)
@@ -147,9 +151,9 @@ def find_lm_recipe(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
         for name, value in kept.items()
         if value != getattr(LmData(), name)
     )
-    return build(
-        LmRecipe, merge({"data": kept}, table), where
-    ), f"as in {start}: {told}" if told else ""
+    return build(LmRecipe, merge({"data": kept}, table), where), (
+        f"as in {start}: {told}" if told else ""
+    )
 
 
 def of_files(recipe: Any) -> bool:
@@ -164,12 +168,13 @@ def of_files(recipe: Any) -> bool:
 
 
 def parts_of(
-    data: captioning.CaptionData
-    | ner_recipe.Data
-    | parsing_recipe.Data
-    | translation.TranslationData,
+    data: (
+        captioning.CaptionData | ner_recipe.Data | parsing_recipe.Data | translation.TranslationData
+    ),
 ) -> tuple[str, str]:
-    """What the development and test parts of a task's files are: they need not be files of their own.
+    """What the development and test parts of a task's files are.
+
+    They need not be files of their own.
 
     >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
     ('dev.conllu', 'dev.conllu again')
@@ -195,26 +200,40 @@ def crossing_trees(measures: Mapping[str, Any]) -> str:
     'crossing arcs: 10 of 100 training sentences were skipped'
     """
     if measures.get("lifted"):
-        return f"crossing arcs: {measures['lifted']:.0f} trees of {measures['sentences']:.0f} training sentences were lifted"
+        return (
+            f"crossing arcs: {measures['lifted']:.0f} trees of {measures['sentences']:.0f} training"
+            " sentences were lifted"
+        )
     if measures.get("skipped"):
         skipped = measures["skipped"]
-        return f"crossing arcs: {skipped:.0f} of {measures['sentences'] + skipped:.0f} training sentences were skipped"
+        return (
+            f"crossing arcs: {skipped:.0f} of {measures['sentences'] + skipped:.0f} training"
+            " sentences were skipped"
+        )
     return ""
 
 
 def too_long(measures: Mapping[str, Any]) -> str:
-    """How many references a model of sentences was not trained on, "" where it was on all; ``measures`` are of its cell.
+    """How many references a model of sentences was not trained on, "" where it was on all.
+
+    ``measures`` are of its cell.
 
     >>> too_long({"left_out": 3.0})
     'longer than max_length: 3 training references, or their inputs, were left out'
     """
     if not measures.get("left_out"):
         return ""
-    return f"longer than max_length: {measures['left_out']:.0f} training references, or their inputs, were left out"
+    return (
+        f"longer than max_length: {measures['left_out']:.0f} training references, or their inputs,"
+        " were left out"
+    )
 
 
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
-    """The temperatures and settings that the development set chose, and what they earn; ``recipe`` is that of the sweep."""
+    """The temperatures and settings that the development set chose, and what they earn.
+
+    ``recipe`` is that of the sweep.
+    """
     varied = any(choice.settings for choice in sweep.choices)
     titles = ["grid", "objective", "best τ", *["best settings"] * varied]
     rows = [
@@ -226,9 +245,11 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
             str(choice.seeds),
             _with_half_width(choice.dev),
             _with_half_width(choice.test),
-            ""
-            if choice.gain is None
-            else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]",
+            (
+                ""
+                if choice.gain is None
+                else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]"
+            ),
         ]
         for choice in sweep.choices
     ]
@@ -250,7 +271,10 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
 
 
 def _show_by_choice(sweep: Sweep, facts: Sequence[str], console: Console) -> None:
-    """A fact for each choice: one line if it is the same for all, else one for each with the choices it holds for."""
+    """A fact for each choice.
+
+    One line if it is the same for all, else one for each with the choices it holds for.
+    """
     holds_for: dict[str, list[str]] = {}
     for choice, fact in zip(sweep.choices, facts, strict=True):
         holds_for.setdefault(fact, []).append(f"{choice.grid} {choice.objective}")

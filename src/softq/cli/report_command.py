@@ -33,9 +33,10 @@ def report(
 ) -> None:
     """Write one HTML page of runs and sweeps.
 
-    Give run folders, sweep folders, or folders of them, of any tasks. The page holds tables beside the paper's numbers, figures, examples,
-    and the commands to run all of it again. It is one file that opens without a network; figures are also saved as PNG and SVG, numbers as
-    CSV, in a folder beside it. Runs that are not finished are shown as far as they are. Needs `softq[plot]`.
+    Give run folders, sweep folders, or folders of them, of any tasks. The page holds tables beside
+    the paper's numbers, figures, examples, and the commands to run all of it again. It is one file
+    that opens without a network; figures are also saved as PNG and SVG, numbers as CSV, in a folder
+    beside it. Runs that are not finished are shown as far as they are. Needs `softq[plot]`.
 
     **Examples**
 
@@ -66,16 +67,23 @@ def reproduce(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder with the files of an experiment: train.tsv, dev.tsv and test.tsv of translation, .conllu of parsing, .conll of "
-            "ner, .captions.tsv of captioning with .features.npy; names such as en-train.tsv.gz will do. Without a test file, half of dev "
-            "is kept for testing.",
+            help=(
+                "Folder with the files of an experiment: train.tsv, dev.tsv and test.tsv of"
+                " translation, .conllu of parsing, .conll of "
+                "ner, .captions.tsv of captioning with .features.npy; names such as en-train.tsv.gz"
+                " will do. Without a test file, half of dev "
+                "is kept for testing."
+            ),
         ),
     ] = None,
     jobs: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Runs to train at a time, each in a process of its own, where a task trains its models one by one.",
+            help=(
+                "Runs to train at a time, each in a process of its own, where a task trains its"
+                " models one by one."
+            ),
         ),
     ] = 1,
     out: Annotated[
@@ -86,9 +94,10 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments and write one page of their results.
 
-    It is a sweep of each experiment with the settings of `recipes/`, and a report of them all beside the paper's numbers. Small ones take
-    minutes on two cores and need no data; those at the paper's scale are meant for a GPU and for corpora that you name. Started again,
-    it goes on where it stopped. Needs `softq[plot]`.
+    It is a sweep of each experiment with the settings of `recipes/`, and a report of them all
+    beside the paper's numbers. Small ones take minutes on two cores and need no data; those at the
+    paper's scale are meant for a GPU and for corpora that you name. Started again, it goes on where
+    it stopped. Needs `softq[plot]`.
 
     **Examples**
 
@@ -101,7 +110,8 @@ def reproduce(
     softq reproduce classification --inputs 10000 --out reproduction/quick
     ```
 
-    At the paper's scale, with files named one by one or as a folder that holds train.tsv, dev.tsv and test.tsv:
+    At the paper's scale, with files named one by one or as a folder that holds train.tsv, dev.tsv
+    and test.tsv:
 
     ```sh
     softq reproduce classification --scale paper
@@ -109,7 +119,8 @@ def reproduce(
     softq reproduce translation --scale paper --data DIR --out reproduction/folder
     ```
 
-    **Next.** Open report.html in the folder of the results; `softq sweep` does the same with grids of your own.
+    **Next.** Open report.html in the folder of the results; `softq sweep` does the same with grids
+    of your own.
     """
     from softq.cli.reproduction import run_experiments
 

@@ -1,4 +1,7 @@
-"""What `softq report` and `softq reproduce` do: runs and sweeps as one page, and the paper's experiments as sweeps."""
+"""What `softq report` and `softq reproduce` do.
+
+Runs and sweeps as one page, and the paper's experiments as sweeps.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,8 @@ def _flags_of_folder(task: str | None, folder: Path) -> list[str]:
     """The flags that name the parts of a corpus in a folder."""
     if task not in _ENDINGS:
         raise RecipeError(
-            f"--data is a folder of one experiment's files, and that is {' or '.join(_ENDINGS)}, got {task or 'all of them'}"
+            f"--data is a folder of one experiment's files, and that is {' or '.join(_ENDINGS)},"
+            f" got {task or 'all of them'}"
         )
     if not folder.is_dir():
         raise RecipeError(f"--data: there is no folder {folder}")
@@ -140,7 +144,8 @@ def _flags_of_folder(task: str | None, folder: Path) -> list[str]:
     }.items():  # folds of train can stand in for dev of a tagger
         if not path:
             raise RecipeError(
-                f"--data: there is no file {_looked_for(part, _ENDINGS[task])} in {folder}; {_instead(task)}"
+                f"--data: there is no file {_looked_for(part, _ENDINGS[task])} in {folder};"
+                f" {_instead(task)}"
             )
     found = ["--train", train, "--dev", dev, "--test", test]
     return (
@@ -160,7 +165,8 @@ def _find_part(task: str, folder: Path, part: str) -> str:
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise RecipeError(
-            f"--data: expected one file {_looked_for(part, ending)} in {folder}, got {names}; {_instead(task)}"
+            f"--data: expected one file {_looked_for(part, ending)} in {folder}, got {names};"
+            f" {_instead(task)}"
         )
     return str(found[0]) if found else ""
 
@@ -186,7 +192,8 @@ def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bo
         if alone or not flags:
             raise
         raise RecipeError(
-            f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK {shlex.join(flags)}"
+            f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK"
+            f" {shlex.join(flags)}"
         ) from None
     if scale == Scale.paper and name in _CORPORA:
         corpus, named = _CORPORA[name]
@@ -194,7 +201,8 @@ def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bo
         for path in filter(None, wanted.recipe.data.files):
             if not Path(path).is_file():
                 raise RecipeError(
-                    f"{name} at the paper's scale is trained on {corpus}, which does not come with softq, and there is no file {path}: "
-                    f"name your copy, softq reproduce {name} --scale paper {named}{folder}"
+                    f"{name} at the paper's scale is trained on {corpus}, which does not come with"
+                    f" softq, and there is no file {path}: name your copy, softq reproduce {name}"
+                    f" --scale paper {named}{folder}"
                 )
     return wanted

@@ -1,4 +1,7 @@
-"""`softq theory`: the paper's four-class problem, and what a temperature means for given references."""
+"""`softq theory`.
+
+The paper's four-class problem, and what a temperature means for given references.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,18 @@ class TheoryOptions:
     )
     reward: str = option(
         "bleu",
-        "Choose the reward of a sentence against a reference: bleu, chrf, rouge-l, edit, hamming, accuracy or exact.  [default: bleu]",
+        "Choose the reward of a sentence against a reference: bleu, chrf, rouge-l, edit, hamming,"
+        " accuracy or exact.  [default: bleu]",
     )
     objective: str = option(
         "raml",
-        "Choose raml or sqdml; they differ where an example has several references.  [default: raml]",
+        "Choose raml or sqdml; they differ where an example has several references.  [default:"
+        " raml]",
     )
     mass: list[float] | None = option(
         None,
-        "Suggest a temperature that leaves this mass on the references. Repeatable.  [default: 0.1, 0.5, 0.9]",
+        "Suggest a temperature that leaves this mass on the references. Repeatable.  [default: 0.1,"
+        " 0.5, 0.9]",
     )
     size: int = option(
         100, "Set the number of candidates per example, references included.  [default: 100]", min=2
@@ -72,14 +78,20 @@ def theory(
     tau: Annotated[
         list[str] | None,
         typer.Option(
-            help="Set the temperature: a number, several as 0.5,1,2, or a range FROM:TO:STEP. Repeatable.",
+            help=(
+                "Set the temperature: a number, several as 0.5,1,2, or a range FROM:TO:STEP."
+                " Repeatable."
+            ),
             metavar="TAU",
         ),
     ] = None,
     references: Annotated[
         Path | None,
         typer.Option(
-            help="Read references from a text file: an example per line, words by spaces, several references by tabs; plain, .gz or .xz.",
+            help=(
+                "Read references from a text file: an example per line, words by spaces, several"
+                " references by tabs; plain, .gz or .xz."
+            ),
             dir_okay=False,
         ),
     ] = None,
@@ -87,11 +99,13 @@ def theory(
 ) -> None:
     """See what a temperature does: the paper's theory in numbers, or your own references.
 
-    **The paper's problem.** An input is a point of a square, each corner stands for a class, and a right answer earns more in some
-    classes than in others. The Bayes rule earns the most that any decision can. Maximum likelihood (ML) ignores the rewards. SQDML learns
-    Q ∝ exp(expected reward / tau), which decides like the Bayes rule at any temperature; RAML learns Q', a mean of such
-    distributions that is easier to estimate. KL(Q‖Q') is the price of that ease: the table shows it beside four upper bounds, from the
-    sharpest to Theorem 1 of the paper, and what each objective earns. As tau grows, the gap closes and RAML's reward climbs.
+    **The paper's problem.** An input is a point of a square, each corner stands for a class, and a
+    right answer earns more in some classes than in others. The Bayes rule earns the most that any
+    decision can. Maximum likelihood (ML) ignores the rewards. SQDML learns Q ∝ exp(expected reward
+    / tau), which decides like the Bayes rule at any temperature; RAML learns Q', a mean of such
+    distributions that is easier to estimate. KL(Q‖Q') is the price of that ease: the table shows it
+    beside four upper bounds, from the sharpest to Theorem 1 of the paper, and what each objective
+    earns. As tau grows, the gap closes and RAML's reward climbs.
 
     ```sh
     # six temperatures, from near ML to near the Bayes rule
@@ -102,21 +116,24 @@ def theory(
     softq theory --tau 0.1 --tau 10 --json
     ```
 
-    **Your references.** A temperature means nothing by itself: with one reward it leaves nearly all mass on the references, with
-    another nearly none. With `--references FILE` the table shows the target at each temperature, on candidates made by n-gram replacement:
-    expected reward, mass on the references, entropy, edits, and how many candidates the weights are worth. Choose by the mass
-    that stays on the references (`--mass`), before you train:
+    **Your references.** A temperature means nothing by itself: with one reward it leaves nearly all
+    mass on the references, with another nearly none. With `--references FILE` the table shows the
+    target at each temperature, on candidates made by n-gram replacement: expected reward, mass on
+    the references, entropy, edits, and how many candidates the weights are worth. Choose by the
+    mass that stays on the references (`--mass`), before you train:
 
     ```sh
-    softq theory --references refs.txt --reward bleu
-    softq theory --references refs.tsv --objective sqdml --size 50 --max-n 3 --mass 0.2 --plot curve.svg
-    softq train translation --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --out runs/mt
+    softq theory --references refs.txt --reward bleu softq theory --references refs.tsv --objective
+    sqdml --size 50 --max-n 3 --mass 0.2 --plot curve.svg softq train translation --train train.tsv
+    --dev dev.tsv --objective raml --tau 0.2 --out runs/mt
     ```
 
-    The reward `hamming` needs no candidates: its values are exact over all sentences of the reference's length, at the temperature of the
-    paper's footnote, τ/(1 + log(V-1)), V being the number of different words in the lines that were read.
+    The reward `hamming` needs no candidates: its values are exact over all sentences of the
+    reference's length, at the temperature of the paper's footnote, τ/(1 + log(V-1)), V being the
+    number of different words in the lines that were read.
 
-    **Next.** `softq sweep` chooses a temperature by development scores; docs/math.md has the mathematics.
+    **Next.** `softq sweep` chooses a temperature by development scores; docs/math.md has the
+    mathematics.
     """
     from softq.lab.ranges import parse_taus
 
@@ -208,11 +225,20 @@ def _show(table: TheoryTable, grid: int) -> None:
     heading = f"The paper's four-class problem on a {grid} × {grid} grid"
     console.print(make_table(titles, rows, heading))
     lines = [
-        "KL(Q‖Q') is exact; then come its upper bounds, the sharpest first: E_Y KL(Q‖q(·|Y)), min(R/τ, R²/8τ²), min(R/τ, R²/2τ²), 2R/τ.",
+        (
+            "KL(Q‖Q') is exact; then come its upper bounds, the sharpest first: E_Y KL(Q‖q(·|Y)),"
+            " min(R/τ, R²/8τ²), min(R/τ, R²/2τ²), 2R/τ."
+        ),
         "RAML and SQDML: expected reward of deciding by Q' and by Q.",
-        f"Expected reward of the Bayes rule {table.reward_bayes:.5f}, the best there is, and of ML {table.reward_ml:.5f}, at any tau.",
-        f"As tau → 0, KL(Q‖Q') → {table.theorem2_limit:.5f}. Theorem 2 bounds this limit; printed as 1/(1+e^cb), which never exceeds 1/2, "
-        "it should read 1/(e^cb-1) (docs/math.md).",
+        (
+            f"Expected reward of the Bayes rule {table.reward_bayes:.5f}, the best there is, and of"
+            f" ML {table.reward_ml:.5f}, at any tau."
+        ),
+        (
+            f"As tau → 0, KL(Q‖Q') → {table.theorem2_limit:.5f}. Theorem 2 bounds this limit;"
+            " printed as 1/(1+e^cb), which never exceeds 1/2, it should read 1/(e^cb-1)"
+            " (docs/math.md)."
+        ),
     ]
     for line in lines:
         print_line(console, line)

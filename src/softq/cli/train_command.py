@@ -49,13 +49,14 @@ def train(
 ) -> None:
     """Train one model by ML, RAML or SQDML.
 
-    Name a task and the files to learn from; without files a task makes its own data from a seed. `--objective ml` is plain likelihood,
-    `raml` aims at the reward of one reference, `sqdml` at the mean reward of several; both need a temperature, `--tau`, and
-    `softq sweep` finds a good one.
+    Name a task and the files to learn from; without files a task makes its own data from a seed.
+    `--objective ml` is plain likelihood, `raml` aims at the reward of one reference, `sqdml` at the
+    mean reward of several; both need a temperature, `--tau`, and `softq sweep` finds a good one.
 
-    The run folder holds the resolved recipe, the environment, metrics (JSON lines and, with `softq[tensorboard]`, TensorBoard events),
-    and the best and last checkpoints. The best is kept by its score on `--dev`. Ctrl-C, or a kill, leaves a run that `--resume` ends with
-    the same numbers.
+    The run folder holds the resolved recipe, the environment, metrics (JSON lines and, with
+    `softq[tensorboard]`, TensorBoard events), and the best and last checkpoints. The best is kept
+    by its score on `--dev`. Ctrl-C, or a kill, leaves a run that `--resume` ends with the same
+    numbers.
 
     **Examples**
 
@@ -81,7 +82,8 @@ def train(
     accelerate launch -m softq train classification --objective sqdml --tau 1.1
     ```
 
-    **Next.** `softq evaluate` scores a model on other files, `softq report` shows runs side by side, `softq sweep` compares many.
+    **Next.** `softq evaluate` scores a model on other files, `softq report` shows runs side by
+    side, `softq sweep` compares many.
     """
     from softq.cli.recipes import (
         crossing_trees,
@@ -100,7 +102,8 @@ def train(
     if what is None:
         if not resume or out is None:
             raise RecipeError(
-                "name a task or a recipe, such as softq train classification; only --resume --out RUN needs none"
+                "name a task or a recipe, such as softq train classification; only --resume --out"
+                " RUN needs none"
             )
         if not (out / RECIPE).is_file():
             raise RunError(f"{out} holds no run to resume: there is no {RECIPE} in it")
@@ -133,7 +136,8 @@ def train(
     (cell,) = result["cells"]
     if name == LM:
         typer.echo(
-            f"{recipe.objective}, seed {cell['seed']}: best by {recipe.evaluation.best_by} after epoch {cell['epoch']:g}"
+            f"{recipe.objective}, seed {cell['seed']}: best by {recipe.evaluation.best_by} after"
+            f" epoch {cell['epoch']:g}"
         )
         results_console().print(_text_model_table(cell, recipe))
         typer.echo(f"reward: {result['signature']}\nrun: {out} (model: {out / BEST})")

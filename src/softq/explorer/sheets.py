@@ -162,8 +162,10 @@ class SentenceSheet(Sheet):
             "references",
             self._text,
             parse_references,
-            hint="a sentence per line; several lines are references of one input, "
-            "a blank line begins the next",
+            hint=(
+                "a sentence per line; several lines are references of one input, "
+                "a blank line begins the next"
+            ),
             rows=7,
         )
         upload = ui.upload(
@@ -329,8 +331,10 @@ class ClassSheet(Sheet):
             "table",
             EXAMPLE,
             lambda text: parse_table(text, self.form.fields["kind"].value),
-            hint="rows: the decision; columns: the right answer; cells between tabs, commas or "
-            "spaces, names if you like",
+            hint=(
+                "rows: the decision; columns: the right answer; cells between tabs, commas or "
+                "spaces, names if you like"
+            ),
             rows=6,
         ).props('input-class="table-cells"')
         kinds = {"costs": "costs, to be kept low", "rewards": "rewards"}

@@ -1,4 +1,7 @@
-"""Sentences with their translations: one file of tab-separated columns, or files that belong together line by line; plain, .gz or .xz."""
+"""Sentences with their translations.
+
+One file of tab-separated columns, or files that belong together line by line; plain, .gz or .xz.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ class Bitext(Keyed):
     Attributes:
         sources: N sentences.
         references: The translations of each, one or more.
-        lines: Where each source first stands in its file, from 1; empty for text that was made, not read.
+        lines: Where each source first stands in its file, from 1; empty for text that was made, not
+            read.
         name: What errors call the file; empty for text that was made.
 
     >>> text = Bitext(["Ja.", "Nein."], [["Yes."], ["No."]], [1, 4], "a.tsv")
@@ -42,12 +46,15 @@ def read_bitext(*paths: Path, merge: bool = True) -> Bitext:
     """Sources and references of files; white space around a sentence is dropped.
 
     Args:
-        paths: One file, with a source, a tab and a reference on each line, and further tabs and references where there are more. Or a
-            file of sources and one or more files of references, whose lines belong together.
-        merge: A source that stands on several lines is one example with all their references, in the place of the first. A reference that
-            is there twice counts twice. Without it, each line is an example.
+        paths: One file, with a source, a tab and a reference on each line, and further tabs and
+            references where there are more. Or a file of sources and one or more files of
+            references, whose lines belong together.
+        merge: A source that stands on several lines is one example with all their references, in
+            the place of the first. A reference that is there twice counts twice. Without it, each
+            line is an example.
 
-    Raises DataError, with file and line, for a line that is empty or lacks something, and for files of different lengths.
+    Raises DataError, with file and line, for a line that is empty or lacks something, and for files
+    of different lengths.
 
     """
     if not paths:
@@ -73,13 +80,17 @@ def _side_by_side(paths: tuple[Path, ...]) -> Iterator[Row]:
                     other for other, line in zip(paths, row, strict=True) if line is not None
                 )
                 raise DataError(
-                    f"expected files whose lines belong together, got {path} with {number - 1} lines and {longer} with more"
+                    f"expected files whose lines belong together, got {path} with {number - 1}"
+                    f" lines and {longer} with more"
                 )
             if not text.strip():
                 hint = (
                     ""
                     if path == paths[0]
-                    else "; sources that differ in their number of references go into one file, separated by tabs"
+                    else (
+                        "; sources that differ in their number of references go into one file,"
+                        " separated by tabs"
+                    )
                 )
                 raise DataError(
                     f"{path}, line {number}: expected a sentence, got an empty line{hint}"

@@ -59,7 +59,8 @@ class Captions(Keyed):
     Attributes:
         images: N names.
         captions: Those of each image, one or more.
-        lines: Where each image first stands in its file, from 1: a line, or a record of JSON; empty for captions that were made, not read.
+        lines: Where each image first stands in its file, from 1: a line, or a record of JSON; empty
+            for captions that were made, not read.
         name: What errors call the file; empty for captions that were made.
 
     >>> captions = Captions(["a.jpg", "b.jpg"], [["A dog."], ["A cat."]], [1, 2], "d.json.gz")
@@ -76,13 +77,17 @@ class Captions(Keyed):
 
 
 def read_captions(path: Path, split: Split | None = None) -> Captions:
-    """Images and their captions, in order of first appearance; a caption that an image has twice counts twice.
+    """Images and their captions, in order of first appearance.
+
+    A caption that an image has twice counts twice.
 
     Args:
         path: A file of lines, or of Karpathy's JSON if it is called .json, .json.gz or .json.xz.
-        split: The part of JSON to read; "train" is the records of "train" and "restval". All of it if None.
+        split: The part of JSON to read; "train" is the records of "train" and "restval". All of it
+            if None.
 
-    Raises DataError, with file and line or record, for an image without captions, a caption without an image, and an empty caption.
+    Raises DataError, with file and line or record, for an image without captions, a caption without
+    an image, and an empty caption.
 
     """
     found, faults = _parse(path, split)
@@ -91,9 +96,12 @@ def read_captions(path: Path, split: Split | None = None) -> Captions:
 
 
 def check_captions(path: Path, split: Split | None = None) -> list[Fault]:
-    """Every fault of a file in order, none if it is sound; those of JSON name the record and have no line.
+    """Every fault of a file in order, none if it is sound.
 
-    A caption of punctuation alone is one of them, though `read_captions` takes it: it says nothing of its image.
+    Those of JSON name the record and have no line.
+
+    A caption of punctuation alone is one of them, though `read_captions` takes it: it says nothing
+    of its image.
     """
     try:
         return _parse(path, split, wants_words=True)[1]
@@ -134,7 +142,8 @@ class NamesFound(NamedTuple):
 
     Attributes:
         found: The name that is there, for each that is wanted.
-        unclear: For those that cannot be told apart, what came in place of one name, as messages say it.
+        unclear: For those that cannot be told apart, what came in place of one name, as messages
+            say it.
 
     """
 
@@ -143,7 +152,10 @@ class NamesFound(NamedTuple):
 
 
 def match_names(wanted: Iterable[str], there: Iterable[str]) -> NamesFound:
-    """Which names are meant: the same ones, or else those that differ in folders in front alone, as long as one fits and fits one only.
+    """Which names are meant.
+
+    The same ones, or else those that differ in folders in front alone, as long as one fits and fits
+    one only.
 
     >>> match_names(["a.jpg", "val/b.jpg"], ["x/val/b.jpg", "val/a.jpg", "a.jpg"]).found
     {'a.jpg': 'a.jpg', 'val/b.jpg': 'x/val/b.jpg'}
@@ -193,7 +205,10 @@ def read_features(path: Path, captions: Captions) -> Features:
 
 
 def check_features(path: Path, captions: Captions) -> dict[Path, list[Fault]]:
-    """Every fault of a features file, and of the file of names beside it if there is one; lines are those of the names."""
+    """Every fault of a features file, and of the file of names beside it if there is one.
+
+    Lines are those of the names.
+    """
     try:
         faults = _match(path, captions)[2]
     except _FileError as error:
@@ -215,9 +230,15 @@ class _FileError(DataError):
 def _parse(
     path: Path, split: Split | None, *, wants_words: bool = False
 ) -> tuple[Captions, list[Fault]]:
-    """What can be read of a file, and what cannot; with ``wants_words``, captions without any are faults, and are read all the same."""
+    """What can be read of a file, and what cannot.
+
+    With ``wants_words``, captions without any are faults, and are read all the same.
+    """
     if split is not None and not is_json(path):
-        expected = f"expected Karpathy's JSON, called .json, for the split {split!r}, got lines, which have no splits"
+        expected = (
+            f"expected Karpathy's JSON, called .json, for the split {split!r}, got lines, which"
+            " have no splits"
+        )
         return Captions([], []), [Fault(0, expected)]
     faults: list[Fault] = []
     if is_json(path):
@@ -242,7 +263,10 @@ def _with_words(rows: Iterable[Row], records: bool, faults: list[Fault]) -> Iter
                 character in _NO_WORD or unicodedata.category(character)[0] in "PZ"
                 for character in caption
             ):
-                message = f"expected words, got none but punctuation: {caption!r}, a caption of the image {image!r}"
+                message = (
+                    f"expected words, got none but punctuation: {caption!r}, a caption of the image"
+                    f" {image!r}"
+                )
                 faults.append(
                     Fault(0, f"record {place}: {message}") if records else Fault(place, message)
                 )
@@ -288,7 +312,8 @@ def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
     name, folder = image.get("filename"), image.get("filepath") or ""
     if not isinstance(name, str) or not isinstance(folder, str) or not name.strip():
         raise DataError(
-            "expected the name of an image under filename, and perhaps its folder under filepath, got captions without an image"
+            "expected the name of an image under filename, and perhaps its folder under filepath,"
+            " got captions without an image"
         )
     name = "/".join(part for part in (folder.strip().rstrip("/"), name.strip()) if part)
     if _BREAK.search(name):
@@ -306,7 +331,8 @@ def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
     captions = [_text_of(sentence) for sentence in sentences]
     if "" in captions:
         raise DataError(
-            f"expected raw text or tokens in each sentence, got an empty caption of the image {name!r}, number {captions.index('') + 1}"
+            "expected raw text or tokens in each sentence, got an empty caption of the image"
+            f" {name!r}, number {captions.index('') + 1}"
         )
     return name, captions
 
@@ -341,13 +367,17 @@ def _match(
                 if len(features) < len(places)
                 else ""
             )
-            hint = f"if rows are not the images of the captions one by one, {names} must name them, one per line"
+            hint = (
+                f"if rows are not the images of the captions one by one, {names} must name them,"
+                " one per line"
+            )
             faults = [
                 (
                     path,
                     Fault(
                         0,
-                        f"expected {len(places):,} rows, one for each image, got {len(features):,}{first}; {hint}",
+                        f"expected {len(places):,} rows, one for each image, got"
+                        f" {len(features):,}{first}; {hint}",
                     ),
                 )
             ]
@@ -357,7 +387,8 @@ def _match(
                 path,
                 Fault(
                     0,
-                    f"the features of image {places[image]} in row {row_of[image] + 1} are not finite: NaN or infinity",
+                    f"the features of image {places[image]} in row {row_of[image] + 1} are not"
+                    " finite: NaN or infinity",
                 ),
             )
         )
@@ -370,7 +401,8 @@ def _match(
 
 def _map(path: Path) -> Features:
     try:
-        # A private map, which can be written to without a change of the file: torch takes no other without a warning.
+        # A private map, which can be written to without a change of the file: torch takes no other
+        # without a warning.
         features = np.asarray(np.lib.format.open_memmap(path, mode="c"))
     # numpy reads the header as Python, with errors of all kinds.
     except (OSError, EOFError, TokenError, SyntaxError, *FAULTS) as error:
@@ -382,12 +414,14 @@ def _map(path: Path) -> Features:
     if features.ndim != 2 or not features.shape[1]:
         raise _FileError(
             path,
-            f"expected features [images, size], a row for each image, got an array of shape {list(features.shape)}",
+            "expected features [images, size], a row for each image, got an array of shape"
+            f" {list(features.shape)}",
         )
     if features.dtype not in _FLOATS:
         raise _FileError(
             path,
-            f"expected features as float16, float32 or float64, got {features.dtype.str}: convert them with astype",
+            f"expected features as float16, float32 or float64, got {features.dtype.str}: convert"
+            " them with astype",
         )
     return features
 
@@ -395,14 +429,18 @@ def _map(path: Path) -> Features:
 def _rows_by_name(
     path: Path, names: Path, count: int, places: Mapping[str, str]
 ) -> tuple[dict[str, int], list[tuple[Path, Fault]]]:
-    """The row of each image that has one, by the names of the rows; ``places`` are the images with where they stand, for messages."""
+    """The row of each image that has one, by the names of the rows.
+
+    ``places`` are the images with where they stand, for messages.
+    """
     rows: dict[str, int] = {}
     faults: list[tuple[Path, Fault]] = []
     lines = [line.strip() for line in read_lines(names)]
     if len(lines) != count:
         raise _FileError(
             names,
-            f"expected a name for each of the {count:,} rows of {path}, one per line, got {len(lines):,}",
+            f"expected a name for each of the {count:,} rows of {path}, one per line, got"
+            f" {len(lines):,}",
         )
     for row, name in enumerate(lines):
         if not name:
@@ -415,7 +453,8 @@ def _rows_by_name(
                     names,
                     Fault(
                         row + 1,
-                        f"expected each image once, got {name!r} again, which is on line {rows[name] + 1}",
+                        f"expected each image once, got {name!r} again, which is on line"
+                        f" {rows[name] + 1}",
                     ),
                 )
             )
@@ -429,7 +468,8 @@ def _rows_by_name(
                     path,
                     Fault(
                         0,
-                        f"expected one row for image {place}, got {unclear.get(image, 'none')} in {names}",
+                        f"expected one row for image {place}, got {unclear.get(image, 'none')} in"
+                        f" {names}",
                     ),
                 )
             )

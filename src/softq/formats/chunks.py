@@ -1,4 +1,7 @@
-"""Column files of any size, part by part: what reads them needs no more memory than for one part."""
+"""Column files of any size, part by part.
+
+What reads them needs no more memory than for one part.
+"""
 
 from __future__ import annotations
 
@@ -109,5 +112,8 @@ def _ragged(blocks: Iterable[Block], separator: str) -> Iterator[Fault]:
             usual = Counter(block.widths).most_common(1)[0][0]
             for place, width in enumerate(block.widths):
                 if width != usual:
-                    message = f"expected {usual} columns separated by {separator}, as in the rest of the sentence, got {width}"
+                    message = (
+                        f"expected {usual} columns separated by {separator}, as in the rest of the"
+                        f" sentence, got {width}"
+                    )
                     yield Fault(block.line + place, message)

@@ -1,6 +1,7 @@
 """Column files of labelled sentences (CoNLL).
 
-A token stands on each line, its label in the last column, or one label per annotator. The format, as it is read and written here:
+A token stands on each line, its label in the last column, or one label per annotator. The format,
+as it is read and written here:
 
 - A blank line ends a sentence, be it empty or of spaces and tabs. So does a line whose first column
   is ``-DOCSTART-``, which is skipped.
@@ -14,8 +15,8 @@ A token stands on each line, its label in the last column, or one label per anno
   columns as the last line of its sentence; but what reads ``# key = …``, ``# newdoc`` or
   ``# newpar`` is a comment in any case.
 - With several annotators, the last columns are theirs, one each. Their number is fixed by the
-  caller, or varies from sentence to sentence; a comment ``# annotators = w01 w13`` before a sentence
-  names them. ``?`` stands where an annotator gave no label.
+  caller, or varies from sentence to sentence; a comment ``# annotators = w01 w13`` before a
+  sentence names them. ``?`` stands where an annotator gave no label.
 - Plain, .gz or .xz; UTF-8. A byte-order mark at the start is dropped, lines may end in CR LF,
   spaces at their ends are ignored. Nothing else is repaired: whatever does not fit is a fault, with
   its line.
@@ -49,7 +50,10 @@ _DOCUMENT = re.compile(f"{DOCUMENT}( |\t|$)")
 _TAG = re.compile(r"[BIES]-.")
 
 Annotators = int | Literal["all"]
-"""Whose labels the last columns are: 0 for one label that is nobody's in particular, a number of annotators, or "all" but the token."""
+"""Whose labels the last columns are.
+
+0 for one label that is nobody's in particular, a number of annotators, or "all" but the token.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,13 @@ class Sentence:
     Attributes:
         tokens: The words.
         labels: ``[annotator][token]``; one sequence where a file has no annotators.
-        annotators: A name for each sequence of labels ("1", "2", … where a file does not name them); empty where it has none.
-            One annotator may stand there twice, having labelled the sentence twice.
+        annotators: A name for each sequence of labels ("1", "2", … where a file does not name
+            them); empty where it has none. One annotator may stand there twice, having labelled the
+            sentence twice.
         extra: ``[column][token]``, the columns between token and labels.
         line: Where the first token stands in the file, from 1; token i is i lines below.
-        comments: Lines before the first token, ``# sent_id = 7``, but that which names the annotators.
+        comments: Lines before the first token, ``# sent_id = 7``, but that which names the
+            annotators.
 
     """
 
@@ -80,7 +86,9 @@ class Sentence:
         return [labels for labels in self.labels if not self.annotators or MISSING not in labels]
 
     def pieces(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-        """Stretches of labels without a missing one: annotator, first token, labels. A missing label ends an entity.
+        """Stretches of labels without a missing one: annotator, first token, labels.
+
+        A missing label ends an entity.
 
         >>> list(Sentence(("a", "b", "c"), (("O", "?", "B-X"),), ("w1",)).pieces())
         [('w1', 0, ('O',)), ('w1', 2, ('B-X',))]
@@ -145,8 +153,8 @@ class Corpus(NamedTuple):
             there = {len(sentence.extra) for sentence in self.sentences}
             if not 2 <= pos <= min(there, default=0) + 1:
                 raise DataError(
-                    f"{self.name}: expected pos to be a column between token and labels, of which there are "
-                    f"{min(there, default=0)}, got {pos}"
+                    f"{self.name}: expected pos to be a column between token and labels, of which"
+                    f" there are {min(there, default=0)}, got {pos}"
                 )
             tokens = [list(zip(s.tokens, s.extra[pos - 2], strict=True)) for s in self.sentences]
         if not any(sentence.annotators for sentence in self.sentences):
@@ -154,8 +162,8 @@ class Corpus(NamedTuple):
         for sentence in self.sentences:
             if not sentence.references:
                 raise DataError(
-                    f"{self.name}, line {sentence.line}: expected an annotator who labelled every token of "
-                    "the sentence, got none"
+                    f"{self.name}, line {sentence.line}: expected an annotator who labelled every"
+                    " token of the sentence, got none"
                 )
         most: Counter[str] = Counter()  # how often one annotator labelled one sentence
         for sentence in self.sentences:
@@ -206,9 +214,10 @@ def check_conll(
 ) -> list[Fault]:
     """Every fault of a file in order, none if it is sound.
 
-    Faults are what cannot be read, tags that break their scheme, and empty tokens. Without a ``scheme``, tags are judged by the one that :func:`find_scheme` finds.
-    Tags and tokens of a sentence with a broken line are judged only once the line is mended: what
-    stands beside them is not known.
+    Faults are what cannot be read, tags that break their scheme, and empty tokens. Without a
+    ``scheme``, tags are judged by the one that :func:`find_scheme` finds. Tags and tokens of a
+    sentence with a broken line are judged only once the line is mended: what stands beside them is
+    not known.
     """
     try:
         lines, found = _read(source)
@@ -237,7 +246,9 @@ def _read(source: Path | str) -> tuple[list[str], list[Fault]]:
 
 
 def find_scheme(sentences: Iterable[Sentence]) -> Scheme | None:
-    """The scheme the labels follow, or break least often; None where they are no tags of entities, ``B-PER`` and its kin.
+    """The scheme the labels follow, or break least often.
+
+    None where they are no tags of entities, ``B-PER`` and its kin.
 
     >>> find_scheme([Sentence(("Ann", "Lee", "ran"), (("B-PER", "I-PER", "O"),))])
     'bio'
@@ -294,8 +305,9 @@ def to_conll(sentences: Iterable[Sentence]) -> str:
     for number, (sentence, found) in enumerate(zip_longest(sentences, written)):
         if sentence != found:
             raise DataError(
-                f"sentence {number}: expected tokens and labels that can be written in columns (without tabs, line ends, "
-                f"spaces at the end of a line, or a first token such as {DOCUMENT} or '# key ='), got {sentence}"
+                f"sentence {number}: expected tokens and labels that can be written in columns"
+                " (without tabs, line ends, spaces at the end of a line, or a first token such as"
+                f" {DOCUMENT} or '# key ='), got {sentence}"
             )
     return text
 
@@ -356,7 +368,8 @@ def _parse(
         found += [
             Fault(
                 block.line + place,
-                f"expected {expected} columns separated by {separator} ({_describe(others, count)}), got {width}",
+                f"expected {expected} columns separated by {separator}"
+                f" ({_describe(others, count)}), got {width}",
             )
             for place, width in enumerate(block.widths)
             if width != expected
@@ -400,7 +413,10 @@ def clean_lines(lines: Iterable[str]) -> list[str]:
 
 
 def has_tabs(lines: Sequence[str]) -> bool:
-    """Whether tabs separate the columns; what may be comments decides only where there is nothing else."""
+    """Whether tabs separate the columns.
+
+    What may be comments decides only where there is nothing else.
+    """
     with_tabs = [line for line in lines if "\t" in line]
     if any(not line.startswith("# ") for line in with_tabs):
         return True
@@ -419,7 +435,10 @@ def _is_comment(line: str, width: int, *, tabs: bool) -> bool:
 def split_blocks(
     whole: Iterable[str], tabs: bool, found: list[Fault], first: int = 1
 ) -> Iterator[Block]:
-    """Blocks of lines, the first of which has this number; what is wrong with single lines goes to ``found``."""
+    """Blocks of lines, the first of which has this number.
+
+    What is wrong with single lines goes to ``found``.
+    """
     without_documents = (
         "" if line.startswith(DOCUMENT) and _DOCUMENT.match(line) else line for line in whole
     )
@@ -443,7 +462,8 @@ def split_blocks(
                 continue
         if rows:
             begin = start + len(comments)
-            # Between tabs the token may be empty; among spaces an empty one is a line that begins with a space.
+            # Between tabs the token may be empty; among spaces an empty one is a line that begins
+            # with a space.
             found += [
                 Fault(begin + place, f"column {k} is empty")
                 for place, row in enumerate(rows)

@@ -2,16 +2,21 @@
 
 The format, as it is read and written here:
 
-- A word per line, ten columns separated by tabs: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC. CoNLL-X has coarse and fine
-  tags for UPOS and XPOS, and PHEAD and PDEPREL for the last two, which its eight-column form leaves out; the first word of a file decides.
-  Forms may hold spaces. No column may be empty.
-- Words are numbered from 1 in each sentence. A range (``3-4``) before its first word is a token that stands for these words, an empty node
-  (``5.1``) after a word is one that the text left out: both are kept, neither is a word of the tree.
-- Lines that begin with ``#`` before the first word are comments; ``# sent_id = …`` names the sentence.
+- A word per line, ten columns separated by tabs: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL,
+  DEPS, MISC. CoNLL-X has coarse and fine tags for UPOS and XPOS, and PHEAD and PDEPREL for the last
+  two, which its eight-column form leaves out; the first word of a file decides. Forms may hold
+  spaces. No column may be empty.
+- Words are numbered from 1 in each sentence. A range (``3-4``) before its first word is a token
+  that stands for these words, an empty node (``5.1``) after a word is one that the text left out:
+  both are kept, neither is a word of the tree.
+- Lines that begin with ``#`` before the first word are comments; ``# sent_id = …`` names the
+  sentence.
 - A blank line, empty or of spaces and tabs, ends a sentence; the last sentence may do without.
-- HEAD is the number of a word, 0 for the root, written without zeros before it. A tree has one root.
-- Plain, .gz or .xz; UTF-8. A byte-order mark at the start is dropped and lines may end in CR LF; what `TreeSentence.text` writes has
-  neither. For a file of LF ends in which every sentence ends with one empty line, the sentences' texts together are its very bytes.
+- HEAD is the number of a word, 0 for the root, written without zeros before it. A tree has one
+  root.
+- Plain, .gz or .xz; UTF-8. A byte-order mark at the start is dropped and lines may end in CR LF;
+  what `TreeSentence.text` writes has neither. For a file of LF ends in which every sentence ends
+  with one empty line, the sentences' texts together are its very bytes.
 """
 
 from __future__ import annotations
@@ -78,7 +83,8 @@ class TreeSentence:
         feats: Morphological features, as they stand: ``Case=Nom|Number=Sing``.
         heads: The head of each word, 0 for the root; empty without a tree.
         relations: To the head; empty without a tree or relations.
-        lines: Every line in the file, with comments, ranges and empty nodes; empty for a sentence that was made, not read.
+        lines: Every line in the file, with comments, ranges and empty nodes; empty for a sentence
+            that was made, not read.
         line: Where the first of them stands in the file, from 1.
         sent_id: What a comment ``# sent_id = …`` says, empty without.
 
@@ -163,7 +169,8 @@ class TreeSentence:
         columns = (self.forms, self.lemmas, self.upos, self.xpos, self.feats)
         if not self.forms or {*map(len, columns)} != {len(self.forms)}:
             raise DataError(
-                f"expected columns of one or more words, got {[len(column) for column in columns]} entries"
+                f"expected columns of one or more words, got {[len(column) for column in columns]}"
+                " entries"
             )
         for text in chain(*columns, [self.sent_id or "_"]):
             if not text.strip(" ") or not _FORBIDDEN.isdisjoint(text):
@@ -207,13 +214,15 @@ class Treebank(list[TreeSentence]):
 
 
 def read_conllu(source: Path | str, *, trees: bool | None = True) -> Treebank:
-    """Sentences of a file; a fault anywhere is a ``DataError`` that names file, line and sentence of the first.
+    """Sentences of a file.
+
+    A fault anywhere is a ``DataError`` that names file, line and sentence of the first.
 
     Args:
         source: A file in the format of this module, or its text, a string with line ends.
-        trees: True: every sentence must have a tree of one root, with relations. False: HEAD and DEPREL are not looked at, and sentences
-            come without. None: a sentence may lack all its heads, or all its relations, and comes without them; trees are checked where
-            they are.
+        trees: True: every sentence must have a tree of one root, with relations. False: HEAD and
+            DEPREL are not looked at, and sentences come without. None: a sentence may lack all its
+            heads, or all its relations, and comes without them; trees are checked where they are.
 
     """
     sentences, found = _read_all(source, trees)
@@ -224,9 +233,12 @@ def read_conllu(source: Path | str, *, trees: bool | None = True) -> Treebank:
 def iter_conllu(
     file: IO[bytes], where: str, *, trees: bool | None = True
 ) -> Iterator[list[TreeSentence]]:
-    """Sentences of an open, unpacked file in parts of a few thousand words, for files of any size; otherwise as `read_conllu`.
+    """Sentences of an open, unpacked file in parts of a few thousand words, for files of any size.
 
-    ``where`` is what errors call the file. Faults of a part are raised when it is its turn; a file without sentences has no parts.
+    Otherwise as `read_conllu`.
+
+    ``where`` is what errors call the file. Faults of a part are raised when it is its turn; a file
+    without sentences has no parts.
     """
     for sentences, found in _Reader(trees).parts(file, where):
         _refuse(where, found)
@@ -237,7 +249,8 @@ def iter_conllu(
 def check_conllu(source: Path | str) -> list[Fault]:
     """Every fault of a file in order, none if it is sound.
 
-    A sentence without a tree is a fault only where another has one. A sentence with broken lines is judged further once they are mended.
+    A sentence without a tree is a fault only where another has one. A sentence with broken lines is
+    judged further once they are mended.
     """
     try:
         sentences, found = _read_all(source, True)
@@ -254,8 +267,9 @@ def check_conllu(source: Path | str) -> list[Fault]:
 def is_conllu(path: Path) -> bool:
     """Whether a file is to be read as trees and not as columns of labels.
 
-    So it is if its name, less .gz or .xz, ends in .conllu or .conllx, or if its first line that is neither blank nor a comment has ten
-    or eight columns separated by tabs, ID 1 (or a range or an empty node before word 1) and a number or _ as HEAD.
+    So it is if its name, less .gz or .xz, ends in .conllu or .conllx, or if its first line that is
+    neither blank nor a comment has ten or eight columns separated by tabs, ID 1 (or a range or an
+    empty node before word 1) and a number or _ as HEAD.
     """
     if file_type(path) in (".conllu", ".conllx"):
         return True
@@ -324,7 +338,10 @@ class _Reader:
             yield [sentence for sentence in read if sentence is not None], sorted(found)
 
     def _read(self, lines: list[str], start: int, found: list[_Found]) -> TreeSentence | None:
-        """The sentence in these lines; None, and more in ``found``, if something is wrong with it."""
+        """The sentence in these lines.
+
+        None, and more in ``found``, if something is wrong with it.
+        """
         self.count += 1
         comments = 0
         sent_id = ""

@@ -18,7 +18,10 @@ Report = Callable[[int, str], None]
 
 
 def judge_columns(row: list[str], width: int, place: int, report: Report, *, tree: bool) -> None:
-    """Report what is wrong with the columns of a line; those of the tree may be empty where there need be no ``tree``."""
+    """Report what is wrong with the columns of a line.
+
+    Those of the tree may be empty where there need be no ``tree``.
+    """
     if row[ID].startswith("#"):
         report(place, "expected comments before the first word of a sentence, got one inside it")
     elif len(row) != width:
@@ -36,9 +39,11 @@ def judge_columns(row: list[str], width: int, place: int, report: Report, *, tre
             if not (text.strip(" ") if k == FORM else text) and (tree or k not in (HEAD, DEPREL)):
                 report(
                     place,
-                    f"expected _ where there is nothing to say, got an empty {NAMES[k]}"
-                    if k != FORM
-                    else _EMPTY_FORM,
+                    (
+                        f"expected _ where there is nothing to say, got an empty {NAMES[k]}"
+                        if k != FORM
+                        else _EMPTY_FORM
+                    ),
                 )
 
 
@@ -65,7 +70,8 @@ def judge_numbers(ids: tuple[str, ...], comments: int, report: Report) -> list[i
             elif ends[0] <= covered:
                 report(
                     place,
-                    f"expected a range beyond word {covered}, with which the range before it ends, got {text}",
+                    f"expected a range beyond word {covered}, with which the range before it ends,"
+                    f" got {text}",
                 )
             else:
                 covered, range_place = ends[1], place
@@ -83,7 +89,8 @@ def judge_numbers(ids: tuple[str, ...], comments: int, report: Report) -> list[i
     if covered > word:
         report(
             range_place,
-            f"expected a range within the {word} words of the sentence, got {ids[range_place - comments]}",
+            f"expected a range within the {word} words of the sentence, got"
+            f" {ids[range_place - comments]}",
         )
     return places
 

@@ -17,10 +17,13 @@ Row = tuple[int, str, list[str]]
 
 
 class Keyed:
-    """What `Bitext` and `Captions` have in common: N keys and the values of each, the first two fields.
+    """What `Bitext` and `Captions` have in common.
+
+    N keys and the values of each, the first two fields.
 
     Attributes:
-        lines: Where each key first stands in its file, from 1: a line, or a record of JSON; empty where no file was read.
+        lines: Where each key first stands in its file, from 1: a line, or a record of JSON; empty
+            where no file was read.
         name: What errors call the file; empty where no file was read.
 
     """

@@ -1,9 +1,10 @@
 """Tag schemes: named entities as one label per word, and back.
 
-A label is ``O`` (outside every entity) or a prefix, a dash and a type, such as ``B-PER``. Three schemes are known:
+A label is ``O`` (outside every entity) or a prefix, a dash and a type, such as ``B-PER``. Three
+schemes are known:
 
-* ``iob1``: ``I-`` on every word of an entity, but ``B-`` on the first word of one that directly follows another of its own type
-  (CoNLL-2003 as it was released);
+* ``iob1``: ``I-`` on every word of an entity, but ``B-`` on the first word of one that directly
+  follows another of its own type (CoNLL-2003 as it was released);
 * ``bio``: ``B-`` on the first word of every entity, ``I-`` on the others (also called IOB2);
 * ``bioes``: as ``bio``, but ``E-`` on the last word, and ``S-`` on the only word of an entity.
 
@@ -39,7 +40,10 @@ class Span(NamedTuple):
 
 
 class Transitions(NamedTuple):
-    """What a scheme allows among K labels, as booleans: ``between [K, K]`` (from, to), ``first [K]`` and ``last [K]``."""
+    """What a scheme allows among K labels, as booleans.
+
+    ``between [K, K]`` (from, to), ``first [K]`` and ``last [K]``.
+    """
 
     between: Tensor
     first: Tensor
@@ -80,10 +84,12 @@ def spans(labels: Sequence[str], scheme: Scheme) -> list[Span]:
 
 
 def faults(labels: Sequence[str], scheme: Scheme) -> list[tuple[int, str]]:
-    """Where a sentence breaks its scheme: positions, ascending, each with what was expected there and what came.
+    """Where a sentence breaks its scheme.
 
-    A label that is no tag of the scheme is one fault, and the label after it is not judged by it. A last label that is wrong both after
-    the one before it and at the end is two.
+    Positions, ascending, each with what was expected there and what came.
+
+    A label that is no tag of the scheme is one fault, and the label after it is not judged by it. A
+    last label that is wrong both after the one before it and at the end is two.
 
     >>> faults(["O", "I-PER", "B-LOC"], "bio")
     [(1, 'expected O or B-* after O, got I-PER')]
@@ -132,7 +138,9 @@ def convert(labels: Sequence[str], source: Scheme, target: Scheme) -> list[str]:
 
 
 def guess_scheme(sentences: Sequence[Sequence[str]]) -> Scheme | None:
-    """The scheme in which every sentence is faultless: ``bio`` where there is no entity to tell by, None where no scheme fits.
+    """The scheme in which every sentence is faultless.
+
+    ``bio`` where there is no entity to tell by, None where no scheme fits.
 
     >>> guess_scheme([["O", "I-PER"], ["O", "O"]])
     'iob1'
@@ -145,7 +153,9 @@ def guess_scheme(sentences: Sequence[Sequence[str]]) -> Scheme | None:
 
 
 def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> Transitions:
-    """Which of an inventory of K labels may follow which, come first and come last: exactly the sequences without `faults`.
+    """Which of an inventory of K labels may follow which, come first and come last.
+
+    Exactly the sequences without `faults`.
 
     >>> between, first, last = allowed_transitions(["O", "B-PER", "I-PER"], "bio")
     >>> between.int().tolist()

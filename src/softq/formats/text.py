@@ -50,7 +50,10 @@ class Part(NamedTuple):
 
 
 def refuse(where: str, found: Sequence[tuple[int | str, str]]) -> None:
-    """Raise the first fault, if there is one; its line may be a text that says more than a number."""
+    """Raise the first fault, if there is one.
+
+    Its line may be a text that says more than a number.
+    """
     if found:
         line, message = found[0]
         more = f" (and {len(found) - 1} more; `softq data check` lists them)" if found[1:] else ""
@@ -68,7 +71,10 @@ def file_type(path: Path) -> str:
 
 
 def name_of(source: Path | str) -> str:
-    """What errors call a source: its path, or "the text" where a string with line ends is the text itself."""
+    """What errors call a source.
+
+    Its path, or "the text" where a string with line ends is the text itself.
+    """
     return "the text" if isinstance(source, str) and "\n" in source else str(source)
 
 
@@ -245,7 +251,8 @@ def read_references(path: Path, limit: int | None = None) -> list[list[list[str]
         references = [part.split() for part in line.split("\t")]
         if not all(references):
             raise DataError(
-                f"{path}, line {number}: expected one or more sentences separated by tabs, got an empty one"
+                f"{path}, line {number}: expected one or more sentences separated by tabs, got an"
+                " empty one"
             )
         examples.append(references)
     if not examples:

@@ -1,4 +1,6 @@
-"""Text as words and words as text, for any language that Unicode can write; from the words, the text comes back without rules.
+"""Text as words and words as text, for any language that Unicode can write.
+
+From the words, the text comes back without rules.
 
 A word that stood right beside its neighbour says so with a mark, ``￭``:
 
@@ -9,18 +11,20 @@ A word that stood right beside its neighbour says so with a mark, ``￭``:
 
 What is one word:
 
-- Letters and digits that follow each other, with their combining marks and with format characters such as the zero-width joiner. Hyphens
-  between them belong to the word, and so do ``.``, ``,`` and ``:`` between digits.
+- Letters and digits that follow each other, with their combining marks and with format characters
+  such as the zero-width joiner. Hyphens between them belong to the word, and so do ``.``, ``,`` and
+  ``:`` between digits.
 - Letters with a full stop behind each: ``U.S.``, ``z.B.``
-- An apostrophe between letters, with what follows if that is one or two letters (``Tom ￭'s``, ``we ￭'ll``, ``geht ￭'s``), otherwise with
-  what comes before (``l'￭ homme``, ``O'￭ Brien``).
-- Each character on its own in scripts that are written without spaces and in which most characters mean something: Chinese ones and kana.
-  Other scripts without spaces (Thai, Khmer, …) stay whole between spaces: to cut them takes a dictionary.
+- An apostrophe between letters, with what follows if that is one or two letters (``Tom ￭'s``, ``we
+  ￭'ll``, ``geht ￭'s``), otherwise with what comes before (``l'￭ homme``, ``O'￭ Brien``).
+- Each character on its own in scripts that are written without spaces and in which most characters
+  mean something: Chinese ones and kana. Other scripts without spaces (Thai, Khmer, …) stay whole
+  between spaces: to cut them takes a dictionary.
 - Any other character, as many times as it stands there in a row: ``!``, ``...``, ``€``.
 
-Of two words side by side, the one that is no letter or digit there has the mark: ``Tom`` is the same word before a comma and before a
-space. Nothing is changed but white space, which becomes one space between words and none at the ends, and the mark itself, which
-becomes ``■``.
+Of two words side by side, the one that is no letter or digit there has the mark: ``Tom`` is the
+same word before a comma and before a space. Nothing is changed but white space, which becomes one
+space between words and none at the ends, and the mark itself, which becomes ``■``.
 """
 
 from __future__ import annotations
@@ -41,7 +45,11 @@ _WRITTEN = _LETTER + _DIGIT + _CHINESE
 _KIND_OF = (
     dict.fromkeys("'\u2019\u02bc", _APOSTROPHE)
     | dict.fromkeys("-\u2010\u2011", _HYPHEN)
-    | {".": _STOP, ",": _COMMA, ":": _COMMA}
+    | {
+        ".": _STOP,
+        ",": _COMMA,
+        ":": _COMMA,
+    }
 )
 _WORD = re.compile(
     r"""(?<![ldm]) (?: l m* f ){2,}                                # U.S.

@@ -1,8 +1,11 @@
-"""Dependency trees as heads: what is wrong with them, whether arcs cross, and the nearest projective tree by lifting arcs.
+"""Dependency trees as heads.
 
-The head of word d = 1..n stands at ``heads[d - 1]``; 0 is the root. Functions take tuples, lists, and one-dimensional arrays or tensors.
-An arc from head h to dependent d is projective if every word strictly between them is a descendant of h; a tree is, if all its arcs are.
-Everything is a descendant of the root, so the arc of a root is always projective.
+What is wrong with them, whether arcs cross, and the nearest projective tree by lifting arcs.
+
+The head of word d = 1..n stands at ``heads[d - 1]``; 0 is the root. Functions take tuples, lists,
+and one-dimensional arrays or tensors. An arc from head h to dependent d is projective if every word
+strictly between them is a descendant of h; a tree is, if all its arcs are. Everything is a
+descendant of the root, so the arc of a root is always projective.
 """
 
 from __future__ import annotations
@@ -33,10 +36,12 @@ def tree_fault(heads: Heads, *, multiroot: bool = False) -> tuple[int, str] | No
 
 
 def tree_faults(heads: Heads, *, multiroot: bool = False) -> list[tuple[int, str]]:
-    """Everything that keeps ``heads`` from being a tree, in order: the word (from 1; 0 is the sentence) and what is wrong.
+    """Everything that keeps ``heads`` from being a tree, in order.
 
-    Heads outside 0..n, words that are their own head, roots after the first unless ``multiroot``, a missing root, and cycles, each at its
-    first word.
+    The word (from 1; 0 is the sentence) and what is wrong.
+
+    Heads outside 0..n, words that are their own head, roots after the first unless ``multiroot``, a
+    missing root, and cycles, each at its first word.
 
     >>> tree_faults((0, 4, 5, 3, 4, 0, 9))  # doctest: +NORMALIZE_WHITESPACE
     [(3, 'expected a tree, got the cycle 3 -> 5 -> 4 -> 3'),
@@ -98,7 +103,9 @@ def is_projective(heads: Heads) -> bool:
 
 
 def crossing_arcs(heads: Heads) -> int:
-    """Words whose arc is not projective: some word strictly between head and dependent is not a descendant of the head.
+    """Words whose arc is not projective.
+
+    Some word strictly between head and dependent is not a descendant of the head.
 
     >>> crossing_arcs((3, 4, 0, 3))  # 4 -> 2 passes over 3
     1
@@ -120,10 +127,13 @@ def tree_depth(heads: Heads) -> int:
 
 
 def projectivise(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A projective tree near this one, ``[n]``: arcs are lifted until none is left to lift (Nivre and Nilsson 2005).
+    """A projective tree near this one, ``[n]``.
 
-    A lift gives a word the head of its head. The shortest arc that is not projective goes first, the leftmost among equals. Projective
-    trees come back as they are, and a tree of one root keeps it: no arc of the root word can cross. O(n²) for each lift.
+    Arcs are lifted until none is left to lift (Nivre and Nilsson 2005).
+
+    A lift gives a word the head of its head. The shortest arc that is not projective goes first,
+    the leftmost among equals. Projective trees come back as they are, and a tree of one root keeps
+    it: no arc of the root word can cross. O(n²) for each lift.
 
     >>> projectivise((3, 4, 0, 3)).tolist()
     [3, 3, 0, 3]
@@ -151,7 +161,10 @@ def _as_tree(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @jit
 def _number(heads: Any, enter: Any, leave: Any) -> None:
-    """Number the words 0..n from the root downward: those below a word are numbered enter[word] + 1 .. leave[word] - 1."""
+    """Number the words 0..n from the root downward.
+
+    Those below a word are numbered enter[word] + 1 .. leave[word] - 1.
+    """
     n = len(heads)
     child = np.zeros(n + 1, dtype=np.int64)  # the first one, 0 for none
     sibling = np.zeros(n + 1, dtype=np.int64)  # the next one

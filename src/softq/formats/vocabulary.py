@@ -1,4 +1,7 @@
-"""Token ids of text and text of token ids: whole words with a frequency cut-off (the paper, Appendix D.2.4), or subwords."""
+"""Token ids of text and text of token ids.
+
+Whole words with a frequency cut-off (the paper, Appendix D.2.4), or subwords.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PAD, START, END, UNKNOWN = range(4)
-"""Special tokens: padding behind a sentence, its start, its end, and any word that is not in the vocabulary."""
+"""Special tokens.
+
+Padding behind a sentence, its start, its end, and any word that is not in the vocabulary.
+"""
 
 SPECIALS = 4
 """The number of special tokens, and so the token id of the first word."""
@@ -43,15 +49,19 @@ _CACHED = 1 << 19  # stretches of text whose token ids are kept
 class Vocabulary:
     """The token ids of one language: whole words, or subwords by byte-pair encoding (🤗 tokenizers).
 
-    Texts are single lines; runs of white space count as one space. Token ids of sentences hold no `START` and no `END`.
+    Texts are single lines; runs of white space count as one space. Token ids of sentences hold no
+    `START` and no `END`.
 
-    Words are ordered by frequency, and those of equal frequency by their spelling. Subwords spell every text, so that none is unknown, and
-    each text comes back as it was; a subword that begins a word holds the space before it. Metrics count whole words in either case.
+    Words are ordered by frequency, and those of equal frequency by their spelling. Subwords spell
+    every text, so that none is unknown, and each text comes back as it was; a subword that begins a
+    word holds the space before it. Metrics count whole words in either case.
 
     Args:
-        types: the words from token id 4 on, with marks (`softq.formats.tokens`) unless ``tokenizer`` is ``"space"``; or a tokenizer of
-            🤗 tokenizers, whose id i is token id i + 4 here.
-        frequencies: how often each token is in the training text, int64 ``[V]``; 0 for special tokens.
+        types: the words from token id 4 on, with marks (`softq.formats.tokens`) unless
+            ``tokenizer`` is ``"space"``; or a tokenizer of 🤗 tokenizers, whose id i is token id i +
+            4 here.
+        frequencies: how often each token is in the training text, int64 ``[V]``; 0 for special
+            tokens.
         tokenizer: what a word is.
         lowercase: whether all text is read in lower case.
 
@@ -98,7 +108,8 @@ class Vocabulary:
             texts: one line each.
             min_freq: words that are rarer are unknown.
             max_size: the largest vocabulary, special tokens included; the most frequent words stay.
-            tokenizer: ``"unicode"``, or ``"space"`` for text whose words are separated by spaces already.
+            tokenizer: ``"unicode"``, or ``"space"`` for text whose words are separated by spaces
+                already.
             lowercase: read all text in lower case.
 
         """
@@ -124,20 +135,24 @@ class Vocabulary:
         kept = kept[: None if max_size is None else max_size - SPECIALS]
         if not kept:
             raise DataError(
-                f"expected text with words that come at least {min_freq} times, got {len(counts)} words and none so often"
+                f"expected text with words that come at least {min_freq} times, got {len(counts)}"
+                " words and none so often"
             )
         frequencies = torch.tensor([0] * SPECIALS + [counts[word] for word in kept])
         return cls(kept, frequencies, tokenizer=tokenizer, lowercase=lowercase)
 
     @classmethod
     def fit_subwords(cls, texts: Iterable[str], size: int) -> Vocabulary:
-        """The subwords of texts: ``size`` tokens, the four special ones and 256 bytes included, or fewer for little text.
+        """The subwords of texts.
+
+        ``size`` tokens, the four special ones and 256 bytes included, or fewer for little text.
 
         Raises DependencyError without 🤗 tokenizers.
         """
         if size < SPECIALS + _BYTES:
             raise DataError(
-                f"expected a vocabulary of at least {SPECIALS + _BYTES} (every byte is a token), got {size}"
+                f"expected a vocabulary of at least {SPECIALS + _BYTES} (every byte is a token),"
+                f" got {size}"
             )
         tokenizers = _tokenizers()
         chunks = _chunks(texts)
@@ -183,7 +198,8 @@ class Vocabulary:
         if self._subwords is None:
             cut = _cut(chunk, self.tokenizer, self.lowercase)
             return tuple(self._ids.get(word, UNKNOWN) for word in cut)
-        # subwords never reach over a space, so that chunks one by one have the token ids of the whole text
+        # subwords never reach over a space, so that chunks one by one have the token ids of the
+        # whole text
         return tuple(token + SPECIALS for token in self._subwords.encode(" " + chunk).ids)
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -194,7 +210,10 @@ class Vocabulary:
         return " ".join(written) if self.tokenizer == "space" else detokenize(written)
 
     def words(self, tokens: Iterable[int]) -> list[str]:
-        """The words of token ids, as metrics count them: whole, and punctuation apart; unknown ones are ``"<unk>"``."""
+        """The words of token ids, as metrics count them: whole, and punctuation apart.
+
+        Unknown ones are ``"<unk>"``.
+        """
         if self._subwords is None:
             return [self._bare[token] for token in tokens if token >= UNKNOWN]
         first, *others = self._between_unknown(tokens)
@@ -203,7 +222,10 @@ class Vocabulary:
         ]
 
     def plain(self, text: str) -> list[str]:
-        """The words of a text, such as a reference, in the same form; unknown ones stay as they are."""
+        """The words of a text, such as a reference, in the same form.
+
+        Unknown ones stay as they are.
+        """
         text = text.lower() if self.lowercase else text
         return text.split() if self.tokenizer == "space" else without_marks(tokenize(text))
 
@@ -218,7 +240,10 @@ class Vocabulary:
         return [self._subwords.decode(stretch) for stretch in stretches] if self._subwords else []
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """The vocabulary as tensors whose names begin with ``prefix``; `from_tensors` reads them."""
+        """The vocabulary as tensors whose names begin with ``prefix``.
+
+        `from_tensors` reads them.
+        """
         about = {
             "format": _FORMAT,
             "kind": self.kind,
@@ -236,7 +261,10 @@ class Vocabulary:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], prefix: str = "") -> Vocabulary:
-        """The vocabulary of `tensors`; other tensors are ignored. What is no vocabulary is a `DataError`."""
+        """The vocabulary of `tensors`; other tensors are ignored.
+
+        What is no vocabulary is a `DataError`.
+        """
         about = notes_in(tensors, f"{prefix}about", "vocabulary")
         check_format(about, _FORMAT)
         kind = one_of("the kind of a vocabulary", about.get("kind"), ("words", "subwords"))
@@ -246,7 +274,8 @@ class Vocabulary:
         frequencies = tensors.get(f"{prefix}frequencies")
         if frequencies is None or frequencies.dtype != torch.int64 or frequencies.dim() != 1:
             raise DataError(
-                f"expected {prefix}frequencies of torch.int64 [V], got {None if frequencies is None else frequencies.dtype}"
+                f"expected {prefix}frequencies of torch.int64 [V], got"
+                f" {None if frequencies is None else frequencies.dtype}"
             )
         types: Any = string_list(f"types in {prefix}about", about.get("types"))
         size = len(types)
@@ -279,7 +308,10 @@ def _as_bytes(text: str) -> Tensor:
 
 
 def _read_subwords(notes: Mapping[str, Any], where: str) -> Tokenizer:
-    """The tokenizer of `Vocabulary.fit_subwords` from its JSON; others may do anything to a text, and are refused."""
+    """The tokenizer of `Vocabulary.fit_subwords` from its JSON.
+
+    Others may do anything to a text, and are refused.
+    """
     parts = {
         name: part.get("type") if isinstance(part, dict) else part
         for name, part in notes.items()
@@ -296,7 +328,8 @@ def _read_subwords(notes: Mapping[str, Any], where: str) -> Tokenizer:
         raise DataError(f"expected a tokenizer in {where}, got {in_one_line(error)}") from None
     if sorted(made.get_vocab().values()) != list(range(made.get_vocab_size())):
         raise DataError(
-            f"expected the ids 0 to {made.get_vocab_size() - 1} for the subwords of {where}, got others"
+            f"expected the ids 0 to {made.get_vocab_size() - 1} for the subwords of {where}, got"
+            " others"
         )
     return made
 

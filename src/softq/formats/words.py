@@ -76,8 +76,9 @@ def _takes_stop(word: str, chunk: str) -> bool:
 def looks_like_text(lines: Sequence[str], labels: Container[str] = ()) -> bool:
     """Whether the first lines of what should be columns look like running text.
 
-    Running text has no tabs, no label at the end of a line, and mostly lines of several words that end as sentences do or stand alone
-    between empty lines; a column file has one token on a line, and a sentence on several.
+    Running text has no tabs, no label at the end of a line, and mostly lines of several words that
+    end as sentences do or stand alone between empty lines; a column file has one token on a line,
+    and a sentence on several.
 
     Args:
         lines: the first lines, without their ends.

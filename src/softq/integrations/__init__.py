@@ -1,1 +1,4 @@
-"""softq inside other libraries: each needs its extra, and is imported by its own name, such as `softq.integrations.transformers`."""
+"""softq inside other libraries.
+
+Each needs its extra, and is imported by its own name, such as `softq.integrations.transformers`.
+"""

@@ -63,14 +63,18 @@ class Expected(NamedTuple):
         shape = (0, 0) if outputs is None else outputs.shape[:2]
         return [
             _nothing(torch.int64, 3) if outputs is None else as_array(outputs.long()),
-            np.full(shape, 1.0 / max(shape[1], 1))  # equal weights
-            if weights is None
-            else as_array(weights.double()),
+            (
+                np.full(shape, 1.0 / max(shape[1], 1))  # equal weights
+                if weights is None
+                else as_array(weights.double())
+            ),
             _on_one_label(scores[0].shape[-1]) if peaks is None else as_array(peaks.double()),
             *(
-                _nothing(score.dtype, score.dim())
-                if part is None
-                else as_array(part.to(score.dtype))
+                (
+                    _nothing(score.dtype, score.dim())
+                    if part is None
+                    else as_array(part.to(score.dtype))
+                )
                 for part, score in zip(parts, scores, strict=True)
             ),
         ]

@@ -1,8 +1,9 @@
 """The loop that every run goes through: epochs, development scores, early stopping, checkpoints.
 
-What is trained is a `Learner`: one model, or many that are trained together (the cells of a sweep). The loop knows nothing of
-models; it decides when to evaluate, keep, stop and write. It can be interrupted at any step and killed at any moment: what
-`Learner.state` returns and the counters beside it determine the rest of the run.
+What is trained is a `Learner`: one model, or many that are trained together (the cells of a sweep).
+The loop knows nothing of models; it decides when to evaluate, keep, stop and write. It can be
+interrupted at any step and killed at any moment: what `Learner.state` returns and the counters
+beside it determine the rest of the run.
 """
 
 from __future__ import annotations
@@ -41,10 +42,11 @@ class Evaluation(NamedTuple):
     """Scores of the best models of a run on the development and test sets.
 
     Attributes:
-        counts: statistics of each example by split, ``dev`` and ``test``; there is no ``test`` where the development set is the
-            test set, too.
+        counts: statistics of each example by split, ``dev`` and ``test``; there is no ``test``
+            where the development set is the test set, too.
         measures: what else was measured, for each model.
-        outputs: predictions for the examples of the test set, as JSON can hold them; none where a run has several models.
+        outputs: predictions for the examples of the test set, as JSON can hold them; none where a
+            run has several models.
 
     """
 
@@ -54,21 +56,29 @@ class Evaluation(NamedTuple):
 
 
 class Learner(Protocol):
-    """What a task brings to the loop. Lists have one entry per cell; scores are better when higher."""
+    """What a task brings to the loop. Lists have one entry per cell.
+
+    Scores are better when higher.
+    """
 
     cells: int
     steps: int  # in one epoch
     examples: int  # in one epoch
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
-        """Take steps first..last-1 of an epoch with the active cells; raise NonFiniteLossError before training on one.
+        """Take steps first..last-1 of an epoch with the active cells.
+
+        Raise NonFiniteLossError before training on one.
 
         Where the loop divides an epoch into calls must not change the result.
         """
         ...
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
-        """Return and reset what was measured in this epoch, such as ``loss``; NaN for cells that are not active."""
+        """Return and reset what was measured in this epoch, such as ``loss``.
+
+        NaN for cells that are not active.
+        """
         ...
 
     def evaluate(self, active: Sequence[bool]) -> list[float]:
@@ -101,7 +111,10 @@ class Learner(Protocol):
 
 
 class Watcher:
-    """Follows the progress of training. This one shows nothing; a progress bar or a log overrides its methods."""
+    """Follows the progress of training. This one shows nothing.
+
+    A progress bar or a log overrides its methods.
+    """
 
     def begin(self, examples: int, done: int) -> None:
         """Training will see so many examples at most, of which some were seen before it was resumed."""
@@ -127,7 +140,11 @@ class Progress:
 
 
 class Outcome(NamedTuple):
-    """The end of a run: the epoch (from 1) of each model's best development score, that score, and how the best models score."""
+    """The end of a run.
+
+    The epoch (from 1) of each model's best development score, that score, and how the best models
+    score.
+    """
 
     epochs: list[int]
     dev: list[float]
@@ -162,8 +179,8 @@ def train(
     scores = [score for score in progress.best_scores if score is not None]
     if best is None or len(scores) < learner.cells:
         raise RunError(
-            f"a model in {run.path} has no best epoch, because none of its development scores is a number; "
-            f"look at {METRICS} there"
+            f"a model in {run.path} has no best epoch, because none of its development scores is a"
+            f" number; look at {METRICS} there"
         )
     learner.load_best(best.tensors)
     loop.watcher.advance(0, "scoring the best model")
@@ -253,8 +270,9 @@ class _Loop:
             raise RunError(f"{run.path} cannot be resumed: {error}") from None
         except (KeyError, RuntimeError) as error:
             raise RunError(
-                f"the checkpoint in {run.path} does not fit: it was written by another kind of training, such as one process "
-                f"instead of several; resume the run as it was started ({str(error).splitlines()[0]})"
+                f"the checkpoint in {run.path} does not fit: it was written by another kind of"
+                " training, such as one process instead of several; resume the run as it was"
+                f" started ({str(error).splitlines()[0]})"
             ) from None
         return progress
 
@@ -265,8 +283,9 @@ class _Loop:
         cells = (len(progress.best_scores), len(progress.best_epochs))
         if cells != (self.learner.cells,) * 2 or not 0 <= progress.step <= self.learner.steps:
             raise RunError(
-                f"{where} does not fit: it is at step {progress.step} of {cells[0]} models, expected at most "
-                f"step {self.learner.steps} of {self.learner.cells}; resume the run as it was started"
+                f"{where} does not fit: it is at step {progress.step} of {cells[0]} models,"
+                f" expected at most step {self.learner.steps} of {self.learner.cells}; resume the"
+                " run as it was started"
             )
         return progress
 
@@ -302,7 +321,10 @@ class _Loop:
             self._stop_if_asked()
 
     def _adapt_piece(self, steps: int, seconds: float) -> None:
-        """As many steps as take about `_LOOK_EVERY` seconds; the same number in all processes, which have to meet."""
+        """As many steps as take about `_LOOK_EVERY` seconds.
+
+        The same number in all processes, which have to meet.
+        """
         seconds = float(self.workers.total(torch.tensor(seconds, device=self.workers.device)))
         wanted = int(steps * _LOOK_EVERY * self.workers.size / max(seconds, 1e-9))
         self._piece = max(1, min(wanted, self.learner.steps // _LOOKS_PER_EPOCH))
@@ -318,12 +340,15 @@ class _Loop:
         if left > _LONG:
             self._hinted = True
             self.watcher.note(
-                f"all {self.training.epochs} epochs take about {left / 3600:.0f} hours more on this CPU; a GPU is faster, and "
-                "recipes/*-small.toml train in minutes"
+                f"all {self.training.epochs} epochs take about {left / 3600:.0f} hours more on this"
+                " CPU; a GPU is faster, and recipes/*-small.toml train in minutes"
             )
 
     def _note_best(self, scores: Sequence[float]) -> None:
-        """Keep and write the models that are better than any before. A score that is not a number is never better."""
+        """Keep and write the models that are better than any before.
+
+        A score that is not a number is never better.
+        """
         progress = self.progress
         improved = [
             math.isfinite(score) and (best is None or score > best)
@@ -367,6 +392,9 @@ class _Loop:
 
 
 def _one_or_all(values: list[float]) -> Any:
-    """A run of one model logs numbers, a run of many logs lists. JSON has no NaN: null stands for it."""
+    """A run of one model logs numbers, a run of many logs lists. JSON has no NaN.
+
+    Null stands for it.
+    """
     plain = [value if math.isfinite(value) else None for value in values]
     return plain[0] if len(plain) == 1 else plain

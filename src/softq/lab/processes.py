@@ -1,7 +1,7 @@
 """The processes that train one model, and how they are asked to stop.
 
-Several processes are started by 🤗 Accelerate or torchrun (``accelerate launch -m softq train …``); nothing here is home-made
-distribution.
+Several processes are started by 🤗 Accelerate or torchrun (``accelerate launch -m softq train …``);
+nothing here is home-made distribution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from softq.errors import DependencyError, RunError
 
 
 class Workers:
-    """The processes that train one model together: here a single one. Process 0, the main one, writes."""
+    """The processes that train one model together: here a single one.
+
+    Process 0, the main one, writes.
+    """
 
     rank, size = 0, 1
 
@@ -114,10 +117,11 @@ def find_device(name: str) -> torch.device:
 class Interrupts:
     """Turns Ctrl-C and SIGTERM into a request to stop at the next step.
 
-    Within the block the first signal is noted and, until `at_steps` is called, raised as a `KeyboardInterrupt` as well. It is
-    noted because libraries lose exceptions that are raised inside their callbacks, such as numba while it loads a kernel. A second
-    signal ends the process as it did before. A signal that the process ignores, as one that runs in the background ignores Ctrl-C,
-    stays ignored.
+    Within the block the first signal is noted and, until `at_steps` is called, raised as a
+    `KeyboardInterrupt` as well. It is noted because libraries lose exceptions that are raised
+    inside their callbacks, such as numba while it loads a kernel. A second signal ends the process
+    as it did before. A signal that the process ignores, as one that runs in the background ignores
+    Ctrl-C, stays ignored.
 
     Args:
         workers: the processes; all of them stop if one is asked to.

@@ -20,7 +20,8 @@ def parse_taus(text: str) -> list[float]:
             numbers = [float(number) for number in item.split(":")]
         except ValueError:
             raise TemperatureError(
-                f"tau must be a positive number, several as 0.5,1,2, or a range like 0.5:3:0.5, got {text!r}"
+                "tau must be a positive number, several as 0.5,1,2, or a range like 0.5:3:0.5, got"
+                f" {text!r}"
             ) from None
         if len(numbers) == 1:
             found.append(check_tau(numbers[0]))
@@ -28,7 +29,8 @@ def parse_taus(text: str) -> list[float]:
             found.extend(_tau_range(numbers[0], numbers[1], numbers[2], text))
         else:
             raise TemperatureError(
-                f"a range of tau must have three numbers, FROM:TO:STEP, got {len(numbers)} in {text!r}"
+                f"a range of tau must have three numbers, FROM:TO:STEP, got {len(numbers)} in"
+                f" {text!r}"
             )
     return found
 

@@ -39,7 +39,10 @@ R = TypeVar("R")
 
 
 def key(default: Any, explanation: str, *, identity: bool = True) -> Any:
-    """A recipe's key: its default, one line of explanation, and whether another value makes another result."""
+    """A recipe's key.
+
+    Its default, one line of explanation, and whether another value makes another result.
+    """
     return dataclasses.field(
         default=default, metadata={"explanation": explanation, "identity": identity}
     )
@@ -59,12 +62,14 @@ class Objective:
         """Only RAML and SQDML have a temperature, and they need one."""
         if self.name == "ml" and (self.tau is not None or self.temperature_scaled):
             raise RecipeError(
-                "ml has no temperature: leave out tau and temperature_scaled, or choose raml or sqdml"
+                "ml has no temperature: leave out tau and temperature_scaled, or choose raml or"
+                " sqdml"
             )
         if self.name != "ml":
             if self.tau is None:
                 raise RecipeError(
-                    f"{self.name} needs a temperature in units of its reward, such as tau = 0.2 for BLEU; see docs/temperature.md"
+                    f"{self.name} needs a temperature in units of its reward, such as tau = 0.2 for"
+                    " BLEU; see docs/temperature.md"
                 )
             check_tau(self.tau)
 
@@ -88,7 +93,8 @@ class Training:
     epochs: int = key(100, "passes over the training data, at most")
     burn_in: int = key(
         0,
-        "first epochs whose development scores do not count (the last one's does): a half-trained model may be good by luck",
+        "first epochs whose development scores do not count (the last one's does): a half-trained"
+        " model may be good by luck",
     )
     patience: int = key(
         10, "epochs without a better development score before training stops; 0: never stops early"
@@ -151,7 +157,8 @@ def build(
 ) -> R:
     """The dataclass that a table of TOML or JSON describes.
 
-    Missing keys are as in ``base``, or take their defaults; unknown keys, and missing ones that have no default, are errors.
+    Missing keys are as in ``base``, or take their defaults; unknown keys, and missing ones that
+    have no default, are errors.
 
     >>> build(Training, {"epochs": 3}).epochs
     3
@@ -190,7 +197,10 @@ def build(
 
 
 def _section(field: dataclasses.Field[Any], base: Any) -> Any:
-    """A key without a value of its own: a recipe may have other defaults for a section than the section's class."""
+    """A key without a value of its own.
+
+    A recipe may have other defaults for a section than the section's class.
+    """
     if base is not None:
         return getattr(base, field.name)
     factory = field.default_factory
@@ -216,7 +226,9 @@ def merge(*tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_flags(recipe_type: type[Any], arguments: Sequence[str]) -> dict[str, Any]:
-    """The table that ``--key value`` and ``--key=value`` arguments describe; ``--key`` and ``--no-key`` for yes and no.
+    """The table that ``--key value`` and ``--key=value`` arguments describe.
+
+    ``--key`` and ``--no-key`` for yes and no.
 
     >>> Recipe = dataclasses.make_dataclass("Recipe", [("objective", Objective), ("training", Training)])
     >>> parse_flags(Recipe, ["--objective", "raml", "--tau=2.4", "--epochs", "3"])
@@ -229,7 +241,8 @@ def parse_flags(recipe_type: type[Any], arguments: Sequence[str]) -> dict[str, A
         argument = waiting.pop(0)
         if not argument.startswith("--"):
             raise RecipeError(
-                f"expected a flag like --epochs 10, got {argument!r}; a task or recipe comes before the flags"
+                f"expected a flag like --epochs 10, got {argument!r}; a task or recipe comes before"
+                " the flags"
             )
         name, equals, text = argument[2:].partition("=")
         name = name.replace("-", "_")
@@ -250,7 +263,8 @@ def parse_flags(recipe_type: type[Any], arguments: Sequence[str]) -> dict[str, A
                 text = waiting.pop(0)
             if negated:
                 raise RecipeError(
-                    f"--no-{name.replace('_', '-')} does not fit: it takes no value, and {name} must be a yes-or-no key"
+                    f"--no-{name.replace('_', '-')} does not fit: it takes no value, and {name}"
+                    " must be a yes-or-no key"
                 )
             value = _from_text(text, hint, f"--{name.replace('_', '-')}")
         table = merge(table, {section: {field: value}} if section else {field: value})
@@ -333,7 +347,10 @@ def toml_value(value: Any) -> str:
 
 
 def recipe_hash(recipe: Any, *, task: str) -> str:
-    """Twelve hexadecimal digits that tell recipes apart; keys that cannot change a result do not count."""
+    """Twelve hexadecimal digits that tell recipes apart.
+
+    Keys that cannot change a result do not count.
+    """
     counted = {"task": task} | _identity(recipe)
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -364,7 +381,9 @@ def _nearest(name: str, known: Iterable[str], flag: bool = False) -> str:
 
 
 def typed(value: Any, hint: Any, where: str) -> Any:
-    """The value if it has this type; integers pass as floats, lists as tuples, and nothing else is converted.
+    """The value if it has this type.
+
+    Integers pass as floats, lists as tuples, and nothing else is converted.
 
     >>> typed([1, 2.5], tuple[float, ...], "rates")
     (1.0, 2.5)

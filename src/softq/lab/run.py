@@ -1,4 +1,6 @@
-"""A run folder: everything one training leaves behind, written so that it can be killed at any moment.
+"""A run folder.
+
+Everything one training leaves behind, written so that it can be killed at any moment.
 
 ======================  ====================================================================================
 ``recipe.toml``         the resolved recipe; it reads back with ``softq train RUN/recipe.toml``
@@ -75,7 +77,10 @@ class CellRow(TypedDict):
 
 
 class MetricsRow(TypedDict):
-    """A line of ``metrics.jsonl``; every other key is a metric: a number, null for NaN, a list if there are several models."""
+    """A line of ``metrics.jsonl``; every other key is a metric.
+
+    A number, null for NaN, a list if there are several models.
+    """
 
     epoch: int | float
 
@@ -162,7 +167,9 @@ class RunFolder:
         self.path = Path(path)
 
     def begin(self, recipe: str, cells: Sequence[Mapping[str, Any]], device: str) -> None:
-        """Write the resolved recipe, its cells and the environment; a folder that holds a run already is an error.
+        """Write the resolved recipe, its cells and the environment.
+
+        A folder that holds a run already is an error.
 
         The caller holds the lock from before this call until training has ended: of two processes
         that start at once, one would otherwise leave its recipe beside the other's model.
@@ -186,7 +193,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder if there is none, and keep a second process out. The lock goes with the process, however it ends."""
+        """Make the folder if there is none, and keep a second process out.
+
+        The lock goes with the process, however it ends.
+        """
         with explain_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_RDONLY)
@@ -242,11 +252,15 @@ class RunFolder:
         )
 
     def test_counts(self) -> ExampleCounts:
-        """Statistics of the test examples of a finished run; of the development examples, where there is no test set."""
+        """Statistics of the test examples of a finished run.
+
+        Of the development examples, where there is no test set.
+        """
         checkpoint = self.load(COUNTS)
         if checkpoint is None:
             raise RunError(
-                f"{self.path} has no {COUNTS}: it was trained by an older version of softq, train it again"
+                f"{self.path} has no {COUNTS}: it was trained by an older version of softq, train"
+                " it again"
             )
         try:
             for split in ("test", "dev"):
@@ -375,7 +389,10 @@ def damaged(where: str) -> Iterator[None]:
 
 
 def as_json(value: Mapping[str, Any], indent: int | None = 2) -> str:
-    """JSON with a final newline where it is a file of its own; NaN and inf are errors, since JSON has none."""
+    """JSON with a final newline where it is a file of its own.
+
+    NaN and inf are errors, since JSON has none.
+    """
     return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + (
         "\n" if indent else ""
     )

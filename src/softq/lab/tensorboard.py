@@ -19,7 +19,8 @@ MOST_CURVES = 100  # one per cell; a larger sweep gets the mean and the extremes
 class EventWriter:
     """Writes the metrics of each epoch; without TensorBoard or a folder it writes nothing.
 
-    Records are appended one by one: torch's `SummaryWriter` hands them to a thread, which a full disk ends with a traceback.
+    Records are appended one by one: torch's `SummaryWriter` hands them to a thread, which a full
+    disk ends with a traceback.
     """
 
     def __init__(self, folder: Path | None, cells: Sequence[str], epoch: int) -> None:

@@ -17,9 +17,9 @@ from softq.lab.processes import Workers
 class TorchLearner:
     """Trains one module on batches of example numbers.
 
-    The order of an epoch and the randomness of a step follow from seeds, the epoch and the step alone, so there is nothing of them to
-    save. Each process takes its share of every batch, and the loss is a mean over the whole batch: the number of processes
-    changes rounding only.
+    The order of an epoch and the randomness of a step follow from seeds, the epoch and the step
+    alone, so there is nothing of them to save. Each process takes its share of every batch, and the
+    loss is a mean over the whole batch: the number of processes changes rounding only.
 
     Args:
         model: called with a tensor of example numbers, it returns their losses, one each.
@@ -28,8 +28,10 @@ class TorchLearner:
         batch_size: of one step, over all processes.
         order: the numbers 0..examples-1 in the order in which an epoch visits them.
         seed: of dropout and the like.
-        average: evaluate and keep the mean of the parameters over the epoch's steps instead of the last ones.
-        loss_unit: what logged losses are divided by, such as τ² where the loss is temperature-scaled.
+        average: evaluate and keep the mean of the parameters over the epoch's steps instead of the
+            last ones.
+        loss_unit: what logged losses are divided by, such as τ² where the loss is
+            temperature-scaled.
         evaluate: development score; the module is in evaluation mode and nothing is differentiated.
         evaluate_best: scores of the best model, likewise.
         workers: the processes.

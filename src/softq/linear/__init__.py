@@ -1,4 +1,7 @@
-"""Estimators with scikit-learn's interface. `RewardClassifier` needs scikit-learn; `CRFTagger` and `DependencyParser` can do without it."""
+"""Estimators with scikit-learn's interface. `RewardClassifier` needs scikit-learn.
+
+`CRFTagger` and `DependencyParser` can do without it.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # when they are asked for: scikit-learn is slow to import, and commands that read sentences as estimators do need none of it
+    # when they are asked for: scikit-learn is slow to import, and commands that read sentences as
+    # estimators do need none of it
     module = {
         "CRFTagger": "tagger",
         "entity_f1_scorer": "tagger",
@@ -28,7 +32,8 @@ def __getattr__(name: str) -> Any:
         if error.name is None or error.name.partition(".")[0] != "sklearn":
             raise
         raise DependencyError(
-            "softq.RewardClassifier needs scikit-learn, which is not installed: pip install 'softq[sklearn]'"
+            "softq.RewardClassifier needs scikit-learn, which is not installed: pip install"
+            " 'softq[sklearn]'"
         ) from error
     return RewardClassifier
 

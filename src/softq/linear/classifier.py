@@ -495,9 +495,11 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "a number of at least 0 and below 1",
                 lambda value: 0.0 <= value < 1.0,
             ),
-            batch_size=None
-            if _is_auto(self.batch_size)
-            else options.count('batch_size (or "auto")', self.batch_size),
+            batch_size=(
+                None
+                if _is_auto(self.batch_size)
+                else options.count('batch_size (or "auto")', self.batch_size)
+            ),
             max_epochs=options.count("max_epochs", self.max_epochs),
             patience=options.count("patience", self.patience),
             device=device,

@@ -1,4 +1,7 @@
-"""What users give to estimators of sentences: entries for each sentence, one or several annotations of it, their weights."""
+"""What users give to estimators of sentences.
+
+Entries for each sentence, one or several annotations of it, their weights.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +59,10 @@ def read_annotations(
         given: y, an entry for each sentence.
         lengths: of the sentences.
         ref_weights: an entry for each sentence, or None: all alike.
-        read: the annotations in an entry, None for an annotator who is missing; the second argument is the sentence's number.
-        check: raises an error where an annotation does not fit a length; the third argument says whose it is.
+        read: the annotations in an entry, None for an annotator who is missing; the second argument
+            is the sentence's number.
+        check: raises an error where an annotation does not fit a length; the third argument says
+            whose it is.
         what: how an error calls annotations.
 
     """
@@ -87,7 +92,10 @@ def may_be_annotator(entry: Any) -> bool:
 def kept_annotators(
     found: Sequence[Annotation | None], shares: Any, number: int, what: str
 ) -> list[Kept[Annotation]]:
-    """Annotations of a sentence but those that are missing, or have the weight 0; ``shares`` are their weights, None: all alike."""
+    """Annotations of a sentence but those that are missing, or have the weight 0.
+
+    ``shares`` are their weights, None: all alike.
+    """
     weights = _weights(shares, len(found), number)
     kept = [
         Kept(one, weight, place)
@@ -109,7 +117,8 @@ def _weights(given: Any, count: int, number: int) -> list[float]:
         return [1.0] * count
     if not hasattr(given, "__len__") or len(given) != count:
         raise ShapeError(
-            f"ref_weights of sentence {number} must be {count} numbers, one for each annotation of it, got {shown(given)}"
+            f"ref_weights of sentence {number} must be {count} numbers, one for each annotation of"
+            f" it, got {shown(given)}"
         )
     weights = list(given)
     for weight in weights:
@@ -119,7 +128,8 @@ def _weights(given: Any, count: int, number: int) -> list[float]:
             or not 0 <= weight < math.inf
         ):
             raise WeightError(
-                f"ref_weights of sentence {number} must be finite numbers from 0, got {shown(weight)}"
+                f"ref_weights of sentence {number} must be finite numbers from 0, got"
+                f" {shown(weight)}"
             )
     return [float(weight) for weight in weights]
 

@@ -29,12 +29,14 @@ class _Trial(NamedTuple):
 class LBFGS:
     """One minimisation: `iterate` until its status is no longer "going".
 
-    Inner products of the last ``memory`` steps and changes of the gradient are kept in one small table, and the search direction is a
-    combination of them whose coefficients come from that table: each iteration reads the stored vectors twice, however many there are.
+    Inner products of the last ``memory`` steps and changes of the gradient are kept in one small
+    table, and the search direction is a combination of them whose coefficients come from that
+    table: each iteration reads the stored vectors twice, however many there are.
 
-    Why not another library's: on the features of WNUT-17 (596,000 weights, one thread, to a gradient of 1e-4 of the first one) this
-    takes 61 evaluations and 3.05 s of CPU time, ``torch.optim.LBFGS`` 67 and 3.12 s, scipy's ``L-BFGS-B``, in float64 and without a
-    state that can be saved, 64 and 4.31 s; the losses found differ by less than 0.2 %.
+    Why not another library's: on the features of WNUT-17 (596,000 weights, one thread, to a
+    gradient of 1e-4 of the first one) this takes 61 evaluations and 3.05 s of CPU time,
+    ``torch.optim.LBFGS`` 67 and 3.12 s, scipy's ``L-BFGS-B``, in float64 and without a state that
+    can be saved, 64 and 4.31 s; the losses found differ by less than 0.2 %.
 
     >>> def bowl(x, gradient):
     ...     gradient.copy_(2 * (x - 3))
@@ -97,7 +99,10 @@ class LBFGS:
             self.status = "converged"
 
     def iterate(self) -> None:
-        """One step: choose a direction, search along it, remember. Of a search that is over, none."""
+        """One step: choose a direction, search along it, remember.
+
+        Of a search that is over, none.
+        """
         if self.status != "going":
             return
         direction = self._direction()
@@ -133,7 +138,10 @@ class LBFGS:
         return float(torch.dot(self.gradient, direction))
 
     def _combination(self) -> tuple[Tensor, float]:
-        """Coefficients of the basis, and of the gradient, in the search direction -H g: the two loops, on inner products alone."""
+        """Coefficients of the basis, and of the gradient, in the search direction -H g.
+
+        The two loops, on inner products alone.
+        """
         memory, kept = self._memory, min(self._kept, self._memory)
         coefficients = torch.zeros(2 * memory, dtype=torch.float64)
         if not kept:
@@ -183,13 +191,17 @@ class LBFGS:
     def _search(
         self, origin: Tensor, direction: Tensor, start: _Trial, first: float
     ) -> _Trial | None:
-        """A step that meets the strong Wolfe conditions, with `point` and `gradient` set to it; None if there is none to be found."""
+        """A step that meets the strong Wolfe conditions, with `point` and `gradient` set to it.
+
+        None if there is none to be found.
+        """
         low, high = start, None
         step = first
         for _ in range(_MOST_TRIALS):
             trial = self._try(origin, direction, step)
             allowed = start.value + _SUFFICIENT_DECREASE * step * start.slope
-            # Close to the minimum values differ by less than their rounding, and slopes say more (Hager and Zhang 2005).
+            # Close to the minimum values differ by less than their rounding, and slopes say more
+            # (Hager and Zhang 2005).
             flat = abs(trial.value - start.value) <= _ROUNDING * abs(start.value)
             higher = not flat and (
                 not trial.value <= allowed or (low.step > 0 and trial.value >= low.value)
@@ -218,7 +230,10 @@ class LBFGS:
         return _Trial(step, value, self._slope(direction))
 
     def state(self) -> dict[str, Tensor]:
-        """Everything `iterate` goes on from: the tensors themselves, which it overwrites, so save them before."""
+        """Everything `iterate` goes on from.
+
+        The tensors themselves, which it overwrites, so save them before.
+        """
         numbers = torch.tensor([self.value, self.norm, self.scale], dtype=torch.float64)
         counts = torch.tensor(
             [
@@ -252,7 +267,10 @@ class LBFGS:
 
 
 def _between(low: _Trial, high: _Trial) -> float:
-    """The minimum of the cubic through both ends, kept away from them; the middle where there is none."""
+    """The minimum of the cubic through both ends, kept away from them.
+
+    The middle where there is none.
+    """
     width = high.step - low.step
     bend = (
         low.slope + high.slope - 3 * (high.value - low.value) / width

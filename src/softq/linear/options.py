@@ -86,14 +86,18 @@ def temperature(objective: ObjectiveName, tau: Any) -> float | None:
 
 
 def generator(random_state: Any) -> Random:
-    """What draws random numbers: numpy's generators themselves, or a fresh one from a seed, or from None."""
+    """What draws random numbers.
+
+    Numpy's generators themselves, or a fresh one from a seed, or from None.
+    """
     if isinstance(random_state, (np.random.RandomState, np.random.Generator)):
         return random_state
     try:
         return np.random.default_rng(random_state)
     except (TypeError, ValueError):
         raise EstimatorError(
-            f"random_state must be None, a seed from 0, or a generator of numpy, got {random_state!r}"
+            "random_state must be None, a seed from 0, or a generator of numpy, got"
+            f" {random_state!r}"
         ) from None
 
 

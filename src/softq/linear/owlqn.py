@@ -1,4 +1,7 @@
-"""OWL-QN: L-BFGS for a smooth convex objective with a penalty on absolute values (Andrew and Gao 2007)."""
+"""OWL-QN.
+
+L-BFGS for a smooth convex objective with a penalty on absolute values (Andrew and Gao 2007).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,11 @@ _ROUNDING = 1e-7  # relative noise of a value: below it two values count as equa
 class OWLQN(LBFGS):
     """One minimisation of f(x) + c1 ‖x‖₁: `iterate` until its status is no longer "going".
 
-    ``value`` is f + c1 ‖x‖₁, ``gradient`` its pseudo-gradient: of all subgradients the one nearest to 0, whose negative is the direction
-    of steepest descent, and which is 0 at the minimum and nowhere else. The memory is that of `LBFGS` and knows f alone, for the penalty
-    has no curvature. A step keeps to the orthant of its start: weights that would change their sign become 0, exactly.
+    ``value`` is f + c1 ‖x‖₁, ``gradient`` its pseudo-gradient: of all subgradients the one nearest
+    to 0, whose negative is the direction of steepest descent, and which is 0 at the minimum and
+    nowhere else. The memory is that of `LBFGS` and knows f alone, for the penalty has no curvature.
+    A step keeps to the orthant of its start: weights that would change their sign become 0,
+    exactly.
 
     >>> def bowl(x, gradient):
     ...     gradient.copy_(2 * (x - torch.tensor([3.0, 0.1])))
@@ -46,7 +51,8 @@ class OWLQN(LBFGS):
             point: where to begin.
             evaluate: f.
             c1: penalty, positive.
-            tolerance: converged is a pseudo-gradient whose norm is at most this part of the first one's.
+            tolerance: converged is a pseudo-gradient whose norm is at most this part of the first
+                one's.
             memory: steps to remember.
 
         """
@@ -65,7 +71,10 @@ class OWLQN(LBFGS):
         super().__init__(point, penalised, tolerance=tolerance, memory=memory)
 
     def iterate(self) -> None:
-        """One step: choose a direction and an orthant, search along it, remember. Of a search that is over, none."""
+        """One step: choose a direction and an orthant, search along it, remember.
+
+        Of a search that is over, none.
+        """
         if self.status != "going":
             return
         direction = self._direction()

@@ -25,7 +25,10 @@ class Parameters:
         }
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The keywords as they are now; ``deep`` changes nothing, for none of them is an estimator."""
+        """The keywords as they are now.
+
+        ``deep`` changes nothing, for none of them is an estimator.
+        """
         return {name: getattr(self, name) for name in self._defaults()}
 
     def set_params(self, **parameters: Any) -> Self:

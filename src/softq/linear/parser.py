@@ -184,13 +184,17 @@ class DependencyParser(SavedEstimator):
 
         Args:
             X: sentences (see the class); one without words teaches nothing.
-            y: for each sentence its tree: a sequence of heads, whole numbers, 0 for the root; or a pair of heads and relations, strings;
-                or a `TreeSentence`, or what `predict` returns. Or a *list* of such trees, one per annotator, None for one who is missing,
-                and as many annotators as there happen to be: heads are integers and relations strings, so that two trees are never
-                taken for one with relations. None: the trees that the sentences of X have.
-            X_dev: sentences that are not learnt from, but scored (``dev_scores_``); ``"adagrad"`` keeps the epoch that is best on them.
+            y: for each sentence its tree: a sequence of heads, whole numbers, 0 for the root; or a
+                pair of heads and relations, strings; or a `TreeSentence`, or what `predict`
+                returns. Or a *list* of such trees, one per annotator, None for one who is missing,
+                and as many annotators as there happen to be: heads are integers and relations
+                strings, so that two trees are never taken for one with relations. None: the trees
+                that the sentences of X have.
+            X_dev: sentences that are not learnt from, but scored (``dev_scores_``); ``"adagrad"``
+                keeps the epoch that is best on them.
             y_dev: their trees, likewise.
-            ref_weights: for each sentence a weight from 0 for each of its trees in ``y``, missing ones too; None: all alike.
+            ref_weights: for each sentence a weight from 0 for each of its trees in ``y``, missing
+                ones too; None: all alike.
 
         """
         settings = self.settings()  # what is wrong with options is told before it takes long
@@ -203,7 +207,8 @@ class DependencyParser(SavedEstimator):
         numbers = np.flatnonzero([bool(sentence.forms) for sentence in sentences])
         if not len(numbers):
             raise DataError(
-                f"X must hold at least one word to learn from, got {len(sentences)} sentences without any"
+                f"X must hold at least one word to learn from, got {len(sentences)} sentences"
+                " without any"
             )
         crossing = numbers[:0] if settings.spanning else numbers[trees.take(numbers).crossing()]
         if len(crossing):
@@ -250,7 +255,10 @@ class DependencyParser(SavedEstimator):
     def _run(self, fit: ParserFit, held_out: Any) -> None:
         """Train to the end, and keep the parser that is best on held-out sentences, or the last one."""
         searches = self.optimizer == "lbfgs"
-        rates = f"lower learning_rate ({self.learning_rate:g}) or relation_learning_rate ({self.relation_learning_rate:g})"
+        rates = (
+            f"lower learning_rate ({self.learning_rate:g}) or relation_learning_rate"
+            f" ({self.relation_learning_rate:g})"
+        )
         scores: list[float] = []
         with diverging(f"raise c2 ({self.c2:g})" if searches else rates):
             for epoch, found in epochs_of(fit, self.epochs):
@@ -308,7 +316,10 @@ class DependencyParser(SavedEstimator):
     # --- predictions --------------------------------------------------------------------------------------
 
     def predict(self, X: Any) -> list[Parse]:
-        """The tree of each sentence: its heads, and its relations where the training trees had some."""
+        """The tree of each sentence.
+
+        Its heads, and its relations where the training trees had some.
+        """
         return self._parse(self._sentences(X))
 
     def predict_marginals(self, X: Any) -> list[Array]:
@@ -320,7 +331,9 @@ class DependencyParser(SavedEstimator):
         return self.parser_.marginals(sentences)
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Share of words with the right head (UAS), punctuation included; where annotators disagree, a head is as right as they are many.
+        """Share of words with the right head (UAS), punctuation included.
+
+        Where annotators disagree, a head is as right as they are many.
 
         ``y`` is as in `fit`; None: the trees of the sentences of X.
         """
@@ -368,11 +381,13 @@ def _tell_of_crossing(crossing: Array, sentences: int, treatment: Nonprojective)
     count = f"{len(crossing)} of {sentences} sentences have a tree with crossing arcs"
     if treatment == "error":
         raise DataError(
-            f"{count}, the first is sentence {crossing[0]}, and nonprojective='error': take 'lift' or 'skip', or spanning=True"
+            f"{count}, the first is sentence {crossing[0]}, and nonprojective='error': take 'lift'"
+            " or 'skip', or spanning=True"
         )
     if treatment == "skip" and len(crossing) == sentences:
         raise DataError(
-            f"{count}, and with nonprojective='skip' nothing is left to learn from: take 'lift', or spanning=True"
+            f"{count}, and with nonprojective='skip' nothing is left to learn from: take 'lift', or"
+            " spanning=True"
         )
     done = (
         "they are lifted until none cross"

@@ -1,4 +1,7 @@
-"""Sentences and trees as users have them: read, checked, and turned into what parsers are made of."""
+"""Sentences and trees as users have them.
+
+Read, checked, and turned into what parsers are made of.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +39,16 @@ def read_sentences(given: Any) -> list[TreeSentence]:
     """X as sentences with columns."""
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
         raise DataError(
-            f"X must be a sequence of sentences, each a TreeSentence or a sequence of words, got {shown(given)}"
+            "X must be a sequence of sentences, each a TreeSentence or a sequence of words, got"
+            f" {shown(given)}"
         )
     sentences = list(given)
     if any(isinstance(sentence, TreeSentence) for sentence in sentences):
         for number, sentence in enumerate(sentences):
             if not isinstance(sentence, TreeSentence):
                 raise DataError(
-                    f"sentence {number} of X must be a TreeSentence, as others are, got {shown(sentence)}"
+                    f"sentence {number} of X must be a TreeSentence, as others are, got"
+                    f" {shown(sentence)}"
                 )
     else:
         sentences = _from_words(sentences)
@@ -57,7 +62,8 @@ def _from_words(sentences: list[Any]) -> list[TreeSentence]:
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
             raise DataError(
-                f"sentence {number} of X must be a sequence of words, got {shown(sentence)}; split it into words first"
+                f"sentence {number} of X must be a sequence of words, got {shown(sentence)}; split"
+                " it into words first"
             )
         rows = []
         for place, word in enumerate(sentence):
@@ -113,11 +119,13 @@ def _check_texts(sentences: list[TreeSentence]) -> None:
             ):
                 if not text or "\n" in text:
                     raise DataError(
-                        f"sentence {number}: expected text without line ends, or '_' for nothing, got {text!r}"
+                        f"sentence {number}: expected text without line ends, or '_' for nothing,"
+                        f" got {text!r}"
                     )
                 if _SURROGATE.search(text):
                     raise DataError(
-                        f"sentence {number}: expected text that UTF-8 can write, got half a character (a surrogate) in {text!r}"
+                        f"sentence {number}: expected text that UTF-8 can write, got half a"
+                        f" character (a surrogate) in {text!r}"
                     )
 
 
@@ -137,7 +145,9 @@ class _Tree(NamedTuple):
 
 
 def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any = None) -> Trees:
-    """The trees of y, checked against the sentences; those of the sentences themselves if y is None.
+    """The trees of y, checked against the sentences.
+
+    Those of the sentences themselves if y is None.
 
     Annotators that are missing, or have the weight 0, are left out.
     """
@@ -145,7 +155,8 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
         for number, sentence in enumerate(sentences):
             if sentence.forms and not sentence.heads:
                 raise DataError(
-                    f"without y, each sentence of X must be a TreeSentence with its tree, sentence {number} has none"
+                    "without y, each sentence of X must be a TreeSentence with its tree, sentence"
+                    f" {number} has none"
                 )
     lengths = [len(sentence.forms) for sentence in sentences]
     given = list(sentences) if given is None else given
@@ -157,8 +168,9 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
             labelled = bool(one.annotation.relations) if labelled is None else labelled
             if bool(one.annotation.relations) != labelled:
                 raise DataError(
-                    f"expected relations with all trees or with none, got a tree {'without' if labelled else 'with'} them in sentence "
-                    f"{number} and others {'with' if labelled else 'without'}"
+                    "expected relations with all trees or with none, got a tree"
+                    f" {'without' if labelled else 'with'} them in sentence {number} and others"
+                    f" {'with' if labelled else 'without'}"
                 )
         trees = [one.annotation.heads for one in kept]
         heads.append(np.array(trees, np.int64).reshape(len(kept), length))
@@ -168,10 +180,13 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
 
 
 def _annotations(entry: Any, number: int) -> list[_Tree | None]:
-    """One tree, or those of several annotators: heads are integers and relations strings, so that the two cannot be confused."""
+    """One tree, or those of several annotators.
+
+    Heads are integers and relations strings, so that the two cannot be confused.
+    """
     wanted = (
-        f"the tree of sentence {number} must be heads (whole numbers), a (heads, relations) tuple or a TreeSentence, or a list of such "
-        "trees (or None), one per annotator"
+        f"the tree of sentence {number} must be heads (whole numbers), a (heads, relations) tuple"
+        " or a TreeSentence, or a list of such trees (or None), one per annotator"
     )
     tree = _as_tree(entry)
     if tree is not None or entry is None:
@@ -241,12 +256,14 @@ def _check_tree(tree: _Tree, words: int, who: str) -> None:
         )
     if tree.relations and len(tree.relations) != words:
         raise ShapeError(
-            f"y must have a relation for each word or none: {who} has {len(tree.relations)} relations for {words} words"
+            f"y must have a relation for each word or none: {who} has {len(tree.relations)}"
+            f" relations for {words} words"
         )
     for name in tree.relations:
         if _SURROGATE.search(name):
             raise DataError(
-                f"{who}: expected relations that UTF-8 can write, got half a character (a surrogate) in {name!r}"
+                f"{who}: expected relations that UTF-8 can write, got half a character (a"
+                f" surrogate) in {name!r}"
             )
     faults = tree_faults(tree.heads)
     if faults:
@@ -270,7 +287,10 @@ def read_held_out(given: Any, trees: Any) -> tuple[list[TreeSentence], Trees] | 
 
 
 def attachment_score(parses: Sequence[Parse], trees: Trees) -> float:
-    """Share of words with the right head (UAS); where annotators disagree, a head is as right as they are many."""
+    """Share of words with the right head (UAS).
+
+    Where annotators disagree, a head is as right as they are many.
+    """
     right = 0.0
     for parse, heads, weights in zip(parses, trees.heads, trees.weights, strict=True):
         right += float((heads == np.array(parse.heads, np.int64)).sum(1) @ weights / weights.sum())

@@ -122,7 +122,9 @@ class SavedEstimator(BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
-        """What `save` wrote, or ``softq train``: a file, or a run folder, whose best model is taken.
+        """What `save` wrote, or ``softq train``.
+
+        A file, or a run folder, whose best model is taken.
 
         It predicts the same. Its arrays stay on the disk until they are used.
         """
@@ -132,5 +134,6 @@ class SavedEstimator(BaseEstimator):  # type: ignore[misc]
             )
         except DataError as error:
             raise DataError(
-                f"{path} is not a {cls._noun} of softq ({error}); expected a file of {cls.__name__}.save or a run of softq train"
+                f"{path} is not a {cls._noun} of softq ({error}); expected a file of"
+                f" {cls.__name__}.save or a run of softq train"
             ) from None

@@ -46,50 +46,67 @@ _CRFSUITE_ONLY = ("l2sgd", "ap", "pa", "arow")
 
 
 class CRFTagger(SavedEstimator):
-    """A linear chain over labels with sparse features, trained by ML, RAML or SQDML; a drop-in for ``sklearn_crfsuite.CRF``.
+    """A linear chain over labels with sparse features, trained by ML, RAML or SQDML.
 
-    Training minimises Σ H(target, model) + c1 ‖w‖₁ + c2 ‖w‖² over the sentences (appendix eq. 5-6). With ``"ml"`` that is CRFsuite's
-    objective, and the weights are CRFsuite's; but features whose values are negative are not dropped.
+    A drop-in for ``sklearn_crfsuite.CRF``.
+
+    Training minimises Σ H(target, model) + c1 ‖w‖₁ + c2 ‖w‖² over the sentences (appendix eq. 5-6).
+    With ``"ml"`` that is CRFsuite's objective, and the weights are CRFsuite's; but features whose
+    values are negative are not dropped.
 
     A token of X is one of these, the same in all of X:
 
     - a string: a word, from which ``templates`` make features;
     - a *tuple* of two strings: a word and its part of speech, likewise;
-    - a dict, or a *list* or set of strings: features of your own, as python-crfsuite takes them (see `softq.linear.features.AttributeIndex`).
+    - a dict, or a *list* or set of strings: features of your own, as python-crfsuite takes them
+      (see `softq.linear.features.AttributeIndex`).
 
-    An option that ``sklearn_crfsuite.CRF`` has as well may be None, which is its default there: here, too.
+    An option that ``sklearn_crfsuite.CRF`` has as well may be None, which is its default there:
+    here, too.
 
     Args:
-        algorithm: ``"lbfgs"``: all sentences at once, to convergence (with ``c1`` by OWL-QN); ``"adagrad"``: passes in batches.
+        algorithm: ``"lbfgs"``: all sentences at once, to convergence (with ``c1`` by OWL-QN);
+            ``"adagrad"``: passes in batches.
         c1: penalty on absolute weights, which makes most of them 0; ``"lbfgs"`` alone has it.
         c2: penalty on squared weights.
-        min_freq: a feature and a label, or two neighbouring labels, have a weight if they are seen together so often; a feature counts by
-            its value, up to 1 once is enough, and at 0 a feature of the value 0 is seen, too.
-        all_possible_states: weights for every feature with every label, not only for those seen together. ``"adagrad"`` always has all.
-        all_possible_transitions: weights for every two neighbouring labels, not only for those seen. ``"adagrad"`` always has all.
+        min_freq: a feature and a label, or two neighbouring labels, have a weight if they are seen
+            together so often; a feature counts by its value, up to 1 once is enough, and at 0 a
+            feature of the value 0 is seen, too.
+        all_possible_states: weights for every feature with every label, not only for those seen
+            together. ``"adagrad"`` always has all.
+        all_possible_transitions: weights for every two neighbouring labels, not only for those
+            seen. ``"adagrad"`` always has all.
         max_iterations: of ``"lbfgs"``; None: 1000.
         num_memories: steps that ``"lbfgs"`` remembers.
-        epsilon: ``"lbfgs"`` has converged when the gradient's norm is at most this part of max(1, ‖w‖);
-        delta: or when ``period`` iterations have lowered the loss by at most this part of it, less the target's entropy, which no weights
-            can lower (0 with ``"ml"`` and one annotator). Take 0 for all that float32 can give.
+        epsilon: ``"lbfgs"`` has converged when the gradient's norm is at most this part of max(1,
+            ‖w‖);
+        delta: or when ``period`` iterations have lowered the loss by at most this part of it, less
+            the target's entropy, which no weights can lower (0 with ``"ml"`` and one annotator).
+            Take 0 for all that float32 can give.
         period: of ``delta``.
-        tolerance: in place of ``epsilon`` and ``delta``: ``"lbfgs"`` has converged when the gradient's norm is at most this part of the
-            first one, as in ``softq train ner``.
+        tolerance: in place of ``epsilon`` and ``delta``: ``"lbfgs"`` has converged when the
+            gradient's norm is at most this part of the first one, as in ``softq train ner``.
         learning_rate: of ``"adagrad"``.
         batch_size: sentences per step of ``"adagrad"``.
         max_epochs: passes of ``"adagrad"``.
-        objective: ``"ml"`` (eq. 2), ``"raml"`` (eq. 16) or ``"sqdml"`` (eq. 15); with one annotator the last two are the same.
+        objective: ``"ml"`` (eq. 2), ``"raml"`` (eq. 16) or ``"sqdml"`` (eq. 15); with one annotator
+            the last two are the same.
         tau: temperature of ``"raml"`` and ``"sqdml"``; ``"ml"`` ignores it.
-        reward: what a predicted label earns: ``[K, K]`` (predicted, right) in the order of ``classes_``, or a
-            `softq.rewards.TokenReward`; or a dict with what a hit on a label earns, 1 for labels it does not name. None: token accuracy.
-        entity_weight: what a hit on any label but ``O`` earns, where a hit on ``O`` earns 1; goes without ``reward``.
-        constraints: where label sequences that break the tag scheme are forbidden: ``"none"``; ``"decode"``, in predictions;
-            ``"target"``, there and in what is trained toward; ``"model"``, there and in the model as well. With them ``O`` is always a
-            label, for without it there may be no sequence at all that is allowed.
+        reward: what a predicted label earns: ``[K, K]`` (predicted, right) in the order of
+            ``classes_``, or a `softq.rewards.TokenReward`; or a dict with what a hit on a label
+            earns, 1 for labels it does not name. None: token accuracy.
+        entity_weight: what a hit on any label but ``O`` earns, where a hit on ``O`` earns 1; goes
+            without ``reward``.
+        constraints: where label sequences that break the tag scheme are forbidden: ``"none"``;
+            ``"decode"``, in predictions; ``"target"``, there and in what is trained toward;
+            ``"model"``, there and in the model as well. With them ``O`` is always a label, for
+            without it there may be no sequence at all that is allowed.
         scheme: of ``constraints``; ``"auto"``: the scheme that the labels of `fit` follow.
-        templates: features of words (see `softq.linear.features.templates`); None: `softq.linear.features.default_templates`.
+        templates: features of words (see `softq.linear.features.templates`); None:
+            `softq.linear.features.default_templates`.
         hash_bits: hash features into 2^bits columns; None: keep a table of them.
-        decoding: ``"viterbi"``, the most probable sequence; ``"mbr"``, the most right labels to be expected.
+        decoding: ``"viterbi"``, the most probable sequence; ``"mbr"``, the most right labels to be
+            expected.
         random_state: None, a seed, or a generator of numpy: the batches of ``"adagrad"``.
         verbose: print a line per iteration or epoch.
 
@@ -99,14 +116,18 @@ class CRFTagger(SavedEstimator):
         scheme_: the tag scheme that the labels follow; None where they are no tags of entities.
         n_iter_: iterations, or epochs.
         converged_: whether one of the rules was met; None for ``"adagrad"``, which has none.
-        loss_curve_: the minimised loss at the start and after each iteration; for ``"adagrad"`` the cross-entropy of each epoch.
-        annotators_: where ``ref_weights`` were estimated, what was: a row for each annotator (accuracy, precision, recall, weight), in the
-            order of their names, which are their places in ``y``; else empty.
+        loss_curve_: the minimised loss at the start and after each iteration; for ``"adagrad"`` the
+            cross-entropy of each epoch.
+        annotators_: where ``ref_weights`` were estimated, what was: a row for each annotator
+            (accuracy, precision, recall, weight), in the order of their names, which are their
+            places in ``y``; else empty.
         dev_score_: the `score` on ``X_dev`` and ``y_dev``; None where `fit` had none.
-        kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence; None for ``"adagrad"`` in a run of
-            ``softq train``, which does not measure it.
-        file_scheme_: the tag scheme in which ``softq predict`` writes labels; other than ``scheme_`` where a run converted its files.
-        pos_column_: the column in which ``softq predict`` finds parts of speech, from 1; 0 where none are used.
+        kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence; None
+            for ``"adagrad"`` in a run of ``softq train``, which does not measure it.
+        file_scheme_: the tag scheme in which ``softq predict`` writes labels; other than
+            ``scheme_`` where a run converted its files.
+        pos_column_: the column in which ``softq predict`` finds parts of speech, from 1; 0 where
+            none are used.
 
     >>> X = [["Ann", "Lee", "met", "Bob", "."], ["He", "met", "Ann", "."]]
     >>> y = [["B-PER", "I-PER", "O", "B-PER", "O"], ["O", "O", "B-PER", "O"]]
@@ -207,13 +228,16 @@ class CRFTagger(SavedEstimator):
 
         Args:
             X: sentences, each a sequence of tokens (see the class); one may be empty.
-            y: for each sentence a sequence of labels, strings, as long as the sentence; or one such sequence per annotator, None for one
-                who is missing, and as many annotators as there happen to be.
-            X_dev: sentences that are not learnt from, but scored when training is over (``dev_score_``; ``verbose`` prints it, too).
+            y: for each sentence a sequence of labels, strings, as long as the sentence; or one such
+                sequence per annotator, None for one who is missing, and as many annotators as there
+                happen to be.
+            X_dev: sentences that are not learnt from, but scored when training is over
+                (``dev_score_``; ``verbose`` prints it, too).
             y_dev: their labels, likewise.
-            ref_weights: for each sentence a weight from 0 for each of its sequences in ``y``, missing ones too; None: all alike;
-                ``"dawid-skene"`` or ``"one-coin"``: estimated from how annotators agree (`softq.annotators.reliability.estimate`), who
-                must then have the same place in every sentence, None where they are missing.
+            ref_weights: for each sentence a weight from 0 for each of its sequences in ``y``,
+                missing ones too; None: all alike; ``"dawid-skene"`` or ``"one-coin"``: estimated
+                from how annotators agree (`softq.annotators.reliability.estimate`), who must then
+                have the same place in every sentence, None where they are missing.
 
         """
         self._check_options()  # what is wrong with them is told before anything takes long
@@ -343,7 +367,10 @@ class CRFTagger(SavedEstimator):
         return self.predict_marginals([xseq])[0]
 
     def score(self, X: Any, y: Any) -> float:
-        """Share of tokens with the right label; where annotators disagree (``y`` as in `fit`), a label is as right as they are many."""
+        """Share of tokens with the right label.
+
+        Where annotators disagree (``y`` as in `fit`), a label is as right as they are many.
+        """
         predicted = self.predict(X)
         return Annotations.read(y, [len(labels) for labels in predicted]).accuracy(predicted)
 
@@ -413,13 +440,15 @@ class CRFTagger(SavedEstimator):
     def _check_options(self) -> None:
         if self.algorithm in _CRFSUITE_ONLY:
             raise EstimatorError(
-                f"algorithm must be 'lbfgs' or 'adagrad', got {self.algorithm!r}, which is CRFsuite's alone: take 'adagrad' to learn in "
-                "batches of sentences, 'lbfgs' for the best weights there are"
+                f"algorithm must be 'lbfgs' or 'adagrad', got {self.algorithm!r}, which is"
+                " CRFsuite's alone: take 'adagrad' to learn in batches of sentences, 'lbfgs' for"
+                " the best weights there are"
             )
         if choice("algorithm", self._option("algorithm"), get_args(Algorithm)) == "adagrad":
             if self.c1:
                 raise EstimatorError(
-                    f"c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got {self.c1!r}"
+                    "c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got"
+                    f" {self.c1!r}"
                 )
             options.generator(self.random_state)
         else:
@@ -434,7 +463,8 @@ class CRFTagger(SavedEstimator):
         """What to train toward, for labels as they are in y."""
         if choice("constraints", self.constraints, get_args(Constraints)) == "none":
             return self.settings(annotations.labels, None)
-        # Without O, labels such as B-PER and E-PER leave nothing that a sentence of one word can be.
+        # Without O, labels such as B-PER and E-PER leave nothing that a sentence of one word can
+        # be.
         labels = tuple(sorted({OUTSIDE, *annotations.labels}))
         return self.settings(labels, scheme_for(self.scheme, annotations))
 
@@ -457,9 +487,11 @@ class CRFTagger(SavedEstimator):
 
     def _stopping(self) -> Stopping:
         return Stopping(
-            max_iterations=_DEFAULT_ITERATIONS
-            if self.max_iterations is None
-            else options.count("max_iterations", self.max_iterations),
+            max_iterations=(
+                _DEFAULT_ITERATIONS
+                if self.max_iterations is None
+                else options.count("max_iterations", self.max_iterations)
+            ),
             tolerance=None if self.tolerance is None else positive("tolerance", self.tolerance),
             epsilon=not_negative("epsilon", self._option("epsilon")),
             delta=not_negative("delta", self._option("delta")),
@@ -482,10 +514,13 @@ def _kl(
 
 
 def entity_f1_scorer(estimator: Any, X: Any, y: Any) -> float:
-    """F1 of entities, conlleval's; for ``scoring=`` of scikit-learn's searches and cross-validation.
+    """F1 of entities, conlleval's.
+
+    For ``scoring=`` of scikit-learn's searches and cross-validation.
 
     Args:
-        estimator: a fitted tagger, `CRFTagger` or another one whose ``predict(X)`` has label sequences.
+        estimator: a fitted tagger, `CRFTagger` or another one whose ``predict(X)`` has label
+            sequences.
         X: sentences.
         y: for each sentence its labels, tags of entities such as ``B-PER`` in IOB1, BIO or BIOES.
 

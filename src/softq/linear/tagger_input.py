@@ -1,4 +1,7 @@
-"""Sentences and labels as users have them: read, checked, and turned into what taggers are made of."""
+"""Sentences and labels as users have them.
+
+Read, checked, and turned into what taggers are made of.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ class Sentences(NamedTuple):
         for number, sentence in enumerate(sentences):
             if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
                 raise DataError(
-                    f"sentence {number} of X must be a sequence of tokens, got {shown(sentence)}; split it into tokens first"
+                    f"sentence {number} of X must be a sequence of tokens, got {shown(sentence)};"
+                    " split it into tokens first"
                 )
         kinds = {_kind(token_type) for token_type in set(map(type, chain.from_iterable(sentences)))}
         if len(kinds) > 1 or None in kinds:
@@ -73,12 +77,14 @@ class Sentences(NamedTuple):
         """Number the features of these sentences; also returns their kind."""
         if self.kind is None:
             raise DataError(
-                f"X must hold at least one token to learn from, got {len(self.sentences)} sentences without any"
+                f"X must hold at least one token to learn from, got {len(self.sentences)} sentences"
+                " without any"
             )
         if self.kind == "features":
             if templates is not None:
                 raise DataError(
-                    "templates make features of words, and the tokens of X are features already: leave out one of them"
+                    "templates make features of words, and the tokens of X are features already:"
+                    " leave out one of them"
                 )
             return *AttributeIndex.fit(self.sentences, hash_bits=hash_bits), self.kind
         words, columns = self._columns(self.kind)
@@ -120,7 +126,8 @@ def _mixed(sentences: list[Any]) -> DataError:
             first = first or kind
             if kind != first:
                 return DataError(
-                    f"sentence {s}, token {t}: expected {_NAMES[first]} like the tokens before, got {shown(token)}"
+                    f"sentence {s}, token {t}: expected {_NAMES[first]} like the tokens before, got"
+                    f" {shown(token)}"
                 )
     raise RuntimeError("all tokens are alike")
 
@@ -130,8 +137,8 @@ def _check_pairs(sentences: list[Any]) -> None:
         for t, token in enumerate(sentence):
             if len(token) != 2 or not (isinstance(token[0], str) and isinstance(token[1], str)):
                 raise DataError(
-                    f"sentence {s}, token {t}: a tuple must be (word, part of speech), two strings, got {shown(token)}; features "
-                    "are given as a list, a set or a dict"
+                    f"sentence {s}, token {t}: a tuple must be (word, part of speech), two strings,"
+                    f" got {shown(token)}; features are given as a list, a set or a dict"
                 )
 
 
@@ -145,7 +152,10 @@ class Annotations(NamedTuple):
 
     @classmethod
     def read(cls, given: Any, lengths: Sequence[int], ref_weights: Any = None) -> Annotations:
-        """Check y against the lengths of the sentences; annotators that are missing, or have the weight 0, are left out."""
+        """Check y against the lengths of the sentences.
+
+        Annotators that are missing, or have the weight 0, are left out.
+        """
         read = list(
             read_annotations(given, lengths, ref_weights, _sequences, _check_length, "labels")
         )
@@ -160,14 +170,16 @@ class Annotations(NamedTuple):
         """The same with annotators, who are told apart by their places in y, weighed by how reliable they seem (EM); and their rows."""
         if MISSING in self.labels:
             raise DataError(
-                f"annotators are weighed by their labels, among which {MISSING!r} stands for one that is missing: expected y without it, "
-                "got it as a label; rename it, or put None in place of an annotator who did not label the whole sentence"
+                f"annotators are weighed by their labels, among which {MISSING!r} stands for one"
+                " that is missing: expected y without it, got it as a label; rename it, or put"
+                " None in place of an annotator who did not label the whole sentence"
             )
         counts = sorted(set(self.places))
         if len(counts) > 1 or counts[0] < 2:
             raise DataError(
-                "annotators are weighed by where they agree and told apart by their places in y: expected the same two places or more in "
-                f"every sentence, None where an annotator is missing, got {', '.join(map(str, counts))}"
+                "annotators are weighed by where they agree and told apart by their places in y:"
+                " expected the same two places or more in every sentence, None where an annotator"
+                f" is missing, got {', '.join(map(str, counts))}"
             )
         sentences = [
             Sentence(("",) * len(found[0]), tuple(map(tuple, found)), tuple(map(str, places)))
@@ -213,7 +225,10 @@ class Annotations(NamedTuple):
         return References(arrays, self.weights)
 
     def accuracy(self, predicted: Sequence[Sequence[str]]) -> float:
-        """Share of right labels over all tokens; a token with several annotators counts by the share that agrees."""
+        """Share of right labels over all tokens.
+
+        A token with several annotators counts by the share that agrees.
+        """
         right = 0.0
         for guess, found, weights in zip(predicted, self.sequences, self.weights, strict=True):
             agreeing = [sum(map(str.__eq__, guess, map(str, sequence))) for sequence in found]
@@ -225,7 +240,8 @@ def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
     """Tell what is wrong with sentences to be scored before training, not after it."""
     if (sentences is None) != (labels is None):
         raise DataError(
-            f"X_dev and y_dev go together: expected both or neither, got {'y_dev' if sentences is None else 'X_dev'} alone"
+            "X_dev and y_dev go together: expected both or neither, got"
+            f" {'y_dev' if sentences is None else 'X_dev'} alone"
         )
     if sentences is None:
         return
@@ -243,15 +259,22 @@ def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
 def _check_length(labels: Sequence[str], length: int, who: str) -> None:
     if len(labels) != length:
         raise ShapeError(
-            f"y must have a label for each token: {who} has {len(labels)} labels for {length} tokens"
+            f"y must have a label for each token: {who} has {len(labels)} labels for {length}"
+            " tokens"
         )
 
 
 def _sequences(labels: Any, number: int) -> list[Sequence[str] | None]:
-    """One label sequence, or those of several annotators: labels are strings, so the two cannot be confused."""
+    """One label sequence, or those of several annotators.
+
+    Labels are strings, so the two cannot be confused.
+    """
     if labels is None:
         return [None]
-    wanted = f"the labels of sentence {number} must be a list of strings, or one such list (or None) per annotator"
+    wanted = (
+        f"the labels of sentence {number} must be a list of strings, or one such list (or None) per"
+        " annotator"
+    )
     if isinstance(labels, (str, bytes, Mapping)) or not hasattr(labels, "__len__"):
         raise DataError(f"{wanted}, got {shown(labels)}")
     entries = list(labels)
@@ -270,7 +293,7 @@ def _sequence(entry: Any, annotator: int, number: int) -> list[str]:
     for label in entry:
         if not isinstance(label, str):
             raise DtypeError(
-                f"every label must be a string, annotator {annotator} of sentence {number} has {shown(label)}; an annotator who left "
-                "out a token is None for the whole sentence"
+                f"every label must be a string, annotator {annotator} of sentence {number} has"
+                f" {shown(label)}; an annotator who left out a token is None for the whole sentence"
             )
     return list(entry)

@@ -31,7 +31,8 @@ def scheme_for(option: Any, annotations: Annotations) -> Scheme:
     if found is None:
         labels = ", ".join(annotations.labels[:5])
         raise DataError(
-            f"constraints are for tags of entities such as B-PER, and the labels of y are {labels}: leave constraints at 'none'"
+            f"constraints are for tags of entities such as B-PER, and the labels of y are {labels}:"
+            " leave constraints at 'none'"
         )
     return found
 
@@ -42,7 +43,8 @@ def _check_scheme(scheme: Scheme, annotations: Annotations, found: Scheme | None
         for labels in sequences:
             for place, message in faults(labels, scheme):
                 raise DataError(
-                    f"scheme={scheme!r} does not fit: sentence {number}, token {place}: {message}; the labels of y follow {found}"
+                    f"scheme={scheme!r} does not fit: sentence {number}, token {place}: {message};"
+                    f" the labels of y follow {found}"
                 )
 
 
@@ -53,7 +55,8 @@ def reward_for(option: Any, entity_weight: Any, labels: Sequence[str]) -> TokenR
         return entity_reward(labels, weight)
     if weight != 1.0:
         raise EstimatorError(
-            f"reward and entity_weight={weight:g} do not go together: put the weight into the reward"
+            f"reward and entity_weight={weight:g} do not go together: put the weight into the"
+            " reward"
         )
     if isinstance(option, Mapping):
         unknown = [label for label in option if label not in labels]
@@ -65,7 +68,10 @@ def reward_for(option: Any, entity_weight: Any, labels: Sequence[str]) -> TokenR
         return TokenReward.weighted(torch.tensor(weights, dtype=torch.float64))
     table = reward_table(option)
     if table.shape != (len(labels), len(labels)):
-        wanted = f"[{len(labels)}, {len(labels)}] (predicted, right) for the labels of y, {', '.join(labels)}"
+        wanted = (
+            f"[{len(labels)}, {len(labels)}] (predicted, right) for the labels of y,"
+            f" {', '.join(labels)}"
+        )
         raise ShapeError(f"reward must be {wanted}; got {list(table.shape)}")
     return TokenReward(torch.from_numpy(table))
 
@@ -78,7 +84,10 @@ def reward_table(option: Any) -> Array:
             dtype=np.float64,
         )
     except (TypeError, ValueError):
-        wanted = "a table [K, K] of numbers, a softq.rewards.TokenReward, or a dict from labels to numbers"
+        wanted = (
+            "a table [K, K] of numbers, a softq.rewards.TokenReward, or a dict from labels to"
+            " numbers"
+        )
         raise RewardError(f"reward must be {wanted}, got {type(option).__name__}") from None
 
 

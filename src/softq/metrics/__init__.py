@@ -1,4 +1,8 @@
-"""Evaluation: metrics of spans, trees, translations and captions from statistics of each sentence, and how sure a number is."""
+"""Evaluation.
+
+Metrics of spans, trees, translations and captions from statistics of each sentence, and how sure a
+number is.
+"""
 
 from softq.metrics.attachment import (
     ATTACHMENT_METRICS,

@@ -1,12 +1,15 @@
 """Scores of dependency trees, as the shared task of CoNLL 2018 defines them.
 
-UAS is the share of words with the right head, LAS of those with the right relation as well, up to its first ``:``. CLAS is the F1 of LAS on
-content words: a word is one if its relation is in `CONTENT_RELATIONS`, gold words by the gold and predicted ones by the predicted
-relation. Every word counts, punctuation too. Each is a ratio of sums over sentences, so one row of counts per sentence is all that is
-kept, and `softq.metrics.paired_bootstrap` takes the rows with any of the metrics here. A ratio of nothing to nothing is 0, but CLAS is NaN
-where there is no content word, true or predicted, as in treebanks whose relations are not those of Universal Dependencies.
+UAS is the share of words with the right head, LAS of those with the right relation as well, up to
+its first ``:``. CLAS is the F1 of LAS on content words: a word is one if its relation is in
+`CONTENT_RELATIONS`, gold words by the gold and predicted ones by the predicted relation. Every word
+counts, punctuation too. Each is a ratio of sums over sentences, so one row of counts per sentence
+is all that is kept, and `softq.metrics.paired_bootstrap` takes the rows with any of the metrics
+here. A ratio of nothing to nothing is 0, but CLAS is NaN where there is no content word, true or
+predicted, as in treebanks whose relations are not those of Universal Dependencies.
 
-Where predicted words are not the gold ones, because the text was split by another program, `align_score` finds which belong together.
+Where predicted words are not the gold ones, because the text was split by another program,
+`align_score` finds which belong together.
 """
 
 from __future__ import annotations
@@ -54,9 +57,11 @@ def attachment_statistics(
 ) -> Tensor:
     """Counts for each of N sentences, ``[N, 10]``, float64, columns as in `ATTACHMENT_STATISTICS`.
 
-    They are: words; words with the right head; of these, those with the right relation up to its first ``:``, and those with the whole
-    relation right; those among the first that are content words, predicted content words, gold ones; 1 if every head is right; 1 if every
-    relation is as well, up to its first ``:``; 1. Without ``relations``, what is counted from them is NaN, and so is every score of it.
+    They are: words; words with the right head; of these, those with the right relation up to its
+    first ``:``, and those with the whole relation right; those among the first that are content
+    words, predicted content words, gold ones; 1 if every head is right; 1 if every relation is as
+    well, up to its first ``:``; 1. Without ``relations``, what is counted from them is NaN, and so
+    is every score of it.
 
     Args:
         gold: Sentences with their trees.
@@ -128,7 +133,10 @@ las_subtypes = Ratio(ATTACHMENT_STATISTICS, "right_subtypes", "words")
 clas = Ratio(
     ATTACHMENT_STATISTICS, "right_content", ("predicted_content", "gold_content"), 2, math.nan
 )
-"""F1 of head and relation on content words; NaN where there are none, neither true nor predicted."""
+"""F1 of head and relation on content words.
+
+NaN where there are none, neither true nor predicted.
+"""
 
 ATTACHMENT_METRICS: dict[str, Metric] = {
     "uas": uas,
@@ -138,11 +146,17 @@ ATTACHMENT_METRICS: dict[str, Metric] = {
     "exact_match": Ratio(ATTACHMENT_STATISTICS, "exact", "sentences"),
     "labelled_exact_match": Ratio(ATTACHMENT_STATISTICS, "labelled_exact", "sentences"),
 }
-"""All of them by name; those but "uas" and "exact_match", the share of sentences with every head right, need relations."""
+"""All of them by name.
+
+Those but "uas" and "exact_match", the share of sentences with every head right, need relations.
+"""
 
 
 class Agreed(NamedTuple):
-    """How far system and gold words agree: share of the system's words, share of the gold words, and their harmonic mean."""
+    """How far system and gold words agree.
+
+    Share of the system's words, share of the gold words, and their harmonic mean.
+    """
 
     precision: float
     recall: float
@@ -170,9 +184,11 @@ class AlignedScores:
 def align_score(gold: Sequence[TreeSentence], system: Sequence[TreeSentence]) -> AlignedScores:
     """Scores of one text, parsed by a system that split it into words and sentences itself.
 
-    Both must be of the same text, white space aside. Words align if they are the same stretch of characters. Multi-word tokens are
-    stretches too, but their words are not: where a multi-word token of one side overlaps tokens of the other, the words of all of them
-    align as the longest common subsequence of their forms in lower case. A head is right if it is aligned with the gold head.
+    Both must be of the same text, white space aside. Words align if they are the same stretch of
+    characters. Multi-word tokens are stretches too, but their words are not: where a multi-word
+    token of one side overlaps tokens of the other, the words of all of them align as the longest
+    common subsequence of their forms in lower case. A head is right if it is aligned with the gold
+    head.
     """
     left, right = _Words.of(gold, "gold"), _Words.of(system, "system")
     _check_text(left, right)
@@ -293,8 +309,8 @@ def _check_text(gold: _Words, system: _Words) -> None:
             for w in (gold, system)
         ]
         raise DataError(
-            f"expected gold and system words of the same text, got {gold.text[same : same + 20]!r} in {where[0]} "
-            f"and {system.text[same : same + 20]!r} in {where[1]}"
+            f"expected gold and system words of the same text, got {gold.text[same : same + 20]!r}"
+            f" in {where[0]} and {system.text[same : same + 20]!r} in {where[1]}"
         )
 
 
@@ -343,7 +359,10 @@ def _end_of_stretch(gold: _Words, system: _Words, g: int, s: int, end: int) -> t
 def _common(
     gold: list[str], left: range, system: list[str], right: range
 ) -> Iterator[tuple[int, int]]:
-    """A longest common subsequence of two lists of words; of several, the one that a walk from the left finds, gold words passed first."""
+    """A longest common subsequence of two lists of words.
+
+    Of several, the one that a walk from the left finds, gold words passed first.
+    """
     # longest[i][j]: of the words from i and from j on
     longest = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in range(len(left) - 1, -1, -1):

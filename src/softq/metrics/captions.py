@@ -1,7 +1,10 @@
-"""Scores of captions, of which each image has several references: average and maximum reward, BLEU, ROUGE-L, CIDEr-D; their agreement.
+"""Scores of captions, of which each image has several references.
 
-As with translations, one row of statistics per caption is all that is kept, and every score is a function of sums of rows. Scores are
-in 0..1 but for CIDEr-D, which is in 0..10 as in the COCO evaluation.
+Average and maximum reward, BLEU, ROUGE-L, CIDEr-D; their agreement.
+
+As with translations, one row of statistics per caption is all that is kept, and every score is a
+function of sums of rows. Scores are in 0..1 but for CIDEr-D, which is in 0..10 as in the COCO
+evaluation.
 """
 
 from __future__ import annotations
@@ -85,10 +88,13 @@ def _overlaps(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]
 
 
 def reference_agreement(references: Sequence[Sequence[Words]]) -> float:
-    """How far the references of an image agree: the mean reward of one of them against another, in 0..1; the paper's 10.09 (§4.1.2).
+    """How far the references of an image agree.
 
-    The reward is `softq.rewards.SentenceBLEU`, which is not symmetric: every ordered pair of an image's references counts. Images are
-    averaged with equal weights, those with a single reference are left out; NaN where no image has several.
+    The mean reward of one of them against another, in 0..1; the paper's 10.09 (§4.1.2).
+
+    The reward is `softq.rewards.SentenceBLEU`, which is not symmetric: every ordered pair of an
+    image's references counts. Images are averaged with equal weights, those with a single reference
+    are left out; NaN where no image has several.
 
     >>> reference_agreement([[["a", "b", "c", "d"], ["a", "b", "c", "d"]], [["alone"]]])
     1.0
@@ -111,8 +117,9 @@ def reference_agreement(references: Sequence[Sequence[Words]]) -> float:
 def _cider_d(guesses: Sequence[Numbers], truths: Sequence[Sequence[Numbers]]) -> Array:
     """CIDEr-D of each of N captions, ``[N]``.
 
-    Σ_n 1/4 · 10/R Σ_r exp(-(|c| - |r|)²/2σ²) · min(g_n(c), g_n(r)) · g_n(r) / (‖g_n(c)‖ ‖g_n(r)‖) with references r = 1..R and n-grams
-    g_n weighed by count and log(N / images that have the n-gram in a reference); one that no reference has counts as if one had it.
+    Σ_n 1/4 · 10/R Σ_r exp(-(|c| - |r|)²/2σ²) · min(g_n(c), g_n(r)) · g_n(r) / (‖g_n(c)‖ ‖g_n(r)‖)
+    with references r = 1..R and n-grams g_n weighed by count and log(N / images that have the
+    n-gram in a reference); one that no reference has counts as if one had it.
     """
     images = len(guesses)
     sentences = [*guesses, *itertools.chain.from_iterable(truths)]

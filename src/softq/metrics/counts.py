@@ -1,4 +1,7 @@
-"""Statistics of every example of a split, as a run keeps them: what sweeps and reports compute metrics and intervals from."""
+"""Statistics of every example of a split, as a run keeps them.
+
+What sweeps and reports compute metrics and intervals from.
+"""
 
 from __future__ import annotations
 
@@ -125,12 +128,14 @@ class ExampleCounts(NamedTuple):
             or index.ndim != 2
         ):
             raise DataError(
-                f"expected {split} counts of shapes [rows, statistics] (float64) and [models, examples] (integers), "
-                f"got {list(rows.shape)} {rows.dtype} and {list(index.shape)} {index.dtype}"
+                f"expected {split} counts of shapes [rows, statistics] (float64) and [models,"
+                f" examples] (integers), got {list(rows.shape)} {rows.dtype} and"
+                f" {list(index.shape)} {index.dtype}"
             )
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < len(rows):
             raise DataError(
-                f"expected {split} counts that refer to rows 0..{len(rows) - 1}, got {int(index.min())}..{int(index.max())}"
+                f"expected {split} counts that refer to rows 0..{len(rows) - 1}, got"
+                f" {int(index.min())}..{int(index.max())}"
             )
         return cls(rows, index)
 

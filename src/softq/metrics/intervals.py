@@ -1,7 +1,8 @@
 """How sure a number is: paired bootstrap over examples, confidence intervals over seeds.
 
-A metric is a function of sums over examples: of the rewards earned (average reward), of true and false positives (F1), of matches and
-lengths (corpus BLEU). So an evaluation keeps one row of *statistics* per example, and resampling examples is resampling rows.
+A metric is a function of sums over examples: of the rewards earned (average reward), of true and
+false positives (F1), of matches and lengths (corpus BLEU). So an evaluation keeps one row of
+*statistics* per example, and resampling examples is resampling rows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ LEVEL = 0.95  # of confidence, where nothing else is said
 
 
 class Interval(NamedTuple):
-    """An estimate between the ends of its confidence interval; the ends are NaN where there is none."""
+    """An estimate between the ends of its confidence interval.
+
+    The ends are NaN where there is none.
+    """
 
     value: float
     low: float = math.nan
@@ -96,9 +100,12 @@ def paired_test(
     level: float = LEVEL,
     generator: torch.Generator,
 ) -> list[PairedTest]:
-    """`paired_bootstrap` with p-values: how sure it is that a system and the baseline differ, and in this direction.
+    """`paired_bootstrap` with p-values.
 
-    Arguments are the same. Of a difference that was chosen as the largest of many, the p-value says too much.
+    How sure it is that a system and the baseline differ, and in this direction.
+
+    Arguments are the same. Of a difference that was chosen as the largest of many, the p-value says
+    too much.
 
     >>> right = torch.tensor([[[1.0, 1.0]] * 90 + [[0.0, 1.0]] * 10])
     >>> worse = torch.tensor([[[1.0, 1.0]] * 70 + [[0.0, 1.0]] * 30])
@@ -114,8 +121,9 @@ def paired_test(
         or 0 in (*systems.shape, *baseline.shape)
     ):
         raise ShapeError(
-            "statistics must be [systems, repetitions, examples, D] and [repetitions, examples, D] of the same examples and not empty, "
-            f"got {list(systems.shape)} and {list(baseline.shape)}"
+            "statistics must be [systems, repetitions, examples, D] and [repetitions, examples, D]"
+            f" of the same examples and not empty, got {list(systems.shape)} and"
+            f" {list(baseline.shape)}"
         )
     count, repetitions, examples, width = systems.shape
     rows = (

@@ -1,8 +1,11 @@
-"""Scores of named entities: precision, recall and F1 of spans as conlleval counts them, token accuracy, whole sentences.
+"""Scores of named entities.
 
-A predicted entity is right if the gold labels hold one of the same type, start and end. Every score is a ratio of sums over sentences, so
-one row of counts per sentence is all that is kept, and `softq.metrics.paired_bootstrap` takes the rows with any of the metrics
-here. A ratio of nothing to nothing is 0, as conlleval has it.
+Precision, recall and F1 of spans as conlleval counts them, token accuracy, whole sentences.
+
+A predicted entity is right if the gold labels hold one of the same type, start and end. Every score
+is a ratio of sums over sentences, so one row of counts per sentence is all that is kept, and
+`softq.metrics.paired_bootstrap` takes the rows with any of the metrics here. A ratio of nothing to
+nothing is 0, as conlleval has it.
 """
 
 from __future__ import annotations
@@ -33,8 +36,9 @@ class SpanStatistics(NamedTuple):
     """Counts for each of N sentences.
 
     Attributes:
-        rows: ``[N, 7]``, float64, columns as in `SPAN_STATISTICS`: entities that are both predicted and gold, that are predicted, that
-            are gold; words with the right label, words; 1 if every label is right; 1.
+        rows: ``[N, 7]``, float64, columns as in `SPAN_STATISTICS`: entities that are both predicted
+            and gold, that are predicted, that are gold; words with the right label, words; 1 if
+            every label is right; 1.
         kinds: the T types of entities that occur, gold or predicted, sorted.
         by_kind: ``[N, T, 3]``, the first three columns for each type; they sum to ``rows[:, :3]``.
 
@@ -48,7 +52,9 @@ class SpanStatistics(NamedTuple):
 def span_statistics(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: Scheme | None
 ) -> SpanStatistics:
-    """Counts for each sentence, from its gold and its predicted labels; both are read as by `softq.formats.tags.spans`.
+    """Counts for each sentence, from its gold and its predicted labels.
+
+    Both are read as by `softq.formats.tags.spans`.
 
     Labels that follow no scheme, None, have no entities: only words and sentences are counted.
 
@@ -110,7 +116,9 @@ class KindScores(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanScores:
-    """Scores of a corpus in 0..1: of all entities, of words, of whole sentences, and of each type of entity by its name.
+    """Scores of a corpus in 0..1.
+
+    Of all entities, of words, of whole sentences, and of each type of entity by its name.
 
     >>> scores = SpanScores.of(span_statistics([["B-PER", "O", "B-LOC"]], [["B-PER", "O", "O"]], "bio"))
     >>> scores.precision, scores.recall, scores.exact_match

@@ -1,7 +1,11 @@
-"""Scores of translations: corpus BLEU as multi-bleu.perl counts it, sentence BLEU, the average reward, whole sentences; sacreBLEU's.
+"""Scores of translations.
 
-Every score but sacreBLEU's is a function of sums over sentences, so one row of statistics per sentence is all that is kept, and
-`softq.metrics.paired_bootstrap` takes the rows with any of the metrics here. Scores are in 0..1; a ratio of nothing to nothing is 0.
+Corpus BLEU as multi-bleu.perl counts it, sentence BLEU, the average reward, whole sentences;
+sacreBLEU's.
+
+Every score but sacreBLEU's is a function of sums over sentences, so one row of statistics per
+sentence is all that is kept, and `softq.metrics.paired_bootstrap` takes the rows with any of the
+metrics here. Scores are in 0..1; a ratio of nothing to nothing is 0.
 """
 
 from __future__ import annotations
@@ -88,7 +92,9 @@ def _check(hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]) -
 def word_ids(
     hypotheses: Sequence[Words], references: Sequence[Sequence[Words]]
 ) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """The same words as ids, equal for equal words; 0 is "<unk>" in a hypothesis, which no reference has.
+    """The same words as ids, equal for equal words.
+
+    0 is "<unk>" in a hypothesis, which no reference has.
 
     >>> word_ids([["a", "<unk>"]], [[["b", "a"], ["<unk>"]]])
     ([[2, 0]], [[[1, 2], [3]]])
@@ -194,7 +200,9 @@ class SacreBLEU(NamedTuple):
 
 
 def sacre_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> SacreBLEU:
-    """Corpus BLEU by sacreBLEU with its own tokenisation (13a): comparable across papers, whatever words a model works with.
+    """Corpus BLEU by sacreBLEU with its own tokenisation (13a).
+
+    Comparable across papers, whatever words a model works with.
 
     Args:
         hypotheses: detokenised text of each.

@@ -1,4 +1,7 @@
-"""Training data of models of sentences: inputs (token ids or vectors) and references as token ids, put together into batches."""
+"""Training data of models of sentences.
+
+Inputs (token ids or vectors) and references as token ids, put together into batches.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ class Ragged:
         return self.tokens[self.starts[index] : self.starts[index + 1]]
 
     def take(self, index: Array, *, rounded: bool = False) -> Sentences:
-        """These sentences ``[B, L]`` with 0 behind their ends, and their lengths; index -1 is a sentence that is missing.
+        """These sentences ``[B, L]`` with 0 behind their ends, and their lengths.
+
+        Index -1 is a sentence that is missing.
 
         ``rounded`` gives widths that most batches share (`round_width`).
         """
@@ -65,11 +70,14 @@ class Ragged:
 
 
 class Vectors:
-    """Inputs that are vectors, such as features of images: rows of a table ``[M, D]`` of floats, which may be memory-mapped.
+    """Inputs that are vectors, such as features of images.
+
+    Rows of a table ``[M, D]`` of floats, which may be memory-mapped.
 
     Args:
         table: the vectors.
-        rows: which row each of N inputs is, ``[N]``; several may be the same. None: each row is one.
+        rows: which row each of N inputs is, ``[N]``; several may be the same. None: each row is
+            one.
 
     >>> vectors = Vectors(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 1, 0]))
     >>> len(vectors), vectors.take(np.array([0, 2]))[0].tolist()
@@ -153,7 +161,11 @@ class Examples:
         return Examples(self.inputs.repeat(self.counts), references)
 
     def take_inputs(self, index: Tensor, *, rounded: bool = False) -> Inputs:
-        """Inputs of some examples: sentences ``[B, N]``, of a width that most batches share if ``rounded``; or vectors ``[B, D]``."""
+        """Inputs of some examples.
+
+        Sentences ``[B, N]``, of a width that most batches share if ``rounded``; or vectors ``[B,
+        D]``.
+        """
         return self.inputs.take(index.numpy(), rounded=rounded)
 
     def take_references(self, index: Tensor) -> Sentences:
@@ -173,8 +185,8 @@ class Examples:
     def batches(self, size: int, seed: int, epoch: int) -> list[Tensor]:
         """Every example once, in batches of similar lengths in an order of the epoch's own.
 
-        Examples are shuffled and then sorted by length within windows of many batches, so that little of a batch is padding and yet
-        every epoch has other batches.
+        Examples are shuffled and then sorted by length within windows of many batches, so that
+        little of a batch is padding and yet every epoch has other batches.
         """
         generator = generator_for(seed, epoch)
         order = torch.randperm(len(self), generator=generator).numpy()
@@ -191,7 +203,9 @@ class Examples:
 
 
 def round_width(width: int) -> int:
-    """Up to a multiple of 2, of 4 beyond 16, of 8 beyond 32: a sixth of it is padding at most, and shapes are few.
+    """Up to a multiple of 2, of 4 beyond 16, of 8 beyond 32.
+
+    A sixth of it is padding at most, and shapes are few.
 
     >>> [round_width(width) for width in (0, 1, 7, 17, 33)]
     [2, 2, 8, 20, 40]

@@ -34,7 +34,8 @@ class GeneratedText(NamedTuple):
         text: as people write it.
         words: as metrics count them; unknown ones are ``"<unk>"``.
         log_prob: log P(y|x) of the model.
-        expected_reward: the mean reward of the output against all samples, for minimum Bayes risk; else None.
+        expected_reward: the mean reward of the output against all samples, for minimum Bayes risk;
+            else None.
 
     """
 
@@ -79,7 +80,8 @@ class Search:
         temperature: of samples.
         top_p: sample from the smallest set of tokens whose probability is at least this.
         reward: that ``"mbr"`` expects, on token ids; sentence BLEU if None.
-        generator: of samples; or one for each input, on the CPU, so that samples do not depend on the other inputs.
+        generator: of samples; or one for each input, on the CPU, so that samples do not depend on
+            the other inputs.
         batch_size: inputs at a time; 64 if None, and 512 on a GPU.
 
     """
@@ -112,7 +114,10 @@ class Search:
         default: Decoding,
         index: Sequence[int],
     ) -> list[GeneratedText]:
-        """One text for each of a batch of inputs on the model's device; ``index`` are their places among all inputs."""
+        """One text for each of a batch of inputs on the model's device.
+
+        ``index`` are their places among all inputs.
+        """
         found = self._hypotheses(model, inputs, default, index)
         expected: list[float | None] = [None] * len(index)
         best = found.select(

@@ -1,4 +1,7 @@
-"""A learner for models of sentences: candidates made ahead, training steps on them, a learning-rate schedule, the best model."""
+"""A learner for models of sentences.
+
+Candidates made ahead, training steps on them, a learning-rate schedule, the best model.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +62,10 @@ class Judge(Protocol):
 class SequenceLearner:
     """Trains one model of sentences by ML, RAML or SQDML.
 
-    Batches, candidates and dropout follow from the seed, the epoch and the step alone, so there is nothing of them to save. Candidates of
-    the next batches are made and scored in threads while this one is trained on; the model's own samples are drawn when their turn
-    comes, and differ with the number of processes. Each process takes its share of every batch.
+    Batches, candidates and dropout follow from the seed, the epoch and the step alone, so there is
+    nothing of them to save. Candidates of the next batches are made and scored in threads while
+    this one is trained on; the model's own samples are drawn when their turn comes, and differ with
+    the number of processes. Each process takes its share of every batch.
 
     Args:
         model: to train.
@@ -179,9 +183,12 @@ class SequenceLearner:
                 skipped = 0
 
     def _prepare(self, group: Sequence[Tensor], seed: int) -> list[Batch]:
-        """The share of this process of these batches; with the references alone where the model samples candidates in each step.
+        """The share of this process of these batches.
 
-        Candidates of several batches are made at once: of few inputs it would be more calls than work.
+        With the references alone where the model samples candidates in each step.
+
+        Candidates of several batches are made at once: of few inputs it would be more calls than
+        work.
         """
         index = torch.cat(tuple(group))
         references = self._train.take_references(index)
@@ -195,7 +202,8 @@ class SequenceLearner:
                 given.insert(0, Candidates(tokens, lengths))
             target = self._targets(references, generator, *given)
             _, tokens, lengths, weights = Batch.of((), target)
-        # references are as many as the batch has at most, alone or beside samples; candidates of one sampler are always the same number
+        # references are as many as the batch has at most, alone or beside samples; candidates of
+        # one sampler are always the same number
         only_references = self._sampled_in_steps or self._likelihood
         shares, begin = [], 0
         for some in group:
@@ -276,7 +284,10 @@ class SequenceLearner:
             self._stream = None
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
-        """Mean loss over the epoch's examples, perplexity of the development split; the learning rate follows its schedule."""
+        """Mean loss over the epoch's examples, perplexity of the development split.
+
+        The learning rate follows its schedule.
+        """
         loss = float(self._loss) / self.examples
         self._loss.zero_()
         with matrix_precision(self._training.precision):
@@ -344,8 +355,8 @@ class SequenceLearner:
         """Resume from there."""
         if not torch.equal(state["fingerprint"], self._data_fingerprint()):
             raise RunError(
-                "the training data or the vocabulary of this run differs from that with which it began; restore the files, "
-                "or begin a new run"
+                "the training data or the vocabulary of this run differs from that with which it"
+                " began; restore the files, or begin a new run"
             )
         load_parameters(self._model, below("model.", state))
         self._steps.load_state(state)

@@ -60,25 +60,31 @@ def _directions(vectors: Tensor) -> Tensor:
         row = int((~norms.isfinite()).nonzero()[0, 0])
         if bool(vectors[row].isfinite().all()):
             raise DataError(
-                f"the features of row {row + 1} of {len(vectors)} are too large, up to {float(vectors[row].abs().max()):g}: their length "
-                f"is infinite in {str(vectors.dtype).removeprefix('torch.')}; divide the features of all images by one number"
+                f"the features of row {row + 1} of {len(vectors)} are too large, up to"
+                f" {float(vectors[row].abs().max()):g}: their length is infinite in"
+                f" {str(vectors.dtype).removeprefix('torch.')}; divide the features of all images"
+                " by one number"
             )
         raise DataError(
-            f"vectors must be finite to have neighbours, vector {row} has length {float(norms[row]):g}"
+            f"vectors must be finite to have neighbours, vector {row} has length"
+            f" {float(norms[row]):g}"
         )
     return vectors / norms.clamp(min=_NOTHING)
 
 
 class NeighbourReferences:
-    """Samples candidates from the references of similar inputs: sentences that people wrote about something alike.
+    """Samples candidates from the references of similar inputs.
 
-    They are candidates for SQDML (eq. 15) and RAML (eq. 4) beside the references of the input itself (`Candidates.with_references`); the
-    reward decides which of them suit it.
+    Sentences that people wrote about something alike.
+
+    They are candidates for SQDML (eq. 15) and RAML (eq. 4) beside the references of the input
+    itself (`Candidates.with_references`); the reward decides which of them suit it.
 
     Args:
         examples: whose references are sampled.
-        neighbours: for each input, examples that are near, int64 ``[N, K]`` as from `nearest`; -1: none. The inputs need not be
-            the examples: with one input for each caption of an image, the examples may be the images.
+        neighbours: for each input, examples that are near, int64 ``[N, K]`` as from `nearest`; -1:
+            none. The inputs need not be the examples: with one input for each caption of an image,
+            the examples may be the images.
 
     >>> examples = Examples([[5], [6], [7]], [[[8]], [[9, 4], [4]], [[3]]])
     >>> near = NeighbourReferences(examples, torch.tensor([[1], [0], [1]]))
@@ -91,13 +97,15 @@ class NeighbourReferences:
     def __init__(self, examples: Examples, neighbours: Tensor) -> None:
         if neighbours.dim() != 2 or neighbours.dtype != torch.int64:
             raise ShapeError(
-                f"neighbours must be an int64 tensor [N, K], got {neighbours.dtype} {list(neighbours.shape)}"
+                f"neighbours must be an int64 tensor [N, K], got {neighbours.dtype}"
+                f" {list(neighbours.shape)}"
             )
         bad = ((neighbours < -1) | (neighbours >= len(examples))).nonzero().tolist()
         if bad:
             row, column = bad[0]
             raise DataError(
-                f"neighbours must be indices of examples, 0..{len(examples) - 1}, or -1, got {int(neighbours[row, column])} for input {row}"
+                f"neighbours must be indices of examples, 0..{len(examples) - 1}, or -1, got"
+                f" {int(neighbours[row, column])} for input {row}"
             )
         self._references, self._neighbours = examples.references, neighbours.cpu().numpy()
         self._counts = np.append(examples.counts, 0)  # the last, which -1 finds, has no references
@@ -106,7 +114,10 @@ class NeighbourReferences:
     def __call__(
         self, index: Tensor, size: int, generator: torch.Generator | None = None
     ) -> Candidates:
-        """Candidates ``[B, size, L]`` of inputs ``index [B]``, sampled without replacement; missing where there are fewer references."""
+        """Candidates ``[B, size, L]`` of inputs ``index [B]``, sampled without replacement.
+
+        Missing where there are fewer references.
+        """
         check_count("size", size, SamplerError)
         near = self._neighbours[index.numpy()]  # [B, K]
         counts = self._counts[near]

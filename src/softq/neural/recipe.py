@@ -1,4 +1,7 @@
-"""Sections of recipes that all models of sentences share: their candidates, their optimizer, their training."""
+"""Sections of recipes that all models of sentences share.
+
+Their candidates, their optimizer, their training.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ class CandidateSettings:
 
     sampler: str = key(
         "ngram",
-        "ngram: replace an n-gram of a reference; hamming: replace single words; model: sample from the model; near: take references "
-        "of similar inputs; recombined: replace an n-gram of a reference by one of another reference of the input; or several joined by +, "
-        "such as model+recombined, which share size equally",
+        "ngram: replace an n-gram of a reference; hamming: replace single words; model: sample from"
+        " the model; near: take references of similar inputs; recombined: replace an n-gram of a"
+        " reference by one of another reference of the input; or several joined by +, such as"
+        " model+recombined, which share size equally",
     )
     reward: RewardName = key(
         "bleu", "bleu: of the sentence; hamming: minus the number of words that differ"
@@ -36,27 +40,30 @@ class CandidateSettings:
     )
     size: int = key(
         10,
-        "candidates of an example, references included, of which a step takes half as many at most; with hamming, model, near or several "
-        "samplers, of draws beside all references",
+        "candidates of an example, references included, of which a step takes half as many at most;"
+        " with hamming, model, near or several samplers, of draws beside all references",
     )
     k: int = key(0, "of these, how many a step uses; 0: all")
     max_n: int = key(4, "longest n-gram to replace")
     refresh: Refresh = key(
         "step",
-        "how often to sample from the model, with sampler = model: in every step, or before every epoch",
+        "how often to sample from the model, with sampler = model: in every step, or before every"
+        " epoch",
     )
     neighbours: int = key(
         10, "number of nearest inputs whose references are candidates, with sampler = near"
     )
     estimator: EstimatorName = key(
         "set",
-        "set: softmax over the candidates; paper: the same, k of them, not renormalised; importance: divided by the probability of being "
-        "drawn; printed: by exp(-distance/tau), as the paper prints it (hamming)",
+        "set: softmax over the candidates; paper: the same, k of them, not renormalised;"
+        " importance: divided by the probability of being drawn; printed: by exp(-distance/tau), as"
+        " the paper prints it (hamming)",
     )
     rescale: bool = key(True, "draw hamming at tau / (1 + log(words - 1)), the paper's footnote")
     replacements: Replacements = key(
         "uniform",
-        "sample replacement words uniformly, or by their frequency in the training text, with sampler = ngram",
+        "sample replacement words uniformly, or by their frequency in the training text, with"
+        " sampler = ngram",
     )
 
     def __post_init__(self) -> None:
@@ -64,7 +71,8 @@ class CandidateSettings:
         unknown = [name for name in self.samplers if name not in get_args(SamplerName)]
         if unknown or len(set(self.samplers)) < len(self.samplers):
             raise RecipeError(
-                f"sampler must be one of {', '.join(get_args(SamplerName))}, or several joined by +, got {self.sampler!r}"
+                f"sampler must be one of {', '.join(get_args(SamplerName))}, or several joined by"
+                f" +, got {self.sampler!r}"
             )
         at_least(
             "size", self.size, 2 if self.alone and self.holds_references else len(self.samplers)
@@ -76,16 +84,25 @@ class CandidateSettings:
         conflicts = (
             (
                 not self.alone and "hamming" in self.samplers,
-                f"sampler = hamming draws candidates by a law of its own: it cannot be joined with others, got {self.sampler!r}",
+                (
+                    "sampler = hamming draws candidates by a law of its own: it cannot be joined"
+                    f" with others, got {self.sampler!r}"
+                ),
             ),
             (
                 self.k == 1,
-                "k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for all candidates",
+                (
+                    "k = 1 leaves no place beside a reference: choose k = 2 or more, or k = 0 for"
+                    " all candidates"
+                ),
             ),
             (self.k > made, f"k must not exceed size, got k = {self.k} of {made}"),
             (
                 estimator == "paper" and not self.k,
-                "estimator = paper needs k, how many candidates a step uses (the paper: 10 of size = 100)",
+                (
+                    "estimator = paper needs k, how many candidates a step uses (the paper: 10 of"
+                    " size = 100)"
+                ),
             ),
             (
                 estimator in ("importance", "printed") and self.k > 0,
@@ -93,32 +110,53 @@ class CandidateSettings:
             ),
             (
                 estimator == "importance" and self.sampler not in ("ngram", "hamming", "model"),
-                "estimator = importance needs the probability of a draw, which ngram, hamming and model alone have: choose one of them, or "
-                f"estimator = set, got sampler = {self.sampler}",
+                (
+                    "estimator = importance needs the probability of a draw, which ngram, hamming"
+                    " and model alone have: choose one of them, or estimator = set, got sampler ="
+                    f" {self.sampler}"
+                ),
             ),
             (
                 estimator == "importance" and self.refresh == "epoch",
-                "estimator = importance needs the probability of a draw, which is not kept for an epoch: choose refresh = step",
+                (
+                    "estimator = importance needs the probability of a draw, which is not kept for"
+                    " an epoch: choose refresh = step"
+                ),
             ),
             (
                 self.refresh == "epoch" and "model" not in self.samplers,
-                f"refresh = epoch is for samples from the model, sampler = model, got sampler = {self.sampler}",
+                (
+                    "refresh = epoch is for samples from the model, sampler = model, got sampler ="
+                    f" {self.sampler}"
+                ),
             ),
             (
                 estimator == "printed" and not (hamming and self.reward == "bleu"),
-                "estimator = printed is the paper's formula for sampler = hamming with reward = bleu",
+                (
+                    "estimator = printed is the paper's formula for sampler = hamming with reward ="
+                    " bleu"
+                ),
             ),
             (
                 self.reward == "hamming" and not hamming,
-                "reward = hamming is between sentences of one length: draw them with sampler = hamming",
+                (
+                    "reward = hamming is between sentences of one length: draw them with sampler ="
+                    " hamming"
+                ),
             ),
             (
                 self.reward == "hamming" and estimator != "importance",
-                "reward = hamming is drawn from itself: choose estimator = importance, which gives every draw the same weight",
+                (
+                    "reward = hamming is drawn from itself: choose estimator = importance, which"
+                    " gives every draw the same weight"
+                ),
             ),
             (
                 hamming and estimator == "paper",
-                "estimator = paper chooses among candidates that hold the references; sampler = hamming only draws",
+                (
+                    "estimator = paper chooses among candidates that hold the references; sampler ="
+                    " hamming only draws"
+                ),
             ),
         )
         for conflict, message in conflicts:
@@ -153,11 +191,13 @@ class Optimizer:
     learning_rate: float = key(1e-3, "of Adam")
     schedule: Schedule = key(
         "plateau",
-        "plateau: the rate falls by decay when the development perplexity rises; linear: evenly to 0",
+        "plateau: the rate falls by decay when the development perplexity rises; linear: evenly"
+        " to 0",
     )
     decay: float = key(
         0.5,
-        "what the rate is multiplied by after an epoch without the lowest development perplexity so far; 1: never",
+        "what the rate is multiplied by after an epoch without the lowest development perplexity so"
+        " far; 1: never",
     )
     min_learning_rate: float = key(1e-5, "the rate does not fall below this")
     clip: float = key(5.0, "gradients are scaled down to this norm; 0: never")
@@ -187,30 +227,39 @@ class SequenceTraining(Training):
     batch_size: int = key(64, "inputs of one step, over all processes, with all their candidates")
     start: str = key(
         "",
-        "a run folder or model file to start from, such as one trained by ml; empty: random parameters",
+        "a run folder or model file to start from, such as one trained by ml; empty: random"
+        " parameters",
     )
     precision: Precision = key(
         "bf16",
-        "of matrix products on a GPU: float32; tf32, coarser and faster; bf16: tf32, and bfloat16 factors in the output layer",
+        "of matrix products on a GPU: float32; tf32, coarser and faster; bf16: tf32, and bfloat16"
+        " factors in the output layer",
     )
     graphs: bool = key(
         True,
-        "on a GPU, record a step once per shape and replay it, instead of launching it kernel by kernel",
+        "on a GPU, record a step once per shape and replay it, instead of launching it kernel by"
+        " kernel",
         identity=False,
     )
 
 
 def check_objective(objective: Objective, candidates: CandidateSettings, *, merge: bool) -> None:
-    """Refuse objectives that models of sentences have not; without ``merge`` each reference is an example of its own."""
+    """Refuse objectives that models of sentences have not.
+
+    Without ``merge`` each reference is an example of its own.
+    """
     if objective.temperature_scaled:
         raise RecipeError(
-            "temperature_scaled divides scores by tau, and a model of sentences has none; leave it out"
+            "temperature_scaled divides scores by tau, and a model of sentences has none; leave"
+            " it out"
         )
     if objective.name == "sqdml" and not merge:
         raise RecipeError(
-            "sqdml is of examples with several references, and merge = false makes one of each: leave it out, or choose raml"
+            "sqdml is of examples with several references, and merge = false makes one of each:"
+            " leave it out, or choose raml"
         )
     if "recombined" in candidates.samplers and not merge:
         raise RecipeError(
-            "sampler = recombined takes n-grams of other references, and merge = false leaves an example with one: leave it out"
+            "sampler = recombined takes n-grams of other references, and merge = false leaves an"
+            " example with one: leave it out"
         )

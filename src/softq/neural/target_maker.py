@@ -1,4 +1,7 @@
-"""From references to the target of a training step: candidates and their weights (eq. 2, 4 and 15 of the paper)."""
+"""From references to the target of a training step.
+
+Candidates and their weights (eq. 2, 4 and 15 of the paper).
+"""
 
 from __future__ import annotations
 
@@ -31,18 +34,23 @@ SamplersFor = Callable[[Sentences], Sequence[Callable[..., Candidates]]]
 
 
 class TargetMaker:
-    """Makes the target of a batch from its references: ML (eq. 2), RAML (eq. 4) or SQDML (eq. 15) on candidates.
+    """Makes the target of a batch from its references.
+
+    ML (eq. 2), RAML (eq. 4) or SQDML (eq. 15) on candidates.
 
     Args:
         objective: its name and temperature.
         reward: of RAML and SQDML, on token ids.
-        samplers: those for a batch of references; they are called as ``sampler(references, generator=generator)``.
-        estimator: how candidates are weighted (`softq.Candidates.measure`); ``printed`` is the paper's formula, which divides by
-            exp(-Hamming distance / τ).
+        samplers: those for a batch of references; they are called as ``sampler(references,
+            generator=generator)``.
+        estimator: how candidates are weighted (`softq.Candidates.measure`); ``printed`` is the
+            paper's formula, which divides by exp(-Hamming distance / τ).
         k: how many candidates a step uses; None: all.
         max_references: how many references of an example a step uses, chosen at random; None: all.
-        add_references: whether references join the candidates, which is for samplers that do not include them.
-        unknown: token id of unknown words; those of references match no candidate, as in evaluation. None: there is no such token.
+        add_references: whether references join the candidates, which is for samplers that do not
+            include them.
+        unknown: token id of unknown words; those of references match no candidate, as in
+            evaluation. None: there is no such token.
 
     """
 
@@ -205,12 +213,14 @@ def recipe_targets(
     made = [name for name in ("ngram", "recombined", "hamming") if name in settings.samplers]
 
     def samplers(references: Sentences) -> list[Sampler]:
-        # a sampler counts references among what it makes; of several, each makes its share beside them
+        # a sampler counts references among what it makes; of several, each makes its share beside
+        # them
         several = settings.share + references.lengths.shape[1]
         return [sampler(name, settings.size if settings.alone else several) for name in made]
 
     if objective.name != "ml" and settings.reward == "hamming":
-        # The target is the law that is sampled from, at its temperature; a replaced unknown word is as far as any other.
+        # The target is the law that is sampled from, at its temperature; a replaced unknown word is
+        # as far as any other.
         drawn = sampler("hamming", settings.size)
         objective = dataclasses.replace(objective, tau=drawn.temperature)  # type: ignore[attr-defined]
     limits = [settings.k] if settings.k else []

@@ -1,4 +1,7 @@
-"""A trained model of sentences with all that it needs: from texts or features of images to text, and one file on the disk."""
+"""A trained model of sentences with all that it needs.
+
+From texts or features of images to text, and one file on the disk.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ class NetworkSettings:
             )
 
     def build(self, inputs: int, outputs: int, seed: int = 0) -> SequenceModel:
-        """A new model for inputs and outputs of these sizes: of a vocabulary, or of the vector of an image."""
+        """A new model for inputs and outputs of these sizes.
+
+        Of a vocabulary, or of the vector of an image.
+        """
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -94,7 +100,8 @@ class TranslatorSettings(NetworkSettings):
     embedding: int = key(256, "size of word vectors of an lstm")
     hidden: int = key(
         256,
-        "size of states, and of all vectors of a transformer, whose feed-forward layers are four times as wide",
+        "size of states, and of all vectors of a transformer, whose feed-forward layers are four"
+        " times as wide",
     )
     layers: int = key(1, "layers of the encoder and of the decoder")
     heads: int = key(4, "attention heads of a transformer")
@@ -183,7 +190,8 @@ class TextGenerator:
         vocabulary: of its outputs.
         source: vocabulary of its inputs; None where these are vectors.
         decoding: how it generates by default.
-        encoder: what made the features of images, a name of `softq.neural.images.load_encoder`; "" if unknown.
+        encoder: what made the features of images, a name of `softq.neural.images.load_encoder`; ""
+            if unknown.
 
     """
 
@@ -214,8 +222,9 @@ class TextGenerator:
     def generate(self, inputs: Sequence[str] | Array, **options: Any) -> list[GeneratedText]:
         """A text for each source text, or for each image with features ``[N, D]``.
 
-        Inputs of similar length are batched together. An empty source has an empty output. ``options`` are those of
-        `softq.neural.generation.Search`; samples are from seed 0 unless there is a ``generator``.
+        Inputs of similar length are batched together. An empty source has an empty output.
+        ``options`` are those of `softq.neural.generation.Search`; samples are from seed 0 unless
+        there is a ``generator``.
         """
         search = Search(**{"generator": torch.Generator().manual_seed(0)} | options)
         found = [_EMPTY] * len(inputs)
@@ -248,7 +257,8 @@ class TextGenerator:
         if features.ndim != 2 or features.shape[1] != self.inputs:
             of = f" of {self.encoder}" if self.encoder else ""
             raise DataError(
-                f"expected features{of} of {self.inputs} numbers for each image, got {list(features.shape)}"
+                f"expected features{of} of {self.inputs} numbers for each image, got"
+                f" {list(features.shape)}"
             )
         return Vectors(features)
 
@@ -272,7 +282,10 @@ class TextGenerator:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], kind: str = "") -> TextGenerator:
-        """The translator or captioner of `tensors`, of this ``kind`` if it is given; anything else is a `DataError`."""
+        """The translator or captioner of `tensors`, of this ``kind`` if it is given.
+
+        Anything else is a `DataError`.
+        """
         about = notes_in(tensors, "about", kind or "translator or captioner")
         kind = kind or str(about.get("format")).removeprefix("softq ").partition(" ")[0]
         check_format(about, _format(kind if kind in _KINDS else "translator"))
@@ -310,8 +323,8 @@ class TextGenerator:
             return cls.from_tensors(read_tensors(path).tensors, kind)
         except DataError as error:
             raise DataError(
-                f"{path} is not a {kind or 'translator or captioner'} of softq ({error}); expected a run's best.safetensors or a file of "
-                "TextGenerator.save"
+                f"{path} is not a {kind or 'translator or captioner'} of softq ({error}); expected"
+                " a run's best.safetensors or a file of TextGenerator.save"
             ) from None
 
 
@@ -338,7 +351,10 @@ def _build(
 
 
 def load_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
-    """Give a model the parameters of another of the same architecture; what does not fit is a `DataError`."""
+    """Give a model the parameters of another of the same architecture.
+
+    What does not fit is a `DataError`.
+    """
     known = _check_parameters(model, parameters)
     with torch.no_grad():
         for name, value in parameters.items():
@@ -355,11 +371,13 @@ def _check_parameters(
     unknown = sorted(parameters.keys() - known.keys())
     if missing or unknown:
         raise DataError(
-            f"expected {f'a parameter {missing[0]}' if missing else f'no parameter {unknown[0]}'}: the model is another one"
+            f"expected {f'a parameter {missing[0]}' if missing else f'no parameter {unknown[0]}'}:"
+            " the model is another one"
         )
     for name, value in parameters.items():
         if known[name].shape != value.shape or known[name].dtype != value.dtype:
             raise DataError(
-                f"expected the parameter {name} as {known[name].dtype} {list(known[name].shape)}, got {value.dtype} {list(value.shape)}"
+                f"expected the parameter {name} as {known[name].dtype} {list(known[name].shape)},"
+                f" got {value.dtype} {list(value.shape)}"
             )
     return known

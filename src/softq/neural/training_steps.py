@@ -1,4 +1,7 @@
-"""Training steps on weighted candidates: - Σ_s w_s log P(y_s|x), its gradient, Adam; eager, or recorded as CUDA graphs."""
+"""Training steps on weighted candidates: - Σ_s w_s log P(y_s|x), its gradient, Adam.
+
+Eager, or recorded as CUDA graphs.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ class Batch(NamedTuple):
         return Batch(tuple(map(change, self.inputs)), *map(change, self[1:]))
 
     def share(self, rank: int, size: int) -> Batch:
-        """What one of several processes trains on: every ``size``-th input from ``rank`` on, or one that counts nothing."""
+        """What one of several processes trains on.
+
+        Every ``size``-th input from ``rank`` on, or one that counts nothing.
+        """
         if size == 1:
             return self
         if rank < len(self.tokens):
@@ -111,11 +117,14 @@ class CandidateLoss(nn.Module):
 
 
 class TrainingSteps:
-    """Takes steps with Adam; each returns the sum of the batch's losses as a tensor on the device, without waiting for it.
+    """Takes steps with Adam.
 
-    After a loss or a gradient that is not finite no parameter changes any more, and losses are NaN from then on. On a GPU, forward and
-    backward sweep are recorded once for each shape of a batch and replayed, the update once for all; what is recorded is the same code
-    that runs eagerly elsewhere.
+    Each returns the sum of the batch's losses as a tensor on the device, without waiting for it.
+
+    After a loss or a gradient that is not finite no parameter changes any more, and losses are NaN
+    from then on. On a GPU, forward and backward sweep are recorded once for each shape of a batch
+    and replayed, the update once for all; what is recorded is the same code that runs eagerly
+    elsewhere.
 
     Args:
         model: to train.
@@ -178,9 +187,12 @@ class TrainingSteps:
             group["lr"] = self._rate
 
     def __call__(self, batch: Batch, examples: int, seed: int) -> Tensor:
-        """A step on this process's share of a batch of so many examples; the sum of the share's losses.
+        """A step on this process's share of a batch of so many examples.
 
-        ``seed`` is of the dropout. Where steps are recorded, batches must be `Batch.rounded`, or every one has a shape of its own.
+        The sum of the share's losses.
+
+        ``seed`` is of the dropout. Where steps are recorded, batches must be `Batch.rounded`, or
+        every one has a shape of its own.
         """
         self._share.fill_(self._workers.size / examples)  # gradients are averaged over processes
         with matrix_precision(self._precision):
@@ -212,7 +224,8 @@ class TrainingSteps:
             [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         )
         self._note_finite(norm)
-        # what mixed precision hands to a fused Adam: gradients are divided by the one, and nothing is done if the other is 1
+        # what mixed precision hands to a fused Adam: gradients are divided by the one, and nothing
+        # is done if the other is 1
         adam: Any = self.optimizer
         adam.grad_scale = (norm / self._clip).clamp(min=1.0) if self._clip else None
         adam.found_inf = self._stopped
@@ -249,7 +262,10 @@ class TrainingSteps:
         return graph, found
 
     def _record_update(self) -> torch.cuda.CUDAGraph:
-        """The update as a graph; its first call, which makes Adam's tensors, must not change a parameter."""
+        """The update as a graph.
+
+        Its first call, which makes Adam's tensors, must not change a parameter.
+        """
         begun = self._stopped.clone()
         self._stopped.fill_(1.0)
 
@@ -264,7 +280,10 @@ class TrainingSteps:
 
 @contextmanager
 def matrix_precision(precision: Precision) -> Iterator[None]:
-    """Matrix products on a GPU in float32, or in the coarser tf32, until the block ends; bf16 is for the output layer alone."""
+    """Matrix products on a GPU in float32, or in the coarser tf32, until the block ends.
+
+    Bf16 is for the output layer alone.
+    """
     before, of_recurrences = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
     torch.backends.cudnn.allow_tf32 = precision != "float32"

@@ -178,8 +178,10 @@ class Candidates(Space):
             ),
             (
                 name == "paper" and k is None,
-                'measure("paper") needs k, how many candidates a step uses (the paper: 10 of 100 '
-                "for RAML, 50 of 500 for SQDML)",
+                (
+                    'measure("paper") needs k, how many candidates a step uses (the paper: 10 of'
+                    " 100 for RAML, 50 of 500 for SQDML)"
+                ),
             ),
             (
                 importance and k is not None,
@@ -191,8 +193,10 @@ class Candidates(Space):
             ),
             (
                 importance and self.log_proposal is None,
-                'measure("importance") needs candidates with log_proposal, which lists and beams '
-                'do not have; use measure("set")',
+                (
+                    'measure("importance") needs candidates with log_proposal, which lists and'
+                    ' beams do not have; use measure("set")'
+                ),
             ),
         ):
             if wrong:

@@ -31,8 +31,10 @@ _FAULTS = {
     HEAD_OUT_OF_RANGE: "a head outside 0..{n}",
     CYCLE: "a cycle",
     TWO_ROOTS: "a second word under the root; pass multiroot=True to allow it",
-    CROSSING: "an arc that crosses another, which a projective tree may not have; use SpanningTree "
-    "or projectivise it",
+    CROSSING: (
+        "an arc that crosses another, which a projective tree may not have; use SpanningTree "
+        "or projectivise it"
+    ),
 }
 
 

@@ -1,4 +1,7 @@
-"""The kinds of models and files that commands know. Each is one declaration here, and one module that is imported when it is needed."""
+"""The kinds of models and files that commands know.
+
+Each is one declaration here, and one module that is imported when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +57,15 @@ class TokenizerName(StrEnum):
 
 @dataclass(frozen=True)
 class Options:
-    """Options that some kinds of models or files take and others do not; each at its default where it is not given."""
+    """Options that some kinds of models or files take and others do not.
+
+    Each at its default where it is not given.
+    """
 
     text: bool = option(
         False,
-        "Read running text, a sentence per line, and split words from punctuation. Standard input and .txt files that look like text "
-        "are read so without being asked.",
+        "Read running text, a sentence per line, and split words from punctuation. Standard input"
+        " and .txt files that look like text are read so without being asked.",
         "--text",
     )
     plain: bool = option(
@@ -72,33 +78,34 @@ class Options:
     )
     tagger: Path | None = option(
         None,
-        "Tag parts of speech with this model first, a run folder of `softq train tag`, where MODEL needs them and the input is text.",
+        "Tag parts of speech with this model first, a run folder of `softq train tag`, where MODEL"
+        " needs them and the input is text.",
         metavar="MODEL",
     )
     decoding: DecodingName | None = option(
         None,
-        "Choose viterbi (taggers) or mode (parsers), the most probable sequence or tree; or mbr, the labels or heads with the most "
-        "expected correct ones.  [default: the model's]",
+        "Choose viterbi (taggers) or mode (parsers), the most probable sequence or tree; or mbr,"
+        " the labels or heads with the most expected correct ones.  [default: the model's]",
     )
     scheme: SchemeName | None = option(
         None, "Set the tag scheme of the file.  [default: the one that its labels follow]"
     )
     annotators: str = option(
         "0",
-        "Read the last N columns, or all but the first, as annotators' labels; not needed where lines `# annotators = …` name them.  "
-        "[default: 0]",
+        "Read the last N columns, or all but the first, as annotators' labels; not needed where"
+        " lines `# annotators = …` name them.  [default: 0]",
         metavar="N|all",
     )
     probabilities: bool = option(
         False,
-        "Add the marginal probability of each label as a column, of each head as p=… in MISC (not in CoNLL-X), or the log-probability "
-        "of each text after a tab.",
+        "Add the marginal probability of each label as a column, of each head as p=… in MISC (not"
+        " in CoNLL-X), or the log-probability of each text after a tab.",
         "--probabilities",
     )
     method: MethodName | None = option(
         None,
-        "Choose a search: beam; greedy, the most probable token at each step; sample; or mbr, the sample with the highest expected "
-        "reward.  [default: beam]",
+        "Choose a search: beam; greedy, the most probable token at each step; sample; or mbr, the"
+        " sample with the highest expected reward.  [default: beam]",
     )
     beam: int | None = option(None, "Set the beam size.  [default: the model's]", min=1)
     samples: int | None = option(
@@ -106,12 +113,14 @@ class Options:
     )
     reward: str | None = option(
         None,
-        "Choose the reward of mbr: bleu, rouge (ROUGE-L) or edit (minus the edit distance); for text models every reward they can be "
-        "trained for, such as chrf or words:bleu.  [default: bleu, or that of the run]",
+        "Choose the reward of mbr: bleu, rouge (ROUGE-L) or edit (minus the edit distance); for"
+        " text models every reward they can be trained for, such as chrf or words:bleu.  [default:"
+        " bleu, or that of the run]",
     )
     seed: int | None = option(
         None,
-        "Set the random seed of sample and mbr; samples for a line depend on it and on the line's number.  [default: 0]",
+        "Set the random seed of sample and mbr; samples for a line depend on it and on the line's"
+        " number.  [default: 0]",
     )
     temperature: float | None = option(
         None, "Divide log-probabilities of tokens by this for sample and mbr.  [default: 1]"
@@ -122,23 +131,26 @@ class Options:
     )
     length_penalty: float | None = option(
         None,
-        "Rank hypotheses of a beam by log-probability over length to this power; 0 prefers short ones.  [default: the model's]",
+        "Rank hypotheses of a beam by log-probability over length to this power; 0 prefers short"
+        " ones.  [default: the model's]",
     )
     batch_size: int | None = option(
         None, "Set the number of sources in a batch.  [default: the recipe's, or 64]", min=1
     )
     against_method: MethodName | None = option(
         None,
-        "Choose the search of the model of --against, which may be MODEL itself: --method mbr --against MODEL --against-method beam.  "
-        "[default: that of MODEL]",
+        "Choose the search of the model of --against, which may be MODEL itself: --method mbr"
+        " --against MODEL --against-method beam.  [default: that of MODEL]",
     )
     tokenizer: TokenizerName | None = option(
         None,
-        "Count words of --predictions that end at punctuation (unicode), or at white space alone (space).  [default: unicode]",
+        "Count words of --predictions that end at punctuation (unicode), or at white space alone"
+        " (space).  [default: unicode]",
     )
     features: Path | None = option(
         None,
-        "Read the features of the images, a row each, from this file.  [default: x.features.npy beside x.captions.tsv]",
+        "Read the features of the images, a row each, from this file.  [default: x.features.npy"
+        " beside x.captions.tsv]",
         metavar="FILE.npy",
         dir_okay=False,
     )
@@ -157,10 +169,12 @@ class Kind:
 
     Attributes:
         name: of one model.
-        module: of this package, with what the commands call: ``load`` (a model), ``read_gold`` and ``score_predictions``, and for
-            files ``recognise``, ``count``, ``show`` and ``check``.
-        format: how the format of its saved file begins; "" of text models, whose folder is Transformers'.
-        layout: of its files, as ``--format`` of `softq data` names it; "" where another kind has the same.
+        module: of this package, with what the commands call: ``load`` (a model), ``read_gold`` and
+            ``score_predictions``, and for files ``recognise``, ``count``, ``show`` and ``check``.
+        format: how the format of its saved file begins; "" of text models, whose folder is
+            Transformers'.
+        layout: of its files, as ``--format`` of `softq data` names it; "" where another kind has
+            the same.
         predict: options of `softq predict`, fields of `Options`.
         evaluate: options of `softq evaluate MODEL FILE`.
         predictions: options of `softq evaluate --predictions`.
@@ -246,7 +260,10 @@ def who_takes(name: str, *commands: str) -> str:
 
 
 def panels(*commands: str) -> dict[str, str]:
-    """The options of commands, each with the title of its panel in ``--help``: the kinds that take it."""
+    """The options of commands, each with the title of its panel in ``--help``.
+
+    The kinds that take it.
+    """
     named = dict.fromkeys(
         name for kind in KINDS for command in commands for name in getattr(kind, command)
     )
@@ -272,8 +289,9 @@ def find_kind(path: Path) -> Kind:
         raise DataError(f"its format is {in_one_line(repr(found))}")
     except DataError as error:
         raise DataError(
-            f"{path} is not a model of softq ({error}): expected a run folder of softq train (a tagger, parser, translator, captioner or "
-            "text model), a file of CRFTagger.save or DependencyParser.save, or a folder of save_pretrained"
+            f"{path} is not a model of softq ({error}): expected a run folder of softq train (a"
+            " tagger, parser, translator, captioner or text model), a file of CRFTagger.save or"
+            " DependencyParser.save, or a folder of save_pretrained"
         ) from None
 
 
@@ -288,6 +306,7 @@ def find_model(path: Path) -> Path:
         )
     if path.is_dir() and not (path / BEST).is_file():
         raise DataError(
-            f"{path} holds no model: expected {BEST} in it, which a run of softq train has after its first epoch"
+            f"{path} holds no model: expected {BEST} in it, which a run of softq train has after"
+            " its first epoch"
         )
     return path / BEST if path.is_dir() else path

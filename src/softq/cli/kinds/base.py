@@ -1,4 +1,7 @@
-"""What the kinds of models have in common: how a model works through files, and what its scores are."""
+"""What the kinds of models have in common.
+
+How a model works through files, and what its scores are.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,10 @@ class Predictor(ABC):
     def write(
         self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
     ) -> Counter[str]:
-        """Write predictions for files, each part at once where somebody may be waiting for it; how much it was."""
+        """Write predictions for files, each part at once where somebody may be waiting for it.
+
+        How much it was.
+        """
         self.check_files(files)
         counts = Counter(files=len(files), sentences=0, tokens=0)
         for path in files:
@@ -100,7 +106,8 @@ class Predictor(ABC):
                 return cast(Known, one_of("decoding", usual, known))
         if asked.value not in known:
             raise DataError(
-                f"{self.path} is a {what}, whose --decoding is {' or '.join(known)}, got {asked.value}"
+                f"{self.path} is a {what}, whose --decoding is {' or '.join(known)}, got"
+                f" {asked.value}"
             )
         return known[known.index(asked.value)]
 
@@ -114,8 +121,8 @@ class Predictor(ABC):
     ) -> Iterator[Chunk] | None:
         """Sentences of running text, None where the file is not text.
 
-        Standard input and .txt files are text if they look so, or if ``--text`` or ``--plain`` says so; another file that looks so is
-        an error, which names what was ``expected``.
+        Standard input and .txt files are text if they look so, or if ``--text`` or ``--plain`` says
+        so; another file that looks so is an error, which names what was ``expected``.
         """
         if self.options.plain:
             return read_plain_chunks(file, where)
@@ -126,7 +133,8 @@ class Predictor(ABC):
                 return None
             if path != STDIN and file_type(path) != ".txt":
                 raise DataError(
-                    f"{where}, line 1: expected {expected}, got what looks like running text: add --text to split it into words"
+                    f"{where}, line 1: expected {expected}, got what looks like running text: add"
+                    " --text to split it into words"
                 )
         return read_plain_chunks(file, where, split=split_words)
 
@@ -158,7 +166,8 @@ def only_file(files: Sequence[Path], models: Sequence[Predictor]) -> Path:
     """The file that models are scored on, where there must be one."""
     if len(files) != 1:
         raise DataError(
-            f"{models[0].path} is scored on one file, got {len(files)}; several files belong together for translators alone"
+            f"{models[0].path} is scored on one file, got {len(files)}; several files belong"
+            " together for translators alone"
         )
     return files[0]
 
@@ -205,7 +214,10 @@ class Scores:
         return {name: float(metric(self.rows.sum(0))) for name, metric in self.metrics.items()}
 
     def compare(self, other: Scores) -> dict[str, Difference]:
-        """Paired bootstrap of both on the same examples; metrics that one of them has no value of are left out."""
+        """Paired bootstrap of both on the same examples.
+
+        Metrics that one of them has no value of are left out.
+        """
         found = {}
         for name, metric in self.metrics.items():
             if not math.isnan(other.overall[name] + self.overall[name]):

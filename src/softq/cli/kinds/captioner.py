@@ -1,4 +1,7 @@
-"""Captioners, and files of images with captions: how they are read, captioned, scored, counted and checked."""
+"""Captioners, and files of images with captions.
+
+How they are read, captioned, scored, counted and checked.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +85,8 @@ class FileCaptioner(Writer):
         if size != expected:
             of = f" of {self.model.encoder}" if self.model.encoder else ""
             raise DataError(
-                f"{where}: expected features{of} with {expected} numbers for each image, as {self.path} learnt from, got {size}"
+                f"{where}: expected features{of} with {expected} numbers for each image, as"
+                f" {self.path} learnt from, got {size}"
             )
 
     def caption(self, features: Features, watcher: BarWatcher) -> Iterator[list[GeneratedText]]:
@@ -98,7 +102,10 @@ class FileCaptioner(Writer):
     def write(
         self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
     ) -> Counter[str]:
-        """Write a line for each image, with its name and a tab in front if it has one; how much it was."""
+        """Write a line for each image, with its name and a tab in front if it has one.
+
+        How much it was.
+        """
         counts = Counter(files=len(files), sentences=0, tokens=0)
         for features, names, where in self._read_all(files, watch):
             called = iter(names or ())
@@ -119,18 +126,21 @@ class FileCaptioner(Writer):
             lacking = [one.where for one in found if one.names is None]
             if lacking and len(lacking) < len(found):
                 raise DataError(
-                    f"expected names of images beside all files of features or none, got no {names_file(Path(lacking[0]))}"
+                    "expected names of images beside all files of features or none, got no"
+                    f" {names_file(Path(lacking[0]))}"
                 )
             for one in found:
                 self.check(one.features.shape[1], one.where)
             return found
         if any(of_features):
             raise DataError(
-                f"expected files of features ({_FEATURES}) or images, got both: caption them one after the other"
+                f"expected files of features ({_FEATURES}) or images, got both: caption them one"
+                " after the other"
             )
         if list(files) == [STDIN]:
             raise DataError(
-                f"{self.path} is a captioner, which reads no text: name a file of features ({_FEATURES}), images, or a folder of them"
+                f"{self.path} is a captioner, which reads no text: name a file of features"
+                f" ({_FEATURES}), images, or a folder of them"
             )
         return [self._encode(files, watch)]
 
@@ -139,8 +149,8 @@ class FileCaptioner(Writer):
         name = self.model.encoder
         if not name:
             raise DataError(
-                f"{self.path} does not know what made the features it learnt from, so it cannot see images: "
-                f"encode them with softq data features, and name the file ({_FEATURES})"
+                f"{self.path} does not know what made the features it learnt from, so it cannot see"
+                f" images: encode them with softq data features, and name the file ({_FEATURES})"
             )
         from softq.neural.images import encode, find_images, load_encoder
 
@@ -212,8 +222,8 @@ def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileCapt
     where = options.features or features_beside(file)
     if not where.exists():
         raise DataError(
-            f"{file}: expected features of its images in {where}, got no such file: make it with softq data features, or name another "
-            "with --features FILE"
+            f"{file}: expected features of its images in {where}, got no such file: make it with"
+            " softq data features, or name another with --features FILE"
         )
     features = read_features(where, captions)
     for one in models:
@@ -223,7 +233,8 @@ def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileCapt
         [one.model.vocabulary.plain for one in models],
         captions,
         captions.captions,
-        "caption with softq predict, and score with softq evaluate --predictions A CAPTIONS --against B",
+        "caption with softq predict, and score with softq evaluate --predictions A CAPTIONS"
+        " --against B",
     )
     return Gold(file, captions, features, where)
 
@@ -233,7 +244,10 @@ def _value(split: SplitName | None) -> Split | None:
 
 
 def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
-    """Scores of lines of captions, with the names of their images or in their order; in lower case."""
+    """Scores of lines of captions, with the names of their images or in their order.
+
+    In lower case.
+    """
     if len(files) > 1:
         raise DataError(f"{files[0]} holds captions: expected one such file, got {len(files)}")
     gold = read_captions(files[0], _value(options.split))
@@ -248,31 +262,38 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
 
 
 def _read_predictions(path: Path, gold: Captions) -> list[str]:
-    """A caption for each image: lines of names, tabs and captions in any order, or of captions in the order of images."""
+    """A caption for each image.
+
+    Lines of names, tabs and captions in any order, or of captions in the order of images.
+    """
     lines = [line.split("\t") for line in read_lines(path)]
     if not any(len(columns) > 1 for columns in lines):
         if len(lines) != len(gold):
             raise DataError(
-                f"expected a caption for each of the {len(gold)} images of {gold.name}, one per line, got {len(lines)} in {path}"
+                f"expected a caption for each of the {len(gold)} images of {gold.name}, one per"
+                f" line, got {len(lines)} in {path}"
             )
         return [text.strip() for (text,) in lines]
     line_of: dict[str, int] = {}
     for line, columns in enumerate(lines, start=1):
         if len(columns) != 2:
             raise DataError(
-                f"{path}, line {line}: expected an image, a tab and a caption, got {len(columns)} columns"
+                f"{path}, line {line}: expected an image, a tab and a caption, got {len(columns)}"
+                " columns"
             )
         name = columns[0].strip()
         if line_of.setdefault(name, line) != line:
             raise DataError(
-                f"{path}, line {line}: expected each image once, got {name!r} again, which is on line {line_of[name]}"
+                f"{path}, line {line}: expected each image once, got {name!r} again, which is on"
+                f" line {line_of[name]}"
             )
     found, unclear = match_names(gold.images, line_of)
     for place, image in enumerate(gold.images):
         if image not in found:
             got = unclear.get(image, "none")
             raise DataError(
-                f"{path}: expected a caption for the image {image!r} ({gold.place(place)}), got {got}"
+                f"{path}: expected a caption for the image {image!r} ({gold.place(place)}), got"
+                f" {got}"
             )
     return [lines[line_of[found[image]] - 1][1].strip() for image in gold.images]
 
@@ -301,7 +322,8 @@ def _scores(
         CAPTION_METRICS,
         _TITLES,
         facts | sizes,
-        f"{facts['file']}{of_split}: {sizes['images']:,} images, {sizes['references']:,} references",
+        f"{facts['file']}{of_split}: {sizes['images']:,} images, {sizes['references']:,}"
+        " references",
         details={"agreement": agreement, "perplexity": perplexity},
         tables=[table],
     )
@@ -315,7 +337,10 @@ _OFTEN = 5  # the paper's vocabulary is of words that occur as often
 
 
 def recognise(path: Path) -> bool:
-    """Whether a file is images with captions by its name (.json) or its first lines: what stands before a tab is called like an image."""
+    """Whether a file is images with captions by its name (.json) or its first lines.
+
+    What stands before a tab is called like an image.
+    """
     if is_json(path):
         return True
     images = first_columns(path)

@@ -1,4 +1,7 @@
-"""Dependency parsers, and files of trees (CoNLL-U): how they are read, parsed, scored, counted and checked."""
+"""Dependency parsers, and files of trees (CoNLL-U).
+
+How they are read, parsed, scored, counted and checked.
+"""
 
 from __future__ import annotations
 
@@ -94,23 +97,27 @@ class FileParser(Predictor):
         self.pos_tagger = load_pos_tagger(options)
 
     def check_files(self, files: Sequence[Path]) -> None:
-        """CoNLL-X has no place for probabilities; text that is asked for must be enough for the parser."""
+        """CoNLL-X has no place for probabilities.
+
+        Text that is asked for must be enough for the parser.
+        """
         if self.options.plain or self.options.text:
             self._check_text()
         elif self.options.probabilities:
             for path in files:
                 if file_type(path) == ".conllx":
                     raise DataError(
-                        f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and --probabilities writes into MISC, which "
-                        "CoNLL-U has there: leave --probabilities out, or give CoNLL-U"
+                        f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and"
+                        " --probabilities writes into MISC, which CoNLL-U has there: leave"
+                        " --probabilities out, or give CoNLL-U"
                     )
 
     def _check_text(self) -> None:
         """An error if the parser looks at columns that neither text nor ``--tagger`` has."""
         if self.pos_tagger is None and self._lacks_tags([_bare(("word",))]):
             raise DataError(
-                f"{self.path} needs what running text does not have (UPOS or XPOS): give CoNLL-U files, whose words are tagged, or name "
-                "a tagger of parts of speech with --tagger"
+                f"{self.path} needs what running text does not have (UPOS or XPOS): give CoNLL-U"
+                " files, whose words are tagged, or name a tagger of parts of speech with --tagger"
             )
 
     def _lacks_tags(self, sentences: list[TreeSentence]) -> bool:
@@ -133,8 +140,8 @@ class FileParser(Predictor):
                 break
         if self._lacks_tags(first):
             raise DataError(
-                f"{where}, line {first[0].line}: {self.path} needs UPOS or XPOS, as in the files it was trained on, and none of the "
-                f"first {words:,} words has one"
+                f"{where}, line {first[0].line}: {self.path} needs UPOS or XPOS, as in the files it"
+                f" was trained on, and none of the first {words:,} words has one"
             )
 
     def parse(self, sentences: list[TreeSentence], *, confidences: bool = False) -> list[Parse]:
@@ -158,7 +165,10 @@ class FileParser(Predictor):
     def _checked(
         self, parts: Iterator[list[TreeSentence]], where: str
     ) -> Iterator[list[TreeSentence]]:
-        """The same parts, of which the first ones are held back until they have words enough: how a file is cut must not matter."""
+        """The same parts, of which the first ones are held back until they have words enough.
+
+        How a file is cut must not matter.
+        """
         held: list[list[TreeSentence]] = []
         words = 0
         for part in parts:
@@ -208,7 +218,8 @@ def _has_no_tabs(lines: Sequence[str]) -> bool:
 
 
 def _written(sentence: TreeSentence, parse: Parse) -> str:
-    # a relation that stands there already is one to another head, so it goes even if the parser knows no relations
+    # a relation that stands there already is one to another head, so it goes even if the parser
+    # knows no relations
     relations = parse.relations or [_NOTHING] * len(sentence.forms)
     misc = [f"p={confidence:.4f}" for confidence in parse.confidences] or None
     return sentence.text(parse.heads, relations, misc)
@@ -250,26 +261,30 @@ def _read_trees(path: Path) -> Gold:
     for sentence in gold.sentences:
         if not sentence.heads:
             raise DataError(
-                f"{_place(path, sentence)}: expected a sentence with its tree, got _ as the HEAD of every word"
+                f"{_place(path, sentence)}: expected a sentence with its tree, got _ as the HEAD of"
+                " every word"
             )
         if not sentence.relations and gold.labelled:
             raise DataError(
-                f"{_place(path, sentence)}: expected relations in all sentences or in none, got _ as the DEPREL of every word, and "
-                "others with them"
+                f"{_place(path, sentence)}: expected relations in all sentences or in none, got _"
+                " as the DEPREL of every word, and others with them"
             )
     return gold
 
 
 def _place(path: Path, sentence: TreeSentence) -> str:
-    return f"{path}, line {sentence.line}{f' (sentence {sentence.sent_id})' if sentence.sent_id else ''}"
+    return (
+        f"{path}, line"
+        f" {sentence.line}{f' (sentence {sentence.sent_id})' if sentence.sent_id else ''}"
+    )
 
 
 def score_predictions(predictions: Path, files: Sequence[Path], _options: Options) -> Scores:
     """Scores of the trees of one file by those of another, as in the shared task of CoNLL 2018 where the words are not the same."""
     if len(files) != 1:
         raise DataError(
-            f"{predictions} holds trees: expected the file of the true ones and nothing else, as in softq evaluate --predictions "
-            "SYSTEM.conllu GOLD.conllu"
+            f"{predictions} holds trees: expected the file of the true ones and nothing else, as in"
+            " softq evaluate --predictions SYSTEM.conllu GOLD.conllu"
         )
     gold, system = _read_trees(files[0]), _read_trees(predictions)
     of = {"predictions": str(predictions)}
@@ -433,7 +448,10 @@ recognise = is_conllu
 
 
 def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
-    """All numbers of each file, as they go to JSON; those of trees are None in a file without, and of sentences with trees elsewhere."""
+    """All numbers of each file, as they go to JSON.
+
+    Those of trees are None in a file without, and of sentences with trees elsewhere.
+    """
     for path in paths:
         sentences = read_conllu(path, trees=None)
         lengths = [len(sentence.forms) for sentence in sentences]

@@ -1,4 +1,7 @@
-"""Translators, and files of sentences with translations: how they are read, translated, scored, counted and checked."""
+"""Translators, and files of sentences with translations.
+
+How they are read, translated, scored, counted and checked.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ PlainWords = Callable[[str], list[str]]
 
 
 def search_options(options: Options) -> dict[str, Any]:
-    """Arguments of `softq.neural.generation.Search` but the reward; options that do not go together are an error."""
+    """Arguments of `softq.neural.generation.Search` but the reward.
+
+    Options that do not go together are an error.
+    """
     method = options.method or MethodName.beam
     for name, methods in _OF_METHOD.items():
         if getattr(options, name) is not None and method not in methods:
@@ -95,7 +101,10 @@ def search_options(options: Options) -> dict[str, Any]:
 
 
 def for_two_methods(options: Options, other: MethodName) -> tuple[Options, Options]:
-    """Options of two searches, by the method and by another, each with those it takes; what neither takes stays, to be refused."""
+    """Options of two searches, by the method and by another, each with those it takes.
+
+    What neither takes stays, to be refused.
+    """
     methods = (options.method or MethodName.beam, other)
     dropped: list[dict[str, Any]] = [
         {
@@ -171,8 +180,8 @@ class FileTranslator(Writer):
             for number, text in enumerate(texts, start=first):
                 if len(text) > _LONGEST:
                     raise DataError(
-                        f"{where}, line {number}: expected a sentence of at most {_LONGEST:,} characters, got {len(text):,}: split it "
-                        "into sentences, one per line"
+                        f"{where}, line {number}: expected a sentence of at most {_LONGEST:,}"
+                        f" characters, got {len(text):,}: split it into sentences, one per line"
                     )
             first += len(texts)
             found = self.translate(texts)
@@ -200,7 +209,10 @@ load = FileTranslator
 
 
 def read_as_they_come(file: IO[bytes], where: str) -> Iterator[list[str]]:
-    """Lines of a file or a pipe, as many as are there: whoever writes line by line is answered line by line."""
+    """Lines of a file or a pipe, as many as are there.
+
+    Whoever writes line by line is answered line by line.
+    """
     for part in read_parts(file, where, _BLOCK, sentences=False, strict=False, as_they_come=True):
         refuse(where, part.faults)
         yield [line.strip() for line in part.lines]
@@ -220,7 +232,10 @@ def read_gold(files: Sequence[Path], _options: Options, models: Sequence[FileTra
     """Sources with references, of one file or of files that belong together."""
     gold = read_bitext(*files)
     plains = [one.model.vocabulary.plain for one in models]
-    hint = "translate with softq predict, and score with softq evaluate --predictions A REF --against B"
+    hint = (
+        "translate with softq predict, and score with softq evaluate --predictions A REF"
+        " --against B"
+    )
     check_same_words([one.path for one in models], plains, gold, gold.references, hint)
     return Gold(list(map(str, files)), gold)
 
@@ -237,7 +252,8 @@ def check_same_words(
         for text in several:
             if any(plain(text) != plains[0](text) for plain in plains[1:]):
                 raise DataError(
-                    f"{gold.place(number)}: {models[0]} and {models[1]} count words differently (tokenizer, lowercase): {hint}"
+                    f"{gold.place(number)}: {models[0]} and {models[1]} count words differently"
+                    f" (tokenizer, lowercase): {hint}"
                 )
 
 
@@ -247,7 +263,8 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
     texts = [line.strip() for line in read_lines(predictions)]
     if len(texts) != len(references):
         raise DataError(
-            f"expected files whose lines belong together, got {predictions} with {len(texts)} lines and {files[0]} with {len(references)}"
+            f"expected files whose lines belong together, got {predictions} with {len(texts)} lines"
+            f" and {files[0]} with {len(references)}"
         )
     plain = plain_words(options)
     facts = {"files": list(map(str, files)), "predictions": str(predictions)}
@@ -266,7 +283,10 @@ def known_words(text: str, plain: PlainWords) -> list[str]:
 
 
 def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]]:
-    """References of each line; tabs separate those of one line, or it is an object with them, and files may add more."""
+    """References of each line.
+
+    Tabs separate those of one line, or it is an object with them, and files may add more.
+    """
     columns = []
     for path in files:
         if is_jsonl(path):
@@ -276,7 +296,8 @@ def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]
         for number, several in enumerate(lines, start=1):
             if not all(several):
                 raise DataError(
-                    f"{path}, line {number}: expected a reference for a line of {predictions}, got an empty one"
+                    f"{path}, line {number}: expected a reference for a line of {predictions}, got"
+                    " an empty one"
                 )
         columns.append(lines)
     if not columns[0]:
@@ -284,7 +305,8 @@ def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]
     for path, lines in zip(files, columns, strict=True):
         if len(lines) != len(columns[0]):
             raise DataError(
-                f"expected files whose lines belong together, got {files[0]} with {len(columns[0])} lines and {path} with {len(lines)}"
+                f"expected files whose lines belong together, got {files[0]} with {len(columns[0])}"
+                f" lines and {path} with {len(lines)}"
             )
     return [[text for several in rows for text in several] for rows in zip(*columns, strict=True)]
 
@@ -317,13 +339,16 @@ def _scores(
         TRANSLATION_METRICS,
         TITLES,
         facts | sizes,
-        f"{', '.join(facts['files'])}: {sizes['sentences']:,} sentences, {sizes['references']:,} references",
+        f"{', '.join(facts['files'])}: {sizes['sentences']:,} sentences, {sizes['references']:,}"
+        " references",
         details={"perplexity": perplexity, **told},
         tables=[table],
         lines=[
-            "sacreBLEU is not installed: pip install 'softq[translation]'"
-            if sacre is None
-            else f"sacreBLEU {sacre.signature}"
+            (
+                "sacreBLEU is not installed: pip install 'softq[translation]'"
+                if sacre is None
+                else f"sacreBLEU {sacre.signature}"
+            )
         ],
         as_other=told,
         other_line="" if sacre is None else f"sacreBLEU {sacre.score:.2f}",
@@ -337,9 +362,12 @@ _ONE_IN = 4  # sources of a bitext, or more often, is more than a word
 
 
 def recognise(path: Path) -> bool:
-    """Whether a file is sources and references by its name (.tsv) and its first lines: what stands before a tab is often several words.
+    """Whether a file is sources and references by its name (.tsv) and its first lines.
 
-    Tokens of column files may hold a space, but few do. Blank lines say nothing: where columns end a sentence so, here they are faults.
+    What stands before a tab is often several words.
+
+    Tokens of column files may hold a space, but few do. Blank lines say nothing: where columns end
+    a sentence so, here they are faults.
     """
     if file_type(path) != ".tsv":
         return False
@@ -349,7 +377,10 @@ def recognise(path: Path) -> bool:
 
 
 def first_columns(path: Path) -> list[str]:
-    """What stands before the first tab of the first lines, of those that have one; [] of what cannot be read."""
+    """What stands before the first tab of the first lines, of those that have one.
+
+    [] of what cannot be read.
+    """
     found: list[str] = []
     with suppress(DataError):  # whoever reads it will say so
         found.extend(
@@ -361,7 +392,10 @@ def first_columns(path: Path) -> list[str]:
 
 
 def _grouped(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
-    """Each file of columns by itself, all others together: a file of sources and files of references."""
+    """Each file of columns by itself, all others together.
+
+    A file of sources and files of references.
+    """
     columns = [path for path in paths if file_type(path) == ".tsv"]
     together = tuple(path for path in paths if path not in columns)
     return [*((path,) for path in columns), *([together] if together else [])]

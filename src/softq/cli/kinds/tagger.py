@@ -55,7 +55,8 @@ class FileTagger(Predictor):
     Attributes:
         tagger: the model.
         index: of its features.
-        file_scheme: of the training files, None where it is not known, or labels are no entity tags.
+        file_scheme: of the training files, None where it is not known, or labels are no entity
+            tags.
         trained_scheme: of the tagger's own labels, or None likewise.
         pos: column of parts of speech, the token's being 1; 0 where the model knows none.
         pos_tagger: of these, where ``--tagger`` names one.
@@ -70,7 +71,8 @@ class FileTagger(Predictor):
         self.tagger = model.tagger_
         if not isinstance(self.tagger.index, TemplateIndex):
             raise DataError(
-                f"{path} was trained on features that a program made: expected a tagger that finds its own features in words"
+                f"{path} was trained on features that a program made: expected a tagger that finds"
+                " its own features in words"
             )
         self.index = self.tagger.index
         self.file_scheme, self.trained_scheme = model.file_scheme_, model.scheme_
@@ -121,7 +123,8 @@ class FileTagger(Predictor):
             others = [other for other in self._separators.values() if other != where]
             if others:
                 raise DataError(
-                    f"{where} and {others[0]} separate columns differently, tabs and spaces: label them one by one"
+                    f"{where} and {others[0]} separate columns differently, tabs and spaces: label"
+                    " them one by one"
                 )
 
     def check_files(self, files: Sequence[Path]) -> None:
@@ -132,8 +135,8 @@ class FileTagger(Predictor):
     def _check_pos(self) -> None:
         if self.pos and self.pos_tagger is None:
             raise DataError(
-                f"{self.path} needs parts of speech (column {self.pos}), and running text has none: give column files, or name a "
-                "tagger of parts of speech with --tagger"
+                f"{self.path} needs parts of speech (column {self.pos}), and running text has none:"
+                " give column files, or name a tagger of parts of speech with --tagger"
             )
 
     def _with_pos(self, chunk: Chunk) -> Chunk:
@@ -168,7 +171,8 @@ class FileTagger(Predictor):
                 if block.names is not None:
                     if self.options.probabilities:
                         raise DataError(
-                            f"{where}, line {block.names_line}: annotators have names here, and a probability is no label of theirs"
+                            f"{where}, line {block.names_line}: annotators have names here, and a"
+                            " probability is no label of theirs"
                         )
                     lines[block.names_line - chunk.first] += f" {_ANNOTATOR}"
         if lines and lines[-1]:
@@ -195,15 +199,16 @@ class FileTagger(Predictor):
         for block in blocks:
             if len(block.columns) < self.pos:
                 raise DataError(
-                    f"{where}, line {block.line}: the model needs parts of speech in column {self.pos}, as in the files it was trained "
-                    f"on, got {len(block.columns)} columns"
+                    f"{where}, line {block.line}: the model needs parts of speech in column"
+                    f" {self.pos}, as in the files it was trained on, got {len(block.columns)}"
+                    " columns"
                 )
         if all(len(block.columns) == self.pos for block in blocks):
             values = {value for block in blocks for value in block.columns[self.pos - 1]}
             if all(map(is_entity_tag, values)):
                 raise DataError(
-                    f"{where}, line {blocks[0].line}: the model needs parts of speech in column {self.pos}, got labels such as "
-                    f"{min(values)!r}"
+                    f"{where}, line {blocks[0].line}: the model needs parts of speech in column"
+                    f" {self.pos}, got labels such as {min(values)!r}"
                 )
         return [block.columns[self.pos - 1] for block in blocks]
 
@@ -215,7 +220,8 @@ class FileTagger(Predictor):
         except OutputError:
             labels = ", ".join(self.tagger.labels[:5])
             raise DataError(
-                f"expected a model of entities, whose labels are such as B-PER and O ({gold.scheme}), got {labels}"
+                "expected a model of entities, whose labels are such as B-PER and O"
+                f" ({gold.scheme}), got {labels}"
             ) from None
         predicted: list[Sequence[str]] = []
         with progress_bars() as watch:
@@ -237,8 +243,8 @@ def load_pos_tagger(options: Options) -> FileTagger | None:
     found = FileTagger(options.tagger)
     if found.pos or all(map(is_entity_tag, found.tagger.labels)):
         raise DataError(
-            f"--tagger must be a tagger of parts of speech that looks at words alone, got {options.tagger}, whose labels are such as "
-            f"{min(found.tagger.labels)!r}"
+            "--tagger must be a tagger of parts of speech that looks at words alone, got"
+            f" {options.tagger}, whose labels are such as {min(found.tagger.labels)!r}"
         )
     return found
 
@@ -256,7 +262,11 @@ class Gold(NamedTuple):
 
 
 def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileTagger]) -> Gold:
-    """A file of true labels; where they show no scheme, it is that of the model's training files, and so it is if that has none."""
+    """A file of true labels.
+
+    Where they show no scheme, it is that of the model's training files, and so it is if that has
+    none.
+    """
     path = only_file(files, models)
     sentences = _read(path, options.scheme)
     labels = [sentence.labels[0] for sentence in sentences]
@@ -275,13 +285,15 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
     """Scores of a column file, whose last column was predicted and whose last but one is true."""
     if files:
         raise DataError(
-            "--predictions FILE stands alone for labels: no model is asked, so leave out MODEL and --against"
+            "--predictions FILE stands alone for labels: no model is asked, so leave out MODEL and"
+            " --against"
         )
     sentences = _read(predictions, None)
     for sentence in sentences:
         if not sentence.extra:
             raise DataError(
-                f"{predictions}, line {sentence.line}: expected a token, its true label and the predicted one, got 2 columns"
+                f"{predictions}, line {sentence.line}: expected a token, its true label and the"
+                " predicted one, got 2 columns"
             )
     predicted = [sentence.labels[0] for sentence in sentences]
     true = [
@@ -299,7 +311,8 @@ def _read(path: Path, scheme: SchemeName | None) -> list[Sentence]:
     sentences = read_conll(path, scheme=_value(scheme)).sentences
     if sentences[0].annotators:
         raise DataError(
-            f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of annotators"
+            f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of"
+            " annotators"
         )
     return sentences
 
@@ -368,8 +381,9 @@ def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
             "entities": dict(sorted(entities.items())),
             "annotators": len(names),
             "annotations": sum(any(label != MISSING for label in labels) for labels in given),
-            "agreement": found
-            and found._asdict() | {"pairs": [pair._asdict() for pair in found.pairs]},
+            "agreement": (
+                found and found._asdict() | {"pairs": [pair._asdict() for pair in found.pairs]}
+            ),
         }
 
 

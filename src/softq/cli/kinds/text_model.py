@@ -1,4 +1,7 @@
-"""Text models of 🤗 Transformers, such as runs of `softq train lm`: how they write and are scored."""
+"""Text models of 🤗 Transformers, such as runs of `softq train lm`.
+
+How they write and are scored.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,8 @@ class FileTextModel(Predictor):
             LM_METRICS,
             LM_TITLES,
             {"files": gold.files, "decoding": self.decoding, "signature": signature, **sizes},
-            f"{', '.join(gold.files)}: {sizes['sentences']:,} sources, {sizes['references']:,} references; {self.decoding}",
+            f"{', '.join(gold.files)}: {sizes['sentences']:,} sources, {sizes['references']:,}"
+            f" references; {self.decoding}",
             details=extra,
             tables=[make_table(("", "score"), rows)],
             lines=[f"reward: {signature}"],

@@ -1,4 +1,6 @@
-"""Fine-tune 🤗 Transformers models toward a reward: `RewardAugmentedTrainer` is a `transformers.Trainer` for ML, RAML and SQDML.
+"""Fine-tune 🤗 Transformers models toward a reward.
+
+`RewardAugmentedTrainer` is a `transformers.Trainer` for ML, RAML and SQDML.
 
 Needs ``pip install 'softq[transformers]'``.
 """

@@ -26,29 +26,34 @@ _DRAWN = (
 class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of no type that mypy knows
     """`transformers.TrainingArguments` with an objective.
 
-    The loss of a row is - Σ_s w_s log P(y_s | x) over candidates y_s, divided by the label tokens of the batch as Trainer does it, so
-    that learning rates for plain fine-tuning carry over. The weights w are those of ML (eq. 2 of the paper), RAML (eq. 4-5) or
-    SQDML (eq. 14-15).
+    The loss of a row is - Σ_s w_s log P(y_s | x) over candidates y_s, divided by the label tokens
+    of the batch as Trainer does it, so that learning rates for plain fine-tuning carry over. The
+    weights w are those of ML (eq. 2 of the paper), RAML (eq. 4-5) or SQDML (eq. 14-15).
 
     Args:
         objective: ``ml`` is Transformers' own loss where a row has one reference.
         tau: temperature of RAML and SQDML, in units of the reward; see `softq.temperature`.
-        reward: name of a reward on token ids (``bleu``, ``chrf``, ``rouge-l``, ``edit``, ``hamming``, ``accuracy``, ``exact``), or with
-            ``words:`` before it on the words of the decoded text. Any other reward is given to the trainer itself.
-        candidates: where they come from, several joined by ``+``: changed references (``ngram``, ``hamming``, ``edit``), references of
-            one row put together anew (``recombined``), the model's own samples (``model``), or the column ``candidates`` of the dataset
-            (``dataset``). References are always among them, except where the dataset's come with rewards and nothing else is asked for.
-        candidate_size: how many for a row, from each source; of more references than half of these a step draws as many (``ml``: all
-            these).
+        reward: name of a reward on token ids (``bleu``, ``chrf``, ``rouge-l``, ``edit``,
+            ``hamming``, ``accuracy``, ``exact``), or with ``words:`` before it on the words of the
+            decoded text. Any other reward is given to the trainer itself.
+        candidates: where they come from, several joined by ``+``: changed references (``ngram``,
+            ``hamming``, ``edit``), references of one row put together anew (``recombined``), the
+            model's own samples (``model``), or the column ``candidates`` of the dataset
+            (``dataset``). References are always among them, except where the dataset's come with
+            rewards and nothing else is asked for.
+        candidate_size: how many for a row, from each source; of more references than half of these
+            a step draws as many (``ml``: all these).
         k: how many of them a step uses; all if not given.
-        estimator: how they are weighed: ``set``, ``paper`` or ``importance`` (`softq.Candidates.measure`).
+        estimator: how they are weighed: ``set``, ``paper`` or ``importance``
+            (`softq.Candidates.measure`).
         max_n: longest n-gram that ``ngram`` and ``recombined`` change at once.
         sampling_temperature: of the model's own samples, for ``model`` and for MBR.
         sampling_top_p: likewise; 1: from the whole distribution.
         max_new_tokens: longest text that is generated, in candidates and in evaluation.
         eval_generate: whether evaluation generates texts and scores them.
         eval_num_beams: beams of the search for the model's most probable text; 1: greedy.
-        eval_mbr_samples: samples of which evaluation chooses the one of highest expected reward, beside the most probable text; 0: none.
+        eval_mbr_samples: samples of which evaluation chooses the one of highest expected reward,
+            beside the most probable text; 0: none.
         corpus_metric: of the generated texts, by sacreBLEU: ``bleu``, ``chrf`` or ``none``.
 
     """
@@ -109,7 +114,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             _check_choice(name, getattr(self, name), get_args(choices))
         if not isinstance(self.candidates, str):
             raise RecipeError(
-                f"candidates must be a text, several joined by + as in 'ngram+model', got {self.candidates!r}"
+                "candidates must be a text, several joined by + as in 'ngram+model', got"
+                f" {self.candidates!r}"
             )
         for kind in self.candidate_kinds:
             _check_choice("candidates", kind, get_args(CandidateKind))
@@ -127,7 +133,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             _check_number("k", self.k, 1)
         if self.remove_unused_columns:
             raise RecipeError(
-                "remove_unused_columns must stay False: references and candidates are columns that the model does not know"
+                "remove_unused_columns must stay False: references and candidates are columns that"
+                " the model does not know"
             )
         if not 0 < self.sampling_top_p <= 1:
             raise RecipeError(f"sampling_top_p must lie in 0..1, got {self.sampling_top_p}")
@@ -137,7 +144,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             )
         if self.accelerator_config.dispatch_batches:
             raise RecipeError(
-                "accelerator_config must leave dispatch_batches False: a batch holds its target, which cannot be sent about"
+                "accelerator_config must leave dispatch_batches False: a batch holds its target,"
+                " which cannot be sent about"
             )
         self.accelerator_config.dispatch_batches = False  # it would be True for streamed datasets
         if self.objective != "ml":
@@ -155,12 +163,14 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
     def _check_target(self) -> None:
         if self.tau is None:
             raise TemperatureError(
-                f"{self.objective} needs a temperature: give tau, such as 0.2 for BLEU (see docs/temperature.md)"
+                f"{self.objective} needs a temperature: give tau, such as 0.2 for BLEU (see"
+                " docs/temperature.md)"
             )
         check_tau(self.tau)
         if self.label_smoothing_factor:
             raise RecipeError(
-                f"label_smoothing_factor is for ml: {self.objective} has a smooth target of its own; leave it at 0"
+                f"label_smoothing_factor is for ml: {self.objective} has a smooth target of its"
+                " own; leave it at 0"
             )
         if self.estimator == "paper" and self.k is None:
             raise RecipeError(
@@ -169,7 +179,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         if self.estimator == "importance":
             if len(self.candidate_kinds) > 1 or self.candidates not in _DRAWN:
                 raise RecipeError(
-                    f"importance weights need one source of known probability ({', '.join(_DRAWN)}), got {self.candidates!r}"
+                    "importance weights need one source of known probability"
+                    f" ({', '.join(_DRAWN)}), got {self.candidates!r}"
                 )
             if self.k is not None:
                 raise RecipeError("importance weights use every candidate: leave out k")
@@ -177,7 +188,8 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
                 self.sampling_temperature != 1 or self.sampling_top_p != 1
             ):
                 raise RecipeError(
-                    "importance weights of the model's samples need sampling_temperature 1 and sampling_top_p 1"
+                    "importance weights of the model's samples need sampling_temperature 1 and"
+                    " sampling_top_p 1"
                 )
 
 

@@ -37,7 +37,10 @@ class Row:
     candidates: list[TokenIds]
     """Of the user's own, with special tokens or without; empty: none."""
     rewards: list[list[float]] | None
-    """Of the user's own candidates, against each reference or, in one number, against all; None: to be computed."""
+    """Of the user's own candidates, against each reference or, in one number, against all; None.
+
+    To be computed.
+    """
     source: TokenIds
     """What the model reads; empty where that is no text."""
 
@@ -96,7 +99,8 @@ class IntactSampler:
             return cands
         if self.estimator == "importance":
             raise RecipeError(
-                "importance weights need references without special tokens within the text; use estimator 'set'"
+                "importance weights need references without special tokens within the text; use"
+                " estimator 'set'"
             )
         wanted = [{self._specials_of(text) for text in row} for row in references.unpack()]
         lengths = cands.lengths.clone()
@@ -149,7 +153,8 @@ class StepTargets:
             for name in arguments.candidate_kinds
             if not likelihood and name not in ("model", "dataset")
         ]
-        # what is given with rewards may have them reference by reference; else others need room beside references
+        # what is given with rewards may have them reference by reference; else others need room
+        # beside references
         limits = [arguments.k] if arguments.k else []
         limits += [size] if {"ngram", "recombined"} & {*arguments.candidate_kinds} else []
         most = max(1, min(limits) // 2) if limits and not self.wants("dataset") else None
@@ -173,7 +178,10 @@ class StepTargets:
     def __call__(
         self, rows: Sequence[Row], generator: torch.Generator, *sampled: Candidates
     ) -> StepTarget:
-        """Candidates ``[B, K]`` and weights; ``sampled`` are texts of the model's own, without special tokens at their ends."""
+        """Candidates ``[B, K]`` and weights.
+
+        ``sampled`` are texts of the model's own, without special tokens at their ends.
+        """
         references = Sentences.pack(
             [
                 [strip_specials(reference, self.specials)[0] for reference in row.references]
@@ -201,7 +209,8 @@ class StepTargets:
         for b, row in enumerate(rows):
             if not row.candidates:
                 raise DataError(
-                    "candidates 'dataset' needs the column 'candidates' with one or more texts in every row, a row has none"
+                    "candidates 'dataset' needs the column 'candidates' with one or more texts in"
+                    " every row, a row has none"
                 )
             contents.append([strip_specials(text, self.specials)[0] for text in row.candidates])
             for content, rewards in zip(
@@ -252,7 +261,10 @@ def add_ends(texts: Sentences, ends: Sequence[Ends]) -> Scored:
 
 
 def _look_up(tokens: Tensor, places: Tensor) -> Tensor:
-    """Tokens ``[B, L]`` or ``[B, K, L]`` at places ``[B, K, T]``; anything where there is no such place."""
+    """Tokens ``[B, L]`` or ``[B, K, L]`` at places ``[B, K, T]``.
+
+    Anything where there is no such place.
+    """
     if not tokens.shape[-1]:
         return torch.zeros_like(places)
     if tokens.dim() == 2:
@@ -299,7 +311,8 @@ class Known(RewardWrapper):
                     continue
                 if len(given) not in (1, count[b]):
                     raise DataError(
-                        f"candidate_rewards must give one number, or one for each of {count[b]} references, got {len(given)}"
+                        f"candidate_rewards must give one number, or one for each of {count[b]}"
+                        f" references, got {len(given)}"
                     )
                 values[b, s, references.present[b]] = torch.tensor(given, dtype=values.dtype)
         return values
@@ -309,7 +322,8 @@ def _mean_rewards(several: Sequence[list[float]]) -> list[float]:
     """Of a text that a row lists more than once, as two judges' scores of it."""
     if len({len(rewards) for rewards in several}) > 1:
         raise DataError(
-            f"candidate_rewards of a text that stands twice must be equally many each time, got {several}"
+            "candidate_rewards of a text that stands twice must be equally many each time, got"
+            f" {several}"
         )
     return [sum(values) / len(several) for values in zip(*several, strict=True)]
 
@@ -318,7 +332,8 @@ class PendingTarget:
     """A step's target that is being made in another thread while the model trains on the batch before."""
 
     def __init__(self, make: Callable[[], StepTarget], pool: ThreadPoolExecutor | None) -> None:
-        # a worker process of a data loader has no threads to hand on, and is ahead of the training anyway
+        # a worker process of a data loader has no threads to hand on, and is ahead of the training
+        # anyway
         self._made: StepTarget | Future[StepTarget] = make() if pool is None else pool.submit(make)
 
     def result(self) -> StepTarget:
@@ -327,7 +342,9 @@ class PendingTarget:
 
 
 def batch_seed(seed: int, epoch: int, *contents: bytes) -> int:
-    """A seed for what is drawn for a batch: the same for the same rows in the same epoch, wherever and in whatever order they come.
+    """A seed for what is drawn for a batch.
+
+    The same for the same rows in the same epoch, wherever and in whatever order they come.
 
     >>> batch_seed(0, 1, b"rows") == batch_seed(0, 1, b"rows"), batch_seed(0, 1, b"rows") == batch_seed(0, 2, b"rows")
     (True, False)

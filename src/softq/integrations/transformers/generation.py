@@ -1,4 +1,7 @@
-"""Texts that a model writes: samples to train on, its most probable text, and the choice of minimum Bayes risk."""
+"""Texts that a model writes.
+
+Samples to train on, its most probable text, and the choice of minimum Bayes risk.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ class Text(NamedTuple):
     content: TokenIds
     """Without special tokens at its ends."""
     finished: bool
-    """Whether the model ended it of its own accord: not for want of room, nor at the last place, where some are made to."""
+    """Whether the model ended it of its own accord.
+
+    Not for want of room, nor at the last place, where some are made to.
+    """
 
 
 def texts_of(
@@ -49,7 +55,8 @@ class GenerationSettings:
         beams: of the search for the most probable text; 1: greedy.
         temperature: of samples.
         top_p: of samples: from the smallest set of tokens whose probability is at least this.
-        mbr_samples: samples of which evaluation chooses the one of highest expected reward; 0: none.
+        mbr_samples: samples of which evaluation chooses the one of highest expected reward; 0:
+            none.
 
     """
 
@@ -98,7 +105,10 @@ class Writer:
     def samples(
         self, core: Any, inputs: Mapping[str, Any], size: int, *, finished: bool = False
     ) -> Candidates:
-        """Texts ``[B, size]`` drawn from the model; an empty one is missing, and with ``finished`` one that was cut off."""
+        """Texts ``[B, size]`` drawn from the model.
+
+        An empty one is missing, and with ``finished`` one that was cut off.
+        """
         drawn = {"do_sample": True, "num_beams": 1, "num_return_sequences": size, "top_k": 0}
         texts = self._write(
             core,
@@ -175,7 +185,8 @@ def least_risk(
     """Of ``size`` samples and the most probable text of each input, the one of the highest expected reward if any sample might be right."""
     if not reward.pairwise:
         raise RewardError(
-            f"minimum Bayes risk needs a reward of two texts, and {reward!r} takes all references together: draw no samples"
+            f"minimum Bayes risk needs a reward of two texts, and {reward!r} takes all references"
+            " together: draw no samples"
         )
     drawn = writer.samples(core, inputs, size)
     # the most probable text stands in where nothing but empty texts was drawn
@@ -211,10 +222,12 @@ def corpus_score(
         from sacrebleu.metrics.chrf import CHRF
     except ImportError as error:
         raise DependencyError(
-            "corpus metrics are sacreBLEU's: pip install 'softq[transformers]', or set corpus_metric none"
+            "corpus metrics are sacreBLEU's: pip install 'softq[transformers]', or set"
+            " corpus_metric none"
         ) from error
     widest = max(map(len, references))
-    # one list for each place; a row with fewer references says its last again, which changes no count
+    # one list for each place; a row with fewer references says its last again, which changes no
+    # count
     streams = [[row[min(place, len(row) - 1)] for row in references] for place in range(widest)]
     scorer = BLEU() if metric == "bleu" else CHRF()
     return {metric: float(scorer.corpus_score(list(texts), streams).score)}

@@ -1,4 +1,7 @@
-"""Models and tokenizers: read from a folder or made from scratch, with or without low-rank adapters, and saved."""
+"""Models and tokenizers.
+
+Read from a folder or made from scratch, with or without low-rank adapters, and saved.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,8 @@ def load_model(name: str, dtype: str = "float32", dropout: float | None = None) 
         and "/" in name
     ):
         raise ModelError(
-            f"there is no folder {name}: expected a run folder of softq train lm, or one that save_pretrained has written"
+            f"there is no folder {name}: expected a run folder of softq train lm, or one that"
+            " save_pretrained has written"
         )
     try:
         with quiet():
@@ -186,9 +190,12 @@ def refuse_full(folder: Path) -> None:
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path, *, replace: bool = False) -> None:
-    """Model and tokenizer as Transformers read them, adapters merged; the folder takes its place when it is whole.
+    """Model and tokenizer as Transformers read them, adapters merged.
 
-    A folder that is not empty is an error, unless ``replace`` says that it is an older model, which then stays until the new one is whole.
+    The folder takes its place when it is whole.
+
+    A folder that is not empty is an error, unless ``replace`` says that it is an older model, which
+    then stays until the new one is whole.
     """
     if not replace:
         refuse_full(folder)

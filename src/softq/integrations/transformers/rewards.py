@@ -1,4 +1,7 @@
-"""Rewards for text that a tokenizer has cut into pieces: on the pieces, on words, on characters, or any function of strings."""
+"""Rewards for text that a tokenizer has cut into pieces.
+
+On the pieces, on words, on characters, or any function of strings.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ class OnText(RewardWrapper):
     Args:
         reward: on token ids; here each different word, or character, has a number.
         tokenizer: with ``decode``.
-        unit: ``words`` that stand between white space, or ``characters`` without white space, as chrF wants them.
+        unit: ``words`` that stand between white space, or ``characters`` without white space, as
+            chrF wants them.
 
     """
 
@@ -93,7 +97,9 @@ class OnText(RewardWrapper):
 
 
 def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
-    """A reward from its name, from itself, or from a function of two lists of strings, or of three: see `with_sources`.
+    """A reward from its name, from itself, or from a function of two lists of strings, or of three.
+
+    See `with_sources`.
 
     >>> as_text_reward("rouge-l", None).signature
     'rouge-l:beta=1.0'
@@ -115,12 +121,14 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
     if callable(reward):
         if tokenizer is None:
             raise RewardError(
-                "a function of strings needs a tokenizer to make strings: give the trainer processing_class"
+                "a function of strings needs a tokenizer to make strings: give the trainer"
+                " processing_class"
             )
         _takes_sources(reward)  # an error at once, if there is one
         return FromFunction(reward, decode=decoder(tokenizer), batched=True)
     raise RewardError(
-        f"reward must be a name, one of softq.rewards or a function of two lists of strings, got {reward!r}"
+        "reward must be a name, one of softq.rewards or a function of two lists of strings, got"
+        f" {reward!r}"
     )
 
 
@@ -137,12 +145,16 @@ def unknown_never_matches(reward: Reward, tokenizer: Any, specials: Collection[i
 
 
 def with_sources(reward: Reward, sources: Sequence[list[int]]) -> Reward:
-    """The reward of a batch: a function that has a third parameter ``sources`` is given, for each pair, what the model read."""
+    """The reward of a batch.
+
+    A function that has a third parameter ``sources`` is given, for each pair, what the model read.
+    """
     if not isinstance(reward, FromFunction) or not _takes_sources(reward.function):
         return reward
     if not all(sources):
         raise RewardError(
-            f"the reward {reward.name!r} takes sources, which must be text: expected rows with input_ids"
+            f"the reward {reward.name!r} takes sources, which must be text: expected rows with"
+            " input_ids"
         )
     return reward.with_values(
         sources if reward.decode is None else [reward.decode(source) for source in sources]
@@ -173,7 +185,8 @@ def _takes_sources(function: Callable[..., Any]) -> bool:
     if ("sources" in names and not takes) or not {*needed} <= {*names[: _SOURCES + takes]}:
         every = ", ".join(parameter.name for parameter in found)
         raise RewardError(
-            f"a reward takes candidates, references and, if asked for by this name, sources, in this order, got ({every})"
+            "a reward takes candidates, references and, if asked for by this name, sources, in"
+            f" this order, got ({every})"
         )
     return takes
 

@@ -1,4 +1,7 @@
-"""From rows of a dataset to batches: what a model reads, what it should generate, and the target that a step is trained toward."""
+"""From rows of a dataset to batches.
+
+What a model reads, what it should generate, and the target that a step is trained toward.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +47,17 @@ class RowEncoder:
 
     Args:
         tokenizer: of the model.
-        causal: whether the model continues its input (GPT-2, Llama), or reads it with an encoder (T5, BART, Marian).
-        max_source: longest source or prompt, in tokens. A source is cut at its end, a prompt behind its first special tokens, since its
-            end says what is to be written.
+        causal: whether the model continues its input (GPT-2, Llama), or reads it with an encoder
+            (T5, BART, Marian).
+        max_source: longest source or prompt, in tokens. A source is cut at its end, a prompt behind
+            its first special tokens, since its end says what is to be written.
         max_target: longest reference or candidate, in tokens; they are cut at their ends.
 
-    A row has ``source`` and ``references``, a text or a list of texts. It may have ``candidates``, a list of texts, and
-    ``candidate_rewards``, a number for each or, for each, one per reference. A causal model gets an end-of-text token after each text,
-    one that was cut included. Its ``source`` may be a list of chat messages, ``{"role": ..., "content": ...}``, which become a prompt by
-    the tokenizer's chat template.
+    A row has ``source`` and ``references``, a text or a list of texts. It may have ``candidates``,
+    a list of texts, and ``candidate_rewards``, a number for each or, for each, one per reference. A
+    causal model gets an end-of-text token after each text, one that was cut included. Its
+    ``source`` may be a list of chat messages, ``{"role": ..., "content": ...}``, which become a
+    prompt by the tokenizer's chat template.
 
     """
 
@@ -78,14 +83,21 @@ class RowEncoder:
             )
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """One row of token ids: ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any."""
+        """One row of token ids.
+
+        ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any.
+        """
         return self.all([row])[0]
 
     def all(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Many rows at once, which tokenizers are far quicker at than at one after the other; what was cut is counted in a warning."""
+        """Many rows at once, which tokenizers are far quicker at than at one after the other.
+
+        What was cut is counted in a warning.
+        """
         if isinstance(rows, Mapping):
             raise DataError(
-                "expected a list of rows, got columns: encode row by row, as Dataset.map does without batched=True"
+                "expected a list of rows, got columns: encode row by row, as Dataset.map does"
+                " without batched=True"
             )
         several, own = (
             [_references(row) for row in rows],
@@ -97,7 +109,8 @@ class RowEncoder:
         )
         if cut_sources or cut_targets:
             logger.warning(
-                "cut off: %d of %d sources, which are longer than %d tokens, and %d of %d references and candidates, longer than %d",
+                "cut off: %d of %d sources, which are longer than %d tokens, and %d of %d"
+                " references and candidates, longer than %d",
                 *(
                     cut_sources,
                     len(sources),
@@ -198,7 +211,8 @@ def _references(row: Mapping[str, Any]) -> list[str]:
             raise DataError(f"a row needs {name!r}, got {sorted(row)}")
     if not all(text.strip() for text in references):
         raise DataError(
-            f"a reference is empty, which leaves nothing to generate: remove it from the row of source {row['source']!r}"
+            "a reference is empty, which leaves nothing to generate: remove it from the row of"
+            f" source {row['source']!r}"
         )
     return references
 
@@ -227,17 +241,21 @@ def _without_end(prompt: TokenIds, end: int) -> TokenIds:
 
 
 class RewardAugmentedCollator:
-    """Makes batches: Transformers' own keys from the first reference of each row, and beside them the target of the step.
+    """Makes batches.
 
-    The target is made in a thread while the model trains on the batch before, or in the data loader's worker process.
+    Transformers' own keys from the first reference of each row, and beside them the target of the
+    step.
+
+    The target is made in a thread while the model trains on the batch before, or in the data
+    loader's worker process.
 
     Args:
         causal: whether the model continues its input, or reads it with an encoder.
         pad: token id that fills rows up.
         targets: makes candidates and weights.
         seed: of all that is drawn.
-        inputs: makes the inputs of an encoder-decoder from rows without labels and candidates, such as images; ``input_ids`` are padded if
-            it is not given.
+        inputs: makes the inputs of an encoder-decoder from rows without labels and candidates, such
+            as images; ``input_ids`` are padded if it is not given.
 
     """
 
@@ -331,7 +349,9 @@ class RewardAugmentedCollator:
 
 
 def as_row(row: Mapping[str, Any]) -> Row:
-    """References and candidates of a dataset's row, checked; ``labels`` are one list of token ids or several.
+    """References and candidates of a dataset's row, checked.
+
+    ``labels`` are one list of token ids or several.
 
     >>> as_row({"labels": [5, 6, 1]}).references
     [[5, 6, 1]]
@@ -339,7 +359,8 @@ def as_row(row: Mapping[str, Any]) -> Row:
     labels = _plain(row.get("labels"))
     if not isinstance(labels, list) or not labels:
         raise DataError(
-            f"a row needs 'labels', the token ids of a reference or a list of those, got {labels!r}; see RowEncoder"
+            "a row needs 'labels', the token ids of a reference or a list of those, got"
+            f" {labels!r}; see RowEncoder"
         )
     several = labels if isinstance(labels[0], list) else [labels]
     references = [_token_ids(reference, "labels") for reference in several]
@@ -381,13 +402,17 @@ def _plain(value: Any) -> Any:
 
 
 def _source_ids(row: Mapping[str, Any]) -> TokenIds:
-    """What a model reads of a row: ``input_ids`` without those that ``attention_mask`` hides, such as padding."""
+    """What a model reads of a row.
+
+    ``input_ids`` without those that ``attention_mask`` hides, such as padding.
+    """
     numbers, mask = _token_ids(row.get("input_ids"), "input_ids"), _plain(row.get("attention_mask"))
     if mask is None:
         return numbers
     if not isinstance(mask, list) or len(mask) != len(numbers):
         raise DataError(
-            f"'attention_mask' of a row must have a number for each of its {len(numbers)} input_ids, got {mask!r}"
+            f"'attention_mask' of a row must have a number for each of its {len(numbers)}"
+            f" input_ids, got {mask!r}"
         )
     kept = [number for number, seen in zip(numbers, mask, strict=True) if seen]
     if not kept:
@@ -396,7 +421,10 @@ def _source_ids(row: Mapping[str, Any]) -> TokenIds:
 
 
 def _check_prompt_alone(row: Mapping[str, Any]) -> None:
-    """Rows for plain fine-tuning have prompt and completion in ``input_ids``; here the model would be given the answer."""
+    """Rows for plain fine-tuning have prompt and completion in ``input_ids``.
+
+    Here the model would be given the answer.
+    """
     labels, source = _plain(row.get("labels")), _plain(row.get("input_ids"))
     if (
         not isinstance(labels, list)
@@ -407,8 +435,9 @@ def _check_prompt_alone(row: Mapping[str, Any]) -> None:
         return
     if all(label in (IGNORED, number) for label, number in zip(labels, source, strict=True)):
         raise DataError(
-            f"'input_ids' of a row must be the prompt alone and 'labels' the completion, got both in input_ids, and {IGNORED} for the "
-            "prompt in labels; with n such labels in front give input_ids[:n] and labels[n:], or use RowEncoder"
+            "'input_ids' of a row must be the prompt alone and 'labels' the completion, got both"
+            f" in input_ids, and {IGNORED} for the prompt in labels; with n such labels in front"
+            " give input_ids[:n] and labels[n:], or use RowEncoder"
         )
 
 
@@ -420,7 +449,8 @@ def _token_ids(value: Any, name: str) -> TokenIds:
         or not all(isinstance(number, int) for number in numbers)
     ):
         raise DataError(
-            f"{name!r} of a row must be a list of one or more token ids, got {value!r}; see RowEncoder"
+            f"{name!r} of a row must be a list of one or more token ids, got {value!r}; see"
+            " RowEncoder"
         )
     kept = [number for number in numbers if number != IGNORED]  # labels that were padded already
     if not kept:
@@ -464,7 +494,9 @@ def _continued(
 
 
 def special_ids(tokenizer: Any, core: Any) -> set[int]:
-    """Token ids that are no text: those that a tokenizer says, and those that the model's settings name.
+    """Token ids that are no text.
+
+    Those that a tokenizer says, and those that the model's settings name.
 
     An unknown word is text, unless its number has another meaning too, as in GPT-2.
     """

@@ -1,4 +1,7 @@
-"""What a run folder needs of a Trainer: its scores as lines, a progress bar, a stop that can be resumed."""
+"""What a run folder needs of a Trainer.
+
+Its scores as lines, a progress bar, a stop that can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -75,12 +78,15 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **more: Any
     ) -> None:
-        """Keep the loss; one that is no number ends the run, from whose last checkpoint another one may go on."""
+        """Keep the loss.
+
+        One that is no number ends the run, from whose last checkpoint another one may go on.
+        """
         self._loss = (logs or {}).get("loss", self._loss)
         if math.isinf(self._loss) or (math.isnan(self._loss) and "loss" in (logs or {})):
             raise RunError(
-                f"the loss became {self._loss} before step {state.global_step}: try a lower learning_rate; {self.run.path} keeps the "
-                "checkpoints from before"
+                f"the loss became {self._loss} before step {state.global_step}: try a lower"
+                f" learning_rate; {self.run.path} keeps the checkpoints from before"
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -139,7 +145,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The last whole checkpoint of Trainer in a folder; what a kill has left of a later one is removed."""
+    """The last whole checkpoint of Trainer in a folder.
+
+    What a kill has left of a later one is removed.
+    """
     found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
     while found:
         try:

@@ -1,9 +1,11 @@
 """Log-probabilities of candidates under a Transformers model, with what they share computed once.
 
-An encoder-decoder reads each source once: a hook on its decoder repeats what the encoder said for every candidate, as a tensor that linear
-layers see through, so that the decoder's keys and values of a source are computed once as well. A causal model reads prompt and candidates
-as one row in which candidates do not see each other. Both are one call of the model as it was handed over, so that autocast, compilation,
-gradient checkpointing, adapters and distributed wrappers work as they do for any other loss.
+An encoder-decoder reads each source once: a hook on its decoder repeats what the encoder said for
+every candidate, as a tensor that linear layers see through, so that the decoder's keys and values
+of a source are computed once as well. A causal model reads prompt and candidates as one row in
+which candidates do not see each other. Both are one call of the model as it was handed over, so
+that autocast, compilation, gradient checkpointing, adapters and distributed wrappers work as they
+do for any other loss.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ _STATES, _MASK = (
 
 
 class Scored(NamedTuple):
-    """Candidates to be scored, ``[B, K, T]``: token ids as the model reads and writes them, special ones included."""
+    """Candidates to be scored, ``[B, K, T]``.
+
+    Token ids as the model reads and writes them, special ones included.
+    """
 
     tokens: Tensor
     lengths: Tensor
@@ -118,7 +123,10 @@ def _hooked(decoder: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
 def _repeat_sources(
     _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Each of B sources K times in a row, for B·K candidates. It knows shapes alone, so that what was compiled with it stays right."""
+    """Each of B sources K times in a row, for B·K candidates.
+
+    It knows shapes alone, so that what was compiled with it stays right.
+    """
     texts = len(_by_name("input_ids", kwargs))
     return args, {
         **kwargs,
@@ -161,8 +169,8 @@ def _by_name(name: str, given: Mapping[str, Any]) -> Tensor:
 class _Repeated(Tensor):
     """A row of its source for every candidate.
 
-    What a linear layer would make of it, such as the keys and values of a decoder's attention, it makes of the sources, and that is
-    repeated. To all else this is a tensor like others.
+    What a linear layer would make of it, such as the keys and values of a decoder's attention, it
+    makes of the sources, and that is repeated. To all else this is a tensor like others.
     """
 
     sources: Tensor
@@ -236,7 +244,8 @@ def _in_one_row(model: nn.Module, core: Any, prompts: Prompts, scored: Scored) -
         use_cache=False,
         **_accepted(core, logits_to_keep=size * width + 1),
     ).logits[:, -size * width - 1 :]
-    # The prompt's last word says the first of every candidate; the rest are said by the word before them.
+    # The prompt's last word says the first of every candidate; the rest are said by the word before
+    # them.
     first = torch.log_softmax(logits[:, 0].float(), 1).gather(
         1, scored.tokens[:, :, 0].clamp(min=0)
     )  # [B, K]
@@ -270,7 +279,10 @@ def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
 
 
 def token_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
-    """Log-probability of each label, float32 ``[N, T]``, 0 where it is `IGNORED`; logits ``[N, T, V]``."""
+    """Log-probability of each label, float32 ``[N, T]``, 0 where it is `IGNORED`.
+
+    Logits ``[N, T, V]``.
+    """
     loss = nn.functional.cross_entropy(
         logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )

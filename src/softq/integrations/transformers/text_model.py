@@ -1,4 +1,7 @@
-"""A trained model as a function from texts to texts: by beam search, by draws, or by minimum Bayes risk."""
+"""A trained model as a function from texts to texts.
+
+By beam search, by draws, or by minimum Bayes risk.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +34,16 @@ class Writing:
     """How texts are found.
 
     Attributes:
-        method: ``beam``: the most probable text that a search finds; ``greedy``: the same with one beam; ``sample``: a draw; ``mbr``: of
-            draws and the most probable text, the one of the highest expected reward if any draw might be right.
+        method: ``beam``: the most probable text that a search finds; ``greedy``: the same with one
+            beam; ``sample``: a draw; ``mbr``: of draws and the most probable text, the one of the
+            highest expected reward if any draw might be right.
         beams: of the search.
         samples: draws for ``mbr``.
         reward: what ``mbr`` expects, as `RewardAugmentedArguments.reward`.
         temperature: of draws.
         top_p: share of the probability that draws are from.
-        length_penalty: a beam ranks by log-probability over length to this power; the model's own if None.
+        length_penalty: a beam ranks by log-probability over length to this power; the model's own
+            if None.
         max_new_tokens: longest text.
         batch_size: inputs at a time; those of similar length go together.
         seed: of draws; draws for an input also depend on the other inputs of a call.
@@ -90,7 +95,10 @@ class TextModel:
     def write(
         self, sources: Sequence[str], how: Writing, tell: Callable[[int], None] | None = None
     ) -> list[str]:
-        """A text for each source, in their order; an empty one for an empty one. ``tell`` is told how many are done, batch by batch."""
+        """A text for each source, in their order; an empty one for an empty one.
+
+        ``tell`` is told how many are done, batch by batch.
+        """
         beams = 1 if how.method == "greedy" else how.beams
         settings = GenerationSettings(how.max_new_tokens, beams, how.temperature, how.top_p)
         ends = end_ids(self.tokenizer, self.core)
@@ -150,7 +158,10 @@ class TextModel:
 
 @contextmanager
 def _drawing(seed: int, device: torch.device) -> Iterator[None]:
-    """Transformers draw from torch's own generator: within the block from this seed, afterwards from where it was."""
+    """Transformers draw from torch's own generator.
+
+    Within the block from this seed, afterwards from where it was.
+    """
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

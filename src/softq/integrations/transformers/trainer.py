@@ -55,9 +55,11 @@ from softq.spaces import Candidates
 
 logger = logging.getLogger(__name__)
 
-_TOLERANCE = 1e-3  # by which a log-probability may differ between two ways to compute it, relative to its size
+# by which a log-probability may differ between two ways to compute it, relative to its size
+_TOLERANCE = 1e-3
 _LOW_TOLERANCE = 1e-2  # likewise in 16 bits
-# settings of `generate` by which a model draws otherwise than it scores, beside those that say nothing
+# settings of `generate` by which a model draws otherwise than it scores, beside those that say
+# nothing
 _ALTERING = {
     "bad_words_ids": None,
     "begin_suppress_tokens": None,
@@ -74,20 +76,26 @@ _ALTERING = {
 
 
 class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that mypy knows
-    """Fine-tunes encoder-decoders and causal models toward a reward: a Trainer whose loss is - Σ_s w_s log P(y_s | x).
+    """Fine-tunes encoder-decoders and causal models toward a reward.
 
-    Rows have ``input_ids`` (source or prompt) and ``labels``: the token ids of one reference, or a list of several. They may have
-    ``candidates`` and ``candidate_rewards``. `RowEncoder` makes them from text. Everything else is Trainer's.
+    A Trainer whose loss is - Σ_s w_s log P(y_s | x).
+
+    Rows have ``input_ids`` (source or prompt) and ``labels``: the token ids of one reference, or a
+    list of several. They may have ``candidates`` and ``candidate_rewards``. `RowEncoder` makes them
+    from text. Everything else is Trainer's.
 
     Args:
-        model: with an encoder and a decoder (T5, BART, Marian) or a causal one (GPT-2, Llama), also with PEFT adapters.
+        model: with an encoder and a decoder (T5, BART, Marian) or a causal one (GPT-2, Llama), also
+            with PEFT adapters.
         args: with ``objective``, ``tau`` and the like.
-        reward: one of `softq.rewards` on token ids, or a function of two lists of strings, candidates and references pair by pair, that
-            returns a number for each, and takes ``sources`` as its third argument if it has one of that name; ``args.reward`` names it if
-            not given.
-        data_collator: makes an encoder-decoder's inputs from rows without labels and candidates, such as images; token ids are padded
+        reward: one of `softq.rewards` on token ids, or a function of two lists of strings,
+            candidates and references pair by pair, that returns a number for each, and takes
+            ``sources`` as its third argument if it has one of that name; ``args.reward`` names it
             if not given.
-        more: as `transformers.Trainer` takes it; ``processing_class`` is the tokenizer, which rewards on text need.
+        data_collator: makes an encoder-decoder's inputs from rows without labels and candidates,
+            such as images; token ids are padded if not given.
+        more: as `transformers.Trainer` takes it; ``processing_class`` is the tokenizer, which
+            rewards on text need.
 
     """
 
@@ -109,7 +117,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         self.causal = not core.config.is_encoder_decoder
         if self.causal and data_collator is not None:
             raise RecipeError(
-                "a causal model's rows are collated by softq; data_collator is for the inputs of encoder-decoders"
+                "a causal model's rows are collated by softq; data_collator is for the inputs of"
+                " encoder-decoders"
             )
         if args.objective != "ml" and more.get("compute_loss_func") is not None:
             raise RecipeError(
@@ -149,16 +158,18 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
     def _check_parallel(self) -> None:
         if self.args.n_gpu > 1:
             raise ModelError(
-                f"{self.args.n_gpu} GPUs in one process would tear candidates from their sources: start one process per GPU with "
-                "`accelerate launch` or `torchrun`, or show one GPU only (CUDA_VISIBLE_DEVICES=0)"
+                f"{self.args.n_gpu} GPUs in one process would tear candidates from their sources:"
+                " start one process per GPU with `accelerate launch` or `torchrun`, or show one"
+                " GPU only (CUDA_VISIBLE_DEVICES=0)"
             )
         zero = getattr(getattr(self.accelerator.state, "deepspeed_plugin", None), "zero_stage", 0)
         pieces = "FSDP" if self.is_fsdp_enabled else "DeepSpeed ZeRO-3" if zero == 3 else None
         if pieces:
             raise ModelError(
-                f"{pieces} is not supported: it gathers the weights only while the wrapped model runs, and softq also runs the model "
-                "inside it, to read a source once for all its candidates, to sample candidates and to generate texts in evaluation; "
-                "use DDP, with LoRA or DeepSpeed ZeRO-2 where memory is short"
+                f"{pieces} is not supported: it gathers the weights only while the wrapped model"
+                " runs, and softq also runs the model inside it, to read a source once for all its"
+                " candidates, to sample candidates and to generate texts in evaluation; use DDP,"
+                " with LoRA or DeepSpeed ZeRO-2 where memory is short"
             )
 
     def compute_loss(
@@ -168,17 +179,21 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Loss of a batch: Transformers' own for ``ml`` with one reference and in evaluation, else the cross-entropy from the target.
+        """Loss of a batch.
 
-        It is divided by the label tokens of the whole batch over all processes and accumulated steps, where Trainer counts them, or else
-        by those of this batch.
+        Transformers' own for ``ml`` with one reference and in evaluation, else the cross-entropy
+        from the target.
+
+        It is divided by the label tokens of the whole batch over all processes and accumulated
+        steps, where Trainer counts them, or else by those of this batch.
         """
         own = {name: inputs[name] for name in (ROWS, TARGET, PROMPTS) if name in inputs}
         batch = {name: value for name, value in inputs.items() if name not in own}
         several = any(len(row.references) > 1 for row in own.get(ROWS, []))
         replaced = self.label_smoother is not None or self.compute_loss_func is not None
         if not model.training or not own or (self.args.objective == "ml" and not several):
-            # Trainer keeps labels from the model then, of which an encoder-decoder makes what its decoder reads
+            # Trainer keeps labels from the model then, of which an encoder-decoder makes what its
+            # decoder reads
             if replaced and not self.causal and "labels" in batch:
                 core = core_of(self.accelerator.unwrap_model(model))
                 batch["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(
@@ -187,7 +202,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             return super().compute_loss(model, batch, return_outputs, num_items_in_batch)
         if replaced:
             raise RecipeError(
-                "label_smoothing_factor and compute_loss_func are for rows of one reference: leave them out"
+                "label_smoothing_factor and compute_loss_func are for rows of one reference: leave"
+                " them out"
             )
         self._check_parallel()
         labels = batch.pop("labels")
@@ -230,7 +246,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
     def _log_probs(self, model: nn.Module, given: Any, scored: Scored) -> Tensor:
         core = core_of(self.accelerator.unwrap_model(model))
         score = causal_log_probs if self.causal else encoder_decoder_log_probs
-        # one candidate shares nothing, and neither do those of a row that is too long; so they do not say whether it can be
+        # one candidate shares nothing, and neither do those of a row that is too long; so they do
+        # not say whether it can be
         together = scored.tokens.shape[1] > 1 and (
             not self.causal or fits_one_row(core, given, scored)
         )
@@ -252,8 +269,9 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
     ) -> Any:
         """Trainer's own, and the scores of generated texts.
 
-        These are ``reward``, the corpus metric, and with ``eval_mbr_samples`` also ``mbr_reward`` and ``mbr_gap``, by how much the texts of
-        minimum Bayes risk do better than the most probable ones.
+        These are ``reward``, the corpus metric, and with ``eval_mbr_samples`` also ``mbr_reward``
+        and ``mbr_gap``, by how much the texts of minimum Bayes risk do better than the most
+        probable ones.
         """
         collator = self.data_collator
         collator.training = False
@@ -298,7 +316,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             written += self.accelerator.gather_for_metrics(rows, use_gather_object=True)
         if not written:
             raise DataError(
-                "there are no rows to evaluate: give an eval_dataset of one or more, or set eval_generate False"
+                "there are no rows to evaluate: give an eval_dataset of one or more, or set"
+                " eval_generate False"
             )
         rewards, risk_rewards, texts, right = zip(*written, strict=True)
         scores = {"reward": sum(rewards) / len(rewards), "generation_seconds": seconds}
@@ -340,7 +359,8 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy kn
         if getattr(args, "group_by_length", False) or getattr(
             args, "train_sampling_strategy", "random"
         ) not in ("random", "sequential"):
-            # Trainer draws such an order from the seed of all things, which a resumed run has left elsewhere
+            # Trainer draws such an order from the seed of all things, which a resumed run has left
+            # elsewhere
             torch.manual_seed(batch_seed(args.seed, self.collator.epoch))
 
 
@@ -356,7 +376,8 @@ def core_of(model: Any) -> Any:
         raise ModelError(f"expected a Transformers model, got {type(model).__name__}")
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         raise ModelError(
-            "adapters that put something before the prompt are not supported: use one that changes layers, such as LoRA"
+            "adapters that put something before the prompt are not supported: use one that changes"
+            " layers, such as LoRA"
         )
     core: Any = model
     if hasattr(model, "get_base_model"):
@@ -369,7 +390,10 @@ def core_of(model: Any) -> Any:
 
 
 def can_share(score: Any, core: Any, given: Any, scored: Scored, tolerance: float) -> bool:
-    """Whether candidates may share what they have in common; tried on a whole batch, since models differ in what they allow."""
+    """Whether candidates may share what they have in common.
+
+    Tried on a whole batch, since models differ in what they allow.
+    """
     with evaluating(core):
         plain = score(core, core, given, scored, shared=False)
         try:
@@ -399,8 +423,8 @@ def _check_draws(settings: Any) -> None:
     ]
     if found:
         raise RecipeError(
-            f"importance weights of the model's samples need draws from the model as it is: unset {', '.join(found)} in "
-            "model.generation_config, or use estimator 'set'"
+            "importance weights of the model's samples need draws from the model as it is: unset"
+            f" {', '.join(found)} in model.generation_config, or use estimator 'set'"
         )
 
 
@@ -414,5 +438,6 @@ def pad_id(tokenizer: Any, core: Any) -> int:
     if ends:
         return min(ends)
     raise ModelError(
-        "neither tokenizer nor model names a padding token: set pad_token_id in model.generation_config"
+        "neither tokenizer nor model names a padding token: set pad_token_id in"
+        " model.generation_config"
     )

@@ -1,4 +1,7 @@
-"""What the named-entity experiment shows beside the common tables: how reliable annotators seem, and scores by type of entity."""
+"""What the named-entity experiment shows beside the common tables.
+
+How reliable annotators seem, and scores by type of entity.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def label(recipe: Any) -> str:
 
 
 def baseline(results: Results) -> tuple[System, str] | None:
-    """ML on the vote that is best on the development set; where there is no vote, the best ML. None without annotators."""
+    """ML on the vote that is best on the development set; where there is no vote, the best ML.
+
+    None without annotators.
+    """
     if not label(results.recipe):
         return None
     found = [one for _, one in results.chosen if one.objective == "ML"]
@@ -85,14 +91,19 @@ def _table(rows: Sequence[AnnotatorRow], model: str) -> Table:
     shown, note = rows, ""
     if len(rows) > MOST_ANNOTATORS:
         shown = [*rows[:ENDS], *rows[-ENDS:]]
-        note = f" Of {len(rows)} annotators, the {ENDS} that weigh most and the {ENDS} that weigh least; the figure’s numbers have all."
+        note = (
+            f" Of {len(rows)} annotators, the {ENDS} that weigh most and the {ENDS} that weigh"
+            " least; the figure’s numbers have all."
+        )
     return Table(
         name="annotators",
         caption="How reliable the annotators seem",
         columns=[Column("Annotator"), Column("Tokens", ",d"), *_ESTIMATES],
         rows=[(row.name, row.tokens, *_estimates(row)) for row in shown],
-        note=f"Estimated by EM without the truth ({model}), token by token. The weight is the log-odds of the mean of recall and "
-        f"specificity.{note}",
+        note=(
+            f"Estimated by EM without the truth ({model}), token by token. The weight is the"
+            f" log-odds of the mean of recall and specificity.{note}"
+        ),
     )
 
 
@@ -121,9 +132,12 @@ def _known_table(rows: Sequence[AnnotatorRow]) -> Table:
             *_ESTIMATES,
         ],
         rows=table,
-        note="The first five columns are known: shares of entities, of marked entities (type and boundary) and of other words, and the "
-        "share of entities with the right label. The others are estimated from the annotators’ labels alone, token by token. "
-        f"Rank correlation of right entities and weight: {order:.3f}.",
+        note=(
+            "The first five columns are known: shares of entities, of marked entities (type and"
+            " boundary) and of other words, and the share of entities with the right label. The"
+            " others are estimated from the annotators’ labels alone, token by token. Rank"
+            f" correlation of right entities and weight: {order:.3f}."
+        ),
     )
 
 
@@ -162,15 +176,22 @@ def _figure(rows: Sequence[AnnotatorRow]) -> Figure | None:
                 )
 
     told = "; ".join(
-        f"{row.name} (weight {row.weight:.2f}) has recall {100 * row.recall:.1f} % and precision {100 * row.precision:.1f} %"
+        f"{row.name} (weight {row.weight:.2f}) has recall {100 * row.recall:.1f} % and precision"
+        f" {100 * row.precision:.1f} %"
         for row in (rows[0], rows[-1])
     )
     return Figure(
         name="all-annotators",
         title="Annotators, as estimated without the truth",
-        caption="Share of an annotator’s entity labels that are right, against the share of the entities’ tokens that got the right label, "
-        "both in expectation over the estimated truth. Larger dots weigh more.",
-        alt=f"{len(rows)} annotators by estimated recall and precision. The heaviest and the lightest: {told}.",
+        caption=(
+            "Share of an annotator’s entity labels that are right, against the share of the"
+            " entities’ tokens that got the right label, both in expectation over the estimated"
+            " truth. Larger dots weigh more."
+        ),
+        alt=(
+            f"{len(rows)} annotators by estimated recall and precision. The heaviest and the"
+            f" lightest: {told}."
+        ),
         draw=draw,
         numbers=Table(
             name="all-annotators",

@@ -1,4 +1,7 @@
-"""What the four-class experiment (§4.1.1, Appendix B) shows beside the common tables: exact values, decision regions, the gap and its bounds."""
+"""What the four-class experiment (§4.1.1, Appendix B) shows beside the common tables.
+
+Exact values, decision regions, the gap and its bounds.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,10 @@ def exact_curves(results: Results, variant: Variant, key: str) -> list[Series]:
 
 
 def _population_table(results: Results) -> Table | None:
-    """Trained networks beside exact values: ML, a few temperatures of RAML, and the largest of all."""
+    """Trained networks beside exact values.
+
+    ML, a few temperatures of RAML, and the largest of all.
+    """
     table = population(results)
     exact = {row.tau: row for row in table.rows}
     largest = max((one.tau for one in results.systems if one.tau is not None), default=None)
@@ -109,9 +115,11 @@ def _population_table(results: Results) -> Table | None:
             }
             for name, test, right in pairs
         ],
-        "Exact rewards are expectations over all inputs and outputs, of the Bayes rule, of ML, of RAML’s Q′ and of SQDML’s Q (softq "
-        "theory). The draw of the test set moves all its rewards together; in percent of the Bayes rule this cancels. At large τ the "
-        "target’s log-odds r/τ are too small for plain logits to learn; “scaled” divides logits by τ and multiplies the loss by τ².",
+        "Exact rewards are expectations over all inputs and outputs, of the Bayes rule, of ML, of"
+        " RAML’s Q′ and of SQDML’s Q (softq theory). The draw of the test set moves all its rewards"
+        " together; in percent of the Bayes rule this cancels. At large τ the target’s log-odds r/τ"
+        " are too small for plain logits to learn; “scaled” divides logits by τ and multiplies the"
+        " loss by τ².",
     )
 
 
@@ -158,9 +166,15 @@ def _regions(results: Results) -> Figure | None:
     return Figure(
         name="decision-regions",
         title="Decision regions, the paper’s Figure 4",
-        caption="The class decided at each point of the square, x₀ to the right and x₁ upwards. Each map is of one network, that of the "
-        "first seed; percentages say how much of the square it decides as the Bayes rule does.",
-        alt=f"Maps of the square, coloured by the class decided at each point. Decided as by the Bayes rule: {told}.",
+        caption=(
+            "The class decided at each point of the square, x₀ to the right and x₁ upwards. Each"
+            " map is of one network, that of the first seed; percentages say how much of the square"
+            " it decides as the Bayes rule does."
+        ),
+        alt=(
+            "Maps of the square, coloured by the class decided at each point. Decided as by the"
+            f" Bayes rule: {told}."
+        ),
         draw=draw,
         numbers=_region_numbers(found, shares),
     )
@@ -187,7 +201,10 @@ def _region_numbers(
 
 
 def _shown_regions(results: Results) -> dict[str, System]:
-    """As in Figure 4: ML, then RAML and SQDML at τ = 0.5, at the best τ of each and at the largest; plain logits alone."""
+    """As in Figure 4: ML, then RAML and SQDML at τ = 0.5, at the best τ of each and at the largest.
+
+    Plain logits alone.
+    """
     plain = [one for one in results.systems if not one.models[0].scaled]
     shown = {one.label: one for one in plain if one.objective == "ML"}
     for objective in ("RAML", "SQDML"):
@@ -239,11 +256,16 @@ def _gap(results: Results) -> Figure | None:
     return Figure(
         name="gap-and-bounds",
         title="The gap between RAML and SQDML, and its bounds",
-        caption="KL(Q‖Q′) of the population, exact, below four upper bounds: the mean over Y of KL(Q‖q(·|Y)), its two closed forms, and "
-        "Theorem 1. R is the range of the rewards. The sharper bounds close like 1/τ², Theorem 1 like 1/τ. Values below 10⁻¹² are "
-        "left out.",
-        alt=f"KL divergence of Q and Q′ against temperature, both logarithmic. It falls from {exact[0][1]:.2g} at τ {exact[0][0]:,g} "
-        f"to {low:.1e} at τ {after:,g}, at last with slope {slope:.1f}. All bounds lie above it.",
+        caption=(
+            "KL(Q‖Q′) of the population, exact, below four upper bounds: the mean over Y of"
+            " KL(Q‖q(·|Y)), its two closed forms, and Theorem 1. R is the range of the rewards. The"
+            " sharper bounds close like 1/τ², Theorem 1 like 1/τ. Values below 10⁻¹² are left out."
+        ),
+        alt=(
+            "KL divergence of Q and Q′ against temperature, both logarithmic. It falls from"
+            f" {exact[0][1]:.2g} at τ {exact[0][0]:,g} to {low:.1e} at τ {after:,g}, at last with"
+            f" slope {slope:.1f}. All bounds lie above it."
+        ),
         draw=draw,
         numbers=Table(
             name="gap",

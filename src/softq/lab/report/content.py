@@ -21,7 +21,10 @@ Value = str | float | int | Interval | None
 
 @dataclass(frozen=True)
 class Column:
-    """A column's title and, if it holds numbers, their format (``".4f"``), which also aligns them; CSV files keep every digit."""
+    """A column's title and, if it holds numbers, their format (``".4f"``), which also aligns them.
+
+    CSV files keep every digit.
+    """
 
     title: str
     format: str = ""
@@ -29,9 +32,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under columns. The first column names its row; None and NaN are shown as a dash.
+    """Rows of values under columns. The first column names its row.
 
-    ``name`` becomes the name of the CSV file; ``folded`` hides the rows until someone asks for them.
+    None and NaN are shown as a dash.
+
+    ``name`` becomes the name of the CSV file; ``folded`` hides the rows until someone asks for
+    them.
     """
 
     name: str
@@ -45,7 +51,8 @@ class Table:
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise DataError(
-                    f"table {self.name!r} has {len(self.columns)} columns, got a row of {len(row)} values"
+                    f"table {self.name!r} has {len(self.columns)} columns, got a row of {len(row)}"
+                    " values"
                 )
 
     @classmethod
@@ -58,7 +65,9 @@ class Table:
         *,
         folded: bool = False,
     ) -> Table:
-        """A table of rows that know their columns; columns, but the first, that hold nothing are left out.
+        """A table of rows that know their columns.
+
+        Columns, but the first, that hold nothing are left out.
 
         >>> Table.of("t", "T", [{Column("a"): "x", Column("b"): 1, Column("c"): None}, {Column("a"): "y"}]).rows
         [['x', 1], ['y', None]]
@@ -73,7 +82,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture: ``draw`` paints it on a canvas, ``alt`` says in words what it shows, ``numbers`` are what was drawn."""
+    """A picture.
+
+    ``draw`` paints it on a canvas, ``alt`` says in words what it shows, ``numbers`` are what was
+    drawn.
+    """
 
     name: str
     title: str
@@ -92,7 +105,8 @@ class Example:
         alt: the picture in words.
         picture: None where there is none.
         outputs: the output of each system, by the system's name.
-        scores: references in the first column, then a column for each system; the last two rows are averages and maxima.
+        scores: references in the first column, then a column for each system; the last two rows are
+            averages and maxima.
 
     """
 
@@ -119,7 +133,10 @@ Part = Table | Figure | Gallery
 
 @dataclass(frozen=True)
 class Section:
-    """One experiment: what was run, its results in reading order, and where the numbers come from."""
+    """One experiment.
+
+    What was run, its results in reading order, and where the numbers come from.
+    """
 
     title: str
     intro: Sequence[str]  # paragraphs
@@ -150,7 +167,10 @@ def bare(value: float | Interval | None) -> Value:
 
 
 def to_csv(table: Table) -> str:
-    """The table with every digit, missing values empty; a column of intervals becomes three, value, low and high."""
+    """The table with every digit, missing values empty.
+
+    A column of intervals becomes three, value, low and high.
+    """
     wide = [
         any(isinstance(row[i], Interval) for row in table.rows) for i in range(len(table.columns))
     ]

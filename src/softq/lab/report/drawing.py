@@ -1,10 +1,14 @@
-"""How figures look: lines with confidence bands, points with intervals, maps of regions, in a wide and a phone size.
+"""How figures look.
 
-A figure is drawn by a function that receives a `Canvas`, once for each size, so it asks the canvas for panels and never fixes a size.
-Colours are the light ones; in the SVG they become CSS variables, so that one drawing serves light and dark pages.
-Matplotlib (the extra ``plot``) is imported when something is drawn, and its global state is left alone.
+Lines with confidence bands, points with intervals, maps of regions, in a wide and a phone size.
 
-The hues are those of Okabe and Ito, which people with any colour vision can tell apart; series differ in marker and dash as well.
+A figure is drawn by a function that receives a `Canvas`, once for each size, so it asks the canvas
+for panels and never fixes a size. Colours are the light ones; in the SVG they become CSS variables,
+so that one drawing serves light and dark pages. Matplotlib (the extra ``plot``) is imported when
+something is drawn, and its global state is left alone.
+
+The hues are those of Okabe and Ito, which people with any colour vision can tell apart; series
+differ in marker and dash as well.
 """
 
 from __future__ import annotations
@@ -53,7 +57,8 @@ _UNLABELLED = "_"  # what matplotlib leaves out of legends
 class Look:
     """How a series is drawn: a colour, a marker and a dash, each enough to know it by.
 
-    Where two series may coincide, give the one that is drawn first more ``weight``, so that it shows on both sides of the other.
+    Where two series may coincide, give the one that is drawn first more ``weight``, so that it
+    shows on both sides of the other.
     """
 
     colour: str
@@ -64,7 +69,10 @@ class Look:
 
 @dataclass(frozen=True)
 class Series:
-    """A labelled line; ``points`` are (x, y) with y a number or an interval, which becomes a band."""
+    """A labelled line.
+
+    ``points`` are (x, y) with y a number or an interval, which becomes a band.
+    """
 
     label: str
     look: Look
@@ -88,7 +96,10 @@ class Canvas:
     def panels(
         self, count: int, *, height: float, columns: int, phone_columns: int = 1, head: float = 0.4
     ) -> list[Axes]:
-        """Make ``count`` panels, each ``height`` inches high; ``head`` is room above them for a legend."""
+        """Make ``count`` panels, each ``height`` inches high.
+
+        ``head`` is room above them for a legend.
+        """
         columns = min(count, phone_columns if self.phone else columns)
         rows = math.ceil(count / columns)
         width = 3.42 if self.phone else 8.6  # 96 CSS pixels to the inch: text has its nominal size
@@ -99,7 +110,10 @@ class Canvas:
         return axes[:count]
 
     def lines(self, axes: Axes, series: Sequence[Series]) -> None:
-        """Draw series with their bands; on a logarithmic axis, points more than a decade apart are not joined."""
+        """Draw series with their bands.
+
+        On a logarithmic axis, points more than a decade apart are not joined.
+        """
         for one in series:
             points: Sequence[tuple[float, ...]] = [
                 (x, *y) if isinstance(y, Interval) else (x, y, math.nan, math.nan)
@@ -162,7 +176,10 @@ class Canvas:
         axes.set_yticks([])
 
     def region_map(self, axes: Axes, classes: NDArray[np.integer[Any]], title: str) -> None:
-        """Paint the classes decided over [-1, 1]²: ``classes[i, j]`` at the i-th x₀ and j-th x₁; the origin is below left."""
+        """Paint the classes decided over [-1, 1]²: ``classes[i, j]`` at the i-th x₀ and j-th x₁.
+
+        The origin is below left.
+        """
         size = len(classes)
         # a ring of the nearest class around the square, so that regions reach its edge
         padded = np.pad(classes.T, 1, mode="edge")
@@ -188,7 +205,10 @@ class Canvas:
 
 
 def plain(text: str) -> str:
-    """Text that matplotlib shows as it is: no formula between dollars, no leading underscore, which would hide a label."""
+    """Text that matplotlib shows as it is.
+
+    No formula between dollars, no leading underscore, which would hide a label.
+    """
     return text.lstrip("_").replace("$", r"\$")
 
 
@@ -235,7 +255,9 @@ class Drawing(NamedTuple):
 
 
 def draw_svg(draw: Callable[[Canvas], None], name: str, *, phone: bool) -> Drawing:
-    """Draw in one size. The same numbers always give the same text; ``name`` keeps its ids apart from others of a page.
+    """Draw in one size. The same numbers always give the same text.
+
+    ``name`` keeps its ids apart from others of a page.
 
     Raises DependencyError without matplotlib.
     """
@@ -303,7 +325,10 @@ def _settings(phone: bool, salt: str) -> dict[Any, Any]:
 
 
 def _compact(svg: str) -> str:
-    """The element alone: no metadata, no ids but those that something refers to, two decimals, variables for colours."""
+    """The element alone.
+
+    No metadata, no ids but those that something refers to, two decimals, variables for colours.
+    """
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg[svg.index("<svg ") :], flags=re.S)
     size = re.search(r'viewBox="[^"]*"', svg)
     svg = f"<svg {size[0] if size else ''}>" + svg[svg.index(">") + 1 :]
@@ -329,7 +354,10 @@ def _shared_style(match: re.Match[str]) -> str:
 
 
 def _rounded(match: re.Match[str]) -> str:
-    """A tenth of a point is less than anyone can see; markers and strokes are small, and keep another digit."""
+    """A tenth of a point is less than anyone can see.
+
+    Markers and strokes are small, and keep another digit.
+    """
     value = float(match[0])
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 

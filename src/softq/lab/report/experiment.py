@@ -1,4 +1,7 @@
-"""How an experiment declares what its section of a report shows; everything else is written once, for all of them."""
+"""How an experiment declares what its section of a report shows.
+
+Everything else is written once, for all of them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ class Score:
     """A measure of ``result.json`` as tables show it.
 
     Attributes:
-        name: ``test_NAME`` in ``result.json``; it has intervals where the task has a metric of this name.
+        name: ``test_NAME`` in ``result.json``; it has intervals where the task has a metric of this
+            name.
         title: its heading.
         percent: whether it is shown times 100.
         digits: behind the point.
@@ -158,7 +162,8 @@ class Experiment:
         curves: numeric settings whose effect is drawn.
         label: how a recipe learns, where settings alone would not tell it to people.
         baseline: what gains are over, if it is not ML with the same settings, and its name.
-        fixed: columns of statistics that the test set alone decides: they differ where test sets do.
+        fixed: columns of statistics that the test set alone decides: they differ where test sets
+            do.
         exact: exact curves of a score of a variant, where there are any.
         extras: tables, figures and galleries of this experiment alone.
 

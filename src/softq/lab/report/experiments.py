@@ -1,4 +1,7 @@
-"""The paper's experiments, each declared once: scores, what is tuned, the paper's numbers and settings, and parts of its own."""
+"""The paper's experiments, each declared once.
+
+Scores, what is tuned, the paper's numbers and settings, and parts of its own.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,14 @@ def _rows(
 
 CLASSIFICATION = Experiment(
     title="Cost-sensitive classification in four classes",
-    about="An input is a point of a square, and each corner stands for a class: the nearer the corner, the likelier the class. A right "
-    "answer earns 7.39, 4.95, 3.32 or 3.00 by its class, a wrong one nothing (§4.1.1 of the paper). Maximum likelihood (ML) ignores these "
-    "rewards, the Bayes rule earns the most that any decision can, and RAML and SQDML aim at it with a temperature τ. The paper’s Figure 1 "
-    "has temperatures up to 3, its Figure 2 up to 10,000.",
+    about=(
+        "An input is a point of a square, and each corner stands for a class: the nearer the"
+        " corner, the likelier the class. A right answer earns 7.39, 4.95, 3.32 or 3.00 by its"
+        " class, a wrong one nothing (§4.1.1 of the paper). Maximum likelihood (ML) ignores these"
+        " rewards, the Bayes rule earns the most that any decision can, and RAML and SQDML aim at"
+        " it with a temperature τ. The paper’s Figure 1 has temperatures up to 3, its Figure 2 up"
+        " to 10,000."
+    ),
     scores=[Score("reward", "reward", percent=False, digits=4, dev=True, plotted=True)],
     by_grid=True,
     spread=mean_interval,
@@ -79,9 +86,12 @@ _NER_KEYS = ("dev_token_accuracy", "dev_f1", "test_token_accuracy", "test_f1", "
 
 NER = Experiment(
     title="Named entities",
-    about="A tagger of named entities, a conditional random field, trained by ML, RAML and SQDML; the objectives are computed exactly, over "
-    "all label sequences (§4.2 of the paper). The paper has one annotator; with several, RAML takes each as a reference of its own, and "
-    "SQDML averages their rewards before it exponentiates (eq. 15).",
+    about=(
+        "A tagger of named entities, a conditional random field, trained by ML, RAML and SQDML; the"
+        " objectives are computed exactly, over all label sequences (§4.2 of the paper). The paper"
+        " has one annotator; with several, RAML takes each as a reference of its own, and SQDML"
+        " averages their rewards before it exponentiates (eq. 15)."
+    ),
     scores=[
         Score("f1", "F1", dev=True, plotted=True),
         Score("token_accuracy", "token accuracy", dev=True, plotted=True),
@@ -89,7 +99,10 @@ NER = Experiment(
         Score("precision", "precision"),
         Score("recall", "recall"),
     ],
-    notes="F1, precision and recall are of entities; exact match is the share of sentences with every label right.",
+    notes=(
+        "F1, precision and recall are of entities; exact match is the share of sentences with every"
+        " label right."
+    ),
     unit="sentence",
     tuned=("c2", "entity_weight"),
     spread=mean_interval,
@@ -164,14 +177,20 @@ _PARSING_RAML: dict[float, Sequence[float | None]] = {  # Table 3; exact match: 
 
 PARSING = Experiment(
     title="Dependency parsing",
-    about="A dependency parser that scores each arc on its own, trained by ML, RAML and SQDML with the number of right heads as the reward; "
-    "the objectives are computed exactly, over all trees (§4.2 of the paper).",
+    about=(
+        "A dependency parser that scores each arc on its own, trained by ML, RAML and SQDML with"
+        " the number of right heads as the reward; the objectives are computed exactly, over all"
+        " trees (§4.2 of the paper)."
+    ),
     scores=[
         Score("uas", "UAS", dev=True, plotted=True),
         Score("las", "LAS"),
         Score("exact_match", "exact match", plotted=True),
     ],
-    notes="UAS is the share of words with the right head, punctuation included; exact match is the share of sentences with every head right.",
+    notes=(
+        "UAS is the share of words with the right head, punctuation included; exact match is the"
+        " share of sentences with every head right."
+    ),
     unit="sentence",
     tuned=("c2", "learning_rate", "relation_learning_rate"),
     measures={
@@ -308,11 +327,16 @@ def _previous_work(results: Results) -> list[Part | None]:
     return [
         Table(
             name="previous-work",
-            caption="Corpus BLEU of ML and of what is proposed instead, by the paper and those before it",
+            caption=(
+                "Corpus BLEU of ML and of what is proposed instead, by the paper and those"
+                " before it"
+            ),
             columns=[*columns, Column("Gain", "+.2f")],
             rows=rows,
-            note="The paper’s Table 5, on IWSLT 2014 German–English; all but the paper begin with a model trained by ML. The last row is "
-            "ours; on another corpus only gains compare.",
+            note=(
+                "The paper’s Table 5, on IWSLT 2014 German–English; all but the paper begin with a"
+                " model trained by ML. The last row is ours; on another corpus only gains compare."
+            ),
         )
     ]
 
@@ -336,10 +360,13 @@ def _start(recipe: Any) -> str:
 
 TRANSLATION = Experiment(
     title="Translation with BLEU as the reward",
-    about="An encoder–decoder trained to translate by ML, RAML and SQDML (§4.2 of the paper). Candidates by n-gram replacement are "
-    "references with some of their words replaced, weighed by their sentence BLEU (Appendix C). Importance sampling draws candidates by "
-    "their Hamming distance from a reference and divides their weights by the probability of being drawn; with the Hamming reward that "
-    "distance is the reward itself (Appendix D.2.4).",
+    about=(
+        "An encoder–decoder trained to translate by ML, RAML and SQDML (§4.2 of the paper)."
+        " Candidates by n-gram replacement are references with some of their words replaced,"
+        " weighed by their sentence BLEU (Appendix C). Importance sampling draws candidates by"
+        " their Hamming distance from a reference and divides their weights by the probability of"
+        " being drawn; with the Hamming reward that distance is the reward itself (Appendix D.2.4)."
+    ),
     scores=[
         Score("sentence_bleu", "sentence BLEU", dev=True, plotted=True),
         Score("corpus_bleu", "corpus BLEU", plotted=True),
@@ -348,9 +375,12 @@ TRANSLATION = Experiment(
         Score("expected_reward", "expected reward"),
     ],
     gain_in="corpus_bleu",
-    notes="Sentence BLEU is the average over sentences of smoothed BLEU against all references together, corpus BLEU is multi-bleu’s. The "
-    "average reward is the mean over references of smoothed BLEU against one. The expected reward is exact, over all right translations "
-    "of the built-in world.",
+    notes=(
+        "Sentence BLEU is the average over sentences of smoothed BLEU against all references"
+        " together, corpus BLEU is multi-bleu’s. The average reward is the mean over references of"
+        " smoothed BLEU against one. The expected reward is exact, over all right translations of"
+        " the built-in world."
+    ),
     unit="sentence",
     tuned=("learning_rate", "decay", "clip", "dropout"),
     measures=_SENTENCE_MEASURES,
@@ -448,9 +478,12 @@ _CAPTION_PAPER = PaperTable(
 
 CAPTIONING = Experiment(
     title="Captioning with several references",
-    about="An LSTM whose memory begins with the features of an image, trained to write captions by ML, RAML and SQDML (§4.1.2 of the paper). "
-    "RAML weighs candidates by their reward against one reference at a time; SQDML averages the rewards of all references of an image "
-    "before it exponentiates (eq. 15).",
+    about=(
+        "An LSTM whose memory begins with the features of an image, trained to write captions by"
+        " ML, RAML and SQDML (§4.1.2 of the paper). RAML weighs candidates by their reward against"
+        " one reference at a time; SQDML averages the rewards of all references of an image before"
+        " it exponentiates (eq. 15)."
+    ),
     scores=[
         Score("average_reward", "average reward", dev=True, plotted=True),
         Score("max_reward", "maximum reward"),
@@ -460,10 +493,14 @@ CAPTIONING = Experiment(
         Score("exact_match", "exact match"),
         Score("expected_reward", "expected reward", plotted=True),
     ],
-    notes="The average reward of a caption is the mean over references of its smoothed sentence BLEU against one of them, the maximum reward "
-    "the highest of these; corpus BLEU-4 is multi-bleu’s, against all references together; CIDEr-D goes from 0 to 10. The expected reward "
-    "is exact, over all that may be said of a scene of the built-in world; its Bayes rule are the consensus captions. The row of "
-    "references is the mean sentence BLEU of one against another of the same image, 10.09 % in the paper.",
+    notes=(
+        "The average reward of a caption is the mean over references of its smoothed sentence BLEU"
+        " against one of them, the maximum reward the highest of these; corpus BLEU-4 is"
+        " multi-bleu’s, against all references together; CIDEr-D goes from 0 to 10. The expected"
+        " reward is exact, over all that may be said of a scene of the built-in world; its Bayes"
+        " rule are the consensus captions. The row of references is the mean sentence BLEU of one"
+        " against another of the same image, 10.09 % in the paper."
+    ),
     unit="image",
     # the paper has other sizes of steps and candidates for RAML and for SQDML
     tuned=(

@@ -1,4 +1,7 @@
-"""Figures of a sweep, whatever its task, each with its numbers and its words; None where it would show single points."""
+"""Figures of a sweep, whatever its task, each with its numbers and its words.
+
+None where it would show single points.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,10 @@ def _words(panel: Panel, axis: str) -> str:
 
 
 def _numbers(name: str, panels: Sequence[Panel], axis: str) -> Table:
-    """What the panels show, a column for each curve; exact curves only where something was measured."""
+    """What the panels show, a column for each curve.
+
+    Exact curves only where something was measured.
+    """
     curves = [(panel, one, dict(one.points)) for panel in panels for one in panel.series]
     places = sorted({x for _, one, points in curves if not one.exact for x in points})
     rows: list[dict[Column, Value]] = []
@@ -103,7 +109,10 @@ def _numbers(name: str, panels: Sequence[Panel], axis: str) -> Table:
 
 
 def temperatures(results: Results, variant: Variant) -> Figure | None:
-    """Scores against τ, and the gain over ML beside the paper's; None where no objective has two temperatures."""
+    """Scores against τ, and the gain over ML beside the paper's.
+
+    None where no objective has two temperatures.
+    """
     taus = [
         [one.tau for one in variant.tuned if one.objective == name] for name in variant.objectives
     ]
@@ -139,7 +148,10 @@ def temperatures(results: Results, variant: Variant) -> Figure | None:
 
 
 def _score_panel(results: Results, variant: Variant, split: str, score: Score) -> Panel:
-    """A score of each objective, with ML and the Bayes rule as flat lines; a single seed has its bootstrap interval."""
+    """A score of each objective, with ML and the Bayes rule as flat lines.
+
+    A single seed has its bootstrap interval.
+    """
     key = f"{split}_{score.name}"
 
     def value(system: System) -> Interval | None:
@@ -276,8 +288,9 @@ def methods(results: Results) -> Figure | None:
     return Figure(
         "by-method",
         "Every kind of model",
-        "Scores on the test set with 95 % intervals of a bootstrap over test examples, and gains, resampled in pairs: an interval that "
-        "does not hold 0 is a gain that another test set would likely show too."
+        "Scores on the test set with 95 % intervals of a bootstrap over test examples, and gains,"
+        " resampled in pairs: an interval that does not hold 0 is a gain that another test set"
+        " would likely show too."
         + (" The line beside scores is the Bayes rule." if panels[0][3] is not None else ""),
         f"{panels[0][0]}: {told}.",
         draw,
@@ -309,7 +322,10 @@ def learning_of_results(results: Results) -> Figure | None:
 
 
 def learning(models: Sequence[Model], labels: Sequence[str]) -> Figure | None:
-    """Training loss and development score by epoch; of many models, averages of each objective with their range."""
+    """Training loss and development score by epoch.
+
+    Of many models, averages of each objective with their range.
+    """
     pairs = [(one, label) for one, label in zip(models, labels, strict=True) if len(one.curve) > 1]
     if not pairs:
         return None

@@ -1,4 +1,7 @@
-"""The case study of the captioning experiment, after the paper's Figure 3: images on which two systems differ most."""
+"""The case study of the captioning experiment, after the paper's Figure 3.
+
+Images on which two systems differ most.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _SAME = 1e-9  # rewards that differ by less are the same
 
 
 class Image(NamedTuple):
-    """A test image with what each system wrote of it: rows of ``outputs.jsonl`` by objective, the last two being compared."""
+    """A test image with what each system wrote of it.
+
+    Rows of ``outputs.jsonl`` by objective, the last two being compared.
+    """
 
     name: str
     references: Sequence[str]
@@ -56,14 +62,16 @@ def extras(results: Results) -> list[Part | None]:
     names = "; ".join(results.name_of(system) for system in systems)
     lead, trail = int((leads > _SAME).sum()), int((leads < -_SAME).sum())
     study = (
-        f"The test images where the average reward of {ours} exceeds that of {other} most, as the paper chooses its examples: captions, "
-        "and in the table the sentence BLEU of each against each reference, in percent. The models, each at its best on the development "
-        f"set: {names}."
+        f"The test images where the average reward of {ours} exceeds that of {other} most, as the"
+        " paper chooses its examples: captions, and in the table the sentence BLEU of each against"
+        " each reference, in percent. The models, each at its best on the development set:"
+        f" {names}."
     )
     rest = (
-        f"Examples chosen in favour of one say nothing of all: on {lead:,} of {len(images):,} test images the caption by {ours} has the "
-        f"higher average reward, on {trail:,} the caption by {other}, and on {len(images) - lead - trail:,} both earn the same. Here are "
-        "further images with large differences, in either direction."
+        f"Examples chosen in favour of one say nothing of all: on {lead:,} of {len(images):,} test"
+        f" images the caption by {ours} has the higher average reward, on {trail:,} the caption by"
+        f" {other}, and on {len(images) - lead - trail:,} both earn the same. Here are further"
+        " images with large differences, in either direction."
     )
     return [
         _gallery(
@@ -74,7 +82,10 @@ def extras(results: Results) -> list[Part | None]:
 
 
 def _compared(results: Results) -> list[System]:
-    """ML, RAML and SQDML at their best, of the variant that has most of them; [] where there is nothing to compare."""
+    """ML, RAML and SQDML at their best, of the variant that has most of them.
+
+    [] where there is nothing to compare.
+    """
     for objective in ("SQDML", "RAML"):
         found = [
             one.best for one in results.variants if objective in one.best and len(one.best) > 1

@@ -1,4 +1,7 @@
-"""Run and sweep folders as models and results. Nothing else is read: no data, and no model decodes anything again."""
+"""Run and sweep folders as models and results. Nothing else is read.
+
+No data, and no model decodes anything again.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,17 @@ class Source:
 
 
 def find_sources(paths: Iterable[Path]) -> list[Source]:
-    """The sweeps and runs in these folders, at any depth, each once; the runs of a sweep are the sweep's."""
+    """The sweeps and runs in these folders, at any depth, each once.
+
+    The runs of a sweep are the sweep's.
+    """
     found: dict[Path, Path] = {}  # folders as they were named, by what they resolve to
     for path in paths:
         files = [*sorted(path.rglob(SWEEP)), *sorted(path.rglob(RECIPE))]
         if not files:
             raise DataError(
-                f"{path} holds no run and no sweep (no {RECIPE}, no {SWEEP}); train one first: softq train, softq sweep"
+                f"{path} holds no run and no sweep (no {RECIPE}, no {SWEEP}); train one first:"
+                " softq train, softq sweep"
             )
         for file in files:
             found.setdefault(file.parent.resolve(), file.parent)
@@ -94,7 +101,8 @@ def read_models(path: Path, settings: Mapping[str, Mapping[str, Any]] | None = N
     test_set = split_sources(recipe.get("data", {}))["test"]
     if result is not None and len(result["cells"]) != len(cells):
         raise RunError(
-            f"{path} is damaged ({CELLS} has {len(cells)} models, {RESULT} {len(result['cells'])}); delete it, or train it again"
+            f"{path} is damaged ({CELLS} has {len(cells)} models, {RESULT} {len(result['cells'])});"
+            " delete it, or train it again"
         )
     return [
         Model(
@@ -128,7 +136,10 @@ def read_models(path: Path, settings: Mapping[str, Mapping[str, Any]] | None = N
 
 
 def _measures(row: Mapping[str, Any], task: Task | None) -> dict[str, float]:
-    """The numbers of a row of ``result.json`` that are no part of the recipe; ``dev`` by the name of its metric, too."""
+    """The numbers of a row of ``result.json`` that are no part of the recipe.
+
+    ``dev`` by the name of its metric, too.
+    """
     recipe = ("seed", "tau", SCALED)
     found = {
         name: value
@@ -146,7 +157,10 @@ def _of_cell(value: Any, number: int) -> float | None:
 
 
 def _command(path: Path, cells: Sequence[Mapping[str, Any]], number: int, *, finished: bool) -> str:
-    """Train a model again, or resume its run or the sweep that it is of. The recipe of a run with several models is the first one's."""
+    """Train a model again, or resume its run or the sweep that it is of.
+
+    The recipe of a run with several models is the first one's.
+    """
     recipe, row, sweep = shlex.quote(str(path / RECIPE)), cells[number], path.parent.parent
     if not finished and (sweep / SWEEP).is_file():
         place = shlex.quote(str(sweep))
@@ -276,8 +290,9 @@ def _provenance(
         "Sweep": str(source.path),
         "Recipe": hashlib.sha256((source.path / SWEEP).read_bytes()).hexdigest()[:12],
         "Reward": sweep.signature,
-        "Files": ", ".join(dict.fromkeys(Path(path).name for path in files))
-        or (WORLD if data else ""),
+        "Files": (
+            ", ".join(dict.fromkeys(Path(path).name for path in files)) or (WORLD if data else "")
+        ),
         "Seeds": ", ".join(map(str, seeds)),
         "Scale": source.scale,
         "Training time": f"{seconds:,.0f} seconds of training steps",

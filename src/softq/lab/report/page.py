@@ -37,8 +37,10 @@ def write_report(
             "id": names.new(f"section {section.title}"),
             "section": section,
             "parts": [_part_view(part, names, files) for part in section.parts],
-            "differences": section.differences
-            and _table_view(section.differences, names.new("differences"), files),
+            "differences": (
+                section.differences
+                and _table_view(section.differences, names.new("differences"), files)
+            ),
         }
         for section in sections
     ]
@@ -60,7 +62,8 @@ def write_report(
             write_atomically(path, content)
     except OSError as error:
         raise DataError(
-            f"cannot write the report to {out}: {error.strerror or error} ({error.filename or out}); choose a folder that you may write to"
+            f"cannot write the report to {out}: {error.strerror or error}"
+            f" ({error.filename or out}); choose a folder that you may write to"
         ) from error
     return [out, *(path for path in contents if path != out)]
 

@@ -1,4 +1,7 @@
-"""Small pictures of images for a page: the built-in world's scenes, and thumbnails of photographs. Matplotlib brings Pillow along."""
+"""Small pictures of images for a page: the built-in world's scenes, and thumbnails of photographs.
+
+Matplotlib brings Pillow along.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ def scene_picture(name: str) -> Picture | None:
 
 
 def thumbnail(folder: Path, name: str) -> Picture | None:
-    """A small copy of an image in a folder, under its name or the last part of it; None where there is none, or no Pillow."""
+    """A small copy of an image in a folder, under its name or the last part of it.
+
+    None where there is none, or no Pillow.
+    """
     found = [path for path in (folder / name, folder / Path(name).name) if path.is_file()]
     try:
         from PIL import Image, ImageOps

@@ -1,4 +1,7 @@
-"""What runs and sweeps found, as plain data: models, systems that differ in nothing but their seed, temperatures of one kind of model."""
+"""What runs and sweeps found, as plain data.
+
+Models, systems that differ in nothing but their seed, temperatures of one kind of model.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +127,10 @@ class System:
 
 
 class Variant(NamedTuple):
-    """The temperatures of one kind of model: ML and each τ at the settings that are best on the development set."""
+    """The temperatures of one kind of model.
+
+    ML and each τ at the settings that are best on the development set.
+    """
 
     name: str  # what sets it apart from other variants of the sweep, "" of the only one
     ml: System | None
@@ -190,9 +196,12 @@ class Results:
 
     @cached_property
     def variants(self) -> list[Variant]:
-        """Systems by what they vary besides objective, temperature and what is tuned; of that, what is best on the development set.
+        """Systems by what they vary besides objective, temperature and what is tuned.
 
-        ML makes no candidates and has no temperature: where a variant has no ML of its own, it has that of others which differ in these alone.
+        Of that, what is best on the development set.
+
+        ML makes no candidates and has no temperature: where a variant has no ML of its own, it has
+        that of others which differ in these alone.
         """
         groups: dict[tuple[str, str], list[System]] = {}
         for system in self.systems:
@@ -287,7 +296,10 @@ class Results:
 
     @cached_property
     def resampled(self) -> set[str]:
-        """Names of systems whose gains have intervals: all, or where that takes long what tables compare."""
+        """Names of systems whose gains have intervals.
+
+        All, or where that takes long what tables compare.
+        """
         shown = {system.name for variant in self.variants for system in variant.systems}
         few = len(shown) * self.sizes.get("test", 0) <= _MOST_RESAMPLED
         return shown if few else {system.name for _, system in self.chosen}

@@ -1,4 +1,7 @@
-"""Folders as the sections of a page: what was run, what it found, what is wrong with it, and how to run it again."""
+"""Folders as the sections of a page.
+
+What was run, what it found, what is wrong with it, and how to run it again.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +78,14 @@ def _labels(models: Sequence[Model]) -> list[str]:
     """Names, with what tells them apart where one folder holds several models."""
     names = [model.run.name for model in models]
     return [
-        name
-        if names.count(name) == 1
-        else f"{name} {one.objective}{'' if one.tau is None else f' τ = {one.tau:g}'} seed {one.seed}"
+        (
+            name
+            if names.count(name) == 1
+            else (
+                f"{name} {one.objective}{'' if one.tau is None else f' τ = {one.tau:g}'} seed"
+                f" {one.seed}"
+            )
+        )
         for name, one in zip(names, models, strict=True)
     ]
 
@@ -176,7 +184,8 @@ def _finding(results: Results, variant: Variant) -> str:
 def _unfinished(models: Sequence[Model]) -> list[str]:
     """Which runs have not ended, and how to resume each."""
     return [
-        f"Unfinished: {run.name}, after {epochs} epoch{'' if epochs == 1 else 's'}. Resume it: {command}"
+        f"Unfinished: {run.name}, after {epochs} epoch{'' if epochs == 1 else 's'}. Resume it:"
+        f" {command}"
         for run, epochs, command in dict.fromkeys(
             (model.run, len(model.curve), model.command) for model in models
         )
@@ -203,7 +212,10 @@ def _doubts(results: Results) -> list[str]:
 
 
 def _recipe_text(path: Path) -> str:
-    """A recipe with the names of files in place of absolute paths: where they lie is of no use to others."""
+    """A recipe with the names of files in place of absolute paths.
+
+    Where they lie is of no use to others.
+    """
     text = path.read_text(encoding="utf-8")
     named = [
         name

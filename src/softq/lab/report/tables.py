@@ -72,8 +72,9 @@ def temperatures(results: Results, variant: Variant) -> Table | None:
         "temperatures",
         f"ML and each temperature{variant.which}",
         rows,
-        "“Best” is the temperature with the highest development score. Settings beside the temperature are those that are best on "
-        f"the development set. Gains are on the test set, with {_BOOTSTRAP}, in pairs."
+        "“Best” is the temperature with the highest development score. Settings beside the"
+        " temperature are those that are best on the development set. Gains are on the test set,"
+        f" with {_BOOTSTRAP}, in pairs."
         + (
             f" Scores are averages over seeds; small numbers are {results.experiment.spread_note}."
             if seeds
@@ -140,7 +141,10 @@ def gains(results: Results, variant: Variant) -> Table | None:
 
 
 def methods(results: Results) -> Table | None:
-    """Every kind of model at the temperature that is best on the development set; None where there is one kind."""
+    """Every kind of model at the temperature that is best on the development set.
+
+    None where there is one kind.
+    """
     if len(results.variants) < 2 or len(results.chosen) < 2:
         return None
     first, gain = results.experiment.scores[0], results.experiment.gain_score
@@ -167,7 +171,8 @@ def methods(results: Results) -> Table | None:
         "methods",
         "Every kind of model at its best temperature",
         rows,
-        f"Chosen on the development set. Gains over {results.against_name} have {_BOOTSTRAP}, in pairs, and two-sided p-values."
+        f"Chosen on the development set. Gains over {results.against_name} have {_BOOTSTRAP}, in"
+        " pairs, and two-sided p-values."
         + _paper_note(results, [system for _, system in results.chosen]),
     )
 
@@ -209,7 +214,10 @@ def papers(results: Results) -> list[Table]:
 
 
 def models(found: Sequence[Model], *, folded: bool = False) -> Table:
-    """Every model, with the command that trains it again or resumes it; a folded table is of one sweep."""
+    """Every model, with the command that trains it again or resumes it.
+
+    A folded table is of one sweep.
+    """
     rows: list[dict[Column, Value]] = [
         {
             Column("Run"): one.run.name + ("" if one.finished else " (unfinished)"),
@@ -301,7 +309,10 @@ def _paper_note(results: Results, systems: Sequence[System]) -> str:
     if not sources:
         return ""
     same = is_papers_corpus(results) or not results.experiment.corpus
-    other = f", on {results.experiment.corpus}, which is another corpus: compare differences between rows, not heights"
+    other = (
+        f", on {results.experiment.corpus}, which is another corpus: compare differences between"
+        " rows, not heights"
+    )
     return f" The paper’s numbers are those of its {' and '.join(sources)}{'' if same else other}."
 
 

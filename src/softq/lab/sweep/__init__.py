@@ -1,9 +1,13 @@
-"""A sweep: one recipe over grids of objectives, temperatures, other keys and seeds, and what to conclude from it.
+"""A sweep.
 
-A sweep folder holds ``sweep.toml`` (the recipe with its grids), ``runs/`` (run folders: one for all cells where a task trains them
-together, else one each), ``cells.jsonl`` (a line per finished cell) and ``summary.json``. Started again, it skips what is finished, goes on
-with what was broken off, and trains what is new. The temperature, and what else a grid varies, is chosen on the development set, and what
-it earns on the test set is compared with ML by a paired bootstrap over test examples.
+One recipe over grids of objectives, temperatures, other keys and seeds, and what to conclude from
+it.
+
+A sweep folder holds ``sweep.toml`` (the recipe with its grids), ``runs/`` (run folders: one for all
+cells where a task trains them together, else one each), ``cells.jsonl`` (a line per finished cell)
+and ``summary.json``. Started again, it skips what is finished, goes on with what was broken off,
+and trains what is new. The temperature, and what else a grid varies, is chosen on the development
+set, and what it earns on the test set is compared with ML by a paired bootstrap over test examples.
 """
 
 from softq.lab.run import SUMMARY

@@ -1,4 +1,7 @@
-"""What a sweep concludes: the best cells on the development set, and what they earn on the test set."""
+"""What a sweep concludes.
+
+The best cells on the development set, and what they earn on the test set.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,10 @@ class Choice:
         return cell_recipe(base, vars(self) | {"seed": base.training.seed})
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; JSON has no NaN, so null stands for an interval's end that a single seed does not give."""
+        """Plain values.
+
+        JSON has no NaN, so null stands for an interval's end that a single seed does not give.
+        """
         plain = dataclasses.asdict(self)
         for name in _INTERVALS:
             interval = getattr(self, name)

@@ -1,8 +1,9 @@
 """Several runs of a sweep at a time: in processes of this machine, or on a Dask cluster.
 
-Either way each run is one call of `train_run` on an executor of `concurrent.futures`. It writes its run folder, on a cluster on a
-file system that all machines share, and resumes it if there is one: so a run whose worker is lost is simply called again. A run is
-asked to stop by a file in the sweep folder, which it looks for between steps, or by the end of the process that started it.
+Either way each run is one call of `train_run` on an executor of `concurrent.futures`. It writes its
+run folder, on a cluster on a file system that all machines share, and resumes it if there is one:
+so a run whose worker is lost is simply called again. A run is asked to stop by a file in the sweep
+folder, which it looks for between steps, or by the end of the process that started it.
 """
 
 from __future__ import annotations
@@ -67,15 +68,18 @@ def train_runs(
     workers: Workers,
     watcher: Watcher | None = None,
 ) -> None:
-    """Train runs of one cell each, as many at a time as the executor has workers; ``watcher`` sees finished models, not examples.
+    """Train runs of one cell each, as many at a time as the executor has workers.
 
-    Raises `StoppedError` after Ctrl-C or SIGTERM, and `RunError` with the name of the first run that failed; by then the others have
-    stopped, with a checkpoint.
+    ``watcher`` sees finished models, not examples.
+
+    Raises `StoppedError` after Ctrl-C or SIGTERM, and `RunError` with the name of the first run
+    that failed; by then the others have stopped, with a checkpoint.
     """
     kind, watcher, stop = type(task), watcher or Watcher(), (out / STOP).absolute()
     if kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
         raise RunError(
-            f"several jobs need a task that other processes can import, got {kind.__qualname__}: put its class into a module"
+            f"several jobs need a task that other processes can import, got {kind.__qualname__}:"
+            " put its class into a module"
         )
     stop.unlink(missing_ok=True)
     watcher.begin(len(runs), 0)
@@ -115,13 +119,14 @@ def _conclude(future: Future[list[str]], run: Run, others: Sequence[Run]) -> Non
     except BrokenExecutor:
         begun = ", ".join(one.name for one in (run, *others) if one.path.is_dir())
         raise RunError(
-            f"a process of the sweep ended without a word, killed or out of memory; under way were {begun or run.name}: "
-            "--resume trains them to the end, fewer --jobs need less memory"
+            "a process of the sweep ended without a word, killed or out of memory; under way were"
+            f" {begun or run.name}: --resume trains them to the end, fewer --jobs need less memory"
         ) from None
     except Exception as error:
         what = str(error) if isinstance(error, SoftqError) else f"{type(error).__name__}: {error}"
         raise RunError(
-            f"{run.name}: {what} (run {run.path}; the other runs have stopped, --resume trains them to the end)"
+            f"{run.name}: {what} (run {run.path}; the other runs have stopped, --resume trains them"
+            " to the end)"
         ) from error
     for text in unconverged:
         warnings.warn(f"{run.name}: {text}", ConvergenceWarning, stacklevel=2)
@@ -147,8 +152,8 @@ def dask_cluster(address: str, jobs: int) -> Iterator[Executor]:
     """The workers of a Dask cluster.
 
     Args:
-        address: of its scheduler, ``tcp://host:8786``; or ``slurm``, ``pbs``, ``sge`` or ``lsf``, for which dask-jobqueue starts ``jobs``
-            workers as its own configuration says.
+        address: of its scheduler, ``tcp://host:8786``; or ``slurm``, ``pbs``, ``sge`` or ``lsf``,
+            for which dask-jobqueue starts ``jobs`` workers as its own configuration says.
         jobs: see above; the workers of a scheduler are all used.
 
     """
@@ -171,7 +176,8 @@ def dask_cluster(address: str, jobs: int) -> Iterator[Executor]:
                 queue = importlib.import_module("dask_jobqueue")
             except ImportError:
                 raise DependencyError(
-                    f"--cluster {address} needs dask-jobqueue, which is not installed: pip install dask-jobqueue"
+                    f"--cluster {address} needs dask-jobqueue, which is not installed: pip install"
+                    " dask-jobqueue"
                 ) from None
             place = stack.enter_context(getattr(queue, queues[address])())
             place.scale(jobs=jobs)
@@ -179,7 +185,8 @@ def dask_cluster(address: str, jobs: int) -> Iterator[Executor]:
             client = stack.enter_context(Client(place, timeout="30s"))
         except (OSError, ValueError) as error:
             raise RunError(
-                f"no Dask scheduler answers at {address}: start one with dask scheduler, and workers with dask worker {address} ({error})"
+                f"no Dask scheduler answers at {address}: start one with dask scheduler, and"
+                f" workers with dask worker {address} ({error})"
             ) from None
         yield stack.enter_context(
             client.get_executor(pure=False)
@@ -193,11 +200,16 @@ _training = threading.Lock()
 
 
 def _start_process(threads: int, parent: int) -> None:
-    """Prepare a process: its share of the cores, and an end when the process that started it has ended."""
+    """Prepare a process.
+
+    Its share of the cores, and an end when the process that started it has ended.
+    """
     global _parent
     _parent = parent
     torch.set_num_threads(threads)
-    os.setsid()  # Ctrl-C at a terminal is for all of a session, and only the sweep's own process may tell the others to stop
+    # Ctrl-C at a terminal is for all of a session, and only the sweep's own process may tell the
+    # others to stop
+    os.setsid()
 
     def end_with_parent() -> None:
         multiprocessing.parent_process().join()  # type: ignore[union-attr]

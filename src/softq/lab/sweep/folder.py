@@ -1,4 +1,7 @@
-"""A sweep folder: training what is left of it, concluding from what is finished, reading it back."""
+"""A sweep folder.
+
+Training what is left of it, concluding from what is finished, reading it back.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,8 @@ def run_sweep(
     workers = find_workers(base.training.device)
     if workers.size > 1:
         raise RunError(
-            f"a sweep runs in one process, got {workers.size}; train single models with several processes: softq train"
+            f"a sweep runs in one process, got {workers.size}; train single models with several"
+            " processes: softq train"
         )
     folder = RunFolder(out)
     wanted = expand(task, base, grids)  # before anything is written: a cell's recipe may be refused
@@ -94,7 +98,8 @@ def run_sweep(
         if (out / SWEEP).is_file():
             if not resume:
                 raise RunError(
-                    f"{out} already holds a sweep: add --resume to continue it, or choose another --out"
+                    f"{out} already holds a sweep: add --resume to continue it, or choose another"
+                    " --out"
                 )
             _check_same_recipe(task, base, out)
         runs = _left_to_train(task, base, varied(task, grids), out / RUNS, wanted)
@@ -159,14 +164,16 @@ def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
         cell_recipe(base, plain), task=task.name
     ):
         raise RunError(
-            f"{out} was started with another recipe (see {SWEEP} there): resume it with the same one, or choose another --out"
+            f"{out} was started with another recipe (see {SWEEP} there): resume it with the same"
+            " one, or choose another --out"
         )
 
 
 def conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
     """What the finished runs of a sweep folder say.
 
-    Cells have the settings of the grids as they are now: a model may have been trained before they named a key.
+    Cells have the settings of the grids as they are now: a model may have been trained before they
+    named a key.
     """
     wanted, flags = expand(task, base, grids), varied(task, grids)
     found = {
@@ -242,7 +249,10 @@ def _left_to_train(
     runs: Path,
     wanted: Mapping[str, tuple[Any, tuple[str, ...]]],
 ) -> list[Run]:
-    """The runs that are left to do: broken ones first, then one for each new cell, or one for all that can be trained together."""
+    """The runs that are left to do.
+
+    Broken ones first, then one for each new cell, or one for all that can be trained together.
+    """
     left, found = dict(wanted), []
     for path in _runs(runs):
         rows = RunFolder(path).cells()
@@ -295,7 +305,9 @@ def _group_slug(settings: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _in_a_name(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as a part of a file's name, [] of none: any character that such names have trouble with is left out.
+    """Settings as a part of a file's name, [] of none.
+
+    Any character that such names have trouble with is left out.
 
     >>> _in_a_name({"train": "my data/a.conll", "c2": 1.0})
     ['train=my_data_a.conll-c2=1']

@@ -1,8 +1,9 @@
 """Grids: which recipes a sweep trains.
 
-A cell of a grid is one choice from each of its axes. Objective, temperature and seed are axes of every grid; ``over`` adds one for any
-other key of the recipe, ``"c2=0.1,0.3,1"``, named and written like its flag. An axis of a single value sets the key for that grid, so
-that the grids of a sweep can treat the same data differently.
+A cell of a grid is one choice from each of its axes. Objective, temperature and seed are axes of
+every grid; ``over`` adds one for any other key of the recipe, ``"c2=0.1,0.3,1"``, named and written
+like its flag. An axis of a single value sets the key for that grid, so that the grids of a sweep
+can treat the same data differently.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Grid:
     )
     over: tuple[str, ...] = key(
         (),
-        "other keys of the recipe with their values, each as KEY=VALUE,VALUE; ; between values that are lists",
+        "other keys of the recipe with their values, each as KEY=VALUE,VALUE; ; between values that"
+        " are lists",
     )
 
     def __post_init__(self) -> None:
@@ -84,7 +86,8 @@ class Grid:
             flag, values = _parse_axis(recipe_type, entry)
             if flag in found:
                 raise RecipeError(
-                    f"over names {flag} twice, write all its values in one entry, got {', '.join(self.over)}"
+                    f"over names {flag} twice, write all its values in one entry, got"
+                    f" {', '.join(self.over)}"
                 )
             found[flag] = values
         return found
@@ -106,7 +109,8 @@ def _parse_axis(recipe_type: type[Any], entry: str) -> tuple[str, list[Any]]:
     items = [item.strip() for item in text.split(";" if is_list else ",")]
     if not name or not equals or not all(items):
         raise RecipeError(
-            f"over expects a key and its values, such as c2=0.1,0.3,1 (lists are set apart by ;), got {entry!r}"
+            "over expects a key and its values, such as c2=0.1,0.3,1 (lists are set apart by ;),"
+            f" got {entry!r}"
         )
     try:
         tables = [parse_flags(recipe_type, [f"--{name}={item}"]) for item in items]
@@ -115,21 +119,24 @@ def _parse_axis(recipe_type: type[Any], entry: str) -> tuple[str, list[Any]]:
     section, field, _ = flags[name]
     if section == "objective" or (section, field) == ("training", "seed"):
         raise RecipeError(
-            f"over {entry!r}: objectives, temperatures and seeds are axes of their own, set them by objective, tau and seed"
+            f"over {entry!r}: objectives, temperatures and seeds are axes of their own, set them by"
+            " objective, tau and seed"
         )
     owner = typing.get_type_hints(recipe_type)[section] if section else recipe_type
     if not next(known for known in dataclasses.fields(owner) if known.name == field).metadata.get(
         "identity", True
     ):
         raise RecipeError(
-            f"over {entry!r}: {field} cannot change a result, set it for the whole sweep by --{field.replace('_', '-')}"
+            f"over {entry!r}: {field} cannot change a result, set it for the whole sweep by"
+            f" --{field.replace('_', '-')}"
         )
     values = [(table[section] if section else table)[field] for table in tables]
     if not all(math.isfinite(value) for value in values if isinstance(value, float)):
         raise RecipeError(f"over {entry!r}: values must be finite")
-    return min(
-        (flag for flag, place in flags.items() if place[:2] == (section, field)), key=len
-    ), values
+    return (
+        min((flag for flag, place in flags.items() if place[:2] == (section, field)), key=len),
+        values,
+    )
 
 
 def lay_over(recipe_type: type[Any], grid: Grid, entries: Sequence[str]) -> Grid:
@@ -139,7 +146,10 @@ def lay_over(recipe_type: type[Any], grid: Grid, entries: Sequence[str]) -> Grid
 
 
 def expand(task: Task, base: Any, grids: Sequence[Grid]) -> dict[str, tuple[Any, tuple[str, ...]]]:
-    """Every cell's recipe and the grids it belongs to, by the hash of the recipe: a cell of two grids is trained once."""
+    """Every cell's recipe and the grids it belongs to, by the hash of the recipe.
+
+    A cell of two grids is trained once.
+    """
     found: dict[str, tuple[Any, tuple[str, ...]]] = {}
     for grid in grids:
         axes, seeds, objectives = (
@@ -150,7 +160,8 @@ def expand(task: Task, base: Any, grids: Sequence[Grid]) -> dict[str, tuple[Any,
         count = len(seeds) * len(objectives) * math.prod(map(len, axes.values()))
         if count > MOST_CELLS:
             raise RecipeError(
-                f"the grid {grid.name!r} must have at most {MOST_CELLS:,} cells, got {count:,}; leave out values, or seeds"
+                f"the grid {grid.name!r} must have at most {MOST_CELLS:,} cells, got {count:,};"
+                " leave out values, or seeds"
             )
         for seed, values, objective in itertools.product(
             seeds, list(itertools.product(*axes.values())), objectives
@@ -172,7 +183,10 @@ def expand(task: Task, base: Any, grids: Sequence[Grid]) -> dict[str, tuple[Any,
 
 
 def varied(task: Task, grids: Sequence[Grid]) -> list[str]:
-    """The keys that any of the grids sets or varies, by their flags: what the cells of a sweep are told apart by."""
+    """The keys that any of the grids sets or varies, by their flags.
+
+    What the cells of a sweep are told apart by.
+    """
     return list(dict.fromkeys(flag for grid in grids for flag in grid.axes(task.recipe_type)))
 
 
@@ -191,7 +205,8 @@ def parse_recipe(task: Task, table: Mapping[str, Any], where: str) -> tuple[Any,
     grids = table.get("sweep", [])
     if not isinstance(grids, list) or not all(isinstance(grid, Mapping) for grid in grids):
         raise RecipeError(
-            f"{where}: a grid is a table [[sweep]], in double brackets because there may be several, got {grids!r}"
+            f"{where}: a grid is a table [[sweep]], in double brackets because there may be"
+            f" several, got {grids!r}"
         )
     found = [build(Grid, grid, f"{where}, [[sweep]]") for grid in grids]
     names = [grid.name for grid in found]

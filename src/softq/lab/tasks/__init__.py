@@ -14,9 +14,12 @@ __all__ = ["TASKS", "Cell", "Recipe", "Task", "Tasks", "train_cells"]
 
 
 class Tasks(UserDict[str, Any]):
-    """Tasks by name. A task is imported when it is first asked for, so that commands can list them at once.
+    """Tasks by name.
 
-    Besides those of softq there are those that installed packages name in the entry points of the group ``softq.tasks``.
+    A task is imported when it is first asked for, so that commands can list them at once.
+
+    Besides those of softq there are those that installed packages name in the entry points of the
+    group ``softq.tasks``.
     """
 
     def __init__(self, places: dict[str, str]) -> None:

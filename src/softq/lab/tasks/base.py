@@ -47,14 +47,18 @@ class Recipe(Protocol):
 
 
 class Task:
-    """An experiment, declared once for all commands: train, sweep, reproduce and report are written over this class.
+    """An experiment, declared once for all commands.
 
-    A subclass sets the class attributes, defines `learner` and `signature`, and overrides `facts` if it likes. It is made without
-    arguments: that is how ``softq sweep --jobs`` makes it in other processes.
+    Train, sweep, reproduce and report are written over this class.
+
+    A subclass sets the class attributes, defines `learner` and `signature`, and overrides `facts`
+    if it likes. It is made without arguments: that is how ``softq sweep --jobs`` makes it in other
+    processes.
 
     Attributes:
         name: in commands and recipes.
-        recipe_type: a frozen dataclass of sections, two of which are ``objective`` and ``training``.
+        recipe_type: a frozen dataclass of sections, two of which are ``objective`` and
+            ``training``.
         metrics: functions of sums of the statistics of examples, by name; higher is better.
         titles: the metrics that commands print, by name; models are chosen by the first.
         together: whether cells that differ in objective and seed are trained as one.
@@ -86,7 +90,10 @@ class Task:
         raise NotImplementedError
 
     def facts(self, recipe: Any, outputs: Sequence[Any]) -> dict[str, Any]:
-        """What a report says of the data, see `softq.lab.tasks.facts`; ``outputs`` are the predictions for the test set."""
+        """What a report says of the data, see `softq.lab.tasks.facts`.
+
+        ``outputs`` are the predictions for the test set.
+        """
         return {}
 
 
@@ -121,7 +128,10 @@ class Cell:
 
 
 def describe_cell(task: Task, recipe: Recipe, settings: Mapping[str, Any] | None = None) -> CellRow:
-    """What tells a cell from others of its run or sweep, and the hash of its recipe; ``settings`` are from `settings_of`."""
+    """What tells a cell from others of its run or sweep, and the hash of its recipe.
+
+    ``settings`` are from `settings_of`.
+    """
     objective = recipe.objective
     return {
         "hash": recipe_hash(recipe, task=task.name),
@@ -216,8 +226,8 @@ def train_cells(
                 run.begin(to_toml(cells[0], task=task.name), described, device)
             elif [row["hash"] for row in run.cells()] != [row["hash"] for row in described]:
                 raise RunError(
-                    f"{out} was started with another recipe (see {RECIPE} there): resume it with the same one, or choose "
-                    "another --out"
+                    f"{out} was started with another recipe (see {RECIPE} there): resume it with"
+                    " the same one, or choose another --out"
                 )
         workers.any(False)  # wait for the folder
         if (result := run.result()) is not None:
@@ -253,9 +263,12 @@ def train_cells(
 
 
 def measures(task: Task, evaluation: Evaluation) -> list[dict[str, float]]:
-    """All that is known of each model of a run: ``test``, every metric of both splits, what the learner measured beside them.
+    """All that is known of each model of a run.
 
-    A metric that has no value, such as a score over content words where there are none, is left out.
+    ``test``, every metric of both splits, what the learner measured beside them.
+
+    A metric that has no value, such as a score over content words where there are none, is left
+    out.
     """
     sums = {split: counts.sums() for split, counts in evaluation.counts.items()}
     if "test" not in sums:

@@ -1,4 +1,7 @@
-"""Captioning (paper §4.1.2, Table 1, Appendix C): images with several captions each, where SQDML and RAML differ."""
+"""Captioning (paper §4.1.2, Table 1, Appendix C).
+
+Images with several captions each, where SQDML and RAML differ.
+"""
 
 from __future__ import annotations
 
@@ -54,15 +57,18 @@ class CaptionData:
 
     train: str = key(
         "",
-        "captions to train on: image, tab, caption on each line (.gz, .xz), or Karpathy's JSON; empty: the built-in world of scenes",
+        "captions to train on: image, tab, caption on each line (.gz, .xz), or Karpathy's JSON;"
+        " empty: the built-in world of scenes",
     )
     train_features: str = key(
         "",
-        "features of its images (softq data features); empty: train.features.npy for train.captions.tsv and so on",
+        "features of its images (softq data features); empty: train.features.npy for"
+        " train.captions.tsv and so on",
     )
     dev: str = key(
         "",
-        f"captions that settings are chosen on, in the same form; empty: train, or {MOST_OF_TRAIN:,} of its images at equal distances",
+        "captions that settings are chosen on, in the same form; empty: train, or"
+        f" {MOST_OF_TRAIN:,} of its images at equal distances",
     )
     dev_features: str = key("", "features of its images")
     test: str = key("", "held-out captions, in the same form; empty: the development split again")
@@ -74,12 +80,14 @@ class CaptionData:
     )
     encoder: str = key(
         "",
-        "the encoder that made the features, stored with the model: a name of softq data features --encoder; empty: unknown",
+        "the encoder that made the features, stored with the model: a name of softq data features"
+        " --encoder; empty: unknown",
     )
     halve_dev: bool = key(False, "choose on the even images of dev, and take its odd ones for test")
     merge: bool = key(
         True,
-        "an image is one example of all its captions; else there is one of each, as the paper has it for raml",
+        "an image is one example of all its captions; else there is one of each, as the paper has"
+        " it for raml",
     )
     max_length: int = key(
         50, "leave out training captions with more words than this; the number is reported"
@@ -137,7 +145,10 @@ class CaptioningRecipe:
 
 @once(2)
 def read_captioned(data: CaptionData) -> Splits:
-    """Read the files, or sample from the built-in world; what does not fit is an error with file and line."""
+    """Read the files, or sample from the built-in world.
+
+    What does not fit is an error with file and line.
+    """
     if not data.train:
         return _sample_world(data)
 
@@ -155,7 +166,8 @@ def read_captioned(data: CaptionData) -> Splits:
     sizes = {np.asarray(corpus.features).shape[1] for corpus in corpora if corpus is not None}
     if len(sizes) > 1:
         raise DataError(
-            f"expected features of one size for all images, got {', '.join(map(str, sorted(sizes)))}: were they made alike?"
+            "expected features of one size for all images, got"
+            f" {', '.join(map(str, sorted(sizes)))}: were they made alike?"
         )
     return splits
 
@@ -193,7 +205,8 @@ class Captioning(SequenceTask):
         images, start = recipe.data.images, recipe.training.start
         if images and not Path(images).is_dir():
             raise DataError(
-                f"images: expected a folder with the images, for the pictures of the report, got {images}"
+                "images: expected a folder with the images, for the pictures of the report, got"
+                f" {images}"
             )
         key = DataKey(recipe.data, recipe.vocabulary, start_file(start, self.name))
         data: SequenceData = _prepare(key)
@@ -211,7 +224,10 @@ class Captioning(SequenceTask):
     def measures(
         self, recipe: CaptioningRecipe, split: EvaluationSplit, found: Sequence[GeneratedText]
     ) -> dict[str, float]:
-        """Agreement of the references; on the built-in world the exact expected reward, of these captions and the highest."""
+        """Agreement of the references.
+
+        On the built-in world the exact expected reward, of these captions and the highest.
+        """
         measures = {}
         agreement = reference_agreement(split.references)
         if not math.isnan(agreement):  # as it is where every image has one caption

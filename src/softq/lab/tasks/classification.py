@@ -1,8 +1,10 @@
 """Cost-sensitive classification on the paper's four-class problem (§4.1.1, Appendix B).
 
-Inputs are uniform on a square, log P(y|x) = -‖x - x_y‖ + const, each training input has ten labels, and a right answer earns more in
-some classes than in others. Ten labels in four classes make 286 different patterns, so a model's targets are a small table, exact for
-ML, RAML and SQDML alike; that table is all in which the objectives differ. All models of a sweep are trained together on the same batches.
+Inputs are uniform on a square, log P(y|x) = -‖x - x_y‖ + const, each training input has ten labels,
+and a right answer earns more in some classes than in others. Ten labels in four classes make 286
+different patterns, so a model's targets are a small table, exact for ML, RAML and SQDML alike; that
+table is all in which the objectives differ. All models of a sweep are trained together on the same
+batches.
 """
 
 from __future__ import annotations
@@ -76,14 +78,16 @@ class Optimizer:
     momentum: float = key(0.9, "share of the last step that is taken again")
     average: bool = key(
         True,
-        "judge the mean of the weights over an epoch's steps; false: the weights after its last step",
+        "judge the mean of the weights over an epoch's steps; false: the weights after its last"
+        " step",
     )
 
     def __post_init__(self) -> None:
         """Steps go somewhere."""
         if not 0.0 < self.learning_rate < math.inf or not 0.0 <= self.momentum < 1.0:
             raise RecipeError(
-                f"expected learning_rate > 0 and 0 <= momentum < 1, got {self.learning_rate} and {self.momentum}"
+                f"expected learning_rate > 0 and 0 <= momentum < 1, got {self.learning_rate} and"
+                f" {self.momentum}"
             )
 
 
@@ -163,7 +167,9 @@ def visiting_order(data: Data, epoch: int) -> Tensor:
 def earned_counts(
     networks: Tensor, sizes: Sequence[int], inputs: Tensor, earned: Tensor
 ) -> ExampleCounts:
-    """(reward, 1) of each input under the decision of each network; ``earned [N, K]`` is what each decision earns.
+    """(reward, 1) of each input under the decision of each network.
+
+    ``earned [N, K]`` is what each decision earns.
 
     What inputs can earn are few numbers, so that a byte holds what one of them earned.
     """
@@ -242,8 +248,8 @@ class GridLearner:
             network, step = (int(i) for i in bad.nonzero()[bad.nonzero()[:, 1].argmin()])
             batch = slice(step * size, (step + 1) * size)
             raise NonFiniteLossError(
-                f"the loss of {self._names[int(going[network])]} is not finite in epoch {epoch + 1}, step {first + step}; "
-                "try a smaller learning_rate",
+                f"the loss of {self._names[int(going[network])]} is not finite in epoch"
+                f" {epoch + 1}, step {first + step}; try a smaller learning_rate",
                 {"inputs": inputs[batch], "counts": self._counts[patterns[batch].cpu()]},
             )
         going = going.cpu()
@@ -254,7 +260,10 @@ class GridLearner:
         self._losses[going] = sums
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
-        """Mean cross-entropy over the epoch's examples, in nats; where the loss is temperature-scaled, without its τ²."""
+        """Mean cross-entropy over the epoch's examples, in nats.
+
+        Where the loss is temperature-scaled, without its τ².
+        """
         means = (self._losses / self.examples).masked_fill(~torch.tensor(active), math.nan)
         self._losses.zero_()
         return {"loss": means.tolist()}
@@ -277,7 +286,10 @@ class GridLearner:
         self._best[better] = self._present()[better]
 
     def evaluate_best(self) -> Evaluation:
-        """The best networks on the test set; the development set would take as much room again, and is not looked at twice."""
+        """The best networks on the test set.
+
+        The development set would take as much room again, and is not looked at twice.
+        """
         counts = earned_counts(self._best, self._grid.sizes, *self._test)
         return Evaluation({"test": counts}, [{}] * self.cells)
 
@@ -326,7 +338,8 @@ class Classification(Task):
             return GridLearner(cells, workers.device)
         if len(cells) > 1:
             raise RecipeError(
-                f"several processes train one model at a time, got {len(cells)} cells; start the sweep in one process"
+                f"several processes train one model at a time, got {len(cells)} cells; start the"
+                " sweep in one process"
             )
         return torch_learner(cells[0], workers)
 
@@ -345,7 +358,10 @@ class Classification(Task):
 
 
 def torch_learner(recipe: ClassificationRecipe, workers: Workers) -> TorchLearner:
-    """The same model, data and steps in plain torch: for several processes, and to compare the grid with."""
+    """The same model, data and steps in plain torch.
+
+    For several processes, and to compare the grid with.
+    """
     splits, sizes = make_data(recipe.data), recipe.model.sizes
     model = _PerceptronLoss(recipe, splits).to(workers.device)
     optimizer = torch.optim.SGD(
@@ -370,9 +386,9 @@ def torch_learner(recipe: ClassificationRecipe, workers: Workers) -> TorchLearne
         order=lambda epoch: visiting_order(recipe.data, epoch),
         seed=recipe.training.seed,
         average=recipe.optimizer.average,
-        loss_unit=(recipe.objective.tau or 1.0) ** 2
-        if recipe.objective.temperature_scaled
-        else 1.0,
+        loss_unit=(
+            (recipe.objective.tau or 1.0) ** 2 if recipe.objective.temperature_scaled else 1.0
+        ),
         evaluate=lambda: reward(splits.dev),
         evaluate_best=lambda: Evaluation(
             {"test": earned_counts(networks(), sizes, *on_device(splits.test))}, [{}]

@@ -1,4 +1,7 @@
-"""What tasks that learn from files share: which parts there are, and results that are kept as long as the files stay the same."""
+"""What tasks that learn from files share.
+
+Which parts there are, and results that are kept as long as the files stay the same.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,8 @@ def check_parts(train: str, dev: str, test: str, halve_dev: bool) -> None:
         )
     if not train and (dev or test):
         raise RecipeError(
-            "name the training file as well (train), or leave out dev and test for the built-in world"
+            "name the training file as well (train), or leave out dev and test for the built-in"
+            " world"
         )
 
 

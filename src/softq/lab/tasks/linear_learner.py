@@ -29,7 +29,9 @@ class Scored(NamedTuple):
 
 
 class LinearLearner(Generic[E, F]):
-    """A learner of one estimator. Subclasses bring the data, and say what their model is and how it is measured.
+    """A learner of one estimator.
+
+    Subclasses bring the data, and say what their model is and how it is measured.
 
     Args:
         fit: the training of the estimator.
@@ -117,7 +119,8 @@ def refuse_processes(task: str, workers: Workers) -> None:
     """A task whose models are trained by threads has no use for several processes."""
     if workers.size > 1:
         raise RecipeError(
-            f"{task} trains in one process with several threads, got {workers.size} processes; several models: softq sweep --jobs"
+            f"{task} trains in one process with several threads, got {workers.size} processes;"
+            " several models: softq sweep --jobs"
         )
 
 

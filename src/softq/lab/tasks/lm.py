@@ -44,10 +44,14 @@ _CHECKPOINTS = "checkpoints"
 def train_lm(
     recipe: LmRecipe, out: Path, *, resume: bool = False, watcher: Watcher | None = None
 ) -> dict[str, Any]:
-    """Train one model into a run folder and return its result; a run that is finished already only returns it."""
+    """Train one model into a run folder and return its result.
+
+    A run that is finished already only returns it.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RunError(
-            "softq train lm trains in one process; several processes or GPUs: RewardAugmentedTrainer under accelerate launch"
+            "softq train lm trains in one process; several processes or GPUs:"
+            " RewardAugmentedTrainer under accelerate launch"
         )
     run = RunFolder(out)
     described = _described(recipe)
@@ -59,7 +63,8 @@ def train_lm(
             refuse_full(out / name)
     elif [row["hash"] for row in run.cells()] != [described["hash"]]:
         raise RunError(
-            f"{out} was started with another recipe (see {RECIPE} there): resume it with the same one, or choose another --out"
+            f"{out} was started with another recipe (see {RECIPE} there): resume it with the same"
+            " one, or choose another --out"
         )
     elif (finished := run.result()) is not None:
         return dict(finished)
@@ -115,7 +120,8 @@ def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
         return load_model(model_folder(settings.name), settings.dtype, settings.dropout)
     if not settings.from_scratch:
         raise ModelError(
-            "name a model to start from (--model PATH), or a size to start with (--from-scratch t5-small)"
+            "name a model to start from (--model PATH), or a size to start with (--from-scratch"
+            " t5-small)"
         )
     texts = [row["source"] for row in _filled(recipe, train)] + [
         text for row in train for text in row["references"]
@@ -128,13 +134,17 @@ def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
 
 
 def model_folder(name: str) -> str:
-    """Where a model is: in ``best`` of a run folder, else what was named, which may be a name that Transformers know."""
+    """Where a model is.
+
+    In ``best`` of a run folder, else what was named, which may be a name that Transformers know.
+    """
     path = Path(name)
     if not (path / RECIPE).is_file():
         return name
     if not (path / BEST / "config.json").is_file():
         raise RunError(
-            f"{path} holds no model of softq train lm, or none yet: softq train --resume --out {path} resumes it"
+            f"{path} holds no model of softq train lm, or none yet: softq train --resume --out"
+            f" {path} resumes it"
         )
     return str(path / BEST)
 
@@ -142,8 +152,8 @@ def model_folder(name: str) -> str:
 def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArguments:
     """The recipe as Trainer's arguments; an epoch has so many steps.
 
-    Evaluations and checkpoints go by steps even if there is one for each epoch: Trainer would take the end of a training that was asked to
-    stop for the end of an epoch.
+    Evaluations and checkpoints go by steps even if there is one for each epoch: Trainer would take
+    the end of a training that was asked to stop for the end of an epoch.
     """
     candidates, training, evaluation = recipe.candidates, recipe.training, recipe.evaluation
     every = training.eval_every or steps
@@ -168,9 +178,9 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
         "per_device_eval_batch_size": evaluation.batch_size,
         "gradient_accumulation_steps": training.accumulate,
         "learning_rate": training.learning_rate,
-        "lr_scheduler_type": "constant_with_warmup"
-        if training.schedule == "constant"
-        else training.schedule,
+        "lr_scheduler_type": (
+            "constant_with_warmup" if training.schedule == "constant" else training.schedule
+        ),
         "warmup_steps": training.warmup,
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.clip,
@@ -178,13 +188,16 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
         "gradient_checkpointing": training.gradient_checkpointing,
         "seed": training.seed,
         "use_cpu": find_device(training.device).type == "cpu",
-        # a GPU must not wait for candidates: they are made in other processes, which need not take turns with this one
+        # a GPU must not wait for candidates: they are made in other processes, which need not take
+        # turns with this one
         "dataloader_num_workers": 0 if find_device(training.device).type == "cpu" else 2,
         "eval_strategy": "steps",
         "eval_steps": every,
         "save_strategy": "steps",
         "save_steps": every,
-        "save_total_limit": 2,  # the best and the last, which with 1 would be removed at the end, and so when training was asked to stop
+        # the best and the last, which with 1 would be removed at the end, and so when training was
+        # asked to stop
+        "save_total_limit": 2,
         "load_best_model_at_end": True,
         "metric_for_best_model": f"eval_{evaluation.best_by}",
         "greater_is_better": evaluation.best_by != "loss",
@@ -255,7 +268,8 @@ def _adafactor(trainer: RewardAugmentedTrainer, training: LmTraining) -> torch.o
         }
         for shrinks in (True, False)
     ]
-    # that of bfloat16, which torch would take for weights of that type, is larger than most gradients
+    # that of bfloat16, which torch would take for weights of that type, is larger than most
+    # gradients
     epsilon = torch.finfo(torch.float32).eps
     return torch.optim.Adafactor(
         [group for group in groups if group["params"]], training.learning_rate, eps=(epsilon, 1e-3)

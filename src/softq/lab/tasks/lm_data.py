@@ -1,4 +1,7 @@
-"""Texts with references for a model of 🤗 Transformers: tab-separated lines, JSON lines, or the built-in world."""
+"""Texts with references for a model of 🤗 Transformers.
+
+Tab-separated lines, JSON lines, or the built-in world.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ Rows = list[dict[str, Any]]
 
 
 def read_parts(recipe: LmRecipe) -> tuple[Rows, Rows]:
-    """What to train on and what to be judged by; what does not fit is an error with file and line."""
+    """What to train on and what to be judged by.
+
+    What does not fit is an error with file and line.
+    """
     data = recipe.data
     if not data.train:
         world = LanguageWorld()
@@ -35,15 +41,20 @@ def read_parts(recipe: LmRecipe) -> tuple[Rows, Rows]:
         for number, row in enumerate(train, start=1):
             if not row.get("candidates"):
                 raise DataError(
-                    f"{data.train or 'the built-in world'}, row {number}: sampler = dataset needs candidates, got none"
+                    f"{data.train or 'the built-in world'}, row {number}: sampler = dataset needs"
+                    " candidates, got none"
                 )
     return train, dev
 
 
 def read_rows(*paths: Path) -> Rows:
-    """Rows of a file: JSON lines if its name ends in .jsonl (or .jsonl.gz, .jsonl.xz), else a source, a tab and references on each line.
+    """Rows of a file.
 
-    Tab-separated sources and references may also be files of their own, whose lines belong together.
+    JSON lines if its name ends in .jsonl (or .jsonl.gz, .jsonl.xz), else a source, a tab and
+    references on each line.
+
+    Tab-separated sources and references may also be files of their own, whose lines belong
+    together.
     """
     if is_jsonl(paths[0]):
         if len(paths) > 1:
@@ -73,7 +84,8 @@ def _read_jsonl(path: Path) -> Rows:
             rows.append(_checked(json.loads(line)))
         except (ValueError, RecursionError) as error:  # DataError is a ValueError
             raise DataError(
-                f"{path}, line {number}: expected an object with source and references, {_reason(error)}"
+                f"{path}, line {number}: expected an object with source and references,"
+                f" {_reason(error)}"
             ) from None
     if not rows:
         raise DataError(f"{path} is empty: expected an object on each line")
@@ -103,13 +115,15 @@ def _checked(found: Any) -> dict[str, Any]:
         rewards, wanted = found["candidate_rewards"], len(row.get("candidates", []))
         if not isinstance(rewards, list) or len(rewards) != wanted:
             raise DataError(
-                f"got candidate_rewards = {rewards!r}, not a list of {wanted}, one for each candidate"
+                f"got candidate_rewards = {rewards!r}, not a list of {wanted}, one for each"
+                " candidate"
             )
         for given in rewards:
             values = given if isinstance(given, list) and len(given) == len(several) else [given]
             if not all(_is_number(value) for value in values):
                 raise DataError(
-                    f"got {given!r} among candidate_rewards, not a finite number, or {len(several)} of them, one for each reference"
+                    f"got {given!r} among candidate_rewards, not a finite number, or {len(several)}"
+                    " of them, one for each reference"
                 )
         row["candidate_rewards"] = rewards
     return row

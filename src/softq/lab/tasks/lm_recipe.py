@@ -1,6 +1,7 @@
 """The recipe of `softq train lm`: a model of 🤗 Transformers trained toward a reward.
 
-It is no task of the paper: Transformers' Trainer has its own loop. Nothing here imports Transformers, so that a recipe can be read without.
+It is no task of the paper: Transformers' Trainer has its own loop. Nothing here imports
+Transformers, so that a recipe can be read without.
 """
 
 from __future__ import annotations
@@ -36,16 +37,19 @@ class LmData:
 
     train: str = key(
         "",
-        "texts to train on: source, tab, references separated by tabs on each line; or .jsonl, an object on each with source, references "
-        "and perhaps candidates and candidate_rewards (.gz, .xz too); empty: the built-in world",
+        "texts to train on: source, tab, references separated by tabs on each line; or .jsonl, an"
+        " object on each with source, references and perhaps candidates and candidate_rewards (.gz,"
+        " .xz too); empty: the built-in world",
     )
     dev: str = key(
         "",
-        f"texts that the best model is chosen by, likewise; empty: train, or {MOST_OF_TRAIN:,} of it at equal distances",
+        f"texts that the best model is chosen by, likewise; empty: train, or {MOST_OF_TRAIN:,} of"
+        " it at equal distances",
     )
     template: str = key(
         "{}",
-        r'what the model reads, {} for the source: "translate German to English: {}"; in the flag \n is a new line',
+        r'what the model reads, {} for the source: "translate German to English: {}"; in the flag'
+        r" \n is a new line",
     )
     max_source: int = key(128, "longest source, in tokens; the rest is cut off")
     max_target: int = key(128, "longest reference or candidate, in tokens")
@@ -82,11 +86,13 @@ class LmModel:
 
     name: str = key(
         "",
-        "a model of Transformers to start from: a run folder of softq train lm, a folder of save_pretrained, or a hub's name",
+        "a model of Transformers to start from: a run folder of softq train lm, a folder of"
+        " save_pretrained, or a hub's name",
     )
     from_scratch: Preset = key(
         "",
-        "a T5 of random weights instead, and of this size, with a tokenizer trained on the training texts",
+        "a T5 of random weights instead, and of this size, with a tokenizer trained on the training"
+        " texts",
     )
     vocabulary_size: int = key(8000, "how many pieces of words that tokenizer has, at most (BPE)")
     dropout: float | None = key(None, "of the model; the model's own if not given")
@@ -95,14 +101,19 @@ class LmModel:
     )
     lora: int = key(
         0,
-        "rank of low-rank adapters (PEFT) that are trained in place of all weights, and merged at the end; 0: none",
+        "rank of low-rank adapters (PEFT) that are trained in place of all weights, and merged at"
+        " the end; 0: none",
     )
 
     def __post_init__(self) -> None:
-        """One model or the other; none at all is an error when it is needed, so that a recipe can be printed and filled in."""
+        """One model or the other.
+
+        None at all is an error when it is needed, so that a recipe can be printed and filled in.
+        """
         if self.name and self.from_scratch:
             raise RecipeError(
-                f"choose one: a model to start from ({self.name}), or one from scratch ({self.from_scratch}), got both"
+                f"choose one: a model to start from ({self.name}), or one from scratch"
+                f" ({self.from_scratch}), got both"
             )
         at_least("vocabulary_size", self.vocabulary_size, 16)
         at_least("lora", self.lora, 0)
@@ -110,7 +121,8 @@ class LmModel:
             raise RecipeError(f"dropout must lie in [0, 1), got {self.dropout}")
         if self.lora and self.from_scratch:
             raise RecipeError(
-                "lora adapts a model that knows something already: give --model instead of --from-scratch"
+                "lora adapts a model that knows something already: give --model instead of"
+                " --from-scratch"
             )
 
 
@@ -120,18 +132,21 @@ class LmCandidates:
 
     sampler: str = key(
         "ngram",
-        "where they come from, several joined by +: ngram, hamming or edit change references; recombined puts references of one source "
-        "together anew; model: the model's own samples; dataset: the column candidates of a .jsonl file",
+        "where they come from, several joined by +: ngram, hamming or edit change references;"
+        " recombined puts references of one source together anew; model: the model's own samples;"
+        " dataset: the column candidates of a .jsonl file",
     )
     reward: str = key(
         "bleu",
-        f"{', '.join(_REWARDS[:-1])} or {_REWARDS[-1]}, on tokens; or with words: before it, on the words of the text",
+        f"{', '.join(_REWARDS[:-1])} or {_REWARDS[-1]}, on tokens; or with words: before it, on the"
+        " words of the text",
     )
     size: int = key(8, "candidates of a source, from each sampler")
     k: int = key(0, "of these, how many a step uses; 0: all")
     estimator: Estimator = key(
         "set",
-        "set: softmax over the candidates; paper: the same, k of them, not renormalised; importance: over their probability",
+        "set: softmax over the candidates; paper: the same, k of them, not renormalised;"
+        " importance: over their probability",
     )
     max_n: int = key(4, "longest n-gram that ngram and recombined change at once")
     temperature: float = key(1.0, "sampling temperature of the model's own samples")
@@ -144,7 +159,8 @@ class LmCandidates:
         for name in self.sampler.split("+"):
             if name not in SAMPLERS:
                 raise RecipeError(
-                    f"sampler must be one of {', '.join(SAMPLERS)}, or several joined by +, got {self.sampler!r}"
+                    f"sampler must be one of {', '.join(SAMPLERS)}, or several joined by +, got"
+                    f" {self.sampler!r}"
                 )
         at_least("size", self.size, 1)
         at_least("k", self.k, 0)
@@ -163,12 +179,13 @@ class LmTraining:
     accumulate: int = key(1, "such batches that make one step of the optimizer")
     optimizer: Literal["adamw", "adafactor"] = key(
         "adamw",
-        "adafactor moves weights in proportion to their size, without which the large embeddings of a T5 from scratch learn slowly; its "
-        "rate is never more than 1 / √step",
+        "adafactor moves weights in proportion to their size, without which the large embeddings of"
+        " a T5 from scratch learn slowly; its rate is never more than 1 / √step",
     )
     learning_rate: float = key(
         1e-4,
-        "at its highest; a model from scratch wants more: with adamw about 1e-3, with adafactor 0.03",
+        "at its highest; a model from scratch wants more: with adamw about 1e-3, with adafactor"
+        " 0.03",
     )
     schedule: Schedule = key("linear", "learning-rate schedule: linear or cosine to 0, or constant")
     warmup: int = key(0, "first steps, in which the rate rises")
@@ -215,7 +232,8 @@ class LmEvaluation:
 
     best_by: Choice = key(
         "reward",
-        "the score on dev that the best model is chosen by: reward, sacreBLEU's bleu or chrf, or loss",
+        "the score on dev that the best model is chosen by: reward, sacreBLEU's bleu or chrf, or"
+        " loss",
     )
     dev_beams: int = key(
         1, "beams of the texts that models are compared by while they train; 1: greedy"
@@ -223,7 +241,8 @@ class LmEvaluation:
     beams: int = key(4, "beams of the final scores, and of softq predict and evaluate")
     mbr_samples: int = key(
         0,
-        "samples of which, at the end, the one of the highest expected reward is chosen as well; 0: none",
+        "samples of which, at the end, the one of the highest expected reward is chosen as well; 0:"
+        " none",
     )
     max_new_tokens: int = key(128, "longest text that is generated, in candidates too")
     batch_size: int = key(64, "sources at a time", identity=False)
@@ -255,12 +274,16 @@ class LmRecipe:
         """What the sections say must fit together."""
         if self.objective.temperature_scaled:
             raise RecipeError(
-                "temperature_scaled divides scores by tau, and a model of sentences has none; leave it out"
+                "temperature_scaled divides scores by tau, and a model of sentences has none; leave"
+                " it out"
             )
 
 
 def read_recipe(folder: Path) -> LmRecipe | None:
-    """The recipe of a run folder, or of the run whose ``best`` a folder is; None where there is none."""
+    """The recipe of a run folder, or of the run whose ``best`` a folder is.
+
+    None where there is none.
+    """
     place = folder.resolve()
     for path in (
         (place / RECIPE, place.parent / RECIPE) if place.name == BEST else (place / RECIPE,)

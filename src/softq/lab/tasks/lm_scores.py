@@ -1,4 +1,7 @@
-"""Scores of texts that a model of 🤗 Transformers writes: the reward it was trained for, BLEU, chrF, and how long it took."""
+"""Scores of texts that a model of 🤗 Transformers writes.
+
+The reward it was trained for, BLEU, chrF, and how long it took.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,9 @@ LM_METRICS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Functions of sums of `Scores.rows`.
 
-``reward`` is the run's own, mean over references; ``chrf`` likewise that of sentences. The others are those of `TRANSLATION_METRICS` on
-words, with ``word_bleu`` for what is called the average reward there: sentence BLEU against one reference at a time.
+``reward`` is the run's own, mean over references; ``chrf`` likewise that of sentences. The others
+are those of `TRANSLATION_METRICS` on words, with ``word_bleu`` for what is called the average
+reward there: sentence BLEU against one reference at a time.
 """
 
 
@@ -43,7 +47,8 @@ class Scores:
 
     Attributes:
         texts: what was written.
-        rows: statistics of each, ``[N, 16]``, float64: those of `softq.metrics.translation_statistics`, reward, chrF.
+        rows: statistics of each, ``[N, 16]``, float64: those of
+            `softq.metrics.translation_statistics`, reward, chrF.
         corpus: sacreBLEU's ``bleu`` and ``chrf`` in 0..100; empty where it is not installed.
         seconds: that it took to write all texts.
 
@@ -78,7 +83,8 @@ def score(
 ) -> Scores:
     """Let a model write for sources and judge the texts by references.
 
-    Rewards on tokens are on those of ``judge``, if it is given: two models are compared in the tokens of one.
+    Rewards on tokens are on those of ``judge``, if it is given: two models are compared in the
+    tokens of one.
     """
     began = time.perf_counter()
     texts = model.write([row["source"] for row in rows], how, tell)

@@ -1,4 +1,7 @@
-"""Labels of words, named entities above all (paper §4.2, Tables 2 and 6, Appendix D.2.2): a feature CRF trained exactly by ML, RAML and SQDML."""
+"""Labels of words, named entities above all (paper §4.2, Tables 2 and 6, Appendix D.2.2).
+
+A feature CRF trained exactly by ML, RAML and SQDML.
+"""
 
 from __future__ import annotations
 

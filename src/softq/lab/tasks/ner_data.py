@@ -51,7 +51,10 @@ class Corpora(NamedTuple):
 
 @once(2)
 def read_corpora(data: Data) -> Corpora:
-    """Read the files, or draw from the built-in world; what does not fit is an error with file and line."""
+    """Read the files, or draw from the built-in world.
+
+    What does not fit is an error with file and line.
+    """
     if not data.train:
         world = EntityWorld()
         train = world.annotate(world.sample(data.sentences, seed=4 * data.seed), seed=data.seed)
@@ -69,19 +72,21 @@ def read_corpora(data: Data) -> Corpora:
             {label for sentence in train for labels in sentence.labels for label in labels}
         )
         raise DataError(
-            f"{path}: expected entity tags such as B-PER and O in the last column, got {', '.join(map(repr, labels[:5]))}; "
-            "for labels of another kind take softq train tag"
+            f"{path}: expected entity tags such as B-PER and O in the last column, got"
+            f" {', '.join(map(repr, labels[:5]))}; for labels of another kind take softq train tag"
         )
     if scheme is not None:
         check_tags(path, train, scheme)
     for sentence in train:
         if not sentence.references:
             raise DataError(
-                f"{path}, line {sentence.line}: expected an annotator who labelled every token of the sentence, got none"
+                f"{path}, line {sentence.line}: expected an annotator who labelled every token of"
+                " the sentence, got none"
             )
     if data.folds and any(sentence.annotators for sentence in train):
         raise DataError(
-            f"{path}: folds are judged by the labels they hold out, and these are annotators': name a file of true labels, dev"
+            f"{path}: folds are judged by the labels they hold out, and these are annotators': name"
+            " a file of true labels, dev"
         )
     if data.folds > len(train):
         raise DataError(
@@ -97,7 +102,10 @@ def read_corpora(data: Data) -> Corpora:
 
 
 def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> None:
-    """Every label must be a tag of the scheme; what may follow what is not asked here, for annotators err."""
+    """Every label must be a tag of the scheme.
+
+    What may follow what is not asked here, for annotators err.
+    """
     good: set[str] = set()
     for sentence in sentences:
         if sentence.annotators:
@@ -108,7 +116,8 @@ def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> Non
             except OutputError:
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
                 raise DataError(
-                    f"{path}, line {sentence.line + place}: expected a tag of {scheme} such as B-PER or O, got {label!r}"
+                    f"{path}, line {sentence.line + place}: expected a tag of {scheme} such as"
+                    f" B-PER or O, got {label!r}"
                 ) from None
             good.add(label)
 
@@ -123,12 +132,14 @@ def _read_part(path: str, scheme: Scheme | None, known: set[str]) -> Part:
     for sentence in found:
         if sentence.annotators:
             raise DataError(
-                f"{path}, line {sentence.line}: expected the true labels in the last column, got those of several annotators"
+                f"{path}, line {sentence.line}: expected the true labels in the last column, got"
+                " those of several annotators"
             )
         for token, label in enumerate(sentence.labels[0]):
             if label not in known:
                 raise DataError(
-                    f"{path}, line {sentence.line + token}: the label {label} does not occur in the training file"
+                    f"{path}, line {sentence.line + token}: the label {label} does not occur in the"
+                    " training file"
                 )
     return _part(found)
 
@@ -173,7 +184,11 @@ class Prepared:
 
 @once(2)
 def prepare(data: Data, features: Features, in_batches: bool) -> Prepared:
-    """Read and extract; ``in_batches`` keeps no features of the training sentences, so that they need not fit into memory."""
+    """Read and extract.
+
+    ``in_batches`` keeps no features of the training sentences, so that they need not fit into
+    memory.
+    """
     corpora = read_corpora(data)
     templates = None if features.templates == FINKEL else features.templates
     seen = (
@@ -201,7 +216,10 @@ def prepare(data: Data, features: Features, in_batches: bool) -> Prepared:
 def transform(
     index: TemplateIndex, sentences: Sequence[Sentence], pos: int, path: str
 ) -> FeatureMatrix:
-    """Features of sentences from a file; ``pos`` is the column of their parts of speech, 0 for none."""
+    """Features of sentences from a file.
+
+    ``pos`` is the column of their parts of speech, 0 for none.
+    """
     return index.transform(
         [sentence.tokens for sentence in sentences], _columns(sentences, pos, path)
     )
@@ -216,13 +234,17 @@ def _columns(
     for sentence in sentences:
         if len(sentence.extra) < pos - 1:
             raise DataError(
-                f"{path}, line {sentence.line}: expected parts of speech in column {pos}, got {1 + len(sentence.extra)} before the labels"
+                f"{path}, line {sentence.line}: expected parts of speech in column {pos}, got"
+                f" {1 + len(sentence.extra)} before the labels"
             )
     return {"pos": [sentence.extra[pos - 2] for sentence in sentences]}
 
 
 class Labelled(NamedTuple):
-    """What the training sentences say: label names of the model, references by their numbers, and the annotators, where estimated."""
+    """What the training sentences say.
+
+    Label names of the model, references by their numbers, and the annotators, where estimated.
+    """
 
     names: tuple[str, ...]
     references: References
@@ -238,7 +260,8 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
         references: as in the recipe.
         ties: of votes.
         weights: of annotators, as in the recipe.
-        mend: whether sequences that break the scheme are mended, as they must be where the target forbids them.
+        mend: whether sequences that break the scheme are mended, as they must be where the target
+            forbids them.
 
     """
     corpora = read_corpora(data)
@@ -246,7 +269,8 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
     several = any(sentence.annotators for sentence in corpora.train)
     if not several and (references != "all" or weights != "uniform"):
         raise DataError(
-            f"{data.train or 'the training data'}: votes and weights need annotators, and the file has none (annotators = N, or all)"
+            f"{data.train or 'the training data'}: votes and weights need annotators, and the file"
+            " has none (annotators = N, or all)"
         )
     model = references if references == "dawid-skene" else weights
     reliability = None if model == "uniform" else estimate(corpora.train, model)  # type: ignore[arg-type]
@@ -269,7 +293,8 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
             found = [convert(labels, corpora.scheme, target) for labels in found]
         sequences.append(found)
         shares.append(share)
-    # O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of one word can be
+    # O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of
+    # one word can be
     outside = {OUTSIDE} if target else set()
     names = tuple(sorted(outside.union(*(labels for found in sequences for labels in found))))
     numbers = {name: k for k, name in enumerate(names)}
@@ -281,7 +306,10 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
 
 
 def bayes_statistics(data: Data) -> Tensor:
-    """Counts for each test sentence of the built-in world under its Bayes rule: the most right labels that the words allow."""
+    """Counts for each test sentence of the built-in world under its Bayes rule.
+
+    The most right labels that the words allow.
+    """
     part = read_corpora(data).test
     if data.train or part is None:
         raise DataError("the Bayes rule is known of the built-in world alone")

@@ -23,11 +23,13 @@ class Data:
 
     train: str = key(
         "",
-        "column file to train on (.conll, .gz, .xz; the label is its last column); empty: the built-in world",
+        "column file to train on (.conll, .gz, .xz; the label is its last column); empty: the"
+        " built-in world",
     )
     dev: str = key(
         "",
-        "column file that settings are chosen on; empty: folds of the training file, or without folds the file itself",
+        "column file that settings are chosen on; empty: folds of the training file, or without"
+        " folds the file itself",
     )
     test: str = key("", "column file of the final numbers; empty: the development part again")
     halve_dev: bool = key(
@@ -35,15 +37,18 @@ class Data:
     )
     folds: int = key(
         0,
-        "where there is no dev: cut the training file in so many parts, and judge each by a model of the others",
+        "where there is no dev: cut the training file in so many parts, and judge each by a model"
+        " of the others",
     )
     annotators: str = key(
         "0",
-        "last columns of the training file that are annotators' labels: a number, or all; 0: one label, nobody's",
+        "last columns of the training file that are annotators' labels: a number, or all; 0: one"
+        " label, nobody's",
     )
     scheme: Literal["auto", "none", "iob1", "bio", "bioes"] = key(
         "auto",
-        "tag scheme of the files; auto: the one that the training labels follow; none: labels of any kind",
+        "tag scheme of the files; auto: the one that the training labels follow; none: labels of"
+        " any kind",
     )
     train_scheme: Literal["same", "iob1", "bio", "bioes"] = key(
         "same", "tag scheme to train in; labels are converted, and back in what comes out"
@@ -72,7 +77,8 @@ class Data:
         named = self.scheme not in ("auto", "none")
         if not self.train and (self.folds or self.annotators != "0" or named):
             raise RecipeError(
-                "folds, annotators and scheme are of files: name one (train), or leave them out for the built-in world"
+                "folds, annotators and scheme are of files: name one (train), or leave them out for"
+                " the built-in world"
             )
 
     @property
@@ -98,7 +104,8 @@ class Features:
     )
     pos: int = key(
         0,
-        "column of the parts of speech, the word's being 1; 0: none. The built-in templates then look at them too",
+        "column of the parts of speech, the word's being 1; 0: none. The built-in templates then"
+        " look at them too",
     )
     min_freq: int = key(1, "leave out features that occur on fewer tokens")
     hash_bits: int = key(
@@ -119,11 +126,13 @@ class Model:
 
     constraints: Constraints = key(
         "decode",
-        "forbid sequences that break the tag scheme: none, decode, target (and decode), model (and both)",
+        "forbid sequences that break the tag scheme: none, decode, target (and decode), model (and"
+        " both)",
     )
     all_possible_states: bool = key(
         False,
-        "weights for every feature with every label, not only for those seen together; adagrad has them all in any case",
+        "weights for every feature with every label, not only for those seen together; adagrad has"
+        " them all in any case",
     )
     all_possible_transitions: bool = key(
         True, "weights for every two neighbouring labels, not only for those seen"
@@ -139,7 +148,8 @@ class Annotations:
 
     references: Literal["all", "vote", "dawid-skene"] = key(
         "all",
-        "all: each annotator is a reference; vote: their majority vote is the only one; dawid-skene: the labels that EM finds likeliest",
+        "all: each annotator is a reference; vote: their majority vote is the only one;"
+        " dawid-skene: the labels that EM finds likeliest",
     )
     ties: Ties = key(
         "entity",
@@ -150,7 +160,8 @@ class Annotations:
     )
     sharpness: float = key(
         1.0,
-        "power that estimated weights are raised to: more than 1 leaves more to the best annotators",
+        "power that estimated weights are raised to: more than 1 leaves more to the best"
+        " annotators",
     )
     entity_weight: float = key(1.0, "reward of a right entity label, where a right O earns 1")
     type_credit: float = key(
@@ -168,7 +179,8 @@ class Annotations:
         check_positive("entity_weight", self.entity_weight)
         if self.references != "all" and self.weights != "uniform":
             raise RecipeError(
-                f"weights are of annotators, and references = {self.references} leaves one reference: choose all, or uniform weights"
+                f"weights are of annotators, and references = {self.references} leaves one"
+                " reference: choose all, or uniform weights"
             )
         if self.sharpness != 1 and self.weights == "uniform":
             raise RecipeError(
@@ -182,7 +194,8 @@ class Optimizer:
 
     method: Literal["lbfgs", "adagrad"] = key(
         "lbfgs",
-        "lbfgs: all data at once, to convergence; adagrad: a batch of sentences at a time, for as many epochs as you say",
+        "lbfgs: all data at once, to convergence; adagrad: a batch of sentences at a time, for as"
+        " many epochs as you say",
     )
     c2: float = key(0.5, "penalty c2 · ‖weights‖², as in CRFsuite")
     iterations: int = key(1000, "of L-BFGS, at most")
@@ -227,22 +240,26 @@ class NerRecipe:
         """What the sections say must fit together."""
         if self.objective.temperature_scaled:
             raise RecipeError(
-                "ner has no temperature_scaled: with the penalty c2 · ‖weights‖² it changes the scale of the weights and of the loss and "
-                "nothing else, so that the tagger is the same"
+                "ner has no temperature_scaled: with the penalty c2 · ‖weights‖² it changes the"
+                " scale of the weights and of the loss and nothing else, so that the tagger is the"
+                " same"
             )
         if self.optimizer.method == "lbfgs" and self.training.epochs != 1:
             raise RecipeError(
-                f"lbfgs counts iterations, not epochs: leave epochs = 1 and set iterations, got epochs = {self.training.epochs}"
+                "lbfgs counts iterations, not epochs: leave epochs = 1 and set iterations, got"
+                f" epochs = {self.training.epochs}"
             )
         if self.optimizer.method == "adagrad" and self.data.folds:
             raise RecipeError("folds are for lbfgs: choose method = lbfgs, or name a dev file")
         if self.optimizer.method == "adagrad" and not self.model.all_possible_transitions:
             raise RecipeError(
-                "adagrad has weights for all neighbouring labels: choose method = lbfgs, or leave all_possible_transitions"
+                "adagrad has weights for all neighbouring labels: choose method = lbfgs, or leave"
+                " all_possible_transitions"
             )
         if self.data.scheme == "none" and not isinstance(self, TagRecipe):
             raise RecipeError(
-                "ner is scored by entities, whose tags follow a scheme: for labels of any kind take softq train tag"
+                "ner is scored by entities, whose tags follow a scheme: for labels of any kind take"
+                " softq train tag"
             )
         if self.data.scheme == "none":
             self._check_free_labels()
@@ -256,15 +273,18 @@ class NerRecipe:
         annotations = self.annotations
         if self.model.constraints != "none":
             raise RecipeError(
-                f"constraints are of tag schemes, and scheme is none: set constraints = none, got {self.model.constraints}"
+                "constraints are of tag schemes, and scheme is none: set constraints = none, got"
+                f" {self.model.constraints}"
             )
         if self.data.train_scheme != "same":
             raise RecipeError(
-                f"scheme is none, so that labels cannot be converted to train_scheme = {self.data.train_scheme}: leave it out"
+                "scheme is none, so that labels cannot be converted to train_scheme ="
+                f" {self.data.train_scheme}: leave it out"
             )
         if (annotations.entity_weight, annotations.type_credit) != (1.0, 0.0):
             raise RecipeError(
-                "entity_weight and type_credit are of entity tags, and scheme is none: leave them out"
+                "entity_weight and type_credit are of entity tags, and scheme is none: leave"
+                " them out"
             )
 
 
@@ -283,7 +303,8 @@ class TagModel(Model):
 
     constraints: Constraints = key(
         "none",
-        "forbid sequences that break the tag scheme, where there is one: none, decode, target (and decode), model (and both)",
+        "forbid sequences that break the tag scheme, where there is one: none, decode, target (and"
+        " decode), model (and both)",
     )
 
 

@@ -1,4 +1,7 @@
-"""Dependency parsing (paper §4.2, Tables 3 and 6, Appendix D.2.3): a feature-based parser trained exactly by ML, RAML and SQDML."""
+"""Dependency parsing (paper §4.2, Tables 3 and 6, Appendix D.2.3).
+
+A feature-based parser trained exactly by ML, RAML and SQDML.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class Corpora(NamedTuple):
     """What a recipe's data section names.
 
     Attributes:
-        train: sentences to learn from; of files with their own trees, of the built-in world with the true ones.
+        train: sentences to learn from; of files with their own trees, of the built-in world with
+            the true ones.
         trees: what is learnt of them: the trees of one or several annotators.
         dev: to choose by; None: train itself.
         test: of the final numbers; None: dev again.
@@ -38,7 +39,10 @@ class Corpora(NamedTuple):
 
 @once(2)
 def read_corpora(data: Data) -> Corpora:
-    """Read the files, or draw from the built-in world; what does not fit is an error with file and line."""
+    """Read the files, or draw from the built-in world.
+
+    What does not fit is an error with file and line.
+    """
     if not data.train:
         return _draw(data)
     train = read_conllu(Path(data.train))
@@ -87,7 +91,10 @@ def _draw(data: Data) -> Corpora:
 
 
 def _relations(world: TreeWorld, sentence: TreeSentence, heads: tuple[int, ...]) -> tuple[str, ...]:
-    """Relations of an annotator's tree: the true ones where she has the true head, else the likeliest."""
+    """Relations of an annotator's tree.
+
+    The true ones where she has the true head, else the likeliest.
+    """
     if heads == sentence.heads:
         return sentence.relations
     likeliest = world.relations(sentence, heads)
@@ -110,8 +117,8 @@ def _read_reference(
                 " ".join(forms) for forms in _from_difference(sentence.forms, other.forms)
             )
             raise DataError(
-                f"{path}, {_place(other)}: expected the sentence of {train_path}, {_place(sentence)}, which goes on with {wanted!r}, "
-                f"got {got!r}"
+                f"{path}, {_place(other)}: expected the sentence of {train_path},"
+                f" {_place(sentence)}, which goes on with {wanted!r}, got {got!r}"
             )
     if len(found) != len(train):
         raise DataError(
@@ -171,7 +178,10 @@ class Prepared(NamedTuple):
 
 @once(2)
 def prepare(data: Data, features: Features, spanning: bool) -> Prepared:
-    """Read, and number the words; for a projective model, lift the trees that cross or leave them out."""
+    """Read, and number the words.
+
+    For a projective model, lift the trees that cross or leave them out.
+    """
     train, trees, dev, test = read_corpora(data)
     lifted = skipped = 0
     possible = trees
@@ -181,8 +191,9 @@ def prepare(data: Data, features: Features, spanning: bool) -> Prepared:
         skipped = len(train) - len(kept)
         if not len(kept):
             raise DataError(
-                f"{data.train or 'the built-in world'}: expected a training sentence without crossing arcs, got none among {len(train)}; "
-                "choose nonprojective = lift, or spanning = true"
+                f"{data.train or 'the built-in world'}: expected a training sentence without"
+                f" crossing arcs, got none among {len(train)}; choose nonprojective = lift, or"
+                " spanning = true"
             )
         train, possible = [train[number] for number in kept.tolist()], trees.take(kept)
         trees = possible
@@ -220,8 +231,8 @@ def _check_columns(
     for path, sentences in judged.items():
         if lacks_tags(index, sentences):
             raise DataError(
-                f"{path}: expected words with UPOS or XPOS, as in {data.train}, got _ for every word; fill this in, or choose "
-                "templates and relation_templates that do without"
+                f"{path}: expected words with UPOS or XPOS, as in {data.train}, got _ for every"
+                " word; fill this in, or choose templates and relation_templates that do without"
             )
 
 
@@ -233,7 +244,10 @@ def statistics(gold: Sequence[TreeSentence], parses: Sequence[Parse]) -> Tensor:
 
 
 def bayes_statistics(data: Data) -> Tensor:
-    """Counts for each test sentence of the built-in world under its Bayes rule: the most right heads that the words allow."""
+    """Counts for each test sentence of the built-in world under its Bayes rule.
+
+    The most right heads that the words allow.
+    """
     if data.train:
         raise DataError("the Bayes rule is known of the built-in world alone")
     world = TreeWorld(crossing=data.crossing)

@@ -98,7 +98,10 @@ class ParserLearner(LinearLearner[DependencyParser, ParserFit]):
         return super().end_epoch(active)
 
     def evaluate(self, active: Sequence[bool]) -> list[float]:
-        """UAS on the development set; NaN, which makes no parser the best one, before L-BFGS is over."""
+        """UAS on the development set.
+
+        NaN, which makes no parser the best one, before L-BFGS is over.
+        """
         unfinished = self._fit.search is not None and not self._fit.over
         return [math.nan] if unfinished else super().evaluate(active)
 

@@ -31,7 +31,8 @@ class Data:
     )
     nonprojective: Nonprojective = key(
         "lift",
-        "training trees that cross, where spanning is false: lift arcs until none does, or skip the sentence; the count is told",
+        "training trees that cross, where spanning is false: lift arcs until none does, or skip the"
+        " sentence; the count is told",
     )
     sentences: int = key(4000, "of the built-in world's training part")
     dev_sentences: int = key(
@@ -57,7 +58,8 @@ class Data:
         check_parts(self.train, self.dev, self.test, self.halve_dev)
         if self.references and not self.train:
             raise RecipeError(
-                "references are of files: name the training file as well (train), or leave them out for the built-in world"
+                "references are of files: name the training file as well (train), or leave them out"
+                " for the built-in world"
             )
 
     @property
@@ -72,7 +74,8 @@ class Features:
 
     templates: tuple[str, ...] = key(
         (),
-        "features of an arc, each a template (docs/parsing.md); none: those that the files have columns for",
+        "features of an arc, each a template (docs/parsing.md); none: those that the files have"
+        " columns for",
     )
     relation_templates: tuple[str, ...] = key((), "features of an arc's relation, likewise")
     bits: int = key(22, "features of arcs are hashed into 2^bits weights")
@@ -97,7 +100,8 @@ class Model:
 
     spanning: bool = key(
         False,
-        "all trees, by the matrix-tree theorem; else those whose arcs do not cross, by inside-outside",
+        "all trees, by the matrix-tree theorem; else those whose arcs do not cross, by"
+        " inside-outside",
     )
     decoding: Decoding = key(
         "mode", "mode: the most probable tree; mbr: the tree of the most right heads to be expected"
@@ -110,7 +114,8 @@ class Optimizer:
 
     method: Literal["adagrad", "lbfgs"] = key(
         "adagrad",
-        "adagrad: a batch of sentences at a time, with averaged weights; lbfgs: arcs by all data at once, relations by adagrad",
+        "adagrad: a batch of sentences at a time, with averaged weights; lbfgs: arcs by all data at"
+        " once, relations by adagrad",
     )
     learning_rate: float = key(0.1, "of adagrad")
     relation_learning_rate: float = key(0.2, "of adagrad, for relations")
@@ -134,7 +139,8 @@ class ParserTraining(Training):
 
     epochs: int = key(
         6,
-        "passes over the training data, at most; with lbfgs, over its relations, and only the last one's model is judged",
+        "passes over the training data, at most; with lbfgs, over its relations, and only the last"
+        " one's model is judged",
     )
     patience: int = key(
         0, "epochs without a better development score before adagrad stops; 0: never stops early"
@@ -157,10 +163,11 @@ class ParsingRecipe:
         """What the sections say must fit together."""
         if self.objective.temperature_scaled:
             raise RecipeError(
-                "parsing has no temperature_scaled: it changes the scale of the weights and of the loss and nothing else, as learning_rate "
-                "and c2 do; leave it out"
+                "parsing has no temperature_scaled: it changes the scale of the weights and of the"
+                " loss and nothing else, as learning_rate and c2 do; leave it out"
             )
         if self.optimizer.method == "lbfgs" and self.training.patience:
             raise RecipeError(
-                "lbfgs goes on until it has converged: leave patience = 0, or choose method = adagrad"
+                "lbfgs goes on until it has converged: leave patience = 0, or choose method ="
+                " adagrad"
             )

@@ -1,4 +1,7 @@
-"""Data of tasks whose outputs are sentences: splits of inputs and reference texts, vocabularies, and their token ids."""
+"""Data of tasks whose outputs are sentences.
+
+Splits of inputs and reference texts, vocabularies, and their token ids.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from softq.neural.neighbours import NeighbourReferences, nearest
 from softq.neural.text_generator import NetworkSettings, TextGenerator
 
 MOST_OF_TRAIN = 1000
-"""Training inputs for the development scores where there is no development split: all would be decoded in every epoch."""
+"""Training inputs for the development scores where there is no development split.
+
+All would be decoded in every epoch.
+"""
 
 _BYTES = 256
 
@@ -73,7 +79,10 @@ class Splits:
 
     @property
     def development(self) -> TextCorpus:
-        """Dev, or as many inputs of train as are soon decoded, at equal distances: files are often sorted."""
+        """Dev, or as many inputs of train as are soon decoded, at equal distances.
+
+        Files are often sorted.
+        """
         return sample_evenly(self.train) if self.dev is None else self.dev
 
     @property
@@ -120,7 +129,8 @@ class VocabularySettings:
     min_freq: int = key(1, "words that occur less often are unknown")
     size: int = key(
         32000,
-        "most words or subwords of each language, of which 256 are the bytes that subwords spell with",
+        "most words or subwords of each language, of which 256 are the bytes that subwords spell"
+        " with",
     )
     tokenizer: Literal["unicode", "space"] = key(
         "unicode",
@@ -134,14 +144,16 @@ class VocabularySettings:
         at_least("vocabulary.size", self.size, 1)
         if self.kind == "subwords" and self.size < _BYTES:
             raise RecipeError(
-                f"vocabulary.size must be at least {_BYTES} with kind = subwords, every byte being one, got {self.size}"
+                f"vocabulary.size must be at least {_BYTES} with kind = subwords, every byte being"
+                f" one, got {self.size}"
             )
         if self.kind == "subwords" and (
             self.min_freq > 1 or self.tokenizer != "unicode" or self.lowercase
         ):
             raise RecipeError(
-                "min_freq, tokenizer and lowercase are of whole words: expected min_freq = 1, tokenizer = unicode and lowercase = false "
-                f"with kind = subwords, got {self.min_freq}, {self.tokenizer} and {str(self.lowercase).lower()}"
+                "min_freq, tokenizer and lowercase are of whole words: expected min_freq = 1,"
+                " tokenizer = unicode and lowercase = false with kind = subwords, got"
+                f" {self.min_freq}, {self.tokenizer} and {str(self.lowercase).lower()}"
             )
 
     def fit(self, texts: Sequence[str]) -> Vocabulary:
@@ -156,7 +168,8 @@ class VocabularySettings:
     def check(self, start: str, vocabulary: Vocabulary) -> None:
         """Refuse to start from a model whose vocabulary differs from these settings.
 
-        How many words there are, and how rare, depends on the text that they are from: they may not exceed what a recipe sets, if it does.
+        How many words there are, and how rare, depends on the text that they are from: they may not
+        exceed what a recipe sets, if it does.
         """
         both_words = self.kind == vocabulary.kind == "words"
         names = ["kind", "tokenizer", "lowercase"] if both_words else ["kind"]
@@ -174,13 +187,17 @@ class VocabularySettings:
                 ", ".join(f"{name} = {keys[name]}" for name in differ) for keys in (wanted, got)
             )
             raise RunError(
-                f"cannot start from {start}, whose vocabulary stays: expected the recipe's [vocabulary], {expected}, got {came}; "
-                "give the model's own, or start from another one"
+                f"cannot start from {start}, whose vocabulary stays: expected the recipe's"
+                f" [vocabulary], {expected}, got {came}; give the model's own, or start from"
+                " another one"
             )
 
 
 class EvaluationSplit(NamedTuple):
-    """Inputs to be scored on: with references as text, as words that metrics count, and as token ids."""
+    """Inputs to be scored on.
+
+    With references as text, as words that metrics count, and as token ids.
+    """
 
     corpus: TextCorpus
     references: list[list[list[str]]]
@@ -197,7 +214,8 @@ class SequenceData:
         train: to train on.
         dev: to choose by.
         test: held out; the same object as dev where there is none.
-        left_out: training references that were left out because they, or their source, are too long.
+        left_out: training references that were left out because they, or their source, are too
+            long.
         merged: training inputs, each with all its references.
         start: the model whose parameters training starts from; None: random ones.
 
@@ -246,7 +264,10 @@ class DataKey(NamedTuple):
 
 
 def prepare(key: DataKey, kind: str, read: Callable[[Any], Splits]) -> SequenceData:
-    """Read and encode the data of a recipe; with the vocabularies of the model to start from, if there is one."""
+    """Read and encode the data of a recipe.
+
+    With the vocabularies of the model to start from, if there is one.
+    """
     data, settings, start = key
     begun = TextGenerator.load(start, kind) if start else None
     if begun is not None:
@@ -290,7 +311,8 @@ def _encode_train(
             outputs.append(short)
     if not kept:
         raise DataError(
-            f"{data.train or 'the built-in world'}: expected a text of at most max_length = {data.max_length} words, got none"
+            f"{data.train or 'the built-in world'}: expected a text of at most max_length ="
+            f" {data.max_length} words, got none"
         )
     if train.features is None:
         return Examples(inputs, outputs), left_out
@@ -312,7 +334,10 @@ def _encode_split(
 
 
 def start_file(start: str, task: str) -> str:
-    """The file of a model to start from: the best one of a run folder, or the file itself; "" for none."""
+    """The file of a model to start from: the best one of a run folder, or the file itself.
+
+    "" for none.
+    """
     if not start:
         return ""
     path = Path(start)
@@ -320,8 +345,9 @@ def start_file(start: str, task: str) -> str:
         path /= BEST
     if not path.is_file():
         raise RunError(
-            f"cannot start from {start}: there is no {path}; expected a run folder of softq train {task}, or a model. "
-            "A run that began there needs it until it is finished: put it back, or let a new run --start from the folder of that run"
+            f"cannot start from {start}: there is no {path}; expected a run folder of softq train"
+            f" {task}, or a model. A run that began there needs it until it is finished: put it"
+            " back, or let a new run --start from the folder of that run"
         )
     return str(path)
 
@@ -332,10 +358,11 @@ def check_start(start: str, model: NetworkSettings, data: SequenceData) -> None:
         return
     if str(data.start.settings) != str(model):
         raise RunError(
-            f"cannot start from {start}: expected a model of the recipe's architecture, {model}, got {data.start.settings}"
+            f"cannot start from {start}: expected a model of the recipe's architecture, {model},"
+            f" got {data.start.settings}"
         )
     if data.start.inputs != data.inputs:
         raise RunError(
-            f"cannot start from {start}: expected a model of features of {data.inputs} numbers, as the images have, "
-            f"got one of {data.start.inputs}"
+            f"cannot start from {start}: expected a model of features of {data.inputs} numbers, as"
+            f" the images have, got one of {data.start.inputs}"
         )

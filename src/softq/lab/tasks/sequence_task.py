@@ -1,4 +1,7 @@
-"""What translation and captioning share: their learner, and a judge that scores generated texts by metrics with names."""
+"""What translation and captioning share.
+
+Their learner, and a judge that scores generated texts by metrics with names.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ from softq.neural.text_generator import TextGenerator, load_parameters
 class SequenceTask(Task):
     """A task whose outputs are sentences.
 
-    Subclasses name their metrics, read and prepare the data of a recipe, and may measure more than the metrics.
+    Subclasses name their metrics, read and prepare the data of a recipe, and may measure more than
+    the metrics.
     """
 
     def prepare(self, recipe: Any) -> SequenceData:
@@ -77,9 +81,9 @@ class SequenceTask(Task):
             optimizer=recipe.optimizer,
             training=recipe.training,
             frequencies=data.target.frequencies,
-            near=data.neighbours(candidates.neighbours, workers.device)
-            if from_neighbours
-            else None,
+            near=(
+                data.neighbours(candidates.neighbours, workers.device) if from_neighbours else None
+            ),
             workers=workers,
         )
 

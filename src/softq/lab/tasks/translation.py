@@ -1,4 +1,7 @@
-"""Translation (paper §4.2, Tables 4-6, 8 and 9, Appendix D.2.4): an encoder-decoder trained by ML, RAML and SQDML with BLEU as reward."""
+"""Translation (paper §4.2, Tables 4-6, 8 and 9, Appendix D.2.4).
+
+An encoder-decoder trained by ML, RAML and SQDML with BLEU as reward.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +49,16 @@ class TranslationData:
 
     train: str = key(
         "",
-        "sentences to train on: source, tab, reference on each line; or sources alone (.gz, .xz); empty: the built-in world",
+        "sentences to train on: source, tab, reference on each line; or sources alone (.gz, .xz);"
+        " empty: the built-in world",
     )
     train_references: tuple[str, ...] = key(
         (), "files of their translations, line by line, where train holds sources alone"
     )
     dev: str = key(
         "",
-        f"sentences that settings are chosen on, in the same form; empty: train, or {MOST_OF_TRAIN:,} of it at equal distances",
+        "sentences that settings are chosen on, in the same form; empty: train, or"
+        f" {MOST_OF_TRAIN:,} of it at equal distances",
     )
     dev_references: tuple[str, ...] = key(
         (), "files of their translations, where dev holds sources alone"
@@ -67,11 +72,13 @@ class TranslationData:
     )
     merge: bool = key(
         True,
-        "a training source that is there with several translations is one example of them all; else one of each",
+        "a training source that is there with several translations is one example of them all; else"
+        " one of each",
     )
     max_length: int = key(
         50,
-        "leave out training sentences with more tokens than this, on either side; the number is reported",
+        "leave out training sentences with more tokens than this, on either side; the number is"
+        " reported",
     )
     sentences: int = key(4000, "training sentences of the built-in world")
     dev_sentences: int = key(500, "development sentences of the built-in world, and test sentences")
@@ -81,7 +88,8 @@ class TranslationData:
     dev_references_drawn: int = key(5, "translations of each of its development and test sentences")
     idiom: float = key(
         0.2,
-        "share of its translations in formal language, in which a sentence has one translation only",
+        "share of its translations in formal language, in which a sentence has one translation"
+        " only",
     )
     seed: int = key(0, "random seed of the built-in world's sentences")
 
@@ -121,13 +129,16 @@ class TranslationRecipe:
         check_objective(self.objective, self.candidates, merge=self.data.merge)
         if "near" in self.candidates.samplers:
             raise RecipeError(
-                "sampler = near needs inputs that have features, such as images: choose another one for sentences"
+                "sampler = near needs inputs that have features, such as images: choose another one"
+                " for sentences"
             )
 
 
 @once(2)
 def read_translations(data: TranslationData) -> Splits:
-    """Read the files, or sample from the built-in world; what does not fit is an error with file and line.
+    """Read the files, or sample from the built-in world.
+
+    What does not fit is an error with file and line.
 
     In dev and test a source stands once, with all its references, so that halves of dev share none.
     """
@@ -202,7 +213,10 @@ class Translation(SequenceTask):
     def measures(
         self, recipe: TranslationRecipe, split: EvaluationSplit, found: Sequence[GeneratedText]
     ) -> dict[str, float]:
-        """SacreBLEU where it is installed; on the built-in world the exact expected reward over all right translations."""
+        """SacreBLEU where it is installed.
+
+        On the built-in world the exact expected reward over all right translations.
+        """
         measures = {}
         try:
             scored = sacre_bleu([text.text for text in found], split.corpus.references)

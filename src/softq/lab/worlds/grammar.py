@@ -214,7 +214,10 @@ def normalised(weights: ArrayLike) -> Floats:
 
 
 def zipf(count: int, first: int) -> Floats:
-    """Probabilities of words by rank: that of rank r = 0, 1, … is proportional to 1 / (first + r)."""
+    """Probabilities of words by rank.
+
+    That of rank r = 0, 1, … is proportional to 1 / (first + r).
+    """
     return normalised(1 / np.arange(first, first + count))
 
 

@@ -139,7 +139,8 @@ class ArcIndex:
 
         Args:
             sentences: to learn from.
-            templates: features of arcs; by default those of `ARC_TEMPLATES` that read what the sentences have.
+            templates: features of arcs; by default those of `ARC_TEMPLATES` that read what the
+                sentences have.
             relation_templates: likewise, `RELATION_TEMPLATES`.
             min_freq: words, lemmas and affixes that occur less often are as good as unknown.
 
@@ -147,7 +148,8 @@ class ArcIndex:
         given = given_columns(sentences)
         if not given and None in (templates, relation_templates):
             raise DataError(
-                "the sentences have nothing to look at: expected words with at least a FORM or a part of speech, got '_' alone"
+                "the sentences have nothing to look at: expected words with at least a FORM or a"
+                " part of speech, got '_' alone"
             )
         arcs = tuple(templates) if templates is not None else templates_for(ARC_TEMPLATES, given)
         relations = (
@@ -187,7 +189,8 @@ class ArcIndex:
                 values = getattr(sentence, attribute)
                 if len(values) != len(sentence.forms):
                     raise DataError(
-                        f"sentence {number}: expected {len(sentence.forms)} {attribute}, one per word, got {len(values)}"
+                        f"sentence {number}: expected {len(sentence.forms)} {attribute}, one per"
+                        f" word, got {len(values)}"
                     )
                 for value in values:
                     if value not in memory:

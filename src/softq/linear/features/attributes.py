@@ -28,14 +28,17 @@ _LISTS = (list, tuple, set, frozenset)
 class AttributeIndex:
     """Columns of features that the caller made, given as to python-crfsuite.
 
-    A token is a list, tuple or set of strings, which are its features, with the value 1; or a dict, where
+    A token is a list, tuple or set of strings, which are its features, with the value 1; or a dict,
+    where
 
     - ``{"key": number}`` is the feature ``key`` with this value; True is 1 and False 0,
     - ``{"key": "text"}`` is the feature ``key:text``,
-    - ``{"key": [...]}``, also with a dict, tuple or set, is what stands inside, with ``key:`` before each name.
+    - ``{"key": [...]}``, also with a dict, tuple or set, is what stands inside, with ``key:``
+      before each name.
 
-    A feature that a token has twice counts twice. Sets are read in sorted order, so that the order of columns is always the same.
-    As in `TemplateIndex`, columns are numbered in order of first occurrence, and features are told apart by 64-bit keys.
+    A feature that a token has twice counts twice. Sets are read in sorted order, so that the order
+    of columns is always the same. As in `TemplateIndex`, columns are numbered in order of first
+    occurrence, and features are told apart by 64-bit keys.
 
     >>> index, matrix = AttributeIndex.fit([[{"word": "Paris", "capital": True}, {"word": "is", "length": 2.0}]])
     >>> index.names()
@@ -60,7 +63,8 @@ class AttributeIndex:
         Args:
             sentences: Tokens with their features.
             min_freq: Features on fewer tokens are dropped.
-            hash_bits: Keep no table: the column is the lowest bits of the key, and features may share it.
+            hash_bits: Keep no table: the column is the lowest bits of the key, and features may
+                share it.
 
         """
         check_min_freq(min_freq, hash_bits)
@@ -110,7 +114,8 @@ class AttributeIndex:
         """The index that was saved. The arrays are used as they are, read-only ones too."""
         if notes.get("kind") != _KIND:
             raise DataError(
-                f"expected the notes of an AttributeIndex (kind {_KIND!r}), got kind {notes.get('kind')!r}"
+                f"expected the notes of an AttributeIndex (kind {_KIND!r}), got kind"
+                f" {notes.get('kind')!r}"
             )
         return cls(ColumnTable.from_tensors(tensors, notes))
 
@@ -144,7 +149,8 @@ def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
     for s, sentence in enumerate(sentences):
         if isinstance(sentence, (str, bytes, Mapping)) or not isinstance(sentence, Iterable):
             raise DataError(
-                f"sentence {s} must be a sequence of tokens, each a dict or a list of strings, got {sentence!r}"
+                f"sentence {s} must be a sequence of tokens, each a dict or a list of strings, got"
+                f" {sentence!r}"
             )
         before = len(ends)
         for t, token in enumerate(sentence):
@@ -166,7 +172,8 @@ def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
         )
         where = _where(place, ends, lengths)
         raise DataError(
-            f"{where}: expected text, got {names[place]!r}, which holds half of a character (a lone surrogate)"
+            f"{where}: expected text, got {names[place]!r}, which holds half of a character (a lone"
+            " surrogate)"
         ) from None
     values = None
     if weights:
@@ -176,7 +183,8 @@ def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
         if bad is not None:
             where = f"{_where(bad, ends, lengths)}, key {names[bad]!r}"
             raise DataError(
-                f"{where}: expected a finite number that a 32-bit float can hold, got {weights[bad]!r}"
+                f"{where}: expected a finite number that a 32-bit float can hold, got"
+                f" {weights[bad]!r}"
             )
         values = np.ones(len(names), np.float32)
         values[np.fromiter(weights, np.int64, len(weights))] = np.fromiter(
@@ -202,7 +210,10 @@ def _where(place: int, ends: Sequence[int], lengths: Sequence[int]) -> str:
 
 
 def _read_plain(token: Any, names: list[str], weights: dict[int, float]) -> bool:
-    """Read the common tokens fast: strings in a list or set, strings and numbers in a dict; for others False, and nothing done."""
+    """Read the common tokens fast: strings in a list or set, strings and numbers in a dict.
+
+    For others False, and nothing done.
+    """
     kind = type(token)
     if kind is not dict:
         if kind not in _LISTS:
@@ -232,7 +243,10 @@ def _read_plain(token: Any, names: list[str], weights: dict[int, float]) -> bool
 
 
 def _features(token: Any, where: str, prefix: str) -> Iterator[tuple[str, float]]:
-    """Names and values of a token's features, or of what stands inside of one, with a prefix; ``where`` is for errors."""
+    """Names and values of a token's features, or of what stands inside of one, with a prefix.
+
+    ``where`` is for errors.
+    """
     if isinstance(token, dict):
         for key, value in token.items():
             name = prefix + _text(key, where, "a key")
@@ -254,7 +268,8 @@ def _features(token: Any, where: str, prefix: str) -> Iterator[tuple[str, float]
             yield prefix + text, 1.0
     else:
         raise DataError(
-            f"{where}: expected a dict or a list, tuple or set of strings, got {token!r} ({type(token).__name__})"
+            f"{where}: expected a dict or a list, tuple or set of strings, got {token!r}"
+            f" ({type(token).__name__})"
         )
 
 

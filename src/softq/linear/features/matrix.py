@@ -11,7 +11,9 @@ Array = np.ndarray[Any, Any]
 
 
 class FeatureMatrix(NamedTuple):
-    """Features of the T tokens of N sentences: a row per token, its columns ``indices[offsets[t] : offsets[t + 1]]``.
+    """Features of the T tokens of N sentences: a row per token, its columns ``indices[offsets[t].
+
+    Offsets[t + 1]]``.
 
     Attributes:
         offsets: ``[T + 1]`` int64.
@@ -64,7 +66,8 @@ def batches_of_like_lengths(lengths: Array, cells: Array, most: int) -> Iterator
 
     Args:
         lengths: of the sentences, ``[N]``.
-        cells: of each sentence, which grow with its length; in a batch all sentences have as many as the longest.
+        cells: of each sentence, which grow with its length; in a batch all sentences have as many
+            as the longest.
         most: cells of a batch, unless a single sentence has more.
 
     >>> [batch.tolist() for batch in batches_of_like_lengths(np.array([2, 0, 1, 5, 2]), np.array([2, 0, 1, 5, 2]), 6)]

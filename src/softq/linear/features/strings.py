@@ -47,7 +47,10 @@ def shape_symbols(texts: Iterable[str]) -> Array:
 
 
 class Stream(NamedTuple):
-    """A sequence of strings along all tokens: numbers into its distinct strings, which stand in order of first occurrence."""
+    """A sequence of strings along all tokens.
+
+    Numbers into its distinct strings, which stand in order of first occurrence.
+    """
 
     ids: Array  # [T] int32
     distinct: list[str]
@@ -66,15 +69,20 @@ def number_strings(strings: Sequence[str]) -> Stream:
 
 
 def read_stream(name: str, sentences: Sequence[Sequence[str]]) -> tuple[Stream, Array]:
-    """Distinct strings of sentences, and the sentences' lengths ``[N]``; ``name`` is what an error calls a string."""
+    """Distinct strings of sentences, and the sentences' lengths ``[N]``.
+
+    ``name`` is what an error calls a string.
+    """
     if not hasattr(sentences, "__len__"):
         raise DataError(
-            f"sentences must be a sequence of sequences of strings, one {name} per token, got {type(sentences).__name__}"
+            f"sentences must be a sequence of sequences of strings, one {name} per token, got"
+            f" {type(sentences).__name__}"
         )
     for number, sentence in enumerate(sentences):
         if isinstance(sentence, (str, bytes)):
             raise DataError(
-                f"sentence {number} must be a sequence of strings, one {name} per token, got {sentence!r}; split it into tokens first"
+                f"sentence {number} must be a sequence of strings, one {name} per token, got"
+                f" {sentence!r}; split it into tokens first"
             )
     try:
         lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
@@ -88,10 +96,16 @@ def read_stream(name: str, sentences: Sequence[Sequence[str]]) -> tuple[Stream, 
 def _faults(name: str, sentences: Sequence[Sequence[str]]) -> Iterator[str]:
     for number, sentence in enumerate(sentences):
         if not hasattr(sentence, "__len__"):
-            yield f"sentence {number} must be a sequence of strings, one {name} per token, got {type(sentence).__name__}"
+            yield (
+                f"sentence {number} must be a sequence of strings, one {name} per token, got"
+                f" {type(sentence).__name__}"
+            )
         for place, text in enumerate(sentence):
             where = f"{name} of token {place} in sentence {number}"
             if not isinstance(text, str):
                 yield f"{where}: expected a string, got {text!r} ({type(text).__name__})"
             elif any("\ud800" <= character <= "\udfff" for character in text):
-                yield f"{where}: expected text, got {text!r}, which holds half of a character (a lone surrogate)"
+                yield (
+                    f"{where}: expected text, got {text!r}, which holds half of a character (a lone"
+                    " surrogate)"
+                )

@@ -1,4 +1,7 @@
-"""From keys of features to columns of the matrix: what `TemplateIndex` and `AttributeIndex` share."""
+"""From keys of features to columns of the matrix.
+
+What `TemplateIndex` and `AttributeIndex` share.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ _TENSORS = {
 
 
 class ColumnTable:
-    """Columns of features by their 64-bit keys, with their names; or, hashed, the lowest bits of the key and no table.
+    """Columns of features by their 64-bit keys, with their names.
+
+    Or, hashed, the lowest bits of the key and no table.
 
     Its arrays are never written to, and may be mapped from a file.
     """
@@ -39,12 +44,14 @@ class ColumnTable:
         """Columns 0, 1, … with these keys, and names in UTF-8 one after the other."""
         if len(column_keys) >= 2**31:
             raise DataError(
-                f"there are {len(column_keys)} features, more than the 2^31 that can be numbered; set min_freq or hash_bits"
+                f"there are {len(column_keys)} features, more than the 2^31 that can be numbered;"
+                " set min_freq or hash_bits"
             )
         slots, _, distinct = number_keys(column_keys)
         if len(distinct) != len(column_keys):
             raise DataError(
-                "two features have the same key of 64 bits, by a rare chance: give one of them another name"
+                "two features have the same key of 64 bits, by a rare chance: give one of them"
+                " another name"
             )
         # Not all readers of files know unsigned numbers of 64 bits.
         tensors = {"slots": slots.view(np.int64), "names": names, "name_offsets": name_offsets}
@@ -61,7 +68,10 @@ class ColumnTable:
 
     @property
     def known(self) -> Known:
-        """The table as kernels read it; always of read-only arrays, so that they are compiled once for all."""
+        """The table as kernels read it.
+
+        Always of read-only arrays, so that they are compiled once for all.
+        """
         if self.hash_bits is not None:
             return Known(_read_only(np.zeros((1, 2), np.uint64)), np.uint64(self.size - 1))
         return Known(_read_only(self._tensors["slots"].view(np.uint64)), np.uint64(0))
@@ -70,7 +80,8 @@ class ColumnTable:
         """A name for each column."""
         if self.hash_bits is not None:
             raise RecipeError(
-                f"a hashed index (hash_bits={self.hash_bits}) keeps no names, because features share its columns: fit without hash_bits"
+                f"a hashed index (hash_bits={self.hash_bits}) keeps no names, because features"
+                " share its columns: fit without hash_bits"
             )
         text = self._tensors["names"].tobytes()
         offsets = self._tensors["name_offsets"].tolist()
@@ -78,7 +89,8 @@ class ColumnTable:
             return [text[low:high].decode() for low, high in pairwise(offsets)]
         except UnicodeDecodeError as error:
             raise DataError(
-                f"the names of features are damaged: expected UTF-8, got {error}; fit and save the model again"
+                f"the names of features are damaged: expected UTF-8, got {error}; fit and save the"
+                " model again"
             ) from None
 
     def tensors(self) -> dict[str, Array]:
@@ -94,7 +106,8 @@ class ColumnTable:
         """What was saved, without copying it. Kernels trust it, so that it is looked at here."""
         if notes.get("format") != _FORMAT:
             raise DataError(
-                f"expected an index of features in format {_FORMAT}, got {notes.get('format')!r}; fit it again"
+                f"expected an index of features in format {_FORMAT}, got {notes.get('format')!r};"
+                " fit it again"
             )
         if notes["hash_bits"] is not None:
             return cls.hashed(notes["hash_bits"])
@@ -111,8 +124,8 @@ class ColumnTable:
         count, width = arrays["slots"].shape
         if count & (count - 1) or not count or count < 2 * size or width != 2:
             raise DataError(
-                f"slots of an index of {size} features must be [S, 2] with S a power of two and at least twice as many, "
-                f"got {[count, width]}"
+                f"slots of an index of {size} features must be [S, 2] with S a power of two and at"
+                f" least twice as many, got {[count, width]}"
             )
         check_slots(arrays["slots"], size)
         check_offsets("offsets of names", arrays["name_offsets"], size, len(arrays["names"]))
@@ -125,7 +138,8 @@ def check_min_freq(min_freq: int, hash_bits: int | None) -> None:
         raise RecipeError(f"min_freq must be a whole number from 1, got {min_freq!r}")
     if min_freq > 1 and hash_bits is not None:
         raise RecipeError(
-            f"min_freq={min_freq} and hash_bits={hash_bits} do not go together: a hashed index drops no feature"
+            f"min_freq={min_freq} and hash_bits={hash_bits} do not go together: a hashed index"
+            " drops no feature"
         )
 
 

@@ -45,10 +45,13 @@ _END_HASHES = np.array(
 
 
 class TemplateIndex:
-    """Columns of the features that templates give to tokens; see `softq.linear.features.templates` for the language.
+    """Columns of the features that templates give to tokens.
 
-    Made by `fit`; numbers of columns are in order of first occurrence. Features are told apart by 64-bit keys, which are not
-    expected to collide, and looked up in a table that can be mapped from a file. Results do not depend on the number of threads.
+    See `softq.linear.features.templates` for the language.
+
+    Made by `fit`; numbers of columns are in order of first occurrence. Features are told apart by
+    64-bit keys, which are not expected to collide, and looked up in a table that can be mapped from
+    a file. Results do not depend on the number of threads.
 
     >>> index, matrix = TemplateIndex.fit([["In", "Paris"]], ["word[0]", "word[-1]|word[0]", "suffix[0]{1:2}"])
     >>> index.names()
@@ -77,9 +80,11 @@ class TemplateIndex:
         Args:
             sentences: Words.
             templates: What features there are; by default `default_templates` of the columns given.
-            columns: Further strings along the words, such as parts of speech, by the name templates have for them.
+            columns: Further strings along the words, such as parts of speech, by the name templates
+                have for them.
             min_freq: Features on fewer tokens are dropped.
-            hash_bits: Keep no table: the column is the lowest bits of the key, and features may share it.
+            hash_bits: Keep no table: the column is the lowest bits of the key, and features may
+                share it.
 
         """
         check_min_freq(min_freq, hash_bits)
@@ -139,7 +144,8 @@ class TemplateIndex:
         """The index that was saved. The arrays are used as they are, read-only ones too."""
         if notes.get("kind") != _KIND:
             raise DataError(
-                f"expected the notes of a TemplateIndex (kind {_KIND!r}), got kind {notes.get('kind')!r}"
+                f"expected the notes of a TemplateIndex (kind {_KIND!r}), got kind"
+                f" {notes.get('kind')!r}"
             )
         return cls(
             string_list("templates", notes["templates"]), ColumnTable.from_tensors(tensors, notes)
@@ -193,7 +199,10 @@ class _Block(NamedTuple):
 
 
 class _AtomBlocks:
-    """Elements of each atom for every entry of its stream, one block after the other; atoms at several places share one."""
+    """Elements of each atom for every entry of its stream, one block after the other.
+
+    Atoms at several places share one.
+    """
 
     def __init__(self, streams: Mapping[str | None, Stream]) -> None:
         self.streams = {name: number for number, name in enumerate(streams)}
@@ -290,11 +299,13 @@ def _plan(templates: Sequence[Template], blocks: _AtomBlocks) -> Plan:
 def _check_lengths(name: str, lengths: Array, others: Array) -> None:
     if len(lengths) != len(others):
         raise DataError(
-            f"column {name!r} must have as many sentences as there are, {len(lengths)}, got {len(others)}"
+            f"column {name!r} must have as many sentences as there are, {len(lengths)}, got"
+            f" {len(others)}"
         )
     wrong = np.flatnonzero(lengths != others)
     if len(wrong):
         first = wrong[0]
         raise DataError(
-            f"column {name!r} must have a string for each of the {lengths[first]} tokens of sentence {first}, got {others[first]}"
+            f"column {name!r} must have a string for each of the {lengths[first]} tokens of"
+            f" sentence {first}, got {others[first]}"
         )

@@ -379,7 +379,10 @@ def _token_fault(
 
 
 def check_columns(templates: Sequence[Template], given: Collection[str]) -> tuple[str, ...]:
-    """Names of the columns that templates of tokens read, in order of appearance; each must be given."""
+    """Names of the columns that templates of tokens read, in order of appearance.
+
+    Each must be given.
+    """
     names: dict[str, None] = {}
     for template in templates:
         for name in (atom.column for atom in template.atoms):
@@ -389,8 +392,9 @@ def check_columns(templates: Sequence[Template], given: Collection[str]) -> tupl
                 near = difflib.get_close_matches(name, [*_OF_WORDS, *given], 1)
                 guess = f"; did you mean {near[0]!r}?" if near else ""
                 raise RecipeError(
-                    f"template {template.text!r} reads a column {name!r}, which is not given: expected one of {', '.join(_OF_WORDS)}"
-                    f" or of the columns given ({', '.join(map(repr, given)) or 'none'}){guess}"
+                    f"template {template.text!r} reads a column {name!r}, which is not given:"
+                    f" expected one of {', '.join(_OF_WORDS)} or of the columns given"
+                    f" ({', '.join(map(repr, given)) or 'none'}){guess}"
                 )
             names[name] = None
     return tuple(names)

@@ -1,4 +1,7 @@
-"""Dependency parsers: edge-factored log-linear models of trees, trained exactly (Appendix D.2.3)."""
+"""Dependency parsers.
+
+Edge-factored log-linear models of trees, trained exactly (Appendix D.2.3).
+"""
 
 from softq.linear.parsing.fit import (
     FEWEST_BITS,

@@ -2,7 +2,8 @@
 
     f(θ) = Σ_x H(target(x), P_θ(·|x)),    ∂f/∂θ = Σ_x Σ_arcs (P_θ(arc|x) - target(arc|x)) φ(arc, x)
 
-(appendix eq. 5-8). Features φ are made of a batch of sentences when it is its turn, and hashed into one table of weights.
+(appendix eq. 5-8). Features φ are made of a batch of sentences when it is its turn, and hashed into
+one table of weights.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from softq.spaces import ProjectiveTree, SpanningTree
 from softq.targets import ObjectiveName
 
 FEWEST_BITS, MOST_BITS = 4, 30
-"""Bits of tables of weights: each of eight banks has two weights at least, and a feature is a number of 32 bits."""
+"""Bits of tables of weights.
+
+Each of eight banks has two weights at least, and a feature is a number of 32 bits.
+"""
 
 _BATCH_CELLS = 1 << 19  # arcs of one batch where the whole corpus is summed
 _SQUARES, _RELATION_SQUARES = (
@@ -45,7 +49,8 @@ class ParserSettings:
         tau: temperature of the latter two.
         spanning: trees may have crossing arcs.
         bits: features of arcs are hashed into 2^bits weights.
-        relation_bits: features of relations into 2^bits rows, each with a weight for every relation.
+        relation_bits: features of relations into 2^bits rows, each with a weight for every
+            relation.
 
     """
 
@@ -114,7 +119,10 @@ class Treebank:
 def _slopes(
     scores: Array, codes: ArcCodes, expected: Tensor, spanning: bool
 ) -> tuple[float, Array]:
-    """Cross-entropy of a batch, summed, and its derivatives by the scores of arcs: model's less target's expectations."""
+    """Cross-entropy of a batch, summed, and its derivatives by the scores of arcs.
+
+    Model's less target's expectations.
+    """
     arcs = torch.from_numpy(scores).requires_grad_()
     model = (SpanningTree if spanning else ProjectiveTree)(
         arcs, torch.from_numpy(codes.lengths), validate=False
@@ -125,7 +133,9 @@ def _slopes(
 
 
 class ParserObjective:
-    """Cross-entropy to the targets of a treebank plus c2 ‖θ‖², for L-BFGS: ``objective(parameters, gradient)`` returns the value.
+    """Cross-entropy to the targets of a treebank plus c2 ‖θ‖², for L-BFGS.
+
+    ``objective(parameters, gradient)`` returns the value.
 
     Attributes:
         cross_entropy: at the last point, summed over sentences.
@@ -136,7 +146,11 @@ class ParserObjective:
     def __init__(
         self, treebank: Treebank, settings: ParserSettings, c2: float = 0.0, *, once: bool = False
     ) -> None:
-        """``once``: the objective is asked for at one point alone, so that there is no use in remembering its targets."""
+        """``once``.
+
+        The objective is asked for at one point alone, so that there is no use in remembering its
+        targets.
+        """
         self._bank, self._settings, self._c2 = treebank, settings, c2
         self._targets = settings.targets(treebank, remember=not once)
         self.size = 1 << settings.bits
@@ -154,7 +168,10 @@ class ParserObjective:
             begin = end
 
     def __call__(self, parameters: Tensor, gradient: Tensor | None = None) -> float:
-        """The value at ``parameters [F]``; its derivatives are written to ``gradient [F]``, if there is one."""
+        """The value at ``parameters [F]``.
+
+        Its derivatives are written to ``gradient [F]``, if there is one.
+        """
         weights = parameters.numpy()
         sums = None if gradient is None else arc_features.Sums.like(weights)
         total = entropy = 0.0
@@ -232,7 +249,10 @@ class Descent:
         return self._trees.weights
 
     def step(self, sentences: Array) -> tuple[float, float]:
-        """One batch of sentences (their numbers); returns cross-entropies of its trees and of its relations before it, summed."""
+        """One batch of sentences (their numbers).
+
+        Returns cross-entropies of its trees and of its relations before it, summed.
+        """
         self.steps += 1
         codes = self._bank.codes.take(sentences)
         loss = relation_loss = 0.0
@@ -261,7 +281,10 @@ class Descent:
         weights: Array,
         sums: arc_features.Sums | None = None,
     ) -> float:
-        """Cross-entropy of relations, of which a word's references share it; its derivatives are added to ``sums``."""
+        """Cross-entropy of relations, of which a word's references share it.
+
+        Its derivatives are added to ``sums``.
+        """
         trees, rows, heads, dependents, wanted, shares = self._bank.trees, [], [], [], [], []
         for row, number in enumerate(sentences):
             share = trees.weights[number] / trees.weights[number].sum()
@@ -315,7 +338,9 @@ class Descent:
 
 
 class ParserFit:
-    """Training of a parser: trees by AdaGrad or, with ``stopping``, by L-BFGS over all sentences; relations by AdaGrad.
+    """Training of a parser: trees by AdaGrad or, with ``stopping``, by L-BFGS over all sentences.
+
+    Relations by AdaGrad.
 
     An epoch is a pass of AdaGrad, after its share of the iterations of L-BFGS.
 
@@ -381,7 +406,8 @@ class ParserFit:
         if not all(map(math.isfinite, losses)):
             codes = self._bank.codes.take(sentences)
             raise NotFiniteError(
-                f"in epoch {epoch + 1} the loss is not finite: {losses[0]:g} of trees, {losses[1]:g} of relations",
+                f"in epoch {epoch + 1} the loss is not finite: {losses[0]:g} of trees,"
+                f" {losses[1]:g} of relations",
                 {**codes._asdict(), "sentences": sentences, "weights": self.descent.weights},
             )
         self._sums = [total + loss for total, loss in zip(self._sums, losses, strict=True)]
@@ -404,7 +430,10 @@ class ParserFit:
         return self.descent.parser(None if self.search is None else self.search.point.numpy())
 
     def kl(self, epoch: int) -> float:
-        """KL(target ‖ model) of trees per sentence; of AdaGrad from the losses of an epoch, from 1."""
+        """KL(target ‖ model) of trees per sentence.
+
+        Of AdaGrad from the losses of an epoch, from 1.
+        """
         if self.search is None:
             entropy = self.descent.targets.entropy(np.arange(len(self._bank)))
             return (self.losses[epoch - 1] - entropy) / len(self._bank)
@@ -414,9 +443,10 @@ class ParserFit:
     def measures(self, parser: Parser) -> dict[str, float]:
         """How near a parser comes to the targets of the training sentences.
 
-        ``kl`` is the cross-entropy less the target's entropy, KL(target ‖ model). RAML of several trees is a mixture, whose own entropy
-        nobody can sum up: the mean of its components' is subtracted, so that ``kl`` is the mean of KL(component ‖ model), one component
-        for each tree.
+        ``kl`` is the cross-entropy less the target's entropy, KL(target ‖ model). RAML of several
+        trees is a mixture, whose own entropy nobody can sum up: the mean of its components' is
+        subtracted, so that ``kl`` is the mean of KL(component ‖ model), one component for each
+        tree.
         """
         self.objective(torch.from_numpy(parser.weights))
         words = int(self._bank.codes.lengths.sum())

@@ -74,14 +74,18 @@ class Parser:
     root_relation: str | None = None
 
     def trees(self, codes: ArcCodes) -> Iterator[tuple[Array, ProjectiveTree | SpanningTree]]:
-        """Distributions over the trees of sentences, in batches of like lengths: their numbers, and the distribution."""
+        """Distributions over the trees of sentences, in batches of like lengths.
+
+        Their numbers, and the distribution.
+        """
         lengths = codes.lengths
         space = SpanningTree if self.spanning else ProjectiveTree
         for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, _BATCH_CELLS):
             _, scores = score_arcs(self.index, codes.take(batch), self.weights)
             if not np.isfinite(scores).all():  # kernels would find no tree that is best
                 raise ScoreError(
-                    "the scores of arcs are not finite: the weights of the parser are too large or damaged"
+                    "the scores of arcs are not finite: the weights of the parser are too large or"
+                    " damaged"
                 )
             yield (
                 batch,

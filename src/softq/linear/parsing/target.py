@@ -1,4 +1,7 @@
-"""What parsers are trained toward: one or several trees per sentence, and the exact targets of ML, RAML and SQDML they make."""
+"""What parsers are trained toward.
+
+One or several trees per sentence, and the exact targets of ML, RAML and SQDML they make.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,10 @@ class TreeTargets:
         return self.both(sentences, size)[0]
 
     def entropy(self, sentences: Array) -> float:
-        """Entropy of the targets, in nats, summed; of RAML with several references, the mean of its components' (between eq. 4 and 6)."""
+        """Entropy of the targets, in nats, summed.
+
+        Of RAML with several references, the mean of its components' (between eq. 4 and 6).
+        """
         return sum(entropy for _, entropy in self._of(sentences))
 
     def both(self, sentences: Array, size: int) -> tuple[Tensor, float]:
@@ -124,7 +130,10 @@ class TreeTargets:
         return [self._known.get(number) or made[number] for number in numbers]
 
     def _parts(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """Sentences of like lengths, so that one long one does not make room for all: about `_CELLS` arcs of all references at a time."""
+        """Sentences of like lengths, so that one long one does not make room for all.
+
+        About `_CELLS` arcs of all references at a time.
+        """
         part: list[int] = []
         most = 0
         for number in sorted(numbers, key=lambda each: self._trees.heads[each].shape[1]):
@@ -153,7 +162,8 @@ class TreeTargets:
             )
         except OutputError as error:
             raise OutputError(
-                f"{error}; of sentences {', '.join(map(str, sorted(numbers)[:5]))} and others, counted from 0"
+                f"{error}; of sentences {', '.join(map(str, sorted(numbers)[:5]))} and others,"
+                " counted from 0"
             ) from None
         (expected,) = target.expected_parts(space)
         entropy = target.entropy() if self._objective == "ml" else target.component_entropy()

@@ -1,4 +1,7 @@
-"""Taggers with string features: their targets, objective and training, for the estimator and the experiment alike."""
+"""Taggers with string features.
+
+Their targets, objective and training, for the estimator and the experiment alike.
+"""
 
 from softq.linear.tagging.fit import BatchFit, CRFSettings, SearchFit
 from softq.linear.tagging.model import Decoding, Tagger

@@ -44,10 +44,12 @@ class CRFSettings:
         scheme: tag scheme of the labels, None where they are no entity tags.
         constraints: where sequences that break it are forbidden.
         c2: penalty.
-        all_states: weights for all pairs of features and labels, not only for those a reference shows.
+        all_states: weights for all pairs of features and labels, not only for those a reference
+            shows.
         all_transitions: likewise for pairs of labels.
-        min_freq: pairs of features and labels, or of labels, that references show less often have no weight; as in CRFsuite a feature
-            counts by its value, and with 0 one of the value 0 counts, too.
+        min_freq: pairs of features and labels, or of labels, that references show less often have
+            no weight; as in CRFsuite a feature counts by its value, and with 0 one of the value 0
+            counts, too.
 
     """
 
@@ -88,7 +90,10 @@ class CRFSettings:
     def whole(
         self, matrix: FeatureMatrix, references: References, columns: kernels.Columns | None = None
     ) -> CRFObjective:
-        """The objective over a corpus; ``columns`` is the transposed matrix where the caller has it already."""
+        """The objective over a corpus.
+
+        ``columns`` is the transposed matrix where the caller has it already.
+        """
         columns = columns or kernels.transpose(
             matrix.offsets, matrix.indices, matrix.values, matrix.size
         )
@@ -120,7 +125,10 @@ class CRFSettings:
 
 
 class SearchFit:
-    """L-BFGS over all sentences, or OWL-QN with a penalty ``c1``: one epoch, a step for each iteration."""
+    """L-BFGS over all sentences, or OWL-QN with a penalty ``c1``.
+
+    One epoch, a step for each iteration.
+    """
 
     def __init__(
         self,

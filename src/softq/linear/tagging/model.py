@@ -46,10 +46,14 @@ class Tagger:
     scheme: Scheme | None
 
     def chains(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain]]:
-        """Distributions over label sequences, in batches of sentences of like length: their numbers, and the chain."""
+        """Distributions over label sequences, in batches of sentences of like length.
+
+        Their numbers, and the chain.
+        """
         if matrix.size != self.index.size:
             raise ShapeError(
-                f"expected features of the tagger's own index, which has {self.index.size} columns, got {matrix.size}"
+                f"expected features of the tagger's own index, which has {self.index.size} columns,"
+                f" got {matrix.size}"
             )
         forbidden = Forbidden.by(self.scheme, self.labels)
         transitions = torch.from_numpy(self.transitions)
@@ -58,7 +62,8 @@ class Tagger:
         )
         if not np.isfinite(scores).all():  # kernels would find no label that is best
             raise ScoreError(
-                "the scores of labels are not finite: the weights of the tagger, or values of features, are too large or damaged"
+                "the scores of labels are not finite: the weights of the tagger, or values of"
+                " features, are too large or damaged"
             )
         starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
         cells = matrix.lengths * len(self.labels)
@@ -128,7 +133,8 @@ class Tagger:
         count = len(labels)
         if not count or len(set(labels)) != count:
             raise DataError(
-                f"expected at least one label, and each once, got {count} with {len(set(labels))} distinct ones"
+                f"expected at least one label, and each once, got {count} with {len(set(labels))}"
+                " distinct ones"
             )
         scheme = one_of("scheme", notes["scheme"], (None, *get_args(Scheme)))
         Forbidden.by(scheme, labels)  # they may be no tags of the scheme
@@ -137,8 +143,9 @@ class Tagger:
         expected = (kernels.padded(index.size * count),), (count, count)
         if (weights.shape, transitions.shape) != expected:
             raise DataError(
-                f"expected weights {list(expected[0])} and transitions {list(expected[1])} for {index.size} features and {count} labels, "
-                f"got {list(weights.shape)} and {list(transitions.shape)}"
+                f"expected weights {list(expected[0])} and transitions {list(expected[1])} for"
+                f" {index.size} features and {count} labels, got {list(weights.shape)} and"
+                f" {list(transitions.shape)}"
             )
         if not bool((transitions < np.inf).all()):
             raise DataError("expected transitions that are numbers, got NaN or inf")

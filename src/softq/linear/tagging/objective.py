@@ -2,8 +2,9 @@
 
     f(θ) = Σ_x H(target(x), P_θ(·|x)) + c2 ‖θ‖²,    ∂f/∂θ = Σ_x (E_model[φ] - E_target[φ]) + 2 c2 θ
 
-(appendix eq. 5-6, with the penalty as CRFsuite has it). θ holds a weight for each feature and label and one for each two neighbouring
-labels; where unseen ones are left out, as CRFsuite does, only those that occur with a reference are there.
+(appendix eq. 5-6, with the penalty as CRFsuite has it). θ holds a weight for each feature and label
+and one for each two neighbouring labels; where unseen ones are left out, as CRFsuite does, only
+those that occur with a reference are there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Layout(NamedTuple):
-    """Which weights there are: a vector of parameters holds those of features and labels, then those of neighbouring labels.
+    """Which weights there are.
+
+    A vector of parameters holds those of features and labels, then those of neighbouring labels.
 
     Attributes:
         features: F.
@@ -101,8 +104,8 @@ def seen_layout(
     lengths = np.array([sentence.shape[1] for sentence in references.labels], np.int64)
     if not np.array_equal(lengths, matrix.lengths):
         raise ShapeError(
-            f"expected references of {len(matrix.lengths)} sentences with {matrix.tokens} tokens, as long as those of the features, "
-            f"got {len(lengths)} with {int(lengths.sum())}"
+            f"expected references of {len(matrix.lengths)} sentences with {matrix.tokens} tokens,"
+            f" as long as those of the features, got {len(lengths)} with {int(lengths.sum())}"
         )
     states = transitions = None
     if not all_states:
@@ -139,7 +142,10 @@ def seen_layout(
 
 
 class CRFObjective:
-    """f and its gradient for parameters of a `Layout`; call it as `softq.linear.lbfgs.LBFGS` does."""
+    """f and its gradient for parameters of a `Layout`.
+
+    Call it as `softq.linear.lbfgs.LBFGS` does.
+    """
 
     def __init__(
         self,
@@ -151,14 +157,18 @@ class CRFObjective:
         forbidden: Forbidden,
         columns: kernels.Columns | None = None,
     ) -> None:
-        """Prepare for evaluations; ``columns`` is the transposed matrix where the caller has it already."""
+        """Prepare for evaluations.
+
+        ``columns`` is the transposed matrix where the caller has it already.
+        """
         expected, got = (
             (matrix.size, (matrix.tokens, layout.labels)),
             (layout.features, target.labels.shape),
         )
         if got != expected:  # the kernels would read what lies beside
             raise ShapeError(
-                f"expected a layout of {expected[0]} features and a target of shape {list(expected[1])}, got {got[0]} and {list(got[1])}"
+                f"expected a layout of {expected[0]} features and a target of shape"
+                f" {list(expected[1])}, got {got[0]} and {list(got[1])}"
             )
         self.layout, self.target, self.c2 = layout, target, c2
         self.sentences = len(matrix.lengths)

@@ -1,4 +1,7 @@
-"""What a tagger is trained toward: exact ML, RAML and SQDML targets of a whole corpus, reduced to the parts that a chain scores."""
+"""What a tagger is trained toward.
+
+Exact ML, RAML and SQDML targets of a whole corpus, reduced to the parts that a chain scores.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,20 @@ from softq.targets import ObjectiveName, target_of
 Array = np.ndarray[Any, Any]
 
 Constraints = Literal["none", "decode", "target", "model"]
-"""Where label sequences that break the tag scheme are forbidden: nowhere; in decoding; there and in the target that is trained toward;
+"""Where label sequences that break the tag scheme are forbidden: nowhere; in decoding.
+
+There and in the target that is trained toward;
+
 there and in the model while it is trained."""
 
 _CELLS = 1 << 21  # numbers of one batch of targets, in float64: some 16 MiB
 
 
 class Forbidden(NamedTuple):
-    """What a tag scheme forbids, as scores of 0 and -inf, float64: ``between [K, K]`` (from, to), ``first [K]``, ``last [K]``."""
+    """What a tag scheme forbids, as scores of 0 and -inf, float64.
+
+    ``between [K, K]`` (from, to), ``first [K]``, ``last [K]``.
+    """
 
     between: Tensor
     first: Tensor
@@ -96,8 +105,9 @@ class CorpusTarget(NamedTuple):
     Attributes:
         labels: ``[T, K]`` float32, the expectation of each label at each token.
         pairs: ``[K, K]`` float64, the expected number of neighbours (from, to) in the corpus.
-        entropy: of the target, summed over sentences, in nats. For RAML with several references it is the weighted mean of the entropies
-            of its components, the constant between eq. 4 and eq. 6: cross-entropy less this is a mean of KL divergences.
+        entropy: of the target, summed over sentences, in nats. For RAML with several references it
+            is the weighted mean of the entropies of its components, the constant between eq. 4 and
+            eq. 6: cross-entropy less this is a mean of KL divergences.
 
     """
 
@@ -152,13 +162,17 @@ def corpus_target(
 
 
 def _batches(references: References, classes: int) -> Iterator[Array]:
-    """Sentences of like lengths and numbers of references; a batch's padded arrays hold about `_CELLS` numbers."""
+    """Sentences of like lengths and numbers of references.
+
+    A batch's padded arrays hold about `_CELLS` numbers.
+    """
     shapes = np.array([labels.shape for labels in references.labels], np.int64).reshape(-1, 2)
     order = np.lexsort((shapes[:, 0], shapes[:, 1]))
     order = order[shapes[order, 1] > 0]
     start = 0
     while start < len(order):
-        # Sorted by length, so the last one is the longest; the number of references may be anyone's.
+        # Sorted by length, so the last one is the longest; the number of references may be
+        # anyone's.
         end = start + 1
         most = shapes[order[start], 0]
         while end < len(order):
@@ -171,7 +185,10 @@ def _batches(references: References, classes: int) -> Iterator[Array]:
 
 
 def _padded(references: References, batch: Array, longest: int) -> tuple[Tensor, Tensor]:
-    """References ``[B, R, n]`` and their weights ``[B, R]``, 0 where there is none; what has no weight may be anything, and is 0."""
+    """References ``[B, R, n]`` and their weights ``[B, R]``, 0 where there is none.
+
+    What has no weight may be anything, and is 0.
+    """
     most = max(len(references.labels[i]) for i in batch)
     refs = np.zeros((len(batch), most, longest), np.int64)
     weights = np.zeros((len(batch), most))
@@ -190,8 +207,9 @@ def _check_range(refs: Tensor, weights: Tensor, classes: int, batch: Array) -> N
     if bool(bad.any()):
         row, which = bad.nonzero()[0].tolist()
         raise OutputError(
-            f"reference {which} of sentence {int(batch[row])} (counted from 0): expected label numbers in 0..{classes - 1}, "
-            f"got {int(refs[row, which].min())}..{int(refs[row, which].max())}"
+            f"reference {which} of sentence {int(batch[row])} (counted from 0): expected label"
+            f" numbers in 0..{classes - 1}, got"
+            f" {int(refs[row, which].min())}..{int(refs[row, which].max())}"
         )
 
 
@@ -202,8 +220,9 @@ def _check_allowed(space: Chain, refs: Tensor, weights: Tensor, batch: Array) ->
     if bool(bad.any()):
         row, which = bad.nonzero()[0].tolist()
         raise OutputError(
-            f"reference {which} of sentence {int(batch[row])} (counted from 0) breaks the tag scheme, and ML gives all its mass to it; "
-            "mend it (softq.formats.tags.convert), or let constraints reach decoding only"
+            f"reference {which} of sentence {int(batch[row])} (counted from 0) breaks the tag"
+            " scheme, and ML gives all its mass to it; mend it (softq.formats.tags.convert), or"
+            " let constraints reach decoding only"
         )
 
 
@@ -215,7 +234,8 @@ def entity_reward(
     Args:
         labels: K tags, ``O`` among them or not; a tag's type is what follows its dash.
         entity_weight: what a right entity tag earns; a right ``O`` earns 1.
-        type_credit: share of it that a tag of the right type with the wrong prefix earns, such as ``I-PER`` for ``B-PER``.
+        type_credit: share of it that a tag of the right type with the wrong prefix earns, such as
+            ``I-PER`` for ``B-PER``.
 
     >>> entity_reward(["O", "B-PER", "I-PER"], 3.0, 0.5).table
     tensor([[1.0000, 0.0000, 0.0000],

@@ -1,4 +1,7 @@
-"""The paper's captioner: an LSTM decoder whose memory begins with what an image encoder saw (Appendix C)."""
+"""The paper's captioner.
+
+An LSTM decoder whose memory begins with what an image encoder saw (Appendix C).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from softq.neural.modules.sequence import (
 class ImageCaptioner(SequenceModel):
     """P(y|x) of captions given a vector x of features of an image, which a fixed encoder made.
 
-    - Decoder: s_t = LSTM(y_{t-1}, s_{t-1}), ``layers`` of them; cells begin as W x + b, states as their tanh.
+    - Decoder: s_t = LSTM(y_{t-1}, s_{t-1}), ``layers`` of them; cells begin as W x + b, states as
+      their tanh.
     - P(y_t) = softmax(W_s s_t).
     - Dropout: of features, embeddings, s, and between layers.
 
@@ -75,7 +79,8 @@ class ImageCaptioner(SequenceModel):
         (vectors,) = inputs
         if vectors.dim() != 2 or vectors.shape[1] != self.features:
             raise ModelError(
-                f"expected features [B, {self.features}], as this model was made for, got {list(vectors.shape)}"
+                f"expected features [B, {self.features}], as this model was made for, got"
+                f" {list(vectors.shape)}"
             )
         return (self.first_cell(self._drop(vectors)).view(-1, self.layers, self.size),)
 

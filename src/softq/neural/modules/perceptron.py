@@ -1,4 +1,7 @@
-"""Feed-forward classifiers with rectified hidden layers (§4.1.1): one as a module, many as one grid."""
+"""Feed-forward classifiers with rectified hidden layers (§4.1.1).
+
+One as a module, many as one grid.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from softq.spaces import Categorical
 
 
 def first_weights(sizes: Sequence[int], seed: int) -> Tensor:
-    """Parameters ``[P]`` to start from: uniform in ±1/√inputs of each layer, as in `torch.nn.Linear`.
+    """Parameters ``[P]`` to start from.
+
+    Uniform in ±1/√inputs of each layer, as in `torch.nn.Linear`.
 
     >>> first_weights((2, 8, 8, 4), seed=0).shape
     torch.Size([132])
@@ -86,7 +91,10 @@ class PerceptronGrid:
         learning_rate: float,
         momentum: float,
     ) -> Tensor:
-        """A step per batch of inputs ``[N, D]`` for the networks numbered in ``active``; their mean cross-entropies ``[A, steps]``."""
+        """A step per batch of inputs ``[N, D]`` for the networks numbered in ``active``.
+
+        Their mean cross-entropies ``[A, steps]``.
+        """
         if not torch.equal(active, self._active):
             self._active, self._active_targets, self._active_scales = (
                 active,

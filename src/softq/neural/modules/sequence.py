@@ -1,4 +1,7 @@
-"""Models of sentences given an input, word by word: P(y|x) = Π_t P(y_t | y_<t, x) (paper, Appendix D.2.4)."""
+"""Models of sentences given an input, word by word.
+
+P(y|x) = Π_t P(y_t | y_<t, x) (paper, Appendix D.2.4).
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,26 @@ from softq.sentences import Sentences
 from softq.spaces import Candidates
 
 Inputs: TypeAlias = tuple[Tensor, ...]
-"""What models are given: `Sentences`, or vectors ``[B, D]`` alone; each part has the inputs as its first dimension."""
+"""What models are given: `Sentences`, or vectors ``[B, D]`` alone.
+
+Each part has the inputs as its first dimension.
+"""
 Memory: TypeAlias = tuple[Tensor, ...]
 """What is kept of encoded inputs; each part has the inputs as its first dimension."""
 State: TypeAlias = tuple[Tensor, ...]
-"""Of unfinished sentences, K of each input; each part has a first dimension of B·K, where row b·K + k is of input b."""
+"""Of unfinished sentences, K of each input.
+
+Each part has a first dimension of B·K, where row b·K + k is of input b.
+"""
 Method = Literal["beam", "greedy", "sample"]
 
 _LONGEST = 50  # words of a sentence whose input has no length, unless told
 
 
 class OutputLayer(nn.Module):
-    """From vectors ``[M, D]`` to words: a linear layer and a softmax over all words but PAD and START, which are never said.
+    """From vectors ``[M, D]`` to words.
+
+    A linear layer and a softmax over all words but PAD and START, which are never said.
 
     Args:
         vocab: number of words V.
@@ -42,7 +53,8 @@ class OutputLayer(nn.Module):
         super().__init__()
         if tied is not None and tied.shape != (vocab, size):
             raise ModelError(
-                f"to tie the output to embeddings they must have the shape {[vocab, size]}, got {list(tied.shape)}"
+                f"to tie the output to embeddings they must have the shape {[vocab, size]}, got"
+                f" {list(tied.shape)}"
             )
         self.weight = nn.Parameter(torch.empty(vocab, size)) if tied is None else tied
         self.bias = nn.Parameter(torch.empty(vocab))
@@ -53,7 +65,10 @@ class OutputLayer(nn.Module):
         return torch.addmm(self._possible(), vectors, self.weight.T)
 
     def log_prob(self, vectors: Tensor, words: Tensor, smoothing: float = 0.0) -> Tensor:
-        """Log-probabilities of one word each, ``[M]``; see `softq.kernels.decoder.log_softmax_gather.log_softmax_gather`."""
+        """Log-probabilities of one word each, ``[M]``.
+
+        See `softq.kernels.decoder.log_softmax_gather.log_softmax_gather`.
+        """
         return log_softmax_gather(
             vectors, self.weight, self._possible(), words, smoothing, coarse=self.coarse
         )
@@ -67,8 +82,9 @@ class OutputLayer(nn.Module):
 class SequenceModel(nn.Module):
     """What all such models share: log-probabilities of candidates, and decoding.
 
-    An input is encoded once, however many candidates it has. Sentences hold neither START nor END: models add them.
-    Subclasses have an `OutputLayer` and define how to encode, to read given sentences and to continue unfinished hypotheses.
+    An input is encoded once, however many candidates it has. Sentences hold neither START nor END:
+    models add them. Subclasses have an `OutputLayer` and define how to encode, to read given
+    sentences and to continue unfinished hypotheses.
     """
 
     output: OutputLayer
@@ -98,9 +114,12 @@ class SequenceModel(nn.Module):
     def log_prob(
         self, inputs: Inputs, candidates: Candidates | Sentences, *, smoothing: float = 0.0
     ) -> Tensor:
-        """Log P(y_s|x) of candidates ``[B, K, L]``, ends of sentences included, ``[B, K]``; 0 for one that is missing.
+        """Log P(y_s|x) of candidates ``[B, K, L]``, ends of sentences included, ``[B, K]``.
 
-        ``smoothing`` is that of label smoothing, after which these are no log-probabilities any more but minus a loss.
+        0 for one that is missing.
+
+        ``smoothing`` is that of label smoothing, after which these are no log-probabilities any
+        more but minus a loss.
         """
         read, wanted, real = teacher_forcing(candidates.tokens, candidates.lengths)
         vectors = self.hidden(self.encode(inputs), read)
@@ -125,10 +144,13 @@ class SequenceModel(nn.Module):
         top_p: float | None = None,
         generator: torch.Generator | Sequence[torch.Generator] | None = None,
     ) -> Candidates:
-        """Sentences for B inputs: the best that a beam of ``size`` finds, the greedy one, or ``size`` draws.
+        """Sentences for B inputs.
 
-        ``generator`` is of draws, one for all or one for each input (`softq.decode.sample`). Without ``max_length`` a sentence is at most
-        twice as long as its input and ten words, or fifty words where inputs have no length.
+        The best that a beam of ``size`` finds, the greedy one, or ``size`` draws.
+
+        ``generator`` is of draws, one for all or one for each input (`softq.decode.sample`).
+        Without ``max_length`` a sentence is at most twice as long as its input and ten words, or
+        fifty words where inputs have no length.
         """
         memory = self.encode(inputs)
         longest = max_length

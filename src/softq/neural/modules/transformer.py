@@ -56,8 +56,8 @@ class TransformerTranslator(SequenceModel):
         super().__init__()
         if heads < 1 or layers < 1 or size < 2 or size % 2 or size % heads:
             raise ModelError(
-                f"a Transformer needs a layer, a head and an even size that is a multiple of its heads, "
-                f"got size {size}, heads {heads}, layers {layers}"
+                "a Transformer needs a layer, a head and an even size that is a multiple of its"
+                f" heads, got size {size}, heads {heads}, layers {layers}"
             )
         self.heads = heads
         self.source_embedding = nn.Embedding(source_vocab, size)
@@ -232,7 +232,8 @@ class _DecoderLayer(nn.Module):
         """Vectors ``[B, K, T, size]`` after this layer, and keys and values of their sentences."""
         added, seen = self.attention(x.flatten(0, 1), past=past)
         x = x + added.view_as(x)
-        # All K·T positions of an input attend to its source as one row: nothing of the source is copied for its candidates.
+        # All K·T positions of an input attend to its source as one row: nothing of the source is
+        # copied for its candidates.
         queries = (
             self.queries(self.norm(x)).flatten(1, 2).unflatten(2, (self.heads, -1)).transpose(1, 2)
         )  # [B, H, K·T, size / H]

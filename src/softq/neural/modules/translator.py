@@ -1,4 +1,7 @@
-"""The paper's translator: a bidirectional LSTM encoder and an LSTM decoder with attention and input feeding (Appendix D.2.4)."""
+"""The paper's translator.
+
+A bidirectional LSTM encoder and an LSTM decoder with attention and input feeding (Appendix D.2.4).
+"""
 
 from __future__ import annotations
 
