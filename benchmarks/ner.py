@@ -127,7 +127,7 @@ def bench_iteration(rounds: int) -> dict[str, Any]:
 
 
 def draw_corpus(rng: np.random.Generator) -> tuple[list[list[list[str]]], list[list[int]]]:
-    """Sentences of tokens of feature names, and label numbers."""
+    """Sentences of tokens of feature names, and label ids."""
     lengths = 1 + rng.poisson(MEAN_LENGTH - 1, SENTENCES)
     names = np.array([f"f{i}" for i in range(VOCABULARY)], dtype=object)
     ranks = (np.exp(rng.random((int(lengths.sum()), FEATURES)) * np.log(VOCABULARY))).astype(

@@ -150,7 +150,7 @@ def bayes_rule(world: EntityWorld, sentence: Sentence) -> Tensor:
 
 
 def score(gold: Sequence[Sentence], predicted: Sequence[Tensor]) -> SpanScores:
-    """Predicted label numbers against the true labels."""
+    """Predicted label ids against the true labels."""
     labels = [
         [LABELS[label] for label in row[: len(sentence.tokens)]]
         for sentence, row in zip(gold, predicted, strict=True)

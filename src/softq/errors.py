@@ -65,7 +65,7 @@ class RecipeError(SoftqError, ValueError):
 
 
 class RunError(SoftqError, RuntimeError):
-    """A run cannot start, go on or be written; the message says what is safe and how to go on."""
+    """A run cannot start, resume or be written; the message says what is safe and how to continue."""
 
 
 class ModelError(SoftqError, ValueError):

@@ -87,7 +87,7 @@ def test_a_stopped_run_ends_as_an_unbroken_one(runs, files, tmp_path, monkeypatc
         monkeypatch, 8, files, tmp_path / "run", *SCRATCH
     )  # in the midst of an epoch
     assert stopped.exit_code == 130
-    assert stopped.stderr == "softq: stopped at step 8 of 18: add --resume to go on\n"
+    assert stopped.stderr == "softq: stopped at step 8 of 18: add --resume to continue\n"
     assert not (tmp_path / "run" / lm.BEST).exists()
     refused(
         softq("predict", tmp_path / "run", files / "test.txt"),

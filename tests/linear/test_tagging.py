@@ -317,7 +317,7 @@ def test_references_that_cannot_be_are_refused():
             with pytest.raises(
                 OutputError,
                 match=(
-                    r"reference 1 of sentence 1 \(counted from 0\): expected label numbers in"
+                    r"reference 1 of sentence 1 \(counted from 0\): expected label ids in"
                     r" 0..4, got"
                 ),
             ):

@@ -124,7 +124,7 @@ def names_lm(what: str) -> bool:
 
 
 def find_lm_recipe(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
-    """The recipe, and what of it is that of the run it goes on from, as one line for people."""
+    """The recipe, and which of its keys are those of the run it starts from, as one line for people."""
     table: dict[str, Any] = {}
     where = what
     if what != LM:

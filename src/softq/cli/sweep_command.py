@@ -73,7 +73,7 @@ def sweep(
         bool,
         typer.Option(
             "--resume",
-            help="Go on with the sweep in --out: skip what is finished, train what is not.",
+            help="Resume the sweep in --out: skip finished models, train the others.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -85,7 +85,7 @@ def sweep(
     mean development score, and shows what that one earns on test data: the gain over ML, with an
     interval from a paired bootstrap.
 
-    Out comes a sweep folder with a run folder of each model. A sweep that was stopped goes on with
+    Out comes a sweep folder with a run folder of each model. An interrupted sweep is resumed with
     `--resume`, and a larger grid in the same folder trains only what is new.
 
     **Examples**

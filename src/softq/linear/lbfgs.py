@@ -230,7 +230,7 @@ class LBFGS:
         return _Trial(step, value, self._slope(direction))
 
     def state(self) -> dict[str, Tensor]:
-        """Everything `iterate` goes on from.
+        """Everything `iterate` continues from.
 
         The tensors themselves, which it overwrites, so save them before.
         """
@@ -254,7 +254,7 @@ class LBFGS:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         self.point, self.gradient = state["point"].clone(), state["gradient"].clone()
         self._basis, self._products, self._against = (
             state[name].clone() for name in ("basis", "products", "against")

@@ -124,10 +124,10 @@ class OWLQN(LBFGS):
         return None
 
     def state(self) -> dict[str, Tensor]:
-        """Everything `iterate` goes on from."""
+        """Everything `iterate` continues from."""
         return super().state() | {"smooth": self._smooth}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         super().load_state(state)
         self._smooth = state["smooth"].clone()

@@ -217,7 +217,7 @@ class Fit(Protocol[Model_co]):
         """Whether further steps change nothing."""
 
     def step(self, epoch: int, step: int) -> None:
-        """Take a step of an epoch; raise `NotFiniteError` rather than go on from one."""
+        """Take a step of an epoch; raise `NotFiniteError` rather than continue from one."""
 
     def end_epoch(self) -> dict[str, float]:
         """What was measured in the epoch that ends here, such as ``loss``."""

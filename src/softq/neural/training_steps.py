@@ -155,7 +155,7 @@ class TrainingSteps:
         )
         self._parameters = list(loss.parameters())
         self._loss, _ = workers.prepare(loss, self.optimizer)
-        self._share = torch.zeros((), device=device)  # what each loss counts in the mean
+        self._share = torch.zeros((), device=device)  # weight of each loss in the average
         self._stopped = torch.zeros((), device=device)  # 1 after something that is not finite
         self.graphs = on_gpu and graphs and workers.size == 1
         self._recorded: dict[
@@ -180,7 +180,7 @@ class TrainingSteps:
         return optimizer_state(self.optimizer) | {"learning_rate": self._rate}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         load_optimizer(self.optimizer, state)
         self._rate.copy_(state["learning_rate"])
         for group in self.optimizer.param_groups:  # loading has made a copy

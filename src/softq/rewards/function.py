@@ -155,9 +155,7 @@ def _join(words: Sequence[str], tokens: list[int]) -> str:
     """Token ids as words with spaces between them."""
     bad = [token for token in tokens if not 0 <= token < len(words)]
     if bad:
-        raise OutputError(
-            f"token numbers must lie in 0..{len(words) - 1} to have a word, got {bad[0]}"
-        )
+        raise OutputError(f"token ids must lie in 0..{len(words) - 1} to have a word, got {bad[0]}")
     return " ".join(words[token] for token in tokens)
 
 

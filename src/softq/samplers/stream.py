@@ -28,7 +28,7 @@ class CandidateStream(
     The kernels of samplers and rewards run without Python's lock, so that they work beside a
     training loop. Each thread works alone: neither torch's operations nor kernels are split among
     further ones. At most ``ahead`` batches are prepared or in preparation beside the one that was
-    handed out. Batch i always gets the generator seeded by (seed, i): what comes out does not
+    handed out. Batch i always gets the generator seeded by (seed, i): the candidates do not
     depend on the number of workers. An error in ``prepare`` or in the batches comes up where that
     batch would have come. On an error, and on leaving the ``with`` block for any reason, Ctrl-C
     among them, preparations not yet begun are dropped and the threads end. One pass only.

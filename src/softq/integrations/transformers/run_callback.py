@@ -80,7 +80,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
     ) -> None:
         """Keep the loss.
 
-        One that is no number ends the run, from whose last checkpoint another one may go on.
+        One that is no number ends the run, from whose last checkpoint another one may start.
         """
         self._loss = (logs or {}).get("loss", self._loss)
         if math.isinf(self._loss) or (math.isnan(self._loss) and "loss" in (logs or {})):
@@ -97,7 +97,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
         self.watcher.advance(self.batch, ", ".join(seen))
         if self.interrupts.asked():
             self.stopped = StoppedError(
-                f"stopped at step {state.global_step} of {state.max_steps}: add --resume to go on"
+                f"stopped at step {state.global_step} of {state.max_steps}: add --resume to continue"
             )
             control.should_save = control.should_training_stop = True
 

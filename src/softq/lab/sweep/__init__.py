@@ -5,7 +5,7 @@ it.
 
 A sweep folder holds ``sweep.toml`` (the recipe with its grids), ``runs/`` (run folders: one for all
 cells where a task trains them together, else one each), ``cells.jsonl`` (a line per finished cell)
-and ``summary.json``. Started again, it skips what is finished, goes on with what was broken off,
+and ``summary.json``. Started again, it skips what is finished, resumes what was interrupted,
 and trains what is new. The temperature, and what else a grid varies, is chosen on the development
 set, and what it earns on the test set is compared with ML by a paired bootstrap over test examples.
 """

@@ -76,7 +76,7 @@ def run_sweep(
         base: the recipe; objective, seed and what else they name are the grids'.
         grids: at least one.
         out: the sweep folder.
-        resume: go on with a folder that exists already.
+        resume: continue in a folder that exists already.
         jobs: runs that are trained at a time, in processes of their own that share the cores; a task that trains its cells together
             needs no others, and stays in this process.
         cluster: where else to train them, see `softq.lab.sweep.engine.dask_cluster`; "": on this machine.
@@ -152,7 +152,7 @@ def _leaving_no_false_start(out: Path) -> Iterator[None]:
 
 
 def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
-    """A sweep goes on with the recipe it began with; its grids may change."""
+    """A sweep is resumed with the recipe it began with; its grids may change."""
     plain = {
         "objective": "ml",
         "tau": None,

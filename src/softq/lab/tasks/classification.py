@@ -309,7 +309,7 @@ class GridLearner:
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
+        """Restore the state."""
         for name in ("networks", "velocity", "total"):
             getattr(self._grid, name).copy_(state[name])
         self._losses = state["losses"].clone()

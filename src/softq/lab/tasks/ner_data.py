@@ -38,7 +38,7 @@ class Corpora(NamedTuple):
     Attributes:
         train: sentences to learn from, with the labels of one or several annotators.
         dev: to choose by; None: folds of train, or train itself.
-        test: of the final numbers; None: dev again.
+        test: the test set; None: dev again.
         scheme: of the files; None: labels are of any kind.
 
     """

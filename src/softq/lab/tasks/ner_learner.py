@@ -92,7 +92,7 @@ class Problem(NamedTuple):
             else np.delete(np.arange(self.sentences), fold)
         )
         count = -(-len(rest) // self.recipe.training.batch_size)
-        # every so many-th: like the whole, if the file is in some order
+        # at equal distances: representative of the file even if it is sorted
         batches = [np.arange(number, len(rest), count) for number in range(count)]
         seed = self.recipe.training.seed
 
@@ -157,7 +157,7 @@ class TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
         self._converged = torch.zeros(self._folds + 1, dtype=torch.bool)
 
     def _fold(self, number: int) -> Array:
-        """The sentences of a fold, every so many-th."""
+        """The sentences of a fold, at equal distances."""
         return np.arange(number, self._problem.sentences, self._folds)
 
     def _begin(self, number: int) -> SearchFit | BatchFit:

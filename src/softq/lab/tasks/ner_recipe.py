@@ -31,7 +31,7 @@ class Data:
         "column file that settings are chosen on; empty: folds of the training file, or without"
         " folds the file itself",
     )
-    test: str = key("", "column file of the final numbers; empty: the development part again")
+    test: str = key("", "test set, a column file; empty: the development set again")
     halve_dev: bool = key(
         False, "choose on the even sentences of dev, and take its odd ones for test"
     )
@@ -51,7 +51,7 @@ class Data:
         " any kind",
     )
     train_scheme: Literal["same", "iob1", "bio", "bioes"] = key(
-        "same", "tag scheme to train in; labels are converted, and back in what comes out"
+        "same", "tag scheme to train in; predictions are converted back"
     )
     sentences: int = key(6000, "of the built-in world's training part")
     dev_sentences: int = key(

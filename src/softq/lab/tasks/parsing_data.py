@@ -27,7 +27,7 @@ class Corpora(NamedTuple):
             the true ones.
         trees: what is learnt of them: the trees of one or several annotators.
         dev: to choose by; None: train itself.
-        test: of the final numbers; None: dev again.
+        test: the test set; None: dev again.
 
     """
 
@@ -118,7 +118,7 @@ def _read_reference(
             )
             raise DataError(
                 f"{path}, {_place(other)}: expected the sentence of {train_path},"
-                f" {_place(sentence)}, which goes on with {wanted!r}, got {got!r}"
+                f" {_place(sentence)}, which continues with {wanted!r}, got {got!r}"
             )
     if len(found) != len(train):
         raise DataError(
@@ -159,7 +159,7 @@ class Prepared(NamedTuple):
     Attributes:
         treebank: to train on.
         dev: to choose by.
-        test: of the final numbers.
+        test: the test set.
         words: of the training sentences.
         nonprojective: training sentences with a tree that crosses, where the model is projective.
         lifted: training trees that crossed and were lifted.

@@ -22,7 +22,7 @@ class Data:
         "", "file of trees to train on (.conllu, .conllx, .gz, .xz); empty: the built-in world"
     )
     dev: str = key("", "file of trees that settings are chosen on; empty: the training file itself")
-    test: str = key("", "file of trees of the final numbers; empty: the development part again")
+    test: str = key("", "test set, a file of trees; empty: the development set again")
     halve_dev: bool = key(
         False, "choose on the even sentences of dev, and take its odd ones for test"
     )

@@ -86,7 +86,7 @@ class References(NamedTuple):
     """One or several label sequences for each of N sentences.
 
     Attributes:
-        labels: ``[N]`` arrays ``[R, n]`` of label numbers.
+        labels: ``[N]`` arrays ``[R, n]`` of label ids.
         weights: ``[N]`` arrays ``[R]`` of weights, of any positive sum.
 
     """
@@ -202,13 +202,13 @@ def _padded(references: References, batch: Array, longest: int) -> tuple[Tensor,
 
 
 def _check_range(refs: Tensor, weights: Tensor, classes: int, batch: Array) -> None:
-    """Label numbers index tables: one that is out of range would find another label, or nothing."""
+    """Label ids index tables: one that is out of range would find another label, or nothing."""
     bad = ((refs < 0) | (refs >= classes)).any(-1) & (weights != 0)
     if bool(bad.any()):
         row, which = bad.nonzero()[0].tolist()
         raise OutputError(
             f"reference {which} of sentence {int(batch[row])} (counted from 0): expected label"
-            f" numbers in 0..{classes - 1}, got"
+            f" ids in 0..{classes - 1}, got"
             f" {int(refs[row, which].min())}..{int(refs[row, which].max())}"
         )
 

@@ -1,0 +1,52 @@
+"""Phrases that readers of the field would have to translate do not come back."""
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+GLOSSARY = {  # what not to write: what to write instead
+    "go on with": "resume, continue with",
+    "goes on with": "resumes, continues with",
+    "go on from": "start from, restore",
+    "goes on from": "starts from",
+    "gone on from": "started from",
+    "gone on with": "unfinished (hypotheses)",
+    "numbers that are no words": "special tokens",
+    "token numbers": "token ids",
+    "label numbers": "label ids",
+    "what comes out": "output, predictions",
+    "final numbers": "test set, test scores",
+    "in the mean": "on average",
+    "as few as hold": "the smallest set whose probability is at least",
+    "every so many-th": "at equal distances",
+    "mean other words": "the vocabulary differs",
+}
+PLACES = ["src", "docs", "recipes", "benchmarks", "examples", "README.md", "CONTRIBUTING.md"]
+
+
+def found_in(text):
+    """Phrases of the glossary, also where they are broken over two lines."""
+    flat = re.sub(r"\s+", " ", re.sub(r"\n\s*#\s*", " ", text)).lower()
+    return [phrase for phrase in GLOSSARY if re.search(rf"\b{phrase}\b", flat)]
+
+
+def test_the_search_finds_phrases_over_line_ends():
+    assert found_in("a run\n    # that goes\n    # on with it") == ["goes on with"]
+    assert found_in("the same token\nnumbers") == ["token numbers"]
+    assert not found_in("in the meantime, a category of numbers")
+
+
+def test_no_phrase_of_the_glossary():
+    listed = subprocess.run(
+        ["git", "ls-files", *PLACES], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    texts = [name for name in listed if name.endswith((".py", ".md", ".toml", ".html", ".j2"))]
+    assert len(texts) > 100
+    faults = [
+        f"{name}: {phrase!r}, write {GLOSSARY[phrase]!r}"
+        for name in texts
+        for phrase in found_in((ROOT / name).read_text("utf-8"))
+    ]
+    assert not faults, "\n".join(faults)
