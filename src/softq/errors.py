@@ -65,7 +65,7 @@ class RecipeError(SoftqError, ValueError):
 
 
 class RunError(SoftqError, RuntimeError):
-    """A run cannot start, resume or be written; the message says what is safe and how to continue."""
+    """A run cannot start, resume or be written; the message says how to continue."""
 
 
 class ModelError(SoftqError, ValueError):
