@@ -177,7 +177,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
             ["zzz"],
             [
                 (
-                    "there are classification, captioning, ner, parsing, translation,"
+                    "there are classification, captioning, ner, parsing, tag, translation,"
                     " captioning-flickr8k,"
                 ),
                 "ner-crowd, ner-paper, ner-small, parsing-paper, parsing-small",
@@ -203,13 +203,13 @@ def test_a_dry_run_reads_back(tmp_path, start):
             ["other.toml"],
             [
                 "other.toml: the key 'task' must be one of classification, captioning, ner,"
-                " parsing, translation, got 'other'"
+                " parsing, tag, translation, got 'other'"
             ],
         ),
         (
             ["none.toml"],
             [
-                "none.toml: the key 'task' must be one of classification, captioning, ner, parsing,"
+                "none.toml: the key 'task' must be one of classification, captioning, ner, parsing, tag,"
                 " translation, got 'none.toml'"
             ],
         ),
