@@ -188,7 +188,7 @@ def test_the_format_can_be_said(tmp_path, captions):
     )
     refused(
         run("stats", path, "--split", "val"),
-        "--split is for captions in Karpathy's JSON, got no file of captions",
+        "--split is for files of captions, and no such file is among these",
     )
     refused(run("stats", captions, "--split", "val"), "got lines, which have no splits")
 

@@ -65,10 +65,7 @@ COMMANDS = {
         "bench_command", "Measure how fast softq is on this machine, beside other packages."
     ),
 }
-"""Imported when they are called.
-
-That way help is there at once, and no command waits for what only others need.
-"""
+"""Imported when they are called: that way help is there at once, and no command waits for what only others need."""
 
 
 class Commands(TyperGroup):
@@ -133,8 +130,8 @@ def main(
 ) -> None:
     """Train structured predictors toward the metric they are judged by.
 
-    Likelihood ignores the metric. RAML and SQDML are trained as likelihood is, toward a target that
-    favours outputs of a high reward; a temperature, tau, says how far.
+    Likelihood ignores the metric. RAML and SQDML are trained as likelihood is, toward a target that favours outputs of a high reward;
+    a temperature, tau, says how far.
 
     **Look around**, without data of your own; the first takes seconds, the second some minutes:
 
@@ -143,8 +140,8 @@ def main(
     softq reproduce  # the paper's experiments, small, and a page of their results
     ```
 
-    **Your own data.** Check the files, train by likelihood and toward the metric, compare, use the
-    better one. Taggers, parsers, translators and captioners all work this way:
+    **Your own data.** Check the files, train by likelihood and toward the metric, compare, use the better one. Taggers, parsers,
+    translators and captioners all work this way:
 
     ```sh
     softq data check train.conll dev.conll test.conll
@@ -154,15 +151,13 @@ def main(
     softq predict runs/raml new.conll --out tagged.conll
     ```
 
-    **Which temperature?** Let development data choose it, over several seeds, and look at the
-    result:
+    **Which temperature?** Let development data choose it, over several seeds, and look at the result:
 
     ```sh
-    softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau
-    0.1:0.9:0.2 --out sweeps/names softq report runs sweeps --out report.html
+    softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau 0.1:0.9:0.2 --out sweeps/names
+    softq report runs sweeps --out report.html
     ```
 
-    `softq COMMAND --help` is the guide to a command, and `softq train TASK --help` the one to a
-    task, with all its flags. With `--json` a command prints one JSON object, for other programs.
-    Errors are one line and exit code 2; a command that was stopped exits with 130.
+    `softq COMMAND --help` is the guide to a command, and `softq train TASK --help` the one to a task, with all its flags. With `--json` a
+    command prints one JSON object, for other programs. Errors are one line and exit code 2; a command that was stopped exits with 130.
     """

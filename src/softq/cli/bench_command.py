@@ -27,10 +27,9 @@ class Device(StrEnum):
 def _bench() -> None:
     """Measure how fast softq is on this machine, beside other packages.
 
-    Contenders take turns in one process, so that a slow spell of the machine hits all of them, and
-    what they compute is checked to agree before it is timed. Peers are optional: `make bench`
-    installs them and runs everything; one that is missing is left out. The benchmarks come with the
-    source tree, not with the installed package.
+    Contenders take turns in one process, so that a slow spell of the machine hits all of them, and what they compute is checked to agree
+    before it is timed. Peers are optional: `make bench` installs them and runs everything; one that is missing is left out. The benchmarks
+    come with the source tree, not with the installed package.
 
     **Examples**
 
@@ -57,8 +56,7 @@ def core(
 ) -> None:
     """Time loss and gradient of chains and trees against pytorch-crf, torch-struct and SuPar.
 
-    The losses of all are checked to agree before they are timed. `make bench` installs the peers;
-    one that is missing is left out.
+    The losses of all are checked to agree before they are timed. `make bench` installs the peers; one that is missing is left out.
 
     **Examples**
 
@@ -234,12 +232,9 @@ def parsing(
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Time a log-linear parser.
+    """Time a log-linear parser: a pass over the data by ML and by RAML, a whole training, and parsing.
 
-    A pass over the data by ML and by RAML, a whole training, and parsing.
-
-    Without `--data` it is measured on the built-in world, where no bars are set; with it on the
-    English Web Treebank.
+    Without `--data` it is measured on the built-in world, where no bars are set; with it on the English Web Treebank.
 
     **Examples**
 
@@ -369,8 +364,7 @@ def encoder(
 ) -> None:
     """Time `softq data features`: decoding JPEGs alone, the encoder alone, and both together.
 
-    The images are made here, and the weights are random. Needs Pillow (`pip install
-    'softq[images]'`).
+    The images are made here, and the weights are random. Needs Pillow (`pip install 'softq[images]'`).
 
     **Examples**
 

@@ -1,7 +1,4 @@
-"""`softq theory --references`.
-
-A target as a function of its temperature, as a table and a picture.
-"""
+"""`softq theory --references`: a target as a function of its temperature, as a table and a picture."""
 
 from __future__ import annotations
 

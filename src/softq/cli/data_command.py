@@ -1,8 +1,4 @@
-"""`softq data`.
-
-What files of labels, trees, translations and captions hold, what is wrong with them; images as
-vectors.
-"""
+"""`softq data`: what files of labels, trees, translations and captions hold, what is wrong with them; images as vectors."""
 
 from __future__ import annotations
 
@@ -68,9 +64,9 @@ _PANELS = {
 def _data() -> None:
     """Look at files before training: what they hold, what is wrong with them, images as vectors.
 
-    Files of labels (CoNLL columns), trees (CoNLL-U), translations and captions are told apart by
-    looking. `stats` counts what is in them and how far annotators agree, `check` finds every fault
-    with its line, and `features` turns images into the vectors that captioners are trained on.
+    Files of labels (CoNLL columns), trees (CoNLL-U), translations and captions are told apart by looking. `stats` counts what is in them
+    and how far annotators agree, `check` finds every fault with its line, and `features` turns images into the vectors that captioners
+    are trained on.
 
     **Examples**
 
@@ -89,8 +85,7 @@ def stats(
 ) -> None:
     """Count what files hold, and measure how far annotators agree.
 
-    Use it before training: are there enough sentences, do the parts have the same labels, can the
-    annotators be trusted?
+    Use it before training: are there enough sentences, do the parts have the same labels, can the annotators be trusted?
 
     **Examples**
 
@@ -111,24 +106,20 @@ def stats(
     softq data stats train.conll --json
     ```
 
-    **Labels.** Blank lines separate sentences, tabs or spaces separate columns; the first column is
-    the token, the last its label, or the last ones the labels of several annotators, `?` where one
-    gave none. Labels and entities of all annotators are counted together.
+    **Labels.** Blank lines separate sentences, tabs or spaces separate columns; the first column is the token, the last its label, or the
+    last ones the labels of several annotators, `?` where one gave none. Labels and entities of all annotators are counted together.
 
-    **Agreement** is the share of equal labels where two annotators labelled the same token. Kappa
-    corrects it for chance: 1 is perfect, 0 what chance would give. Cohen's is a mean over pairs of
-    annotators, weighted by the tokens they share; Fleiss' takes all labels of a token together.
-    Most tokens are outside entities, so agreement alone looks high: read kappa.
+    **Agreement** is the share of equal labels where two annotators labelled the same token. Kappa corrects it for chance: 1 is perfect, 0
+    what chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a
+    token together. Most tokens are outside entities, so agreement alone looks high: read kappa.
 
-    **Trees.** Relations, parts of speech, arc lengths and depths, and how many arcs are not
-    projective: they pass over a word that is not below their head, and a projective parser cannot
-    find them.
+    **Trees.** Relations, parts of speech, arc lengths and depths, and how many arcs are not projective: they pass over a word that is not
+    below their head, and a projective parser cannot find them.
 
-    **Translations.** Sources, references, the words of both languages, and how many references
-    sources have.
+    **Translations.** Sources, references, the words of both languages, and how many references sources have.
 
-    **Captions.** Images, captions, words, and how far the captions of an image agree: the mean
-    sentence BLEU of one of them against another, which tells what reward a person would get.
+    **Captions.** Images, captions, words, and how far the captions of an image agree: the mean sentence BLEU of one of them against
+    another, which tells what reward a person would get.
 
     **Next.** `softq data check` finds faults; `softq train TASK --help` says how files are used.
     """

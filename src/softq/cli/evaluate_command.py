@@ -1,7 +1,4 @@
-"""`softq evaluate`.
-
-Scores of a model, or of labels, trees, texts or captions that are there already.
-"""
+"""`softq evaluate`: scores of a model, or of labels, trees, texts or captions that are there already."""
 
 from __future__ import annotations
 
@@ -82,10 +79,9 @@ def evaluate(
 ) -> None:
     """Score a model, or anybody's predictions, on a file that says what is right.
 
-    Give a model and a file, and `--against` a second model to learn whether the difference is real:
-    sentences are drawn again a thousand times, the same for both (paired bootstrap), and 95 % of
-    the differences lie in the interval. With `--predictions`, no model is needed: any program's
-    output is scored.
+    Give a model and a file, and `--against` a second model to learn whether the difference is real: sentences are drawn again a thousand
+    times, the same for both (paired bootstrap), and 95 % of the differences lie in the interval. With `--predictions`, no model is
+    needed: any program's output is scored.
 
     **Examples**
 
@@ -100,8 +96,7 @@ def evaluate(
     softq evaluate runs/captions test.captions.tsv
     ```
 
-    Predictions that are there already, of `softq predict` or of others; labels are the last column,
-    the right ones the last but one:
+    Predictions that are there already, of `softq predict` or of others; labels are the last column, the right ones the last but one:
 
     ```sh
     softq evaluate --predictions labelled.conll
@@ -110,36 +105,27 @@ def evaluate(
     softq evaluate --predictions mine.txt test.captions.tsv
     ```
 
-    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1
-    are conlleval's, and sequences that break their tag scheme are read as leniently as there. Token
-    accuracy is the share of right labels, exact match that of sentences without a wrong one. A
-    model's labels are written in the scheme of the file before they are compared.
+    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that
+    break their tag scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences
+    without a wrong one. A model's labels are written in the scheme of the file before they are compared.
 
-    **Trees.** UAS is the share of words with the right head, LAS of those with the right relation
-    too, up to its first `:`; CLAS is LAS on content words alone. Every word counts, punctuation
-    too, as in the shared task of CoNLL 2018. Where predicted trees split the text into other words
-    than the true ones, words are aligned as that task's scorer does, and scores are precision,
-    recall and F1.
+    **Trees.** UAS is the share of words with the right head, LAS of those with the right relation too, up to its first `:`; CLAS is LAS
+    on content words alone. Every word counts, punctuation too, as in the shared task of CoNLL 2018. Where predicted trees split
+    the text into other words than the true ones, words are aligned as that task's scorer does, and scores are precision, recall and F1.
 
-    **Translations.** Sentence BLEU is the mean over sentences, against all references of each
-    together; corpus BLEU is that of the whole file, as multi-bleu.perl counts it; the average
-    reward is BLEU against one reference at a time. sacreBLEU's score follows with its signature.
-    `<unk>` is never right.
+    **Translations.** Sentence BLEU is the mean over sentences, against all references of each together; corpus BLEU is that of the
+    whole file, as multi-bleu.perl counts it; the average reward is BLEU against one reference at a time. sacreBLEU's score follows with
+    its signature. `<unk>` is never right.
 
-    **Texts** of `softq train lm`: the reward is the one of the run, mean over references, on its
-    own tokens, in which a second model's texts are counted as well; the rest is as for
-    translations, with chrF of sentences and of the file. `--against-method` lets the second model,
-    or the same one, write in another way: `--method mbr --against RUN --against-method beam`.
-    Seconds are those of writing.
+    **Texts** of `softq train lm`: the reward is the one of the run, mean over references, on its own tokens, in which a second
+    model's texts are counted as well; the rest is as for translations, with chrF of sentences and of the file. `--against-method` lets the
+    second model, or the same one, write in another way: `--method mbr --against RUN --against-method beam`. Seconds are those of writing.
 
-    **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's
-    measure, and the maximum reward that against the best one; corpus BLEU is of all references
-    together; ROUGE-L and CIDEr-D are those of the COCO evaluation. Predictions that are there
-    already are compared in lower case; the file of true captions is known by its images' names or
-    by its own, .json.
+    **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's measure, and the maximum reward that
+    against the best one; corpus BLEU is of all references together; ROUGE-L and CIDEr-D are those of the COCO evaluation. Predictions
+    that are there already are compared in lower case; the file of true captions is known by its images' names or by its own, .json.
 
-    **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not
-    only over sentences.
+    **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not only over sentences.
     """
     if predictions is not None:
         given = [*([model] if model is not None else []), *(files or [])]
@@ -230,10 +216,7 @@ def _score_files(
 
 
 def _kind_of_predictions(predictions: Path, files: list[Path], options: Options) -> Kind:
-    """What was predicted.
-
-    Trees by the file itself, captions and texts by the file of the true ones, else labels.
-    """
+    """What was predicted: trees by the file itself, captions and texts by the file of the true ones, else labels."""
     if PARSER.code.recognise(predictions):
         return PARSER
     model = bool(files) and (files[0].is_dir() or files[0].suffix == ".safetensors")

@@ -1,7 +1,4 @@
-"""What the commands that train say of each task.
-
-What it is, what goes in, examples, what comes next.
-"""
+"""What the commands that train say of each task: what it is, what goes in, examples, what comes next."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options of commands as fields of dataclasses, and commands that take them.
-
-Typer reads what the signature of a function says.
-"""
+"""Options of commands as fields of dataclasses, and commands that take them: typer reads what the signature of a function says."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ from softq.errors import DataError
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:  # noqa: A002
-    """A field that is an option.
-
-    Its default, its help, and what `typer.Option` takes beside them.
-    """
+    """A field that is an option: its default, its help, and what `typer.Option` takes beside them."""
     about = {"help": help, "names": names, "settings": settings}
     return dataclasses.field(default=default, metadata=about)
 

@@ -1,8 +1,4 @@
-"""`softq predict`.
-
-Labels for column files and running text, trees for CoNLL-U files, translations of lines, captions
-of images.
-"""
+"""`softq predict`: labels for column files and running text, trees for CoNLL-U files, translations of lines, captions of images."""
 
 from __future__ import annotations
 
@@ -60,10 +56,8 @@ def predict(
 ) -> None:
     """Use a model: label words, parse or translate sentences, caption images.
 
-    MODEL is a run folder of `softq train` or a file that `CRFTagger.save` or
-    `DependencyParser.save` wrote; what it is decides how files are read. The result goes to
-    standard output or to `--out`, in the order of the input and part by part: files may be of any
-    size.
+    MODEL is a run folder of `softq train` or a file that `CRFTagger.save` or `DependencyParser.save` wrote; what it is decides how files
+    are read. The result goes to standard output or to `--out`, in the order of the input and part by part: files may be of any size.
 
     **Examples**
 
@@ -80,35 +74,28 @@ def predict(
     softq predict runs/captions test.features.npy --out captions.txt
     ```
 
-    **Text.** Taggers and parsers read running text, a sentence per line, as well as columns:
-    standard input and .txt files that look like text are split into words and punctuation, other
-    files with `--text`. `--plain` takes the words that spaces separate. Where a model needs parts
-    of speech, `--tagger` names the model that finds them: from text to tree in one call.
+    **Text.** Taggers and parsers read running text, a sentence per line, as well as columns: standard input and .txt files that look like
+    text are split into words and punctuation, other files with `--text`. `--plain` takes the words that spaces separate. Where a model
+    needs parts of speech, `--tagger` names the model that finds them: from text to tree in one call.
 
-    **A tagger** adds the label as a last column, in the tag scheme of the files it was trained on.
-    Lines that are blank or begin with `-DOCSTART-` stay as they are. Labels may be there already or
-    not; where lines `# annotators = …` name annotators, the model becomes one more, `softq`. A
-    probability is that of the label, summed over all sequences of the others.
+    **A tagger** adds the label as a last column, in the tag scheme of the files it was trained on. Lines that are blank or begin with
+    `-DOCSTART-` stay as they are. Labels may be there already or not; where lines `# annotators = …` name annotators, the model becomes one
+    more, `softq`. A probability is that of the label, summed over all sequences of the others.
 
-    **A parser** reads CoNLL-U or CoNLL-X and writes HEAD and DEPREL of words (`_` where it knows no
-    relations); all else comes back as it was. With `--probabilities`, MISC gets `p=0.9312`, the
-    marginal probability of the head; CoNLL-X has no place for it, and files called .conllx are
-    refused.
+    **A parser** reads CoNLL-U or CoNLL-X and writes HEAD and DEPREL of words (`_` where it knows no relations); all else comes back as it
+    was. With `--probabilities`, MISC gets `p=0.9312`, the marginal probability of the head; CoNLL-X has no place for it, and files
+    called .conllx are refused.
 
-    **A translator** writes each line as soon as it is known, so that it can be one end of a pipe.
-    `--method mbr` samples translations and takes the one with the highest expected reward. With the
-    same `--seed`, samples for a line are the same from a file and a pipe.
+    **A translator** writes each line as soon as it is known, so that it can be one end of a pipe. `--method mbr` samples translations
+    and takes the one with the highest expected reward. With the same `--seed`, samples for a line are the same from a file and a pipe.
 
-    **A text model of Transformers**, of `softq train lm` or in a folder of `save_pretrained`,
-    writes a text for each line too. Lines of similar length are read together, `--batch-size` at a
-    time; samples depend on the lines of their batch.
+    **A text model of Transformers**, of `softq train lm` or in a folder of `save_pretrained`, writes a text for each line too. Lines of
+    similar length are read together, `--batch-size` at a time; samples depend on the lines of their batch.
 
-    **A captioner** reads rows of features (`softq data features`), or images and folders of them,
-    which it encodes as those it was trained on. A caption stands after its image's name and a tab,
-    where the name is known (`FILE.names.txt` beside `FILE.npy`).
+    **A captioner** reads rows of features (`softq data features`), or images and folders of them, which it encodes as those it was trained
+    on. A caption stands after its image's name and a tab, where the name is known (`FILE.names.txt` beside `FILE.npy`).
 
-    **Next.** `softq evaluate --predictions FILE` scores the output, if the file has the correct
-    answers, too.
+    **Next.** `softq evaluate --predictions FILE` scores the output, if the file has the correct answers, too.
     """
     kind = find_kind(model)
     refuse_others(

@@ -1,7 +1,4 @@
-"""Progress on stderr, with rate and time left.
-
-Bars on a terminal, elsewhere a line every ten seconds.
-"""
+"""Progress on stderr, with rate and time left: bars on a terminal, elsewhere a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ Item = TypeVar("Item")
 
 
 def _rate(task: Bar) -> str:
-    """Like ``1.2M examples/s``, by this process alone.
-
-    Nothing at the end, to which a search that has converged jumps.
-    """
+    """Like ``1.2M examples/s``, by this process alone; nothing at the end, to which a search that has converged jumps."""
     if not task.speed or task.finished or task.fields["unit"] == _COUNTED:
         return ""
     speed, prefix = task.speed, ""

@@ -1,7 +1,4 @@
-"""Help of the commands that train.
-
-A list of tasks, and for the task that is named its guide and its recipe's keys as flags.
-"""
+"""Help of the commands that train: a list of tasks, and for the task that is named its guide and its recipe's keys as flags."""
 
 from __future__ import annotations
 
@@ -23,10 +20,7 @@ _ARGUMENTS = "softq.cli.arguments"
 
 
 class RecipeCommand(TyperCommand):
-    """A command that takes the keys of a recipe as flags.
-
-    After the name of a task or recipe, ``--help`` is about that.
-    """
+    """A command that takes the keys of a recipe as flags. After the name of a task or recipe, ``--help`` is about that."""
 
     allow_extra_args = True
     ignore_unknown_options = True
@@ -37,10 +31,7 @@ class RecipeCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print help.
-
-        Of a task, its guide, the options of the command, and a panel for each table of the recipe.
-        """
+        """Print help; of a task, its guide, the options of the command, and a panel for each table of the recipe."""
         found = _find_named(ctx.meta.get(_ARGUMENTS, []), str(self.name))
         if found is None:
             super().format_help(ctx, formatter)
@@ -87,10 +78,7 @@ def list_tasks(command: str) -> str:
 
 
 def show_flags(recipe: Any, console: Console, *, sweep: bool = False) -> None:
-    """The keys of a recipe as flags, with their values, a panel for each table.
-
-    In a sweep, less those that are the grids'.
-    """
+    """The keys of a recipe as flags, with their values, a panel for each table; in a sweep, less those that are the grids'."""
     from softq.lab.recipe import describe, flag_names
 
     flags, sections = flag_names(type(recipe)), typing.get_type_hints(type(recipe))

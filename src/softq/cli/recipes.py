@@ -75,9 +75,7 @@ def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None,
 
 
 def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Wanted:
-    """A task's defaults or a recipe file, with flags laid over it.
-
-    ``what`` is a task, a file, or a recipe that comes with softq.
+    """A task's defaults or a recipe file, with flags laid over it; ``what`` is a task, a file, or a recipe that comes with softq.
 
     In a sweep, objectives and seeds are the grids', and flags for them are refused.
     """
@@ -172,9 +170,7 @@ def parts_of(
         captioning.CaptionData | ner_recipe.Data | parsing_recipe.Data | translation.TranslationData
     ),
 ) -> tuple[str, str]:
-    """What the development and test parts of a task's files are.
-
-    They need not be files of their own.
+    """What the development and test parts of a task's files are: they need not be files of their own.
 
     >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
     ('dev.conllu', 'dev.conllu again')
@@ -214,9 +210,7 @@ def crossing_trees(measures: Mapping[str, Any]) -> str:
 
 
 def too_long(measures: Mapping[str, Any]) -> str:
-    """How many references a model of sentences was not trained on, "" where it was on all.
-
-    ``measures`` are of its cell.
+    """How many references a model of sentences was not trained on, "" where it was on all; ``measures`` are of its cell.
 
     >>> too_long({"left_out": 3.0})
     'longer than max_length: 3 training references, or their inputs, were left out'
@@ -230,10 +224,7 @@ def too_long(measures: Mapping[str, Any]) -> str:
 
 
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
-    """The temperatures and settings that the development set chose, and what they earn.
-
-    ``recipe`` is that of the sweep.
-    """
+    """The temperatures and settings that the development set chose, and what they earn; ``recipe`` is that of the sweep."""
     varied = any(choice.settings for choice in sweep.choices)
     titles = ["grid", "objective", "best τ", *["best settings"] * varied]
     rows = [
@@ -271,10 +262,7 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
 
 
 def _show_by_choice(sweep: Sweep, facts: Sequence[str], console: Console) -> None:
-    """A fact for each choice.
-
-    One line if it is the same for all, else one for each with the choices it holds for.
-    """
+    """A fact for each choice: one line if it is the same for all, else one for each with the choices it holds for."""
     holds_for: dict[str, list[str]] = {}
     for choice, fact in zip(sweep.choices, facts, strict=True):
         holds_for.setdefault(fact, []).append(f"{choice.grid} {choice.objective}")

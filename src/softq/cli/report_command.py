@@ -33,10 +33,9 @@ def report(
 ) -> None:
     """Write one HTML page of runs and sweeps.
 
-    Give run folders, sweep folders, or folders of them, of any tasks. The page holds tables beside
-    the paper's numbers, figures, examples, and the commands to run all of it again. It is one file
-    that opens without a network; figures are also saved as PNG and SVG, numbers as CSV, in a folder
-    beside it. Runs that are not finished are shown as far as they are. Needs `softq[plot]`.
+    Give run folders, sweep folders, or folders of them, of any tasks. The page holds tables beside the paper's numbers, figures, examples,
+    and the commands to run all of it again. It is one file that opens without a network; figures are also saved as PNG and SVG, numbers as
+    CSV, in a folder beside it. Runs that are not finished are shown as far as they are. Needs `softq[plot]`.
 
     **Examples**
 
@@ -94,10 +93,9 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments and write one page of their results.
 
-    It is a sweep of each experiment with the settings of `recipes/`, and a report of them all
-    beside the paper's numbers. Small ones take minutes on two cores and need no data; those at the
-    paper's scale are meant for a GPU and for corpora that you name. Started again, it goes on where
-    it stopped. Needs `softq[plot]`.
+    It is a sweep of each experiment with the settings of `recipes/`, and a report of them all beside the paper's numbers. Small ones take
+    minutes on two cores and need no data; those at the paper's scale are meant for a GPU and for corpora that you name. Started again,
+    it goes on where it stopped. Needs `softq[plot]`.
 
     **Examples**
 
@@ -110,8 +108,7 @@ def reproduce(
     softq reproduce classification --inputs 10000 --out reproduction/quick
     ```
 
-    At the paper's scale, with files named one by one or as a folder that holds train.tsv, dev.tsv
-    and test.tsv:
+    At the paper's scale, with files named one by one or as a folder that holds train.tsv, dev.tsv and test.tsv:
 
     ```sh
     softq reproduce classification --scale paper
@@ -119,8 +116,7 @@ def reproduce(
     softq reproduce translation --scale paper --data DIR --out reproduction/folder
     ```
 
-    **Next.** Open report.html in the folder of the results; `softq sweep` does the same with grids
-    of your own.
+    **Next.** Open report.html in the folder of the results; `softq sweep` does the same with grids of your own.
     """
     from softq.cli.reproduction import run_experiments
 

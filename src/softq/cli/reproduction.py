@@ -1,7 +1,4 @@
-"""What `softq report` and `softq reproduce` do.
-
-Runs and sweeps as one page, and the paper's experiments as sweeps.
-"""
+"""What `softq report` and `softq reproduce` do: runs and sweeps as one page, and the paper's experiments as sweeps."""
 
 from __future__ import annotations
 

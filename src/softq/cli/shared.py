@@ -1,7 +1,4 @@
-"""What commands share: errors in one line, tables and JSON.
-
-Nothing here imports torch, which takes seconds.
-"""
+"""What commands share: errors in one line, tables and JSON. Nothing here imports torch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -26,9 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Turn a `SoftqError` into one line on stderr and exit code 2.
-
-    Ctrl-C into a line and exit code 130, as shells do.
+    """Turn a `SoftqError` into one line on stderr and exit code 2; Ctrl-C into a line and exit code 130, as shells do.
 
     A `ConvergenceWarning` is one line on stderr too.
     """
@@ -89,10 +84,7 @@ def print_line(console: Console, line: str) -> None:
 def make_table(
     titles: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
 ) -> Table:
-    """A table whose first column is left-aligned and the others right-aligned.
-
-    An empty row is a line between sections.
-    """
+    """A table whose first column is left-aligned and the others right-aligned; an empty row is a line between sections."""
     table = Table(
         title=title,
         title_justify="left",

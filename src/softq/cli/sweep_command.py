@@ -80,37 +80,33 @@ def sweep(
 ) -> None:
     """Train many models, choose the temperature on development data, and compare with ML.
 
-    A sweep answers two questions: which temperature, and is the reward worth it? It trains every
-    combination of objectives, temperatures, seeds and other keys, takes the best temperature by its
-    mean development score, and shows what that one earns on test data: the gain over ML, with an
-    interval from a paired bootstrap.
+    A sweep answers two questions: which temperature, and is the reward worth it? It trains every combination of objectives,
+    temperatures, seeds and other keys, takes the best temperature by its mean development score, and shows what that one earns on test
+    data: the gain over ML, with an interval from a paired bootstrap.
 
-    Out comes a sweep folder with a run folder of each model. An interrupted sweep is resumed with
-    `--resume`, and a larger grid in the same folder trains only what is new.
+    Out comes a sweep folder with a run folder of each model. An interrupted sweep is resumed with `--resume`, and a larger grid in the
+    same folder trains only what is new.
 
     **Examples**
 
     ```sh
-    softq sweep classification --tau 0.5:3:0.5 --seed 0:4 --out sweeps/tau # a larger grid; what is
-    trained stays softq sweep classification --tau 0.5:5:0.5 --seed 0:4 --out sweeps/tau --resume
-    softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau
-    0.1:0.9:0.2 --jobs 2 --out sweeps/names softq report sweeps --out report.html
+    softq sweep classification --tau 0.5:3:0.5 --seed 0:4 --out sweeps/tau
+    # a larger grid; what is trained stays
+    softq sweep classification --tau 0.5:5:0.5 --seed 0:4 --out sweeps/tau --resume
+    softq sweep ner --train train.conll --dev dev.conll --test test.conll --objective ml,raml --tau 0.1:0.9:0.2 --jobs 2 --out sweeps/names
+    softq report sweeps --out report.html
     ```
 
-    `--over` varies any other key of the recipe, and of a single value sets it; `;` stands between
-    values that are lists themselves:
+    `--over` varies any other key of the recipe, and of a single value sets it; `;` stands between values that are lists themselves:
 
     ```sh
-    softq sweep classification --tau 2 --over learning-rate=0.03,0.1,0.3 --over "hidden=8,8;16"
-    --out sweeps/rates
+    softq sweep classification --tau 2 --over learning-rate=0.03,0.1,0.3 --over "hidden=8,8;16" --out sweeps/rates
     ```
 
-    Other flags are the recipe's, as in `softq train`. Recipes may hold several grids, tables
-    `[[sweep]]`; `--objective`, `--tau`, `--seed`, `--temperature-scaled` and `--over` change all of
-    them.
+    Other flags are the recipe's, as in `softq train`. Recipes may hold several grids, tables `[[sweep]]`; `--objective`, `--tau`,
+    `--seed`, `--temperature-scaled` and `--over` change all of them.
 
-    **Next.** `softq report SWEEP` draws it; `softq predict SWEEP/runs/RUN FILES` uses one of the
-    models.
+    **Next.** `softq report SWEEP` draws it; `softq predict SWEEP/runs/RUN FILES` uses one of the models.
     """
     from softq.cli.recipes import find_recipe, show_choices, split_flags
     from softq.lab.recipe import build

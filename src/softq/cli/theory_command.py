@@ -1,7 +1,4 @@
-"""`softq theory`.
-
-The paper's four-class problem, and what a temperature means for given references.
-"""
+"""`softq theory`: the paper's four-class problem, and what a temperature means for given references."""
 
 from __future__ import annotations
 
@@ -99,13 +96,11 @@ def theory(
 ) -> None:
     """See what a temperature does: the paper's theory in numbers, or your own references.
 
-    **The paper's problem.** An input is a point of a square, each corner stands for a class, and a
-    right answer earns more in some classes than in others. The Bayes rule earns the most that any
-    decision can. Maximum likelihood (ML) ignores the rewards. SQDML learns Q ∝ exp(expected reward
-    / tau), which decides like the Bayes rule at any temperature; RAML learns Q', a mean of such
-    distributions that is easier to estimate. KL(Q‖Q') is the price of that ease: the table shows it
-    beside four upper bounds, from the sharpest to Theorem 1 of the paper, and what each objective
-    earns. As tau grows, the gap closes and RAML's reward climbs.
+    **The paper's problem.** An input is a point of a square, each corner stands for a class, and a right answer earns more in some
+    classes than in others. The Bayes rule earns the most that any decision can. Maximum likelihood (ML) ignores the rewards. SQDML learns
+    Q ∝ exp(expected reward / tau), which decides like the Bayes rule at any temperature; RAML learns Q', a mean of such
+    distributions that is easier to estimate. KL(Q‖Q') is the price of that ease: the table shows it beside four upper bounds, from the
+    sharpest to Theorem 1 of the paper, and what each objective earns. As tau grows, the gap closes and RAML's reward climbs.
 
     ```sh
     # six temperatures, from near ML to near the Bayes rule
@@ -116,24 +111,21 @@ def theory(
     softq theory --tau 0.1 --tau 10 --json
     ```
 
-    **Your references.** A temperature means nothing by itself: with one reward it leaves nearly all
-    mass on the references, with another nearly none. With `--references FILE` the table shows the
-    target at each temperature, on candidates made by n-gram replacement: expected reward, mass on
-    the references, entropy, edits, and how many candidates the weights are worth. Choose by the
-    mass that stays on the references (`--mass`), before you train:
+    **Your references.** A temperature means nothing by itself: with one reward it leaves nearly all mass on the references, with
+    another nearly none. With `--references FILE` the table shows the target at each temperature, on candidates made by n-gram replacement:
+    expected reward, mass on the references, entropy, edits, and how many candidates the weights are worth. Choose by the mass
+    that stays on the references (`--mass`), before you train:
 
     ```sh
-    softq theory --references refs.txt --reward bleu softq theory --references refs.tsv --objective
-    sqdml --size 50 --max-n 3 --mass 0.2 --plot curve.svg softq train translation --train train.tsv
-    --dev dev.tsv --objective raml --tau 0.2 --out runs/mt
+    softq theory --references refs.txt --reward bleu
+    softq theory --references refs.tsv --objective sqdml --size 50 --max-n 3 --mass 0.2 --plot curve.svg
+    softq train translation --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --out runs/mt
     ```
 
-    The reward `hamming` needs no candidates: its values are exact over all sentences of the
-    reference's length, at the temperature of the paper's footnote, τ/(1 + log(V-1)), V being the
-    number of different words in the lines that were read.
+    The reward `hamming` needs no candidates: its values are exact over all sentences of the reference's length, at the temperature of the
+    paper's footnote, τ/(1 + log(V-1)), V being the number of different words in the lines that were read.
 
-    **Next.** `softq sweep` chooses a temperature by development scores; docs/math.md has the
-    mathematics.
+    **Next.** `softq sweep` chooses a temperature by development scores; docs/math.md has the mathematics.
     """
     from softq.lab.ranges import parse_taus
 

@@ -49,14 +49,13 @@ def train(
 ) -> None:
     """Train one model by ML, RAML or SQDML.
 
-    Name a task and the files to learn from; without files a task makes its own data from a seed.
-    `--objective ml` is plain likelihood, `raml` aims at the reward of one reference, `sqdml` at the
-    mean reward of several; both need a temperature, `--tau`, and `softq sweep` finds a good one.
+    Name a task and the files to learn from; without files a task makes its own data from a seed. `--objective ml` is plain likelihood,
+    `raml` aims at the reward of one reference, `sqdml` at the mean reward of several; both need a temperature, `--tau`, and
+    `softq sweep` finds a good one.
 
-    The run folder holds the resolved recipe, the environment, metrics (JSON lines and, with
-    `softq[tensorboard]`, TensorBoard events), and the best and last checkpoints. The best is kept
-    by its score on `--dev`. Ctrl-C, or a kill, leaves a run that `--resume` ends with the same
-    numbers.
+    The run folder holds the resolved recipe, the environment, metrics (JSON lines and, with `softq[tensorboard]`, TensorBoard events),
+    and the best and last checkpoints. The best is kept by its score on `--dev`. Ctrl-C, or a kill, leaves a run that `--resume` ends with
+    the same numbers.
 
     **Examples**
 
@@ -82,8 +81,7 @@ def train(
     accelerate launch -m softq train classification --objective sqdml --tau 1.1
     ```
 
-    **Next.** `softq evaluate` scores a model on other files, `softq report` shows runs side by
-    side, `softq sweep` compares many.
+    **Next.** `softq evaluate` scores a model on other files, `softq report` shows runs side by side, `softq sweep` compares many.
     """
     from softq.cli.recipes import (
         crossing_trees,

@@ -1,7 +1,4 @@
-"""The kinds of models and files that commands know.
-
-Each is one declaration here, and one module that is imported when it is needed.
-"""
+"""The kinds of models and files that commands know. Each is one declaration here, and one module that is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -57,10 +54,7 @@ class TokenizerName(StrEnum):
 
 @dataclass(frozen=True)
 class Options:
-    """Options that some kinds of models or files take and others do not.
-
-    Each at its default where it is not given.
-    """
+    """Options that some kinds of models or files take and others do not; each at its default where it is not given."""
 
     text: bool = option(
         False,
@@ -169,12 +163,10 @@ class Kind:
 
     Attributes:
         name: of one model.
-        module: of this package, with what the commands call: ``load`` (a model), ``read_gold`` and
-            ``score_predictions``, and for files ``recognise``, ``count``, ``show`` and ``check``.
-        format: how the format of its saved file begins; "" of text models, whose folder is
-            Transformers'.
-        layout: of its files, as ``--format`` of `softq data` names it; "" where another kind has
-            the same.
+        module: of this package, with what the commands call: ``load`` (a model), ``read_gold`` and ``score_predictions``, and for
+            files ``recognise``, ``count``, ``show`` and ``check``.
+        format: how the format of its saved file begins; "" of text models, whose folder is Transformers'.
+        layout: of its files, as ``--format`` of `softq data` names it; "" where another kind has the same.
         predict: options of `softq predict`, fields of `Options`.
         evaluate: options of `softq evaluate MODEL FILE`.
         predictions: options of `softq evaluate --predictions`.
@@ -260,10 +252,7 @@ def who_takes(name: str, *commands: str) -> str:
 
 
 def panels(*commands: str) -> dict[str, str]:
-    """The options of commands, each with the title of its panel in ``--help``.
-
-    The kinds that take it.
-    """
+    """The options of commands, each with the title of its panel in ``--help``: the kinds that take it."""
     named = dict.fromkeys(
         name for kind in KINDS for command in commands for name in getattr(kind, command)
     )

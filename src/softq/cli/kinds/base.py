@@ -1,7 +1,4 @@
-"""What the kinds of models have in common.
-
-How a model works through files, and what its scores are.
-"""
+"""What the kinds of models have in common: how a model works through files, and what its scores are."""
 
 from __future__ import annotations
 
@@ -76,10 +73,7 @@ class Predictor(ABC):
     def write(
         self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
     ) -> Counter[str]:
-        """Write predictions for files, each part at once where somebody may be waiting for it.
-
-        How much it was.
-        """
+        """Write predictions for files, each part at once where somebody may be waiting for it; how much it was."""
         self.check_files(files)
         counts = Counter(files=len(files), sentences=0, tokens=0)
         for path in files:
@@ -121,8 +115,8 @@ class Predictor(ABC):
     ) -> Iterator[Chunk] | None:
         """Sentences of running text, None where the file is not text.
 
-        Standard input and .txt files are text if they look so, or if ``--text`` or ``--plain`` says
-        so; another file that looks so is an error, which names what was ``expected``.
+        Standard input and .txt files are text if they look so, or if ``--text`` or ``--plain`` says so; another file that looks so is
+        an error, which names what was ``expected``.
         """
         if self.options.plain:
             return read_plain_chunks(file, where)
@@ -214,10 +208,7 @@ class Scores:
         return {name: float(metric(self.rows.sum(0))) for name, metric in self.metrics.items()}
 
     def compare(self, other: Scores) -> dict[str, Difference]:
-        """Paired bootstrap of both on the same examples.
-
-        Metrics that one of them has no value of are left out.
-        """
+        """Paired bootstrap of both on the same examples; metrics that one of them has no value of are left out."""
         found = {}
         for name, metric in self.metrics.items():
             if not math.isnan(other.overall[name] + self.overall[name]):

@@ -1,7 +1,4 @@
-"""Captioners, and files of images with captions.
-
-How they are read, captioned, scored, counted and checked.
-"""
+"""Captioners, and files of images with captions: how they are read, captioned, scored, counted and checked."""
 
 from __future__ import annotations
 
@@ -102,10 +99,7 @@ class FileCaptioner(Writer):
     def write(
         self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
     ) -> Counter[str]:
-        """Write a line for each image, with its name and a tab in front if it has one.
-
-        How much it was.
-        """
+        """Write a line for each image, with its name and a tab in front if it has one; how much it was."""
         counts = Counter(files=len(files), sentences=0, tokens=0)
         for features, names, where in self._read_all(files, watch):
             called = iter(names or ())
@@ -244,10 +238,7 @@ def _value(split: SplitName | None) -> Split | None:
 
 
 def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
-    """Scores of lines of captions, with the names of their images or in their order.
-
-    In lower case.
-    """
+    """Scores of lines of captions, with the names of their images or in their order; in lower case."""
     if len(files) > 1:
         raise DataError(f"{files[0]} holds captions: expected one such file, got {len(files)}")
     gold = read_captions(files[0], _value(options.split))
@@ -262,10 +253,7 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
 
 
 def _read_predictions(path: Path, gold: Captions) -> list[str]:
-    """A caption for each image.
-
-    Lines of names, tabs and captions in any order, or of captions in the order of images.
-    """
+    """A caption for each image: lines of names, tabs and captions in any order, or of captions in the order of images."""
     lines = [line.split("\t") for line in read_lines(path)]
     if not any(len(columns) > 1 for columns in lines):
         if len(lines) != len(gold):
@@ -337,10 +325,7 @@ _OFTEN = 5  # the paper's vocabulary is of words that occur as often
 
 
 def recognise(path: Path) -> bool:
-    """Whether a file is images with captions by its name (.json) or its first lines.
-
-    What stands before a tab is called like an image.
-    """
+    """Whether a file is images with captions by its name (.json) or its first lines: what stands before a tab is called like an image."""
     if is_json(path):
         return True
     images = first_columns(path)

@@ -1,7 +1,4 @@
-"""Dependency parsers, and files of trees (CoNLL-U).
-
-How they are read, parsed, scored, counted and checked.
-"""
+"""Dependency parsers, and files of trees (CoNLL-U): how they are read, parsed, scored, counted and checked."""
 
 from __future__ import annotations
 
@@ -97,10 +94,7 @@ class FileParser(Predictor):
         self.pos_tagger = load_pos_tagger(options)
 
     def check_files(self, files: Sequence[Path]) -> None:
-        """CoNLL-X has no place for probabilities.
-
-        Text that is asked for must be enough for the parser.
-        """
+        """CoNLL-X has no place for probabilities; text that is asked for must be enough for the parser."""
         if self.options.plain or self.options.text:
             self._check_text()
         elif self.options.probabilities:
@@ -165,10 +159,7 @@ class FileParser(Predictor):
     def _checked(
         self, parts: Iterator[list[TreeSentence]], where: str
     ) -> Iterator[list[TreeSentence]]:
-        """The same parts, of which the first ones are held back until they have words enough.
-
-        How a file is cut must not matter.
-        """
+        """The same parts, of which the first ones are held back until they have words enough: how a file is cut must not matter."""
         held: list[list[TreeSentence]] = []
         words = 0
         for part in parts:
@@ -218,8 +209,7 @@ def _has_no_tabs(lines: Sequence[str]) -> bool:
 
 
 def _written(sentence: TreeSentence, parse: Parse) -> str:
-    # a relation that stands there already is one to another head, so it goes even if the parser
-    # knows no relations
+    # a relation that stands there already is one to another head, so it goes even if the parser knows no relations
     relations = parse.relations or [_NOTHING] * len(sentence.forms)
     misc = [f"p={confidence:.4f}" for confidence in parse.confidences] or None
     return sentence.text(parse.heads, relations, misc)
@@ -448,10 +438,7 @@ recognise = is_conllu
 
 
 def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
-    """All numbers of each file, as they go to JSON.
-
-    Those of trees are None in a file without, and of sentences with trees elsewhere.
-    """
+    """All numbers of each file, as they go to JSON; those of trees are None in a file without, and of sentences with trees elsewhere."""
     for path in paths:
         sentences = read_conllu(path, trees=None)
         lengths = [len(sentence.forms) for sentence in sentences]

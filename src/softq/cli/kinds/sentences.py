@@ -1,7 +1,4 @@
-"""Translators, and files of sentences with translations.
-
-How they are read, translated, scored, counted and checked.
-"""
+"""Translators, and files of sentences with translations: how they are read, translated, scored, counted and checked."""
 
 from __future__ import annotations
 
@@ -77,10 +74,7 @@ PlainWords = Callable[[str], list[str]]
 
 
 def search_options(options: Options) -> dict[str, Any]:
-    """Arguments of `softq.neural.generation.Search` but the reward.
-
-    Options that do not go together are an error.
-    """
+    """Arguments of `softq.neural.generation.Search` but the reward; options that do not go together are an error."""
     method = options.method or MethodName.beam
     for name, methods in _OF_METHOD.items():
         if getattr(options, name) is not None and method not in methods:
@@ -101,10 +95,7 @@ def search_options(options: Options) -> dict[str, Any]:
 
 
 def for_two_methods(options: Options, other: MethodName) -> tuple[Options, Options]:
-    """Options of two searches, by the method and by another, each with those it takes.
-
-    What neither takes stays, to be refused.
-    """
+    """Options of two searches, by the method and by another, each with those it takes; what neither takes stays, to be refused."""
     methods = (options.method or MethodName.beam, other)
     dropped: list[dict[str, Any]] = [
         {
@@ -209,10 +200,7 @@ load = FileTranslator
 
 
 def read_as_they_come(file: IO[bytes], where: str) -> Iterator[list[str]]:
-    """Lines of a file or a pipe, as many as are there.
-
-    Whoever writes line by line is answered line by line.
-    """
+    """Lines of a file or a pipe, as many as are there: whoever writes line by line is answered line by line."""
     for part in read_parts(file, where, _BLOCK, sentences=False, strict=False, as_they_come=True):
         refuse(where, part.faults)
         yield [line.strip() for line in part.lines]
@@ -283,10 +271,7 @@ def known_words(text: str, plain: PlainWords) -> list[str]:
 
 
 def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]]:
-    """References of each line.
-
-    Tabs separate those of one line, or it is an object with them, and files may add more.
-    """
+    """References of each line; tabs separate those of one line, or it is an object with them, and files may add more."""
     columns = []
     for path in files:
         if is_jsonl(path):
@@ -362,12 +347,9 @@ _ONE_IN = 4  # sources of a bitext, or more often, is more than a word
 
 
 def recognise(path: Path) -> bool:
-    """Whether a file is sources and references by its name (.tsv) and its first lines.
+    """Whether a file is sources and references by its name (.tsv) and its first lines: what stands before a tab is often several words.
 
-    What stands before a tab is often several words.
-
-    Tokens of column files may hold a space, but few do. Blank lines say nothing: where columns end
-    a sentence so, here they are faults.
+    Tokens of column files may hold a space, but few do. Blank lines say nothing: where columns end a sentence so, here they are faults.
     """
     if file_type(path) != ".tsv":
         return False
@@ -377,10 +359,7 @@ def recognise(path: Path) -> bool:
 
 
 def first_columns(path: Path) -> list[str]:
-    """What stands before the first tab of the first lines, of those that have one.
-
-    [] of what cannot be read.
-    """
+    """What stands before the first tab of the first lines, of those that have one; [] of what cannot be read."""
     found: list[str] = []
     with suppress(DataError):  # whoever reads it will say so
         found.extend(
@@ -392,10 +371,7 @@ def first_columns(path: Path) -> list[str]:
 
 
 def _grouped(paths: Sequence[Path]) -> list[tuple[Path, ...]]:
-    """Each file of columns by itself, all others together.
-
-    A file of sources and files of references.
-    """
+    """Each file of columns by itself, all others together: a file of sources and files of references."""
     columns = [path for path in paths if file_type(path) == ".tsv"]
     together = tuple(path for path in paths if path not in columns)
     return [*((path,) for path in columns), *([together] if together else [])]

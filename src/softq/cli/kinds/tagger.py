@@ -55,8 +55,7 @@ class FileTagger(Predictor):
     Attributes:
         tagger: the model.
         index: of its features.
-        file_scheme: of the training files, None where it is not known, or labels are no entity
-            tags.
+        file_scheme: of the training files, None where it is not known, or labels are no entity tags.
         trained_scheme: of the tagger's own labels, or None likewise.
         pos: column of parts of speech, the token's being 1; 0 where the model knows none.
         pos_tagger: of these, where ``--tagger`` names one.
@@ -262,11 +261,7 @@ class Gold(NamedTuple):
 
 
 def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileTagger]) -> Gold:
-    """A file of true labels.
-
-    Where they show no scheme, it is that of the model's training files, and so it is if that has
-    none.
-    """
+    """A file of true labels; where they show no scheme, it is that of the model's training files, and so it is if that has none."""
     path = only_file(files, models)
     sentences = _read(path, options.scheme)
     labels = [sentence.labels[0] for sentence in sentences]

@@ -1,7 +1,4 @@
-"""Text models of 🤗 Transformers, such as runs of `softq train lm`.
-
-How they write and are scored.
-"""
+"""Text models of 🤗 Transformers, such as runs of `softq train lm`: how they write and are scored."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ Array = np.ndarray[Any, Any]
 
 
 class FeatureMatrix(NamedTuple):
-    """Features of the T tokens of N sentences: a row per token, its columns ``indices[offsets[t].
+    """Features of the T tokens of N sentences, a row per token.
 
-    Offsets[t + 1]]``.
+    The columns of row t are ``indices[offsets[t] : offsets[t + 1]]``.
 
     Attributes:
         offsets: ``[T + 1]`` int64.
