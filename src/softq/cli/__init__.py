@@ -146,7 +146,7 @@ def main(
     ```sh
     softq data check train.conll dev.conll test.conll
     softq train ner --train train.conll --dev dev.conll --out runs/ml
-    softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/raml
+    softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.1 --out runs/raml
     softq evaluate runs/raml test.conll --against runs/ml
     softq predict runs/raml new.conll --out tagged.conll
     ```

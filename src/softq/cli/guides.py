@@ -103,7 +103,7 @@ softq reproduce captioning --scale paper --train train.captions.tsv --dev dev.ca
         page="docs/tagging.md",
         train="""\
 softq train ner --train train.conll --dev dev.conll --out runs/ml
-softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/names
+softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.1 --out runs/names
 softq train ner --train crowd.conll --annotators all --dev dev.conll --objective sqdml --tau 0.2 --out runs/crowd
 softq evaluate runs/names test.conll --against runs/ml
 softq predict runs/names new.conll --out tagged.conll""",

@@ -62,7 +62,7 @@ def train(
     ```sh
     # nothing but this is needed
     softq train classification --objective raml --tau 2.4 --out runs/raml
-    softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out runs/names
+    softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.1 --out runs/names
     # resume it, if it was stopped
     softq train --resume --out runs/names
     softq predict runs/names new.conll --out tagged.conll
