@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+from types import FrameType
 from typing import NoReturn
 
 _STOPPED = 130  # exit code after a signal, as shells have it
@@ -17,8 +18,12 @@ def main() -> None:
     SIGTERM is a Ctrl-C. A signal before a command has begun, and an output that cannot be written,
     are one line and an exit code.
     """
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _interrupt)
+    for number, default in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) is default:
+            signal.signal(number, _interrupt)
     try:
         try:
             from softq.cli import app
@@ -38,7 +43,12 @@ def main() -> None:
         _end(f"softq: cannot write the output: {error.strerror}\n", 2)
 
 
-def _interrupt(*_: object) -> NoReturn:
+def _interrupt(_number: int, frame: FrameType | None) -> NoReturn:
+    """Raise `KeyboardInterrupt`, or end at once where an import would lose or change it."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            _end("softq: stopped\n", _STOPPED)
+        frame = frame.f_back
     raise KeyboardInterrupt
 
 
