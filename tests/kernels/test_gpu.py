@@ -530,6 +530,7 @@ def test_a_captured_step_sees_new_scores(kind, objective):
 @pytest.mark.gpu
 @on_gpu
 @public
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, on first import
 def test_a_compiled_step(kind):
     _, (leaves, model) = pair(kind, torch.float64)
     outputs = model.mode()

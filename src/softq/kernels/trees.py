@@ -150,10 +150,32 @@ def find_bad_tree(
 
 
 @jit
+def _spans_are_whole(heads: Any, n: int, spans: Any) -> bool:
+    """Whether each word and all below it stand side by side, which is what projective means.
+
+    Walking up from every word costs its depth, where comparing all pairs of arcs costs n.
+    """
+    for word in range(n + 1):
+        spans[word] = word, word, 0  # first and last word below, and how many there are
+    for word in range(1, n + 1):
+        above = word
+        while above > 0:
+            spans[above, 0] = min(spans[above, 0], word)
+            spans[above, 1] = max(spans[above, 1], word)
+            spans[above, 2] += 1
+            above = heads[above - 1]
+    for word in range(1, n + 1):
+        if spans[word, 1] - spans[word, 0] + 1 != spans[word, 2]:
+            return False
+    return True
+
+
+@jit
 def _check_trees(
     lengths: Any, heads: Any, multiroot: bool, projective: bool, partial: bool
 ) -> tuple[int, int, int]:
     seen = np.zeros(heads.shape[1] + 1, dtype=np.int64)
+    spans = np.empty((heads.shape[1] + 1, 3), dtype=np.int64)
     missing = False
     for b in range(heads.shape[0]):
         n = lengths[b]
@@ -174,7 +196,9 @@ def _check_trees(
                 node = heads[b, node - 1]
             if node > 0 and seen[node] == d:
                 return b, node, CYCLE
-        for d in range(1, n + 1 if projective else 1):
+        if not projective or (not missing and _spans_are_whole(heads[b], n, spans)):
+            continue
+        for d in range(1, n + 1):
             head = heads[b, d - 1]
             left, right = min(d, head), max(d, head)
             for e in range(
