@@ -499,7 +499,7 @@ def step(leaves, kind, lengths, outputs, objective):
     model = make(kind, leaves, lengths)
     target = softq.ml(model, outputs) if objective == "ml" else softq.raml(model, outputs, 0.5)
     loss = softq.cross_entropy(target, model)
-    return loss, *torch.autograd.grad(loss.sum(), leaves)
+    return loss.detach(), *torch.autograd.grad(loss.sum(), leaves)
 
 
 @pytest.mark.gpu
@@ -507,7 +507,8 @@ def step(leaves, kind, lengths, outputs, objective):
 @public
 @pytest.mark.parametrize("objective", ["ml", "raml"])
 def test_a_captured_step_sees_new_scores(kind, objective):
-    _, (leaves, model) = pair(kind, torch.float64)
+    _, (given, model) = pair(kind, torch.float64)
+    leaves = [each.detach().requires_grad_() for each in given]  # of no stream's making
     outputs = model.mode()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -530,9 +531,10 @@ def test_a_captured_step_sees_new_scores(kind, objective):
 @pytest.mark.gpu
 @on_gpu
 @public
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, on first import
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, on its first import
 def test_a_compiled_step(kind):
-    _, (leaves, model) = pair(kind, torch.float64)
+    _, (given, model) = pair(kind, torch.float64)
+    leaves = [each.detach().requires_grad_() for each in given]
     outputs = model.mode()
 
     def loss(*scores):
