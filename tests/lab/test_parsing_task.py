@@ -237,7 +237,7 @@ def test_what_is_not_finite_stops_with_the_batch_saved(tmp_path, files, monkeypa
         NonFiniteLossError, match="the loss is not finite: 1 of trees, nan of relations"
     ) as stopped:
         learner.train(0, 3, 4, [True])
-    assert stopped.value.batch["sentences"].tolist() == learner._problem.batches(0)[3].tolist()
+    assert stopped.value.batch["sentences"].tolist() == learner.batches(0)[3].tolist()
     with pytest.raises(
         RunError, match=r"the loss is not finite: .* the batch is in .*nonfinite.safetensors"
     ):

@@ -197,13 +197,15 @@ def _show_model(task: Task, cell: Mapping[str, Any], recipe: Any, facts: Mapping
 
 def _annotator_table(annotators: Sequence[Mapping[str, Any]], model: str) -> Table:
     """The best and the worst, or all of a few, heaviest first."""
-    ordered = sorted(annotators, key=lambda row: -row["weight"])
+    from softq.annotators.reliability import AnnotatorRow
+
+    ordered = sorted((AnnotatorRow(**row) for row in annotators), key=lambda row: -row.weight)
     few = len(ordered) <= 2 * _BEST_AND_WORST
     how_many = f"{len(ordered)}" if few else f"best and worst {_BEST_AND_WORST} of {len(ordered):,}"
-    rows: list[Sequence[str]] = []
-    for row in ordered:
-        name, tokens, *shares = row.values()
-        rows.append((name, f"{tokens:,}", *(f"{share:.4f}" for share in shares)))
+    rows: list[Sequence[str]] = [
+        (name, f"{tokens:,}", *(f"{share:.4f}" for share in shares))
+        for name, tokens, *shares in ordered
+    ]
     if not few:
         rows[_BEST_AND_WORST:-_BEST_AND_WORST] = [()]
     titles = ("annotator", "tokens", "accuracy", "precision", "recall", "weight")
