@@ -12,7 +12,7 @@ from torch import Tensor
 
 from softq.annotators.reliability import Reliability, estimate, reference_weights, vote
 from softq.errors import DataError, OutputError
-from softq.formats.conll import MISSING, Annotators, Sentence, find_scheme, read_conll
+from softq.formats.conll import MISSING, Sentence, find_scheme, read_conll
 from softq.formats.tags import OUTSIDE, Scheme, convert, spans
 from softq.kernels.features import crf as kernels
 from softq.lab.tasks.files import once, read_splits
@@ -75,8 +75,9 @@ def gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
 def _read_train(data: Data) -> tuple[list[Sentence], Scheme | None]:
     """The training file and its scheme."""
     path = Path(data.train)
-    columns: Annotators = "all" if data.annotators == "all" else int(data.annotators)
-    train = read_conll(path, annotators=columns, scheme=scheme_of(data.scheme)).sentences
+    train = read_conll(
+        path, annotators=data.annotator_columns(), scheme=scheme_of(data.scheme)
+    ).sentences
     scheme = scheme_of(data.scheme) or (None if data.scheme == "none" else find_scheme(train))
     if scheme is None and data.scheme != "none":
         labels = sorted(set().union(*(labels for one in train for labels in one.labels)))

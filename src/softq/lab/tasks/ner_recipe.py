@@ -57,6 +57,10 @@ class Data(DataSection):
         bits=64,
     )
 
+    def annotator_columns(self) -> int | Literal["all"]:
+        """The value of ``annotators``."""
+        return "all" if self.annotators == "all" else int(self.annotators)
+
     def conflicts(self) -> Conflicts:
         """What goes together."""
         named = self.scheme not in ("auto", "none")
