@@ -1,7 +1,5 @@
 """What the captioning experiment reads, of which images it takes captions for near ones, and training that goes on from another run."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
@@ -22,12 +20,9 @@ from captioning_runs import (
 from small_runs import CPU
 from softq.errors import DataError, RecipeError, RunError
 from softq.formats.vocabulary import SPECIALS, UNKNOWN
-from softq.lab.run import BEST, RunFolder
 from softq.lab.tasks.captioning import read_captioned
-from softq.lab.tasks.sequence_task import SequenceJudge
 from softq.lab.worlds import SceneWorld
 from softq.lab.worlds.scene_pictures import render, scene_features
-from softq.neural.text_generator import TextGenerator
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
 
@@ -315,107 +310,18 @@ def test_neighbours_are_looked_for_where_they_are_wanted(files, monkeypatch):
 # --- from another run -------------------------------------------------------------------------------------
 
 
-def test_training_goes_on_from_another_run(tmp_path, files):
+def test_training_starts_from_a_captioner_of_the_same_features(tmp_path, files):
     flags = parts(files, "train", "dev", "test")
     run(tmp_path / "ml", *flags)
-    other = write(tmp_path / "other.tsv", {"1.jpg": ["an unheard-of thing"]}, features_of([1]))
-    begun = TextGenerator.load(tmp_path / "ml" / BEST)
-    for start in (tmp_path / "ml", tmp_path / "ml" / BEST):
-        made = recipe(
-            "--train",
-            other,
-            "--dev",
-            files["dev"],
-            "--start",
-            start,
-            "--seed",
-            5,
-            "--dropout",
-            0.5,
-            *RAML,
-        )
-        learner = TASK.learner([made], CPU)
-        model = learner._model
-        assert all(
-            torch.equal(value, begun.model.state_dict()[name])
-            for name, value in model.state_dict().items()
-        )
-        assert UNKNOWN in SequenceJudge.of(TASK, made).data.target.encode("unheard")
-    learner.train(0, 0, 1, [True])  # which leaves the kept one as it was
-    again = TASK.learner([made], CPU)._model
-    assert all(
-        torch.equal(value, begun.model.state_dict()[name])
-        for name, value in again.state_dict().items()
-    )
-    row = run(
-        tmp_path / "sqdml",
-        *flags,
-        "--start",
-        tmp_path / "ml",
-        *SQDML,
-        "--sampler",
-        "model",
-        "--refresh",
-        "epoch",
-    )
-    assert row["objective"] == "sqdml"
-    with pytest.raises(
-        RunError,
-        match=(
-            r"expected a model of the recipe's architecture, embedding 12, hidden 8, 1 layers, got"
-            r" .*hidden 16"
-        ),
-    ):
-        run(tmp_path / "no", *flags, "--start", tmp_path / "ml", "--hidden", 8)
+    start = ["--start", tmp_path / "ml"]
+    model = ["--sampler", "model", "--refresh", "epoch"]
+    assert run(tmp_path / "sqdml", *flags, *start, *SQDML, *model)["objective"] == "sqdml"
     longer = write(tmp_path / "longer.tsv", {"1.jpg": ["a dog"]}, features_of([1], size=9))
     with pytest.raises(
         RunError,
         match="expected a model of features of 9 numbers, as the images have, got one of 6",
     ):
-        run(tmp_path / "no", "--train", longer, "--start", tmp_path / "ml")
-    with pytest.raises(
-        RunError,
-        match=(
-            r"cannot start from .*nowhere: there is no .*nowhere; expected a run folder of softq"
-            r" train capt"
-        ),
-    ):
-        run(tmp_path / "no", *flags, "--start", tmp_path / "nowhere")
+        run(tmp_path / "no", "--train", longer, *start)
     with pytest.raises(DataError, match=r"dev.captions.tsv is not a captioner of softq"):
         run(tmp_path / "no", *flags, "--start", files["dev"])
     assert not (tmp_path / "no").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--vocabulary.kind", "subwords", "--no-lowercase"], "kind = subwords, got kind = words;"),
-        (["--no-lowercase"], "lowercase = False, got lowercase = True;"),
-        (["--tokenizer", "space"], "tokenizer = space, got tokenizer = unicode;"),
-        (["--min-freq", 2], "min_freq = at least 2, got min_freq = 1;"),
-        (["--vocabulary.size", 3], "size = at most 3, got size = 4;"),
-        (["--vocabulary.size", 4], ""),
-        ([], ""),
-    ],
-)
-def test_training_goes_on_with_the_same_words(tmp_path, flags, message):
-    train = write(tmp_path / "train.tsv", {"1.jpg": ["a b, a b a c"]}, features_of([1]))
-    run(tmp_path / "ml", "--train", train, "--epochs", 1)
-    start = ["--train", train, "--start", tmp_path / "ml", *flags]
-    if not message:
-        assert len(prepared(*start).target) == SPECIALS + 4
-        return
-    with pytest.raises(
-        RunError, match=rf"whose vocabulary stays: expected the recipe's \[vocabulary\], {message}"
-    ):
-        prepared(*start)
-
-
-def test_what_has_started_elsewhere_is_judged_without_it(tmp_path, files):
-    run(tmp_path / "ml", "--train", files["test"])  # fewer words
-    flags = [*parts(files, "train", "dev", "test"), "--start", tmp_path / "ml", "--epochs", 1]
-    row = run(tmp_path / "run", *flags)
-    shutil.rmtree(tmp_path / "ml")
-    found = RunFolder(tmp_path / "run").test_counts().sums()[0]
-    assert float(TASK.metrics[TASK.chosen_by](found)) == pytest.approx(row["test"])
-    assert run(tmp_path / "run", *flags, resume=True) == row  # it is finished
