@@ -16,9 +16,9 @@ from lm_runs import SCRATCH, SMALL, rows_of, train, train_two, write_files
 from ner_commands import refused, softq, told, well
 from softq.errors import DataError, ModelError
 from softq.integrations.transformers.arguments import CandidateKind
+from softq.integrations.transformers.generation import TextModel
 from softq.integrations.transformers.loading import SIZES, Loaded, save_model, train_tokenizer
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
-from softq.integrations.transformers.text_model import TextModel
 from softq.lab.run import METRICS, RESULT, RunFolder
 from softq.lab.tasks import lm, lm_recipe
 from softq.lab.tasks.lm_data import read_rows
@@ -462,14 +462,18 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("{", "not JSON"),
-        ("[]", "got []"),
-        ('{"references": "b"}', "source = None"),
-        ('{"source": "a", "references": []}', "references = []"),
-        ('{"source": "a", "references": "b", "candidates": "c"}', "candidates = 'c'"),
+        ("{", "expected JSON in the line"),
+        ("[]", "must be a mapping with 'source' and 'references', got list"),
+        ('{"references": "b"}', "needs 'source', got ['references']"),
+        ('{"source": "a", "references": []}', "needs 'references'"),
+        ('{"source": ["a"], "references": ["b"]}', "'source' must be a text, got ['a']"),
+        (
+            '{"source": "a", "references": "b", "candidates": "c"}',
+            "must be a list of texts, got 'c'",
+        ),
         (
             '{"source": "a", "references": "b", "candidates": ["c"], "candidate_rewards": [1, 2]}',
-            "not a list of 1",
+            "a value for each of 1 candidates, got [1, 2]",
         ),
         *(
             (
@@ -477,9 +481,13 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(
                     '{"source": "a", "references": ["b", "c"], "candidates": ["d"],'
                     f' "candidate_rewards": [{bad}]}}'
                 ),
-                "number, or 2 of them",
+                text,
             )
-            for bad in ("null", '"1"', "true", "NaN", "[1]", "[1, 1e999]", "[1, 2, 3]", "{}")
+            for bad, text in (
+                *((bad, "finite numbers") for bad in ("null", '"1"', "true", "[1, 1e999]", "{}")),
+                ("NaN", "NaN, which JSON has not"),
+                ("[1, 2, 3]", "one number, or one for each of 2 references, got 3"),
+            )
         ),
     ],
 )

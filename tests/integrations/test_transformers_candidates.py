@@ -12,13 +12,14 @@ import torch
 
 from softq.errors import DataError, OutputError, RecipeError, RewardError
 from softq.integrations.transformers import OnText
-from softq.integrations.transformers.candidates import Known, StepTargets, add_ends, strip_specials
+from softq.integrations.transformers.candidates import Known, StepTargets, add_ends
 from softq.integrations.transformers.rewards import (
     as_text_reward,
     unknown_never_matches,
     with_sources,
 )
 from softq.integrations.transformers.rows import RewardAugmentedCollator, as_row
+from softq.integrations.transformers.tokens import SpecialTokens, strip_specials
 from softq.rewards import (
     ChrF,
     ExactMatch,
@@ -50,10 +51,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SPECIALS = {PAD, END, START}
 
 
+def special(ids):
+    return SpecialTokens(frozenset(ids), frozenset(ids), frozenset({END}), PAD)
+
+
 def targets_of(folder, rows, *, reward=None, seed=0, drawn=(), **settings):
     """The target of rows, and for each row its texts with their weights, best first."""
     targets = StepTargets(
-        arguments(folder, **settings), reward or NegativeEditDistance(), VOCAB, SPECIALS
+        arguments(folder, **settings), reward or NegativeEditDistance(), VOCAB, special(SPECIALS)
     )
     target = targets([as_row(row) for row in rows], torch.Generator().manual_seed(seed), *drawn)
     found = []
@@ -298,7 +303,7 @@ def test_importance_weights_of_draws(tmp_path):
     settings = arguments(
         tmp_path, candidates="hamming", estimator="importance", candidate_size=4000, tau=4.0
     )
-    targets = StepTargets(settings, NegativeHamming(), 12, range(7))
+    targets = StepTargets(settings, NegativeHamming(), 12, special(range(7)))
     target = targets([as_row({"labels": [[7, 8, 9, END]]})], torch.Generator().manual_seed(0))
     changed = (target.scored.tokens[0, :, :3] != torch.tensor([7, 8, 9])).sum(1)
     right = np.array([math.comb(3, n) * 4**n * math.exp(-n / 4.0) for n in range(4)])
@@ -307,7 +312,7 @@ def test_importance_weights_of_draws(tmp_path):
     other = arguments(
         tmp_path, candidates="edit", estimator="importance", candidate_size=50, tau=4.0
     )
-    target = StepTargets(other, NegativeEditDistance(), 12, range(7))(
+    target = StepTargets(other, NegativeEditDistance(), 12, special(range(7)))(
         [as_row({"labels": [[7, 8, 9, END]]})], torch.Generator()
     )
     assert float(target.weights.sum()) == pytest.approx(1.0)

@@ -217,10 +217,12 @@ def test_seconds_are_those_of_decoding(monkeypatch):
         return work
 
     writer = SimpleNamespace(
-        best=takes(1.0, [[5]]), specials=(), settings=SimpleNamespace(mbr_samples=3)
+        best=takes(1.0, [[5]]),
+        least_risk=takes(10.0, [[5]]),
+        special=SimpleNamespace(ids=()),
+        how=SimpleNamespace(samples=3),
     )
     monkeypatch.setattr(generation, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    monkeypatch.setattr(generation, "least_risk", takes(10.0, [[5]]))
     monkeypatch.setattr(generation, "mean_rewards", takes(100.0, torch.ones(1)))
     found = generation.write_and_score(writer, None, {}, [[[5]]], ExactMatch())
     assert (found.seconds, found.mbr_seconds) == (1.0, 11.0)

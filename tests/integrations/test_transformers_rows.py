@@ -11,12 +11,8 @@ from tokenizers import AddedToken, processors
 
 from softq.errors import DataError, ModelError
 from softq.integrations.transformers import RowEncoder
-from softq.integrations.transformers.rows import (
-    as_row,
-    end_ids,
-    special_ids,
-    unwritable_ids,
-)
+from softq.integrations.transformers.rows import as_row
+from softq.integrations.transformers.tokens import special_tokens
 from tiny_models import END, PAD, START, UNKNOWN, WORDS, tiny, tokenizer, trainer_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -291,14 +287,15 @@ def test_limits_are_checked(causal, limits, least):
 def test_special_numbers():
     model = tiny("bart")
     model.generation_config.eos_token_id = [END, 7]
-    assert special_ids(None, model) == {PAD, END, START, 7}
-    assert special_ids(tokenizer(), model) == {PAD, END, START, 7}
-    assert unwritable_ids(tokenizer(), model) == {PAD, END, START, 7, UNKNOWN}
+    assert special_tokens(None, model).ids == {PAD, END, START, 7}
+    found = special_tokens(tokenizer(), model)
+    assert found.ids == {PAD, END, START, 7}
+    assert found.unwritable == {PAD, END, START, 7, UNKNOWN}
+    assert (found.ends, found.pad) == ({END, 7}, PAD)
     words = tokenizer()
     words.add_tokens([AddedToken("<sep>", special=True), AddedToken("plain", special=False)])
     added = words.convert_tokens_to_ids("<sep>")
-    assert special_ids(words, model) == {PAD, END, START, 7, added}
+    assert special_tokens(words, model).ids == {PAD, END, START, 7, added}
     words.unk_token = "</s>"  # noqa: S105  # as GPT-2 has it
     bare = SimpleNamespace(config=None, generation_config=None)
-    assert special_ids(words, bare) >= {PAD, END, START}
-    assert end_ids(tokenizer(), model) == {END, 7}
+    assert special_tokens(words, bare).ids >= {PAD, END, START}

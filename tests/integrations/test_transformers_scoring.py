@@ -11,7 +11,6 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, MistralConfig, Mistral
 
 from softq.integrations.transformers.scoring import (
     IGNORED,
-    Prompts,
     Scored,
     causal_log_probs,
     encoder_decoder_log_probs,
@@ -156,8 +155,7 @@ def given_to(name, sources=SOURCES):
         [0] * (width - len(s)) + [1] * len(s) if left else [1] * len(s) + [0] * (width - len(s))
         for s in sources
     ]
-    inputs = {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(mask)}
-    return Prompts(**inputs) if left else inputs
+    return {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(mask)}
 
 
 def log_probs(name, model, given, scored, *, shared):

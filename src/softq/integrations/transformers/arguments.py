@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from transformers import TrainingArguments
 
-from softq.checks import check_tau
+from softq.checks import check_count, check_tau
 from softq.errors import RecipeError, TemperatureError
 from softq.spaces.candidates import Estimator
 from softq.targets import ObjectiveName
@@ -128,9 +128,9 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             ("eval_num_beams", 1),
             ("eval_mbr_samples", 0),
         ):
-            _check_number(name, getattr(self, name), least)
+            check_count(name, getattr(self, name), RecipeError, least)
         if self.k is not None:
-            _check_number("k", self.k, 1)
+            check_count("k", self.k, RecipeError)
         if self.remove_unused_columns:
             raise RecipeError(
                 "remove_unused_columns must stay False: references and candidates are columns that"
@@ -196,8 +196,3 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise RecipeError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def _check_number(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise RecipeError(f"{name} must be a whole number from {least}, got {value!r}")

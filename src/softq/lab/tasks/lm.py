@@ -17,6 +17,7 @@ from softq.integrations.transformers import (
     RewardAugmentedTrainer,
     RowEncoder,
 )
+from softq.integrations.transformers.generation import TextModel, Writing
 from softq.integrations.transformers.loading import (
     Loaded,
     load_model,
@@ -29,7 +30,6 @@ from softq.integrations.transformers.loading import (
 )
 from softq.integrations.transformers.rewards import as_text_reward
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
-from softq.integrations.transformers.text_model import TextModel, Writing
 from softq.lab.loop import Watcher
 from softq.lab.processes import Interrupts, Workers, find_device
 from softq.lab.recipe import recipe_hash, to_toml

@@ -15,8 +15,12 @@ from torch import Tensor
 
 from softq.errors import DependencyError
 from softq.formats.tokens import tokenize, without_marks
-from softq.integrations.transformers.generation import corpus_score, mean_rewards
-from softq.integrations.transformers.text_model import TextModel, Writing
+from softq.integrations.transformers.generation import (
+    TextModel,
+    Writing,
+    corpus_score,
+    mean_rewards,
+)
 from softq.lab.tasks.lm_data import Rows
 from softq.metrics import TRANSLATION_METRICS, TRANSLATION_STATISTICS, translation_statistics
 
