@@ -48,15 +48,12 @@ class Judge(Protocol):
 
     def score(self, model: SequenceModel) -> float:
         """The development score; higher is better."""
-        ...
 
     def judge(self, model: SequenceModel) -> Evaluation:
         """The scores of the best model on both splits."""
-        ...
 
     def notes(self, model: SequenceModel) -> dict[str, Tensor]:
         """What the model's file holds beside its parameters."""
-        ...
 
 
 class SequenceLearner:
@@ -102,10 +99,11 @@ class SequenceLearner:
         self._model, self._train, self._dev, self._judge = model, train, dev, judge
         self._workers, self._training, self._optimizer = workers, training, optimizer
         self._targets = recipe_targets(objective, candidates, model.vocab, frequencies)
-        self._likelihood, self._candidates, self._near = objective.name == "ml", candidates, near
-        from_model = not self._likelihood and "model" in candidates.samplers
-        self._sampled_in_steps = from_model and candidates.refresh == "step"
-        self._sampled_in_epochs = from_model and candidates.refresh == "epoch"
+        self._likelihood, self._candidates = objective.name == "ml", candidates
+        samplers = () if self._likelihood else candidates.samplers
+        self._near = near if "near" in samplers else None
+        self._sampled_in_steps = "model" in samplers and candidates.refresh == "step"
+        self._sampled_in_epochs = "model" in samplers and candidates.refresh == "epoch"
         self._samples: Sentences | None = None  # of the model, for every example of this epoch
         self._steps = TrainingSteps(
             model, optimizer, workers, precision=training.precision, graphs=training.graphs
@@ -224,9 +222,8 @@ class SequenceLearner:
 
     def _given(self, index: Tensor, generator: torch.Generator) -> list[Candidates]:
         """Candidates from the references of similar inputs, where they are asked for."""
-        if self._near is None or self._likelihood or "near" not in self._candidates.samplers:
-            return []
-        return [self._near(index, self._candidates.share, generator)]
+        near, share = self._near, self._candidates.share
+        return [] if near is None else [near(index, share, generator)]
 
     @property
     def _rounds(self) -> bool:

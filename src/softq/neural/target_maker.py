@@ -85,7 +85,7 @@ class TargetMaker:
             complete: bool ``[B]``, examples whose candidates need no references beside them.
 
         """
-        references = choose_references(references, self.max_references, generator)
+        references = _choose_references(references, self.max_references, generator)
         if self.objective.name == "ml":
             return ml(Candidates(*references), references)
         made = (sampler(references, generator=generator) for sampler in self.samplers)
@@ -137,7 +137,7 @@ class UnknownNeverMatches(RewardWrapper):
         return self.reward.score(candidates, references._replace(tokens=tokens))
 
 
-def choose_references(
+def _choose_references(
     references: Sentences, most: int | None, generator: torch.Generator
 ) -> Sentences:
     """At most ``most`` references of each example ``[B, R, M]``, chosen at random; all if None."""

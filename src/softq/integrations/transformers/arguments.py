@@ -15,11 +15,12 @@ from softq.targets import ObjectiveName
 CandidateKind = Literal["ngram", "hamming", "edit", "recombined", "model", "dataset"]
 CorpusMetric = Literal["bleu", "chrf", "none"]
 
+# candidates whose probability is known, as importance weights need it
 _DRAWN = (
     "hamming",
     "edit",
     "model",
-)  # candidates whose probability is known, as importance weights need it
+)
 
 
 @dataclass

@@ -59,7 +59,7 @@ class StepTarget:
         )
 
 
-class IntactSampler:
+class _IntactSampler:
     """A sampler without candidates in which a special token within the text of the reference has changed.
 
     There are hardly ever special tokens within a text.
@@ -120,7 +120,7 @@ class StepTargets:
         size, never = arguments.candidate_size, sorted(i for i in special.unwritable if i < vocab)
         tau, max_n = arguments.tau or 0.0, arguments.max_n
         samplers = [
-            IntactSampler(
+            _IntactSampler(
                 make_sampler(name, size, vocab, never, tau, max_n=max_n),
                 special.unwritable,
                 arguments.estimator,

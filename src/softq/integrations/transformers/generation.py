@@ -228,8 +228,8 @@ class Written(NamedTuple):
     best: list[TokenIds]
     rewards: Tensor
     """Of the most probable texts, mean over references, float64 ``[B]``."""
-    mbr_rewards: Tensor | None
-    """Of the texts of minimum Bayes risk."""
+    mbr_rewards: Tensor
+    """Of the texts of minimum Bayes risk; those of the most probable texts without draws."""
     seconds: float
     """Of the search for the most probable texts."""
     mbr_seconds: float
@@ -250,7 +250,7 @@ def write_and_score(
     seconds = time.perf_counter() - start
     rewards = mean_rewards(best, contents, reward)
     if not writer.how.samples:
-        return Written(best, rewards, None, seconds, 0.0)
+        return Written(best, rewards, rewards, seconds, 0.0)
     start = time.perf_counter()
     chosen = writer.least_risk(core, inputs, best, reward)
     # the most probable text is among its choices

@@ -168,9 +168,8 @@ def with_adapters(model: Any, rank: int) -> Any:
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=kind
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="fan_in_fan_out"
-        )  # GPT-2's layers are the other way round, and PEFT sees to it
+        # GPT-2's layers are the other way round, and PEFT sees to it
+        warnings.filterwarnings("ignore", message="fan_in_fan_out")
         return peft.get_peft_model(model, settings)
 
 

@@ -26,16 +26,18 @@ from softq.integrations.transformers.tokens import (
     special_by_tokenizer,
 )
 
+# of a row, which are not the model's inputs
 COLUMNS = (
     "labels",
     "candidates",
     "candidate_rewards",
-)  # of a row, which are not the model's inputs
+)
+# what a batch has beside Transformers' own keys
 ROWS, TARGET, PROMPTS = (
     "softq_rows",
     "softq_target",
     "softq_prompts",
-)  # what a batch has beside Transformers' own keys
+)
 
 logger = logging.getLogger(__name__)
 
@@ -142,9 +144,8 @@ class RowEncoder:
         found = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True
         )
-        return list(
-            found if isinstance(found, list) else found["input_ids"]
-        )  # which of them depends on the version
+        # which of them depends on the version
+        return list(found if isinstance(found, list) else found["input_ids"])
 
     def _targets(self, texts: Sequence[str]) -> tuple[list[TokenIds], int]:
         """Of references and candidates, and how many were cut."""
@@ -160,9 +161,10 @@ class RowEncoder:
     ) -> tuple[list[TokenIds], int]:
         rows = self._tokenized(name, texts, **how)
         long = [place for place, row in enumerate(rows) if len(row) > most]
+        # end marks stay
         shorter = self._tokenized(
             name, [texts[place] for place in long], truncation=True, max_length=most, **how
-        )  # end marks stay
+        )
         for place, row in zip(long, shorter, strict=True):
             rows[place] = row
         return rows, len(long)

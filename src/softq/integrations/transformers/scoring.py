@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from softq.integrations.transformers.tokens import IGNORED
 
-_TRACED = (
-    torch.__version__ >= "2.8"
-)  # before, torch.compile does not follow a tensor of another class
+# before, torch.compile does not follow a tensor of another class
+_TRACED = torch.__version__ >= "2.8"
+# what a decoder is given of its source
 _STATES, _MASK = (
     "encoder_hidden_states",
     "encoder_attention_mask",
-)  # what a decoder is given of its source
+)
 
 
 class Scored(NamedTuple):
@@ -98,7 +98,7 @@ def encoder_decoder_log_probs(
             for name, value in inputs.items()
         }
         logits = model(**repeated, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-    return scored.spread(token_log_probs(logits, labels).sum(1))
+    return scored.spread(_token_log_probs(logits, labels).sum(1))
 
 
 def _repeat_sources(
@@ -185,7 +185,7 @@ def causal_log_probs(
         use_cache=False,
         **_accepted(core, position_ids=(mask.cumsum(1) - 1).clamp(min=0), logits_to_keep=width + 1),
     ).logits[:, -width - 1 : -1]
-    return scored.spread(token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).sum(1))
+    return scored.spread(_token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).sum(1))
 
 
 def fits_one_row(core: Any, prompts: Mapping[str, Tensor], scored: Scored) -> bool:
@@ -216,9 +216,8 @@ def _in_one_row(
     batch, size, width = scored.tokens.shape
     known = prompts["attention_mask"].bool()  # [B, P]
     lengths = known.sum(1, keepdim=True)
-    step = torch.arange(width, device=lengths.device).repeat(
-        size
-    )  # [K·T]: place within its candidate
+    # [K·T]: place within its candidate
+    step = torch.arange(width, device=lengths.device).repeat(size)
     positions = torch.cat([(known.cumsum(1) - 1).clamp(min=0), lengths + step], 1)
     logits = model(
         input_ids=torch.cat([prompts["input_ids"], scored.tokens.reshape(batch, size * width)], 1),
@@ -229,15 +228,15 @@ def _in_one_row(
     ).logits[:, -size * width - 1 :]
     # The prompt's last word says the first of every candidate; the rest are said by the word before
     # them.
+    # [B, K]
     first = torch.log_softmax(logits[:, 0].float(), 1).gather(
         1, scored.tokens[:, :, 0].clamp(min=0)
-    )  # [B, K]
+    )
     following = scored.tokens.masked_fill(~scored.real, IGNORED)[:, :, 1:]
     labels = nn.functional.pad(following, (0, 1), value=IGNORED).reshape(batch, size * width)
-    rest = token_log_probs(logits[:, 1:], labels).reshape(batch, size, width).sum(2)
-    return (first + rest).masked_fill(
-        scored.lengths < 1, 0.0
-    )  # an empty one is certain, as there is no end to be said
+    rest = _token_log_probs(logits[:, 1:], labels).reshape(batch, size, width).sum(2)
+    # an empty one is certain, as there is no end to be said
+    return (first + rest).masked_fill(scored.lengths < 1, 0.0)
 
 
 def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
@@ -246,14 +245,12 @@ def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
     prompt = known.shape[1]
     place = torch.arange(prompt + size * width, device=known.device)
     candidate = torch.where(place < prompt, -1, (place - prompt) // width)  # -1: the prompt
-    same = (candidate.unsqueeze(1) == candidate) | (
-        candidate == -1
-    )  # [L, L]: own candidate, or the prompt
+    # [L, L]: own candidate, or the prompt
+    same = (candidate.unsqueeze(1) == candidate) | (candidate == -1)
     real = torch.cat([known, scored.real.reshape(batch, size * width)], 1)  # [B, L]
     seen = same & (place.unsqueeze(1) >= place) & real.unsqueeze(1)  # [B, L, L]
-    seen |= torch.eye(
-        len(place), dtype=torch.bool, device=known.device
-    )  # padding looks at itself: a softmax needs something
+    # padding looks at itself: a softmax needs something
+    seen |= torch.eye(len(place), dtype=torch.bool, device=known.device)
     return (
         torch.zeros(seen.shape, dtype=dtype, device=known.device)
         .masked_fill(~seen, torch.finfo(dtype).min)
@@ -261,7 +258,7 @@ def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
     )
 
 
-def token_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
+def _token_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
     """Log-probability of each label, float32 ``[N, T]``, 0 where it is `IGNORED`.
 
     Logits ``[N, T, V]``.

@@ -104,7 +104,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         if not isinstance(args, RewardAugmentedArguments):
             raise RecipeError(f"args must be RewardAugmentedArguments, got {type(args).__name__}")
         tokenizer = more.get("processing_class")
-        core = core_of(
+        core = _core_of(
             _first_model(more["model_init"]) if model is None and more.get("model_init") else model
         )
         self.causal = not core.config.is_encoder_decoder
@@ -188,7 +188,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             # Trainer keeps labels from the model then, of which an encoder-decoder makes what its
             # decoder reads
             if replaced and not self.causal and "labels" in batch:
-                core = core_of(self.accelerator.unwrap_model(model))
+                core = _core_of(self.accelerator.unwrap_model(model))
                 batch["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(
                     labels=batch["labels"]
                 )
@@ -225,7 +225,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         self, model: nn.Module, rows: Sequence[Row], given: Mapping[str, Any]
     ) -> Candidates:
         """The model's own texts, with their probabilities where importance weights need them."""
-        core, size = core_of(self.accelerator.unwrap_model(model)), self.args.candidate_size
+        core, size = _core_of(self.accelerator.unwrap_model(model)), self.args.candidate_size
         weighed = self.args.estimator == "importance"
         drawn = self.writer.samples(core, given, size, finished=weighed)
         if not weighed:
@@ -240,7 +240,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         )
 
     def _log_probs(self, model: nn.Module, given: Mapping[str, Any], scored: Scored) -> Tensor:
-        core = core_of(self.accelerator.unwrap_model(model))
+        core = _core_of(self.accelerator.unwrap_model(model))
         score = causal_log_probs if self.causal else encoder_decoder_log_probs
         # one candidate shares nothing, and neither do those of a row that is too long; so they do
         # not say whether it can be
@@ -287,25 +287,23 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         return output
 
     def _scores(self, dataloader: Any) -> dict[str, float]:
-        core = core_of(self.accelerator.unwrap_model(self.model_wrapped))
+        core = _core_of(self.accelerator.unwrap_model(self.model_wrapped))
         written: list[tuple[Any, ...]] = []  # for each row: reward, reward of MBR, text, references
         seconds = mbr_seconds = 0.0
         for batch in dataloader:
+            given = batch[PROMPTS] if self.causal else batch
+            others = (ROWS, TARGET, PROMPTS, "labels")
             inputs = {
-                name: value for name, value in self._inputs_of(batch).items() if value is not None
+                name: value
+                for name, value in given.items()
+                if name not in others and value is not None
             }
             references = [row.references for row in batch[ROWS]]
             reward = with_sources(self.reward, [row.source for row in batch[ROWS]])
             found = write_and_score(self.writer, core, inputs, references, reward)
             seconds, mbr_seconds = seconds + found.seconds, mbr_seconds + found.mbr_seconds
-            mbr_rewards = (
-                [None] * len(found.best)
-                if found.mbr_rewards is None
-                else found.mbr_rewards.tolist()
-            )
-            rows = list(
-                zip(found.rewards.tolist(), mbr_rewards, found.best, references, strict=True)
-            )
+            scored = found.rewards.tolist(), found.mbr_rewards.tolist()
+            rows = list(zip(*scored, found.best, references, strict=True))
             written += self.accelerator.gather_for_metrics(rows, use_gather_object=True)
         if not written:
             raise DataError(
@@ -327,16 +325,6 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             scores |= corpus_score(self.args.corpus_metric, said, wanted)
         return scores
 
-    def _inputs_of(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """What a model is given in order to write."""
-        if self.causal:
-            return {name: value.to(self.args.device) for name, value in batch[PROMPTS].items()}
-        return {
-            name: value
-            for name, value in batch.items()
-            if name not in (ROWS, TARGET, PROMPTS, "labels")
-        }
-
 
 class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
     """Tells the collator which epoch it is, so that candidates are drawn anew, and the same after a restart."""
@@ -346,9 +334,8 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy kn
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Called by Trainer."""
-        self.collator.epoch = int(
-            (state.epoch or 0.0) + 1e-6
-        )  # epochs are counted in steps, as a sum of fractions
+        # epochs are counted in steps, as a sum of fractions
+        self.collator.epoch = int((state.epoch or 0.0) + 1e-6)
         if getattr(args, "group_by_length", False) or getattr(
             args, "train_sampling_strategy", "random"
         ) not in ("random", "sequential"):
@@ -363,7 +350,7 @@ def _first_model(make: Any) -> Any:
         return make(*[None] * min(1, len(inspect.signature(make).parameters)))  # no trial yet
 
 
-def core_of(model: Any) -> Any:
+def _core_of(model: Any) -> Any:
     """The Transformers model inside an adapter."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a Transformers model, got {type(model).__name__}")
