@@ -7,7 +7,7 @@ import numpy as np
 from small_runs import CPU
 from softq.lab.recipe import build, parse_flags
 from softq.lab.tasks import TASKS, train_cells
-from softq.lab.tasks.captioning import CaptioningRecipe
+from softq.lab.tasks.sequence_recipe import CaptioningRecipe
 from softq.lab.tasks.sequence_task import SequenceJudge
 
 TASK = TASKS["captioning"]

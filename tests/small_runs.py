@@ -19,7 +19,7 @@ from softq.lab.processes import Interrupts, Workers
 from softq.lab.recipe import Objective, Training, build, parse_flags
 from softq.lab.run import BEST, LAST, METRICS, RESULT, RunFolder, as_json
 from softq.lab.tasks.base import Task
-from softq.lab.tasks.classification import ClassificationRecipe
+from softq.lab.tasks.classification_recipe import ClassificationRecipe
 from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.metrics import ExampleCounts, mean_of_first
 

@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 from softq import CRFTagger, DependencyParser, RewardClassifier
 from softq.formats.conllu import TreeSentence
 from softq.formats.vocabulary import Vocabulary
-from softq.neural.text_generator import (
+from softq.neural.recipe import (
     CaptionDecoding,
     CaptionerSettings,
-    TextGenerator,
     TranslationDecoding,
     TranslatorSettings,
 )
+from softq.neural.text_generator import TextGenerator
 
 WORDS = [["Ann", "met", "Bob"], ["He", "lives", "in", "Paris"]]
 ATTRIBUTES = [[{"word": word} for word in sentence] for sentence in WORDS]

@@ -3,7 +3,7 @@
 from small_runs import CPU
 from softq.lab.recipe import build, parse_flags
 from softq.lab.tasks import TASKS, train_cells
-from softq.lab.tasks.translation import TranslationRecipe
+from softq.lab.tasks.sequence_recipe import TranslationRecipe
 from softq.lab.worlds import LanguageWorld
 
 TASK = TASKS["translation"]

@@ -6,7 +6,6 @@ Each raises a SoftqError: what was expected, what came, what to do.
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -20,12 +19,10 @@ from softq.errors import (
     ScoreError,
     ShapeError,
     SoftqError,
-    TemperatureError,
     WeightError,
 )
 from softq.numerics import can_inspect, length_mask
-
-COLDEST, HOTTEST = 1e-18, 1e18  # temperatures whose inverse and square float32 can hold
+from softq.options import check_tau as check_tau
 
 _INTEGERS = (torch.int64, torch.int32)
 
@@ -158,24 +155,6 @@ def check_count(name: str, value: Any, error: type[SoftqError], least: int = 1) 
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise error(f"{name} must be a whole number from {least}, got {value!r}")
     return value
-
-
-def check_tau(tau: float) -> float:
-    """A temperature is a positive finite number."""
-    if isinstance(tau, Tensor) and tau.numel() == 1:
-        tau = float(tau)
-    if isinstance(tau, bool) or not isinstance(tau, numbers.Real):
-        raise TemperatureError(f"tau must be a positive number, got {type(tau).__name__}")
-    if not (0.0 < tau < math.inf):
-        raise TemperatureError(
-            f"tau must be positive and finite, got {tau}; as tau goes to 0 RAML becomes softq.ml"
-        )
-    if not COLDEST <= tau <= HOTTEST:
-        raise TemperatureError(
-            f"tau must lie between {COLDEST:g} and {HOTTEST:g}, got {tau:g}: "
-            "beyond, rewards divided by it are no numbers"
-        )
-    return float(tau)
 
 
 def check_weights(weights: Tensor, shape: torch.Size) -> Tensor:

@@ -15,16 +15,15 @@ candidates, whose base measure says how they stand for all sentences (`Candidate
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from softq.checks import check_tau
 from softq.errors import IntractableError, TemperatureError
 from softq.kernels.operator import Expected
+from softq.options import ObjectiveName as ObjectiveName
 from softq.spaces import Component, Distribution, Space
-
-ObjectiveName = Literal["ml", "raml", "sqdml"]  # as recipes and options spell them
 
 
 def ml(space: Space, refs: Any, *, ref_weights: Tensor | None = None) -> Target:

@@ -21,7 +21,8 @@ from softq.lab.worlds import SceneWorld
 from softq.lab.worlds.scene_pictures import render, scene_features
 from softq.linear import CRFTagger
 from softq.metrics import CAPTION_METRICS, caption_statistics, paired_test, reference_agreement
-from softq.neural.text_generator import CaptionDecoding, CaptionerSettings, TextGenerator
+from softq.neural.recipe import CaptionDecoding, CaptionerSettings
+from softq.neural.text_generator import TextGenerator
 from softq.rewards import NegativeEditDistance
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -533,9 +533,11 @@ def test_report_of_nothing_is_one_line(tmp_path):
 
 
 def test_a_seed_that_no_generator_takes_leaves_nothing_behind(tmp_path):
-    refused(softq(*TRAIN, "--seed", 2**70, "--out", tmp_path / "x"), "seed must fit into 64 bits")
+    refused(
+        softq(*TRAIN, "--seed", 2**70, "--out", tmp_path / "x"), "seed must be a number of 64 bits"
+    )
     refused(
         softq(*SWEEPING[:2], *SMALL, "--seed", 2**70, "--out", tmp_path / "x"),
-        "seed must fit into 64 bits",
+        "seed must be a number of 64 bits",
     )
     assert not list(tmp_path.iterdir())

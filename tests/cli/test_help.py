@@ -111,18 +111,40 @@ def test_every_task_has_a_guide():
         assert (recipes.RECIPES.parent / about.page).is_file()
 
 
-def test_help_does_not_wait_for_what_only_commands_need():
+def loaded_by_help(*pages):
+    """What pages of help say, and the modules that they import, in a process of its own."""
     program = (
-        "import sys; from softq.cli import app; app(['--help'], standalone_mode=False);"
-        " print(*sys.modules, file=sys.stderr)"
+        "import sys\nfrom softq.cli import app\n"
+        "for page in sys.argv[1:]: app([*page.split(), '--help'], standalone_mode=False)\n"
+        "print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *pages], capture_output=True, text=True, check=True
     )
-    assert "Train structured predictors" in done.stdout
-    loaded = set(done.stderr.split())
+    return done.stdout, set(done.stderr.split())
+
+
+def test_help_does_not_wait_for_what_only_commands_need():
+    text, loaded = loaded_by_help("")
+    assert "Train structured predictors" in text
     assert "softq.cli" in loaded
     assert not {"softq.lab.tasks", "softq.lab.report", "softq.cli.train_command", "jinja2"} & loaded
+
+
+def test_help_of_a_task_does_not_wait_for_torch():
+    abouts = guides.GUIDES | {"lm": guides.LM_GUIDE}
+    pages = [
+        f"{command} {task}"
+        for task in abouts
+        for command in TRAINING
+        if getattr(abouts[task], command)
+    ]
+    text, loaded = loaded_by_help(*pages)
+    assert all(f"softq {page} " in text for page in pages)
+    assert {
+        f"softq.lab.tasks.{name}_recipe" for name in ("ner", "parsing", "sequence", "lm")
+    } <= loaded
+    assert not {"torch", "numba", "numpy", "transformers"} & loaded
 
 
 def test_the_group_knows_every_command():

@@ -100,7 +100,8 @@ def test_compilation_is_told_once(monkeypatch, capsys):
 
 def test_long_lines_are_not_translated(tmp_path):
     from softq.formats.vocabulary import Vocabulary
-    from softq.neural.text_generator import TextGenerator, TranslationDecoding, TranslatorSettings
+    from softq.neural.recipe import TranslationDecoding, TranslatorSettings
+    from softq.neural.text_generator import TextGenerator
 
     settings = TranslatorSettings(embedding=4, hidden=4)
     words = Vocabulary.fit_words(["a b c"])

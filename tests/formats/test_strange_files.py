@@ -270,9 +270,24 @@ def test_every_note_may_be_of_another_type(copy, kind):
         ),
         ("translator", ["model", "layers"], 10**6, "expected parameters of 1000000 layers, got"),
         ("translator", ["model", "embedding"], 10**30, "does not fit together"),
-        ("translator", ["decoding", "beam"], 10**6, "beam must be at most 1000, got 1000000"),
-        ("translator", ["decoding", "max_ratio"], 1e15, "max_ratio must be at most 100, got"),
-        ("translator", ["decoding", "length_penalty"], 1e300, "length_penalty must be at most 10"),
+        (
+            "translator",
+            ["decoding", "beam"],
+            10**6,
+            "beam must be at least 1 and at most 1000, got 1000000",
+        ),
+        (
+            "translator",
+            ["decoding", "max_ratio"],
+            1e15,
+            "max_ratio must be more than 0 and at most 100, got",
+        ),
+        (
+            "translator",
+            ["decoding", "length_penalty"],
+            1e300,
+            "length_penalty must be at least 0 and at most 10",
+        ),
     ],
 )
 def test_notes_are_refused_for_what_is_wrong_with_them(copy, kind, place, value, message):

@@ -21,10 +21,7 @@ from softq.formats.conll import Sentence, read_conll
 from softq.formats.tags import convert, faults
 from softq.lab.run import BEST, METRICS, RESULT, RunFolder
 from softq.lab.tasks import train_cells
-from softq.lab.tasks.base import cell_recipe, describe_cell
-from softq.lab.tasks.ner_data import bayes_statistics, label, read_corpora
-from softq.lab.tasks.ner_learner import Problem
-from softq.lab.tasks.ner_recipe import Data
+from softq.lab.tasks.ner_data import bayes_statistics, label, prepare, read_corpora
 from softq.lab.worlds import EntityWorld
 from softq.linear import CRFTagger
 from softq.metrics import span_f1, span_statistics
@@ -84,50 +81,17 @@ def test_ml_is_raml_without_temperature(tmp_path, files):
 
 def test_adagrad_from_end_to_end(tmp_path, files):
     flags = [*parts(files, "train", "dev", "test"), "--c2", 0.1]
-    row = run(
-        tmp_path / "a",
-        *flags,
-        "--method",
-        "adagrad",
-        "--epochs",
-        6,
-        "--batch-size",
-        16,
-        "--learning-rate",
-        0.3,
-    )
+    adagrad = [*flags, "--method", "adagrad", "--epochs", 6, "--batch-size", 16]
+    adagrad += ["--learning-rate", 0.3]
+    row = run(tmp_path / "a", *adagrad)
     lines = RunFolder(tmp_path / "a").lines(METRICS)
     assert len(lines) == 6
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert row["dev"] == max(line["dev"] for line in lines)
     assert abs(row["test"] - run(tmp_path / "b", *flags)["test"]) < 0.1
-    again = run(
-        tmp_path / "c",
-        *flags,
-        "--method",
-        "adagrad",
-        "--epochs",
-        6,
-        "--batch-size",
-        16,
-        "--learning-rate",
-        0.3,
-    )
+    again = run(tmp_path / "c", *adagrad)
     assert again == row
-    other = run(
-        tmp_path / "d",
-        *flags,
-        "--method",
-        "adagrad",
-        "--epochs",
-        6,
-        "--batch-size",
-        16,
-        "--learning-rate",
-        0.3,
-        "--seed",
-        1,
-    )
+    other = run(tmp_path / "d", *adagrad, "--seed", 1)
     assert (
         other["test_token_accuracy"] != row["test_token_accuracy"]
         or other["dev"] != row["dev"]
@@ -216,45 +180,44 @@ def test_a_run_that_is_broken_off_at_any_write_ends_the_same(tmp_path, files, fl
 
 def test_all_annotators_are_references(files):
     sentences = read_conll(files["crowd"]).sentences
-    problem = Problem.of(recipe("--train", files["crowd"], "--constraints", "none"))
-    names = problem.labelled.names
-    for sentence, found, weights in zip(sentences, *problem.labelled.references, strict=True):
+    labelled = label(recipe("--train", files["crowd"], "--constraints", "none"))
+    names = labelled.names
+    for sentence, found, weights in zip(sentences, *labelled.references, strict=True):
         assert [[names[k] for k in row] for row in found.tolist()] == [
             list(labels) for labels in sentence.references
         ]
         assert weights.tolist() == [1.0] * len(found)
-    assert problem.labelled.reliability is None
+    assert labelled.reliability is None
 
 
 def test_a_missing_label_makes_no_reference(tmp_path):
     sentences = [
         Sentence(("Ann", "ran"), (("B-PER", "?"), ("B-PER", "O"), ("O", "O")), ("w1", "w2", "w3"))
     ] * 3
-    found = label(
-        recipe("--train", write(tmp_path / "t", sentences)).data, "all", "first", "uniform", False
-    )
+    flags = ["--train", write(tmp_path / "t", sentences), "--constraints", "none"]
+    found = label(recipe(*flags))
     assert [[found.names[k] for k in row] for row in found.references.labels[0].tolist()] == [
         ["B-PER", "O"],
         ["O", "O"],
     ]
-    weighted = label(recipe("--train", tmp_path / "t").data, "all", "first", "dawid-skene", False)
-    expected = reference_weights(sentences[0], estimate(sentences))
-    assert np.allclose(weighted.references.weights[0], [share for share in expected if share > 0])
+    (share, *_) = label(recipe(*flags, "--weights", "dawid-skene")).references.weights
+    expected = [weight for weight in reference_weights(sentences[0], estimate(sentences)) if weight]
+    assert np.allclose(share / share.sum(), expected)
 
 
 @pytest.mark.parametrize("ties", ["entity", "outside", "first", "random"])
 def test_votes(tmp_path, files, ties):
     flags = ["--train", files["crowd"], "--references", "vote", "--ties", ties]
-    problem = Problem.of(recipe(*flags, "--constraints", "none"))
-    names = problem.labelled.names
+    labelled = label(recipe(*flags, "--constraints", "none"))
+    names = labelled.names
     for sentence, (found,), weights in zip(
-        read_conll(files["crowd"]).sentences, *problem.labelled.references, strict=True
+        read_conll(files["crowd"]).sentences, *labelled.references, strict=True
     ):
         assert [names[k] for k in found] == convert(
             vote(sentence, ties, seed=0), "bio", "bio"
         )  # mended
         assert weights.tolist() == [1.0]
-    mended = Problem.of(recipe(*flags, "--constraints", "model")).labelled
+    mended = label(recipe(*flags, "--constraints", "model"))
     for (found,) in mended.references.labels:
         assert not faults([mended.names[k] for k in found], "bio")
     assert run(tmp_path, *flags, *parts(files, "dev"))["dev"] > 0.4
@@ -265,15 +228,15 @@ def test_estimated_weights(tmp_path, files, weights):
     flags = ["--train", files["crowd"], "--weights", weights]
     sentences = read_conll(files["crowd"]).sentences
     reliability = estimate(sentences, weights)
-    found = Problem.of(recipe(*flags)).labelled.references.weights
-    sharp = Problem.of(recipe(*flags, "--sharpness", 3)).labelled.references.weights
+    found = label(recipe(*flags)).references.weights
+    sharp = label(recipe(*flags, "--sharpness", 3)).references.weights
     for sentence, share, sharper in zip(sentences, found, sharp, strict=True):
         expected = np.array(reference_weights(sentence, reliability))
         assert np.allclose(share / share.sum(), expected)
         assert np.allclose(sharper / sharper.sum(), expected**3 / (expected**3).sum())
     row = run(tmp_path, *flags, *parts(files, "dev"), "--objective", "sqdml", "--tau", 0.5)
     assert row["dev"] > 0.4
-    sharpest = Problem.of(recipe(*flags, "--sharpness", 5000)).labelled.references.weights
+    sharpest = label(recipe(*flags, "--sharpness", 5000)).references.weights
     assert all(share.max() == 1 for share in sharpest)  # not all of them 0
 
 
@@ -283,7 +246,7 @@ def test_votes_and_weights_need_annotators(files):
             DataError,
             match=r"train.conll: votes and weights need annotators, and the file has none",
         ):
-            Problem.of(recipe("--train", files["train"], *flags))
+            label(recipe("--train", files["train"], *flags))
 
 
 # --- schemes, constraints, parts of speech ----------------------------------------------------------------
@@ -333,7 +296,7 @@ def test_broken_sequences_are_mended_where_they_must_be(tmp_path, constraints):
     row = run(tmp_path / "run", "--train", path, "--constraints", constraints)
     assert row["dev"] == 1.0
     for flags, first in ((["--constraints", constraints], "B-PER"), ([], "I-PER")):
-        labelled = Problem.of(recipe("--train", path, *flags)).labelled
+        labelled = label(recipe("--train", path, *flags))
         assert [labelled.names[k] for k in labelled.references.labels[0][0]] == [first, "O"]
 
 
@@ -382,12 +345,12 @@ def test_parts_of_speech(tmp_path, files):
         DataError,
         match=r"train.conll, line 1: expected parts of speech in column 4, got 3 before the labels",
     ):
-        Problem.of(recipe(*flags, "--pos", 4))
+        prepare(recipe(*flags, "--pos", 4))
     with pytest.raises(
         DataError,
         match=r"dev.conll, line 1: expected parts of speech in column 3, got 1 before the labels",
     ):
-        Problem.of(recipe("--train", train, "--dev", files["dev"], "--pos", 3))
+        prepare(recipe("--train", train, "--dev", files["dev"], "--pos", 3))
 
 
 def test_all_pairs_and_all_features(tmp_path, files):
@@ -433,8 +396,6 @@ def test_no_tagger_of_the_world_beats_its_bayes_rule(tmp_path, flags):
     )  # by chance once in 30,000 at most
     assert float(best[:, 3].sum() / best[:, 4].sum()) > 0.9
     assert 0.5 < row["test"] < float(span_f1(best.sum(0))) + 0.05
-    with pytest.raises(DataError, match="the Bayes rule is known of the built-in world alone"):
-        bayes_statistics(recipe("--train", write(tmp_path / "x", "Ann B-PER\nran O\n")).data)
 
 
 def test_the_signature_names_the_reward():
@@ -464,11 +425,6 @@ def test_keys_of_training_keep_the_others_defaults():
     plain, seeded = recipe().training, recipe("--seed", 3).training
     assert seeded == dataclasses.replace(plain, seed=3)
     assert (plain.epochs, plain.patience, plain.batch_size) == (1, 0, 64)
-
-
-def test_cells_of_a_sweep_have_their_recipes_back():
-    made = recipe("--objective", "raml", "--tau", 0.5, "--seed", 3)
-    assert cell_recipe(recipe(), describe_cell(TASK, made)) == made
 
 
 # --- what must not pass for truth -----------------------------------------------------------------------
@@ -501,8 +457,8 @@ def test_without_a_test_file_folds_are_the_test_too(tmp_path, files):
 
 
 def test_the_likeliest_labels_are_a_reference(tmp_path):
-    world = Data(sentences=200, dev_sentences=50)
-    found = label(world, "dawid-skene", "entity", "uniform", False)
+    world = ["--sentences", 200, "--dev-sentences", 50]
+    found = label(recipe(*world, "--references", "dawid-skene"))
     assert found.reliability is not None
     truth = EntityWorld().sample(200, seed=0)
     right = total = 0
@@ -512,7 +468,7 @@ def test_the_likeliest_labels_are_a_reference(tmp_path):
             found.names[k] == name for k, name in zip(labels[0], sentence.labels[0], strict=True)
         )
         total += len(sentence.tokens)
-    voted = label(world, "vote", "entity", "uniform", False)
+    voted = label(recipe(*world, "--references", "vote"))
     by_vote = sum(
         sum(voted.names[k] == name for k, name in zip(labels[0], sentence.labels[0], strict=True))
         for sentence, labels in zip(truth, voted.references.labels, strict=True)

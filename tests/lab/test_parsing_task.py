@@ -13,15 +13,13 @@ from test_crashes import broken_off_at_every_write
 
 from parsing_runs import TASK, make_files, parts, recipe, right_heads, run, write
 from small_runs import CPU, contents
-from softq.errors import ConvergenceWarning, DataError, RunError
+from softq.errors import ConvergenceWarning, RunError
 from softq.formats.conllu import read_conllu
 from softq.lab.loop import NonFiniteLossError
 from softq.lab.run import BEST, METRICS, RESULT, RunFolder
 from softq.lab.tasks import train_cells
-from softq.lab.tasks.base import cell_recipe, describe_cell
-from softq.lab.tasks.parsing_data import bayes_statistics, read_corpora
-from softq.lab.tasks.parsing_learner import Problem
-from softq.lab.tasks.parsing_recipe import Data, ParsingRecipe
+from softq.lab.tasks.parsing import bayes_statistics, prepare, read_corpora
+from softq.lab.tasks.parsing_recipe import Data
 from softq.linear import DependencyParser
 from softq.linear.parsing import Descent, Parser
 from softq.metrics import ATTACHMENT_METRICS
@@ -83,9 +81,9 @@ def test_from_end_to_end(tmp_path, files, flags):
 def test_the_measures_are_those_of_the_kept_parser(tmp_path, files):
     flags = [*parts(files, "train", "dev"), "--references", files["other"]]
     row = run(tmp_path, *flags)
-    problem = Problem.of(recipe(*flags))
+    prepared, learner = prepare(recipe(*flags)), TASK.learner([recipe(*flags)], CPU)
     parser = DependencyParser.load(tmp_path / BEST).parser_
-    bank = problem.prepared.treebank
+    bank = prepared.treebank
     surprise = entropy = 0.0
     for numbers, space in parser.trees(bank.codes):
         for row_, number in enumerate(numbers):
@@ -104,9 +102,9 @@ def test_the_measures_are_those_of_the_kept_parser(tmp_path, files):
     blank = Parser(
         bank.index, parser.weights, parser.relations, np.zeros_like(parser.relation_weights)
     )
-    descent = Descent(bank, problem.estimator().settings(), 0.1, 0.1)
+    descent = Descent(bank, learner._estimator.settings(), 0.1, 0.1)
     losses = {
-        name: descent.relation_loss(np.arange(len(bank)), of) / problem.prepared.words
+        name: descent.relation_loss(np.arange(len(bank)), of) / prepared.words
         for name, of in (("own", parser), ("blank", blank))
     }
     assert losses["blank"] == pytest.approx(math.log(len(bank.relations)), rel=1e-6)
@@ -144,8 +142,9 @@ def test_halves_of_dev(tmp_path, files):
 
 
 def test_batches_are_new_in_every_epoch_and_hold_every_sentence_once(files):
-    problem = Problem.of(recipe("--train", files["train"], "--batch-size", 7))
-    first, again, second = (problem.batches(epoch) for epoch in (0, 0, 1))
+    flags = ["--train", files["train"], "--batch-size", 7]
+    learner = TASK.learner([recipe(*flags)], CPU)
+    first, again, second = (learner.batches(epoch) for epoch in (0, 0, 1))
     assert len(first) == 9
     assert all(len(batch) in (6, 7) for batch in first)
     assert sorted(np.concatenate(first)) == sorted(np.concatenate(second)) == list(range(60))
@@ -153,7 +152,7 @@ def test_batches_are_new_in_every_epoch_and_hold_every_sentence_once(files):
     assert {frozenset(batch.tolist()) for batch in first} != {
         frozenset(batch.tolist()) for batch in second
     }
-    other = Problem.of(recipe("--train", files["train"], "--batch-size", 7, "--seed", 1))
+    other = TASK.learner([recipe(*flags, "--seed", 1)], CPU)
     assert not np.array_equal(np.concatenate(first), np.concatenate(other.batches(0)))
 
 
@@ -284,11 +283,6 @@ def test_no_parser_of_the_world_beats_its_bayes_rule(tmp_path, crossing):
     assert float(best[:, 1].sum() / best[:, 0].sum()) > row["test"] > 0.4
 
 
-def test_the_bayes_rule_of_files_is_unknown(files):
-    with pytest.raises(DataError, match="the Bayes rule is known of the built-in world alone"):
-        bayes_statistics(recipe("--train", files["train"]).data)
-
-
 def test_annotators_of_the_world():
     truth = read_corpora(Data(sentences=40, dev_sentences=5, annotators=0))
     assert [heads.tolist() for heads in truth.trees.heads] == [
@@ -317,9 +311,3 @@ def test_annotators_of_the_world():
         len({sentence.forms for part in (truth.train, truth.dev, truth.test) for sentence in part})
         > 40
     )
-
-
-def test_cells_of_a_sweep_have_their_recipes_back():
-    made = recipe("--objective", "raml", "--tau", 0.5, "--seed", 3)
-    assert cell_recipe(recipe(), describe_cell(TASK, made)) == made
-    assert (ParsingRecipe().training.epochs, recipe("--seed", 3).training.batch_size) == (6, 8)

@@ -21,7 +21,8 @@ from softq.lab.recipe import build, parse_flags
 from softq.lab.run import LAST, METRICS, RESULT, RunFolder, as_json
 from softq.lab.tasks import TASKS
 from softq.lab.tasks.base import describe_cell, measures
-from softq.lab.tasks.classification import ClassificationRecipe, torch_learner
+from softq.lab.tasks.classification import torch_learner
+from softq.lab.tasks.classification_recipe import ClassificationRecipe
 
 EPOCHS, STEPS = 25, 30
 DATA = ["--inputs", "3000", "--dev", "500", "--test", "500", "--batch-size", "100"]

@@ -12,13 +12,13 @@ from softq.errors import DataError, ModelError, RecipeError
 from softq.formats.vocabulary import END, Vocabulary
 from softq.lab.worlds import LanguageWorld
 from softq.neural.generation import GeneratedText
-from softq.neural.text_generator import (
+from softq.neural.recipe import (
     CaptionDecoding,
     CaptionerSettings,
-    TextGenerator,
     TranslationDecoding,
     TranslatorSettings,
 )
+from softq.neural.text_generator import TextGenerator
 from softq.rewards import NegativeEditDistance, SentenceBLEU
 from softq.sentences import Sentences
 
@@ -142,7 +142,7 @@ def test_files_of_something_else_are_refused(tmp_path):
     ("settings", "message"),
     [
         ({"tie": True, "embedding": 4, "hidden": 8}, "tie needs embedding = hidden, got 4 and 8"),
-        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
         ({"layers": 0}, "layers must be at least 1"),
         ({"init": 0.0}, "init must be a positive number"),
     ],

@@ -19,12 +19,8 @@ from softq.lab.run import RunFolder
 from softq.lab.sweep import SWEEP, Grid, read_sweep, run_sweep
 from softq.lab.tasks import TASKS
 from softq.lab.tasks.ner_recipe import Data, NerRecipe
-from softq.lab.tasks.translation import (
-    Translation,
-    TranslationData,
-    TranslationRecipe,
-    read_translations,
-)
+from softq.lab.tasks.sequence_recipe import TranslationData, TranslationRecipe
+from softq.lab.tasks.translation import Translation, read_translations
 from softq.metrics import (
     TRANSLATION_METRICS,
     ExampleCounts,

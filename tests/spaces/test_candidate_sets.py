@@ -12,8 +12,7 @@ import softq
 from softq import spaces
 from softq.errors import RecipeError
 from softq.lab.recipe import Objective, build, parse_flags
-from softq.lab.tasks.captioning import CaptioningRecipe
-from softq.lab.tasks.translation import TranslationRecipe
+from softq.lab.tasks.sequence_recipe import CaptioningRecipe, TranslationRecipe
 from softq.neural.recipe import CandidateSettings
 from softq.neural.target_maker import recipe_targets, target_signature
 from softq.samplers import NgramReplacement, Recombination

@@ -21,12 +21,10 @@ from numpy.typing import NDArray
 from softq.errors import DataError
 from softq.formats.conll import MISSING, Sentence
 from softq.formats.tags import OUTSIDE
+from softq.options import Ties as Ties
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-Ties = Literal["random", "entity", "outside", "first"]
-"""Which of several labels wins that got the most votes of a token; see `vote`."""
 
 Model = Literal["one-coin", "dawid-skene"]
 """What an annotator's errors are like; see `estimate`."""

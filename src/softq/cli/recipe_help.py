@@ -14,6 +14,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from softq.cli.guides import GUIDES, LM, LM_GUIDE, guide
+from softq.lab.recipe import describe, flag_names
 
 _MOST_VALUES = 8  # of a default that is shown in full
 _ARGUMENTS = "softq.cli.arguments"
@@ -40,27 +41,24 @@ class RecipeCommand(TyperCommand):
         shown = copy.copy(self)
         shown.help, shown.epilog = guide(str(self.name), task), None
         TyperCommand.format_help(shown, ctx, formatter)
-        show_flags(recipe, Console(), sweep=self.name != "train")
+        _show_flags(recipe, Console(), sweep=self.name != "train")
 
 
 def _find_named(arguments: list[str], command: str) -> tuple[str, Any] | None:
     """The task among arguments, by its name or that of a recipe, and its recipe."""
-    named = [one for one in arguments if not one.startswith("-")]
-    if not named:
-        return None
-    from softq.cli.recipes import RECIPES, find_lm_recipe, find_recipe, names_lm
+    from softq.cli.recipes import RECIPES, named_recipe
+    from softq.lab.recipe import build
     from softq.lab.tasks import TASKS
+    from softq.lab.tasks.lm_recipe import LmRecipe
 
-    for argument in named:
-        if command == "train" and names_lm(argument):
-            return LM, find_lm_recipe(argument, [])[0]
-        if (
-            argument in TASKS
-            or (RECIPES / f"{argument}.toml").is_file()
-            or (argument.endswith(".toml") and Path(argument).is_file())
-        ):
-            wanted = find_recipe(argument, [])
-            return wanted.task.name, wanted.recipe
+    for argument in arguments:
+        file = Path(argument) if argument.endswith(".toml") else RECIPES / f"{argument}.toml"
+        if argument in TASKS or argument == LM or file.is_file():
+            name, table, where = named_recipe(argument)
+            table.pop("sweep", None)
+            if name != LM or command == "train":
+                kind = LmRecipe if name == LM else TASKS.recipe_type(name)
+                return name, build(kind, table, where)
     return None
 
 
@@ -77,10 +75,8 @@ def list_tasks(command: str) -> str:
     )
 
 
-def show_flags(recipe: Any, console: Console, *, sweep: bool = False) -> None:
+def _show_flags(recipe: Any, console: Console, *, sweep: bool = False) -> None:
     """The keys of a recipe as flags, with their values, a panel for each table; in a sweep, less those that are the grids'."""
-    from softq.lab.recipe import describe, flag_names
-
     flags, sections = flag_names(type(recipe)), typing.get_type_hints(type(recipe))
     tables: dict[str, Table] = {}
     for section, name, value, explanation in describe(recipe):

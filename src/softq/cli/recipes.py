@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import softq
 from softq.cli.shared import make_table, print_line
 from softq.errors import RecipeError
-from softq.lab.recipe import build, merge, parse_flags, read_toml, toml_value
-from softq.lab.sweep import Grid, Sweep, parse_recipe
-from softq.lab.tasks import (
-    TASKS,
-    Task,
-    captioning,
-    ner_recipe,
-    parsing_recipe,
-    translation,
-)
-from softq.lab.tasks.base import show_settings
+from softq.lab.recipe import build, flag_names, merge, parse_flags, read_toml, toml_value
+from softq.lab.tasks import TASKS
+from softq.lab.tasks.files import DataSection
 from softq.lab.tasks.lm_recipe import TASK as LM
 from softq.lab.tasks.lm_recipe import LmData, LmRecipe, read_recipe
-from softq.metrics import Interval
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from softq.lab.sweep import Grid, Sweep
+    from softq.lab.tasks import Task
+    from softq.metrics import Interval
 
 RECIPES = Path(softq.__file__).parent / "recipes"  # of the installed package
 if not RECIPES.is_dir():
@@ -46,11 +42,8 @@ LM_TITLES = {
 }
 """Scores as tables call them."""
 
-_OF_THE_START = (
-    "template",
-    "max_source",
-    "max_target",
-)  # of data, which a model is trained further with unless others are given
+# keys of data that a model is trained further with unless others are given
+_OF_THE_START = ("template", "max_source", "max_target")
 
 
 class Wanted(NamedTuple):
@@ -74,38 +67,29 @@ def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None,
     )
 
 
-def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Wanted:
-    """A task's defaults or a recipe file, with flags laid over it; ``what`` is a task, a file, or a recipe that comes with softq.
+def named_recipe(what: str) -> tuple[str, dict[str, Any], str]:
+    """The task of a name or a recipe, the recipe's tables, and what errors call it.
 
-    In a sweep, objectives and seeds are the grids', and flags for them are refused.
+    ``what`` is a task, a file, or a recipe that comes with softq.
     """
-    table: dict[str, Any] = {}
-    where = what
-    if what not in TASKS:
-        path = Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
-        if not path.is_file():
-            raise RecipeError(
-                f"there is no file {what}" if what.endswith(".toml") else _unknown(what)
-            )
-        table = read_toml(path)
-        where = str(path)
-    task = TASKS.find(table.get("task", what), where)
-    laid_over = parse_flags(task.recipe_type, flags)
-    if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
-        raise RecipeError(
-            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]]"
-            " there, or by softq sweep"
-        )
-    recipe, grids = parse_recipe(task, merge(table, laid_over), where)
-    if sweep and of_files(recipe) and recipe.data.train and not recipe.data.dev:
-        folds = isinstance(recipe, ner_recipe.NerRecipe)
-        if not (folds and recipe.data.folds and recipe.data.test):
-            raise RecipeError(
-                "a sweep chooses by development scores and compares on a test part, and the"
-                " training file can be neither: add --dev FILE"
-                + (", or --folds 5 with --test FILE" if folds else "")
-            )
-    return Wanted(task, recipe, grids)
+    if what in TASKS or what == LM:
+        return what, {}, what
+    path = _file_of(what)
+    if not path.is_file():
+        raise RecipeError(f"there is no file {what}" if what.endswith(".toml") else _unknown(what))
+    table = read_toml(path)
+    name = table.pop("task", what)
+    return name if name == LM else TASKS.check(name, str(path)), table, str(path)
+
+
+def _file_of(what: str) -> Path:
+    return Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
+
+
+def names_lm(what: str) -> bool:
+    """Whether a task's name, a recipe of softq or a recipe's file is of `softq train lm`."""
+    path = _file_of(what)
+    return what == LM or (path.is_file() and read_toml(path).get("task") == LM)
 
 
 def _unknown(what: str) -> str:
@@ -115,25 +99,39 @@ def _unknown(what: str) -> str:
     return f"expected a task, a recipe of softq, or a file that ends in .toml, got {what!r}; {hint}"
 
 
-def names_lm(what: str) -> bool:
-    """Whether a task's name, a recipe of softq or a recipe's file is of `softq train lm`."""
-    path = Path(what) if what.endswith(".toml") else RECIPES / f"{what}.toml"
-    return what == LM or (path.is_file() and read_toml(path).get("task") == LM)
+def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Wanted:
+    """A task's defaults or a recipe file (`named_recipe`), with flags laid over it.
+
+    In a sweep, objectives and seeds are the grids', and flags for them are refused.
+    """
+    from softq.lab.sweep import parse_recipe
+
+    name, table, where = named_recipe(what)
+    task = TASKS.find(name, where)
+    laid_over = parse_flags(task.recipe_type, flags)
+    if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
+        raise RecipeError(
+            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]]"
+            " there, or by softq sweep"
+        )
+    recipe, grids = parse_recipe(task, merge(table, laid_over), where)
+    data = recipe.data if sweep and of_files(recipe) else None
+    if data and data.train and not data.dev and not (data.folds and data.test):
+        raise RecipeError(
+            "a sweep chooses by development scores and compares on a test part, and the"
+            " training file can be neither: add --dev FILE"
+            + (", or --folds 5 with --test FILE" if "folds" in flag_names(type(recipe)) else "")
+        )
+    return Wanted(task, recipe, grids)
 
 
 def find_lm_recipe(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
     """The recipe, and which of its keys are those of the run it starts from, as one line for people."""
-    table: dict[str, Any] = {}
-    where = what
-    if what != LM:
-        where = what if what.endswith(".toml") else str(RECIPES / f"{what}.toml")
-        table = read_toml(Path(where))
-        table.pop("task")
+    _, table, where = named_recipe(what)
     given = parse_flags(LmRecipe, flags)
     if "template" in given.get("data", {}):
-        given["data"]["template"] = given["data"]["template"].replace(
-            "\\n", "\n"
-        )  # shells have no easy way to write a new line
+        # shells have no easy way to write a new line
+        given["data"]["template"] = given["data"]["template"].replace("\\n", "\n")
     table = merge(table, given)
     start = table.get("model", {}).get("name")
     before = read_recipe(Path(start)) if isinstance(start, str) and start else None
@@ -156,75 +154,13 @@ def find_lm_recipe(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
 
 def of_files(recipe: Any) -> bool:
     """Whether a recipe is of a task that learns from files of sentences."""
-    return isinstance(
-        recipe,
-        captioning.CaptioningRecipe
-        | ner_recipe.NerRecipe
-        | parsing_recipe.ParsingRecipe
-        | translation.TranslationRecipe,
-    )
-
-
-def parts_of(
-    data: (
-        captioning.CaptionData | ner_recipe.Data | parsing_recipe.Data | translation.TranslationData
-    ),
-) -> tuple[str, str]:
-    """What the development and test parts of a task's files are: they need not be files of their own.
-
-    >>> parts_of(parsing_recipe.Data(train="a/train.conllu", dev="a/dev.conllu"))
-    ('dev.conllu', 'dev.conllu again')
-    >>> parts_of(ner_recipe.Data(train="a/train.conll", test="b/test.conll", folds=5))
-    ('5 folds of train.conll', 'test.conll')
-    """
-    train, dev = Path(data.train).name, Path(data.dev).name
-    folds = data.folds if isinstance(data, ner_recipe.Data) else 0
-    itself = f"{train} itself, which it was trained on"
-    if not data.train:
-        return "built-in world", "built-in world"
-    if data.halve_dev:
-        unit = "image" if isinstance(data, captioning.CaptionData) else "sentence"
-        return f"every other {unit} of {dev}", f"the other {unit}s of {dev}"
-    chosen_on = dev or (f"{folds} folds of {train}" if folds else itself)
-    return chosen_on, Path(data.test).name or (f"{chosen_on} again" if dev or folds else itself)
-
-
-def crossing_trees(measures: Mapping[str, Any]) -> str:
-    """What became of training trees that cross where a parser has none such, "" where there were none; ``measures`` are of its cell.
-
-    >>> crossing_trees({"sentences": 90.0, "lifted": 0.0, "skipped": 10.0})
-    'crossing arcs: 10 of 100 training sentences were skipped'
-    """
-    if measures.get("lifted"):
-        return (
-            f"crossing arcs: {measures['lifted']:.0f} trees of {measures['sentences']:.0f} training"
-            " sentences were lifted"
-        )
-    if measures.get("skipped"):
-        skipped = measures["skipped"]
-        return (
-            f"crossing arcs: {skipped:.0f} of {measures['sentences'] + skipped:.0f} training"
-            " sentences were skipped"
-        )
-    return ""
-
-
-def too_long(measures: Mapping[str, Any]) -> str:
-    """How many references a model of sentences was not trained on, "" where it was on all; ``measures`` are of its cell.
-
-    >>> too_long({"left_out": 3.0})
-    'longer than max_length: 3 training references, or their inputs, were left out'
-    """
-    if not measures.get("left_out"):
-        return ""
-    return (
-        f"longer than max_length: {measures['left_out']:.0f} training references, or their inputs,"
-        " were left out"
-    )
+    return isinstance(getattr(recipe, "data", None), DataSection)
 
 
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
     """The temperatures and settings that the development set chose, and what they earn; ``recipe`` is that of the sweep."""
+    from softq.lab.tasks.base import show_settings
+
     varied = any(choice.settings for choice in sweep.choices)
     titles = ["grid", "objective", "best τ", *["best settings"] * varied]
     rows = [
@@ -251,13 +187,12 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
         "Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
     )
     if of_files(recipe):
-        parts = [parts_of(choice.recipe(recipe).data) for choice in sweep.choices]
+        parts = [choice.recipe(recipe).data.sources() for choice in sweep.choices]
         _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
-    noted = (
-        say(member.cell.measures) for member in sweep.cells for say in (crossing_trees, too_long)
-    )
-    for told in dict.fromkeys(filter(None, noted)):
-        print_line(console, told)
+        task = TASKS[sweep.task]
+        noted = (note for member in sweep.cells for note in task.notes(member.cell.measures))
+        for told in dict.fromkeys(noted):
+            print_line(console, told)
     _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
 
 

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import AsJson, make_table, results_console, tell
-from softq.errors import DataError, RecipeError, RunError
+from softq.cli.shared import AsJson, make_table, results_console
+from softq.errors import RecipeError, RunError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from softq.annotators.reliability import Reliability
     from softq.lab.tasks import Task
     from softq.lab.tasks.lm_recipe import LmRecipe
 
@@ -83,14 +82,7 @@ def train(
 
     **Next.** `softq evaluate` scores a model on other files, `softq report` shows runs side by side, `softq sweep` compares many.
     """
-    from softq.cli.recipes import (
-        crossing_trees,
-        find_lm_recipe,
-        find_recipe,
-        names_lm,
-        split_flags,
-        too_long,
-    )
+    from softq.cli.recipes import find_lm_recipe, find_recipe, names_lm, split_flags
     from softq.lab.recipe import recipe_hash, to_toml
     from softq.lab.run import RECIPE
     from softq.lab.tasks.lm_recipe import BEST
@@ -106,7 +98,7 @@ def train(
         if not (out / RECIPE).is_file():
             raise RunError(f"{out} holds no run to resume: there is no {RECIPE} in it")
         what = str(out / RECIPE)
-    note = ""
+    task, note = None, ""
     if names_lm(what):
         (recipe, note), name = find_lm_recipe(what, flags), LM
     else:
@@ -120,32 +112,23 @@ def train(
         typer.echo(note)
     result = (
         _train_text_model(recipe, out, resume=resume)
-        if name == LM
+        if task is None
         else _train_task(task, recipe, out, resume=resume)
     )
     if result is None:  # another process tells
         return
-    reliability = _reliability(recipe)
+    facts = result.get("facts", {})
     if as_json:
-        listed = [row._asdict() for row in reliability.annotators] if reliability else None
-        extra = {} if listed is None else {"annotators": listed}
+        extra = {"annotators": facts["annotators"]} if "annotators" in facts else {}
         typer.echo(json.dumps({**result, **extra, "run": str(out)}))
         return
     (cell,) = result["cells"]
-    if name == LM:
-        typer.echo(
-            f"{recipe.objective}, seed {cell['seed']}: best by {recipe.evaluation.best_by} after"
-            f" epoch {cell['epoch']:g}"
-        )
-        results_console().print(_text_model_table(cell, recipe))
-        typer.echo(f"reward: {result['signature']}\nrun: {out} (model: {out / BEST})")
-        return
-    typer.echo(f"{recipe.objective}, seed {cell['seed']}: {_scores_of_splits(task, recipe, cell)}")
-    if reliability:
-        results_console().print(_annotator_table(reliability))
-    for told in filter(None, (crossing_trees(cell), too_long(cell))):
-        typer.echo(told)
-    typer.echo(f"reward: {result['signature']}\nrun: {out}")
+    if task is None:
+        _show_text_model(cell, recipe)
+    else:
+        _show_model(task, cell, recipe, facts)
+    model = f" (model: {out / BEST})" if task is None else ""
+    typer.echo(f"reward: {result['signature']}\nrun: {out}{model}")
 
 
 def _train_task(task: Task, recipe: Any, out: Path, *, resume: bool) -> Mapping[str, Any] | None:
@@ -168,7 +151,8 @@ def _train_text_model(recipe: LmRecipe, out: Path, *, resume: bool) -> Mapping[s
         return train_lm(recipe, out, resume=resume, watcher=watch(str(recipe.objective)))
 
 
-def _text_model_table(cell: Mapping[str, Any], recipe: LmRecipe) -> Table:
+def _show_text_model(cell: Mapping[str, Any], recipe: LmRecipe) -> None:
+    """The scores on dev, of a beam and of minimum Bayes risk."""
     from softq.cli.recipes import LM_TITLES
 
     samples = recipe.evaluation.mbr_samples
@@ -184,71 +168,43 @@ def _text_model_table(cell: Mapping[str, Any], recipe: LmRecipe) -> Table:
                 mbr = cell[f"mbr_{name}"]
                 row += [f"{mbr:.{digits}f}", f"{mbr - cell[name]:+.{digits}f}"]
             rows.append(row)
-    return make_table(titles, rows)
+    typer.echo(
+        f"{recipe.objective}, seed {cell['seed']}: best by {recipe.evaluation.best_by} after"
+        f" epoch {cell['epoch']:g}"
+    )
+    results_console().print(make_table(titles, rows))
 
 
-_SHOWN = {  # scores of each split, by the task
-    "ner": {"f1": "F1", "token_accuracy": "token accuracy"},
-    "tag": {"token_accuracy": "token accuracy"},
-    "parsing": {"uas": "UAS", "las": "LAS"},
-    "translation": {
-        "sentence_bleu": "sentence BLEU",
-        "corpus_bleu": "corpus BLEU",
-        "average_reward": "average reward",
-    },
-    "captioning": {
-        "average_reward": "average reward",
-        "corpus_bleu": "corpus BLEU",
-        "cider_d": "CIDEr-D",
-    },
-}
+def _show_model(task: Task, cell: Mapping[str, Any], recipe: Any, facts: Mapping[str, Any]) -> None:
+    """Scores of the development and the test split, what these splits are, and whom training trusted."""
+    from softq.cli.recipes import of_files
+
+    told = f"{task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
+    if of_files(recipe):
+        of_splits = []
+        for split, of in zip(("dev", "test"), recipe.data.sources(), strict=True):
+            scores = (
+                f"{title} {cell[f'{split}_{name}']:.4f}" for name, title in task.titles.items()
+            )
+            of_splits.append(f"{split} {', '.join(scores)} ({of})")
+        told = "; ".join(of_splits)
+    typer.echo(f"{recipe.objective}, seed {cell['seed']}: {told}")
+    if "annotators" in facts:
+        results_console().print(_annotator_table(facts["annotators"], facts["annotator_model"]))
+    for note in task.notes(cell):
+        typer.echo(note)
 
 
-def _scores_of_splits(task: Task, recipe: Any, cell: Mapping[str, Any]) -> str:
-    """Scores of the development and the test split, and what these splits are."""
-    from softq.cli.recipes import of_files, parts_of
-
-    if not of_files(recipe):
-        return (
-            f"{task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
-        )
-    shown = _SHOWN[task.name] | {"exact_match": "exact match"}
-    told = []
-    for split, of in zip(("dev", "test"), parts_of(recipe.data), strict=True):
-        scores = (f"{title} {cell[f'{split}_{name}']:.4f}" for name, title in shown.items())
-        told.append(f"{split} {', '.join(scores)} ({of})")
-    return "; ".join(told)
-
-
-def _reliability(recipe: Any) -> Reliability | None:
-    """The annotators of a tagger as training has estimated them, None where it has not."""
-    annotations = getattr(recipe, "annotations", None)
-    if annotations is None or (
-        annotations.weights == "uniform" and annotations.references != "dawid-skene"
-    ):
-        return None
-    from softq.lab.tasks.ner_data import label
-
-    mend = recipe.model.constraints in ("target", "model")
-    try:
-        return label(
-            recipe.data, annotations.references, annotations.ties, annotations.weights, mend
-        ).reliability
-    except DataError as error:  # a finished run has its scores even where the data are gone
-        tell(f"the annotators are estimated from the training data: {error}")
-        return None
-
-
-def _annotator_table(reliability: Reliability) -> Table:
+def _annotator_table(annotators: Sequence[Mapping[str, Any]], model: str) -> Table:
     """The best and the worst, or all of a few, heaviest first."""
-    ordered = sorted(reliability.annotators, key=lambda row: -row.weight)
+    ordered = sorted(annotators, key=lambda row: -row["weight"])
     few = len(ordered) <= 2 * _BEST_AND_WORST
     how_many = f"{len(ordered)}" if few else f"best and worst {_BEST_AND_WORST} of {len(ordered):,}"
-    rows: list[Sequence[str]] = [
-        (name, f"{tokens:,}", *(f"{share:.4f}" for share in shares))
-        for name, tokens, *shares in ordered
-    ]
+    rows: list[Sequence[str]] = []
+    for row in ordered:
+        name, tokens, *shares = row.values()
+        rows.append((name, f"{tokens:,}", *(f"{share:.4f}" for share in shares)))
     if not few:
         rows[_BEST_AND_WORST:-_BEST_AND_WORST] = [()]
     titles = ("annotator", "tokens", "accuracy", "precision", "recall", "weight")
-    return make_table(titles, rows, f"annotators: {how_many}, estimated by {reliability.model}")
+    return make_table(titles, rows, f"annotators: {how_many}, estimated by {model}")

@@ -14,14 +14,14 @@ No two schemes write any entity alike: a sentence without a fault in two of them
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from softq.errors import DataError, OutputError
+from softq.options import Scheme as Scheme
 
-Scheme = Literal["iob1", "bio", "bioes"]
 OUTSIDE = "O"
 
 _PREFIXES: dict[Scheme, tuple[str, ...]] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from softq.checks import check_tau
 from softq.errors import RecipeError, TemperatureError
+from softq.options import check_tau
 
 MOST_VALUES = 10_000  # of one range; more is a slip of the pen
 

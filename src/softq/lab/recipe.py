@@ -23,33 +23,83 @@ import difflib
 import hashlib
 import json
 import math
+import operator
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from softq.checks import check_tau
 from softq.errors import RecipeError, SoftqError
-from softq.targets import ObjectiveName
+from softq.options import ObjectiveName, check_tau
 
 R = TypeVar("R")
 
 
-def key(default: Any, explanation: str, *, identity: bool = True) -> Any:
-    """A recipe's key.
+_LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
+    "least": (operator.ge, "at least {}"),
+    "above": (operator.gt, "more than {}"),
+    "most": (operator.le, "at most {}"),
+    "below": (operator.lt, "less than {}"),
+    "positive": (lambda value, _: 0 < value < math.inf, "a positive number"),
+    "finite": (lambda value, _: math.isfinite(value), "finite"),
+    "bits": (
+        lambda value, bits: -(2 ** (bits - 1)) <= value < 2 ** (bits - 1),
+        "a number of {} bits",
+    ),
+}
+"""What a key may declare of its values, how it is checked, and how errors put it."""
 
-    Its default, one line of explanation, and whether another value makes another result.
+
+def key(default: Any, explanation: str, *, identity: bool = True, **limits: float) -> Any:
+    """A key of a `Section`.
+
+    Args:
+        default: its value where a recipe does not name it.
+        explanation: one line for ``--help``, and for recipes that are printed.
+        identity: whether another value makes another result.
+        **limits: of its values, checked by `Section`: ``least``, ``above``, ``most`` and ``below``
+            a number; ``positive=True``, ``finite=True``; ``bits`` that it must fit into.
+
     """
-    return dataclasses.field(
-        default=default, metadata={"explanation": explanation, "identity": identity}
-    )
+    metadata = {"explanation": explanation, "identity": identity, "limits": limits}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+Conflicts = Sequence[tuple[object, str]]
+"""Conditions, and what to say where one of them holds."""
+
+
+class Section:
+    """A section of a recipe, or a recipe: values within their limits that go together.
+
+    >>> Rates = dataclasses.make_dataclass("Rates", [("rate", float, key(0.5, "", above=0, most=1))], bases=(Section,))
+    >>> Rates(2.0)
+    Traceback (most recent call last):
+    softq.errors.RecipeError: rate must be more than 0 and at most 1, got 2.0
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse what does not fit."""
+        for field in dataclasses.fields(cast(Any, self)):
+            value, limits = getattr(self, field.name), field.metadata.get("limits", {})
+            for one in value if isinstance(value, tuple) else (value,):
+                if one is not None and not all(_LIMITS[n][0](one, of) for n, of in limits.items()):
+                    wanted = " and ".join(_LIMITS[n][1].format(of) for n, of in limits.items())
+                    raise RecipeError(f"{field.name} must be {wanted}, got {one}")
+        for conflict, message in self.conflicts():
+            if conflict:
+                raise RecipeError(message)
+
+    def conflicts(self) -> Conflicts:
+        """What does not go together."""
+        return ()
 
 
 @dataclass(frozen=True)
-class Objective:
+class Objective(Section):
     """What a model is trained toward: the section ``[objective]`` of every recipe."""
 
     name: ObjectiveName = key("ml", "ml (eq. 2), raml (eq. 4) or sqdml (eq. 14)")
@@ -60,18 +110,24 @@ class Objective:
 
     def __post_init__(self) -> None:
         """Only RAML and SQDML have a temperature, and they need one."""
-        if self.name == "ml" and (self.tau is not None or self.temperature_scaled):
-            raise RecipeError(
-                "ml has no temperature: leave out tau and temperature_scaled, or choose raml or"
-                " sqdml"
-            )
-        if self.name != "ml":
-            if self.tau is None:
-                raise RecipeError(
-                    f"{self.name} needs a temperature in units of its reward, such as tau = 0.2 for"
-                    " BLEU; see docs/temperature.md"
-                )
+        super().__post_init__()
+        if self.tau is not None:
             check_tau(self.tau)
+
+    def conflicts(self) -> Conflicts:
+        """A temperature, or the lack of one."""
+        return (
+            (
+                self.name == "ml" and (self.tau is not None or self.temperature_scaled),
+                "ml has no temperature: leave out tau and temperature_scaled, or choose raml or"
+                " sqdml",
+            ),
+            (
+                self.name != "ml" and self.tau is None,
+                f"{self.name} needs a temperature in units of its reward, such as tau = 0.2 for"
+                " BLEU; see docs/temperature.md",
+            ),
+        )
 
     def __str__(self) -> str:
         """What tells objectives apart in a table.
@@ -79,61 +135,49 @@ class Objective:
         >>> str(Objective("raml", 2.4))
         'raml τ=2.4'
         """
-        return (
-            self.name
-            + ("" if self.tau is None else f" τ={self.tau:g}")
-            + (" scaled" if self.temperature_scaled else "")
-        )
+        tau = "" if self.tau is None else f" τ={self.tau:g}"
+        return self.name + tau + (" scaled" if self.temperature_scaled else "")
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Section):
     """How long and where a model is trained: the section ``[training]`` of every recipe."""
 
-    epochs: int = key(100, "passes over the training data, at most")
+    epochs: int = key(100, "passes over the training data, at most", least=1)
     burn_in: int = key(
         0,
         "first epochs whose development scores do not count (the last one's does): a half-trained"
         " model may be good by luck",
+        least=0,
     )
     patience: int = key(
-        10, "epochs without a better development score before training stops; 0: never stops early"
+        10,
+        "epochs without a better development score before training stops; 0: never stops early",
+        least=0,
     )
-    batch_size: int = key(1000, "examples of one step, over all processes")
-    seed: int = key(0, "of the first weights and of all that training draws")
+    batch_size: int = key(1000, "examples of one step, over all processes", least=1)
+    seed: int = key(0, "of the first weights and of all that training draws", bits=64)
     device: Literal["auto", "cpu", "cuda"] = key(
         "auto", "where to train; auto: a GPU if there is one", identity=False
     )
     checkpoint_every: int = key(
-        0, "steps between checkpoints inside an epoch; 0: one after each epoch", identity=False
+        0,
+        "steps between checkpoints inside an epoch; 0: one after each epoch",
+        identity=False,
+        least=0,
     )
-
-    def __post_init__(self) -> None:
-        """Counts are counts."""
-        at_least("burn_in", self.burn_in, 0)
-        at_least("epochs", self.epochs, 1)
-        at_least("patience", self.patience, 0)
-        at_least("batch_size", self.batch_size, 1)
-        at_least("checkpoint_every", self.checkpoint_every, 0)
-        check_seed("seed", self.seed)
 
 
 def check_seed(name: str, seed: int) -> None:
     """Refuse a seed that torch's generators do not take."""
     if not -(2**63) <= seed < 2**63:
-        raise RecipeError(f"{name} must fit into 64 bits, got {seed}")
+        raise RecipeError(f"{name} must be a number of 64 bits, got {seed}")
 
 
 def at_least(name: str, value: float, least: float) -> None:
     """Refuse a value below ``least``."""
     if not value >= least:
         raise RecipeError(f"{name} must be at least {least}, got {value}")
-
-
-def at_most(name: str, value: float, most: float) -> None:
-    """Refuse a value above ``most``."""
-    if not value <= most:
-        raise RecipeError(f"{name} must be at most {most}, got {value}")
 
 
 def check_positive(name: str, value: float) -> None:
@@ -167,7 +211,7 @@ def build(
     softq.errors.RecipeError: recipe: there is no key 'epoch', did you mean 'epochs'?
     """
     known = {field.name: field for field in dataclasses.fields(cast(Any, recipe_type))}
-    hints = typing.get_type_hints(recipe_type)
+    hints = _hints(recipe_type)
     values: dict[str, Any] = {}
     for name, value in table.items():
         if name not in known:
@@ -281,11 +325,11 @@ def flag_names(recipe_type: type[Any]) -> dict[str, tuple[str, str, Any]]:
     """
     full: dict[str, tuple[str, str, Any]] = {}
     short: dict[str, list[tuple[str, str, Any]]] = {}
-    for name, hint in typing.get_type_hints(recipe_type).items():
+    for name, hint in _hints(recipe_type).items():
         if not dataclasses.is_dataclass(hint):
             full[name] = ("", name, hint)
             continue
-        for inner, inner_hint in typing.get_type_hints(hint).items():
+        for inner, inner_hint in _hints(cast(type[Any], hint)).items():
             full[f"{name}.{inner}"] = (name, inner, inner_hint)
             short.setdefault(name if inner == "name" else inner, []).append(
                 (name, inner, inner_hint)
@@ -295,6 +339,12 @@ def flag_names(recipe_type: type[Any]) -> dict[str, tuple[str, str, Any]]:
         if name not in full and (len(places) == 1 or of_training):
             full[name] = (of_training or places)[0]
     return full
+
+
+def _hints(recipe_type: type[Any]) -> dict[str, Any]:
+    """The types of the keys of a section, or of the sections of a recipe."""
+    hints = typing.get_type_hints(recipe_type)
+    return {field.name: hints[field.name] for field in dataclasses.fields(recipe_type)}
 
 
 def describe(recipe: Any) -> list[tuple[str, str, Any, str]]:

@@ -110,7 +110,7 @@ class ResultRow(CellRow, _Tested):
 
 
 class _Facts(TypedDict, total=False):
-    facts: dict[str, Any]  # about the data; see softq.lab.tasks.facts
+    facts: dict[str, Any]  # about the data; see softq.lab.tasks.Task.facts
 
 
 class ResultTable(_Facts):

@@ -13,8 +13,7 @@ import torch
 
 from softq.checks import check_tau
 from softq.errors import EstimatorError, TemperatureError
-from softq.linear.parsing import FEWEST_BITS, MOST_BITS
-from softq.targets import ObjectiveName
+from softq.options import FEWEST_BITS, MOST_BITS, ObjectiveName
 
 Choice = TypeVar("Choice", bound=str)
 Random = np.random.RandomState | np.random.Generator

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,159 +19,27 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
 from softq.checks import check_count
-from softq.errors import DataError, RecipeError
+from softq.errors import DataError
 from softq.formats.file_checks import check_format, notes_in, read_tensors, refusing
 from softq.formats.vocabulary import Vocabulary
-from softq.lab.recipe import at_least, at_most, build, check_positive, key
+from softq.lab.recipe import build
 from softq.lab.run import write_atomically
 from softq.lab.torch_learner import below
 from softq.neural.examples import Array, Examples, Ragged, Vectors
-from softq.neural.generation import Decoding, GeneratedText, Search, evaluating, on_device
+from softq.neural.generation import GeneratedText, Search, evaluating, on_device
 from softq.neural.modules.captioner import ImageCaptioner
-from softq.neural.modules.sequence import Inputs, SequenceModel
-from softq.neural.modules.transformer import TransformerTranslator
-from softq.neural.modules.translator import AttentionalTranslator
+from softq.neural.modules.sequence import SequenceModel
+from softq.neural.recipe import (
+    CaptionDecoding,
+    CaptionerSettings,
+    Decoding,
+    NetworkSettings,
+    TranslationDecoding,
+    TranslatorSettings,
+)
 
 _PARAMETERS = "model."  # names of parameters in a file begin so
-_LARGEST_RATIO, _LONGEST = 100, 1000  # a model that never ends a sentence takes all that it may
-_MORE_WORDS = 10  # that a translation may have beyond max_ratio times those of its source
 _EMPTY = GeneratedText("", (), 0.0)  # of an empty text, for certain
-
-
-class NetworkSettings:
-    """What the networks of translators and captioners share."""
-
-    kind: str
-    embedding: int
-    hidden: int
-    layers: int
-    dropout: float
-    tie: bool
-    init: float
-
-    def __post_init__(self) -> None:
-        for name in ("embedding", "hidden", "layers"):
-            at_least(name, getattr(self, name), 1)
-        if not 0 <= self.dropout < 1:
-            raise RecipeError(f"dropout must lie in [0, 1), got {self.dropout}")
-        check_positive("init", self.init)
-        if self.kind == "lstm" and self.tie and self.embedding != self.hidden:
-            raise RecipeError(
-                f"tie needs embedding = hidden, got {self.embedding} and {self.hidden}"
-            )
-
-    def build(self, inputs: int, outputs: int, seed: int = 0) -> SequenceModel:
-        """A new model for inputs and outputs of these sizes.
-
-        Of a vocabulary, or of the vector of an image.
-        """
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        """All that parameters depend on: those of one model fit another if this is the same."""
-        tied = ", tied" if self.tie else ""
-        return f"embedding {self.embedding}, hidden {self.hidden}, {self.layers} layers{tied}"
-
-
-@dataclass(frozen=True)
-class CaptionerSettings(NetworkSettings):
-    """The network of a captioner."""
-
-    kind: ClassVar[str] = "lstm"  # type: ignore[misc]
-    embedding: int = key(256, "size of word vectors")
-    hidden: int = key(512, "size of states")
-    layers: int = key(1, "layers of the decoder")
-    dropout: float = key(0.3, "dropout rate")
-    tie: bool = key(False, "share the weights of the word embeddings and the output layer")
-    init: float = key(0.1, "initial parameters are uniform in ± init")
-
-    def build(self, inputs: int, outputs: int, seed: int = 0) -> SequenceModel:
-        """A new model for vectors of ``inputs`` features and a vocabulary of ``outputs`` tokens."""
-        return ImageCaptioner(inputs, outputs, **dataclasses.asdict(self), seed=seed)
-
-
-@dataclass(frozen=True)
-class TranslatorSettings(NetworkSettings):
-    """The network of a translator."""
-
-    kind: Literal["lstm", "transformer"] = key(
-        "lstm", "lstm: the paper's, with attention and input feeding; or transformer"
-    )
-    embedding: int = key(256, "size of word vectors of an lstm")
-    hidden: int = key(
-        256,
-        "size of states, and of all vectors of a transformer, whose feed-forward layers are four"
-        " times as wide",
-    )
-    layers: int = key(1, "layers of the encoder and of the decoder")
-    heads: int = key(4, "attention heads of a transformer")
-    dropout: float = key(0.2, "dropout rate")
-    tie: bool = key(False, "share the weights of the target embeddings and the output layer")
-    init: float = key(0.1, "initial parameters of an lstm are uniform in ± init")
-
-    def __post_init__(self) -> None:
-        """Sizes are sizes."""
-        super().__post_init__()
-        at_least("heads", self.heads, 1)
-        if self.kind == "transformer" and (self.hidden % self.heads or self.hidden % 2):
-            raise RecipeError(
-                f"hidden must be even and a multiple of heads, got {self.hidden} and {self.heads}"
-            )
-
-    def build(self, inputs: int, outputs: int, seed: int = 0) -> SequenceModel:
-        """A new model for vocabularies of ``inputs`` and ``outputs`` tokens."""
-        shared: Any = {"layers": self.layers, "dropout": self.dropout, "tie": self.tie}
-        sizes: dict[str, Any]
-        if self.kind == "transformer":
-            sizes = {"size": self.hidden, "heads": self.heads, "feed_forward": 4 * self.hidden}
-            return TransformerTranslator(inputs, outputs, **sizes, **shared, seed=seed)
-        sizes = {"embedding": self.embedding, "hidden": self.hidden}
-        return AttentionalTranslator(inputs, outputs, **sizes, **shared, init=self.init, seed=seed)
-
-    def __str__(self) -> str:
-        """All that parameters depend on."""
-        if self.kind == "lstm":
-            return f"lstm with {super().__str__()}"
-        tied = ", tied" if self.tie else ""
-        return (
-            f"transformer with {self.heads} heads, hidden {self.hidden}, {self.layers} layers{tied}"
-        )
-
-
-@dataclass(frozen=True)
-class TranslationDecoding(Decoding):
-    """How translations are generated by default."""
-
-    max_ratio: float = key(
-        2.0, "a translation has at most max_ratio times the tokens of its source, and ten more"
-    )
-
-    def __post_init__(self) -> None:
-        """Beams hold something."""
-        super().__post_init__()
-        check_positive("max_ratio", self.max_ratio)
-        at_most("max_ratio", self.max_ratio, _LARGEST_RATIO)
-
-    def max_length(self, inputs: Inputs) -> Tensor:
-        """The longest translation of each source, ``[B]``."""
-        return (inputs[1] * self.max_ratio).ceil().long() + _MORE_WORDS
-
-
-@dataclass(frozen=True)
-class CaptionDecoding(Decoding):
-    """How captions are generated by default."""
-
-    max_words: int = key(40, "the most words of a caption")
-
-    def __post_init__(self) -> None:
-        """Beams hold something."""
-        super().__post_init__()
-        at_least("max_words", self.max_words, 1)
-        at_most("max_words", self.max_words, _LONGEST)
-
-    def max_length(self, inputs: Inputs) -> int:
-        """The longest caption."""
-        return self.max_words
 
 
 _KINDS: dict[str, tuple[type[NetworkSettings], type[Decoding]]] = {

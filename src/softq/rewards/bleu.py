@@ -5,7 +5,7 @@ The reward of the paper's captions and translations (§4.1.2, C, D.2.4).
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -14,10 +14,9 @@ from torch.nn.functional import pad
 from softq.checks import check_count
 from softq.errors import RewardError, ShapeError
 from softq.kernels.text.pairs import bleu_from_matches, ngram_matches, sentence_bleu
+from softq.options import Smoothing as Smoothing
 from softq.rewards.base import Reward, check_pair
 from softq.sentences import MISSING, Sentences
-
-Smoothing = Literal["nltk3", "mteval", "sacrebleu", "none"]
 
 
 class BLEUStatistics(NamedTuple):

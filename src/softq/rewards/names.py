@@ -6,26 +6,14 @@ Whatever takes a reward by its name reads it here, so that a name means the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 from softq.errors import RewardError
+from softq.options import RewardName as RewardName
 from softq.rewards.base import Reward
 from softq.rewards.bleu import SentenceBLEU
 from softq.rewards.overlap import ChrF, NegativeEditDistance, RougeL
 from softq.rewards.parts import ExactMatch, NegativeHamming, TokenAccuracy
-
-
-class RewardName(StrEnum):
-    """The names."""
-
-    bleu = "bleu"
-    chrf = "chrf"
-    rouge_l = "rouge-l"
-    edit = "edit"
-    hamming = "hamming"
-    accuracy = "accuracy"
-    exact = "exact"
 
 
 class NamedReward(NamedTuple):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -35,6 +35,7 @@ from softq.errors import (
 from softq.kernels.text.pairs import equal
 from softq.kernels.text.sets import repeats
 from softq.numerics import length_mask
+from softq.options import Estimator as Estimator
 from softq.rewards import FromFunction, Reward
 from softq.sentences import (
     MISSING,
@@ -46,8 +47,6 @@ from softq.sentences import (
 )
 from softq.spaces.base import Space, mixed
 from softq.spaces.candidate_weights import ModelOnCandidates, OnCandidates
-
-Estimator = Literal["set", "paper", "importance"]
 
 
 class BaseMeasure(NamedTuple):

@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from torch import Tensor
 
 from softq.errors import RecipeError, RunError
 from softq.lab.loop import Evaluation, Learner, Watcher, train
 from softq.lab.processes import Interrupts, Workers, find_workers
-from softq.lab.recipe import Objective, Training, build, flag_names, merge, recipe_hash, to_toml
+from softq.lab.recipe import build, flag_names, merge, recipe_hash, to_toml
 from softq.lab.run import (
     BEST,
     OUTPUTS,
@@ -32,27 +32,13 @@ from softq.metrics import Metric
 R = TypeVar("R")
 
 
-class Recipe(Protocol):
-    """The sections that every recipe has."""
-
-    @property
-    def objective(self) -> Objective:
-        """What to train toward."""
-        ...
-
-    @property
-    def training(self) -> Training:
-        """How long and where."""
-        ...
-
-
 class Task:
     """An experiment, declared once for all commands.
 
     Train, sweep, reproduce and report are written over this class.
 
     A subclass sets the class attributes, defines `learner` and `signature`, and overrides `facts`
-    if it likes. It is made without arguments: that is how ``softq sweep --jobs`` makes it in other
+    and `notes` if it likes. It is made without arguments: that is how ``softq sweep --jobs`` makes it in other
     processes.
 
     Attributes:
@@ -90,11 +76,24 @@ class Task:
         raise NotImplementedError
 
     def facts(self, recipe: Any, outputs: Sequence[Any]) -> dict[str, Any]:
-        """What a report says of the data, see `softq.lab.tasks.facts`.
+        """Facts about the data that a run stores in ``result.json``, so that a report needs the run folder alone.
 
-        ``outputs`` are the predictions for the test set.
+        ``outputs`` are the predictions for the test set. The report knows these keys:
+
+        =====================  ===================================================================
+        ``examples``           number of examples by split, where counts do not tell it (``train``)
+        ``bayes``              scores of the Bayes rule of a built-in world, by the names of measures
+        ``types``              span scores of the test set by type of entity
+        ``annotators``         how reliable each annotator seems
+        ``annotator_model``    the model that estimated it
+        ``annotator_scores``   UAS of each annotator against the true trees of a built-in world
+        =====================  ===================================================================
         """
         return {}
+
+    def notes(self, measures: Mapping[str, Any]) -> Sequence[str]:
+        """What to tell of a trained model beside its scores; ``measures`` are all that is known of it."""
+        return ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Cell:
             return build(cls, {"measures": measures} | known, "it")
 
 
-def describe_cell(task: Task, recipe: Recipe, settings: Mapping[str, Any] | None = None) -> CellRow:
+def describe_cell(task: Task, recipe: Any, settings: Mapping[str, Any] | None = None) -> CellRow:
     """What tells a cell from others of its run or sweep, and the hash of its recipe.
 
     ``settings`` are from `settings_of`.
@@ -283,6 +282,13 @@ def measures(task: Task, evaluation: Evaluation) -> list[dict[str, float]]:
         known = {name: value for name, value in values.items() if not math.isnan(value)}
         found.append({"test": values[f"test_{task.chosen_by}"], **known, **others})
     return found
+
+
+def named_scores(metrics: Mapping[str, Metric], counts: Tensor) -> dict[str, float]:
+    """Metrics of counts ``[N, C]`` by the names of measures of the test set."""
+    sums = counts.sum(0)
+    found = {f"test_{name}": float(metric(sums)) for name, metric in metrics.items()}
+    return {name: value for name, value in found.items() if not math.isnan(value)}  # as in JSON
 
 
 def read_cells(run: RunFolder) -> list[Cell]:

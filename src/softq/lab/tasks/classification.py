@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,8 +20,8 @@ from torch import Tensor, nn
 from softq.errors import RecipeError
 from softq.lab.loop import Evaluation, Learner, NonFiniteLossError
 from softq.lab.processes import Workers
-from softq.lab.recipe import Objective, Training, at_least, check_seed, key
 from softq.lab.tasks.base import Task
+from softq.lab.tasks.classification_recipe import CLASSES, ClassificationRecipe, Data
 from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.linear.class_targets import class_targets, target_of_shares
 from softq.metrics import ExampleCounts, Metric, mean_of_first
@@ -32,74 +31,6 @@ from softq.neural.modules import Perceptron, PerceptronGrid
 from softq.objectives import cross_entropy
 from softq.rewards import Matrix
 from softq.theory import bayes_rule, four_classes_at
-
-CLASSES = 4
-
-
-@dataclass(frozen=True)
-class Data:
-    """How much data to draw."""
-
-    inputs: int = key(100_000, "training inputs; the paper has 1,000,000")
-    outputs: int = key(10, "labels drawn for each training input")
-    dev: int = key(100_000, "development pairs (x, y)")
-    test: int = key(100_000, "test pairs (x, y)")
-    seed: int = key(0, "of the data, and of the order in which the inputs are visited")
-
-    def __post_init__(self) -> None:
-        """Counts are counts."""
-        for name in ("inputs", "outputs", "dev", "test"):
-            at_least(name, getattr(self, name), 1)
-        check_seed("seed", self.seed)
-
-
-@dataclass(frozen=True)
-class Model:
-    """A feed-forward network from two coordinates to four classes."""
-
-    hidden: tuple[int, ...] = key((8, 8), "units of each hidden layer")
-
-    def __post_init__(self) -> None:
-        """Layers have units."""
-        for units in self.hidden:
-            at_least("hidden", units, 1)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Units of every layer."""
-        return (2, *self.hidden, CLASSES)
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """Stochastic gradient descent with momentum."""
-
-    learning_rate: float = key(0.1, "step size")
-    momentum: float = key(0.9, "share of the last step that is taken again")
-    average: bool = key(
-        True,
-        "judge the mean of the weights over an epoch's steps; false: the weights after its last"
-        " step",
-    )
-
-    def __post_init__(self) -> None:
-        """Steps go somewhere."""
-        if not 0.0 < self.learning_rate < math.inf or not 0.0 <= self.momentum < 1.0:
-            raise RecipeError(
-                f"expected learning_rate > 0 and 0 <= momentum < 1, got {self.learning_rate} and"
-                f" {self.momentum}"
-            )
-
-
-@dataclass(frozen=True)
-class ClassificationRecipe:
-    """Everything that a run depends on."""
-
-    data: Data = field(default_factory=Data)
-    model: Model = field(default_factory=Model)
-    objective: Objective = field(default_factory=Objective)
-    optimizer: Optimizer = field(default_factory=Optimizer)
-    training: Training = field(default_factory=lambda: Training(burn_in=10))
 
 
 class Labelled(NamedTuple):

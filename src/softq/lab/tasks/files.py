@@ -1,23 +1,120 @@
 """What tasks that learn from files share.
 
-Which parts there are, and results that are kept as long as the files stay the same.
+Their section of data, the splits that it names, and results that are kept as long as the files stay
+the same. Nothing here imports torch, so that a recipe can be explained without.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
-from typing import Any, Protocol, TypeVar, cast
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
-from softq.errors import DataError, RecipeError
+from softq.errors import DataError
+from softq.lab.recipe import Conflicts, Section
 
 F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S")
+S = TypeVar("S", bound="_Split")
+
+SPLITS = ("train", "dev", "test")
+MOST_OF_TRAIN = 1000
+"""Training inputs for the development scores of models of sentences where there is no development split.
+
+All would be decoded in every epoch.
+"""
 
 
-class NamesFiles(Hashable, Protocol):
-    """A recipe's section of data."""
+class DataSection(Section):
+    """The section ``[data]`` of a task: the files of a corpus, or the sizes of a built-in world where it names none."""
+
+    train: str
+    dev: str
+    test: str
+    halve_dev: bool
+    folds: int = 0
+    sentences: int
+    dev_sentences: int
+    seed: int
+    unit: ClassVar[str] = "sentence"  # what a corpus is of
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Every file, "" where there is none."""
+        return self.train, self.dev, self.test
+
+    def sizes(self) -> tuple[int, int]:
+        """How many examples of the built-in world are to train on, and to choose and test on."""
+        return self.sentences, self.dev_sentences
+
+    def conflicts(self) -> Conflicts:
+        """Splits that do not go together."""
+        return (
+            (
+                self.halve_dev and (self.test or not self.dev),
+                "halve_dev takes the test part from dev: name a dev file and leave out test",
+            ),
+            (
+                not self.train and (self.dev or self.test),
+                "name the training file as well (train), or leave out dev and test for the"
+                " built-in world",
+            ),
+        )
+
+    def sources(self) -> tuple[str, str]:
+        """What the development and the test split are: they need not be files of their own."""
+        train, dev = Path(self.train).name, Path(self.dev).name
+        itself = f"{train} itself, which it was trained on"
+        if not train:
+            return "built-in world", "built-in world"
+        if self.halve_dev:
+            return f"every other {self.unit} of {dev}", f"the other {self.unit}s of {dev}"
+        chosen_on = dev or (f"{self.folds} folds of {train}" if self.folds else itself)
+        again = f"{chosen_on} again" if dev or self.folds else itself
+        return chosen_on, Path(self.test).name or again
+
+
+class _Split(Protocol):
+    """Examples, such as a list of sentences."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice, /) -> Any:
+        """Some of them."""
+
+
+def read_splits(
+    data: DataSection, read: Callable[[str], S], sample: Callable[[str, int, int], S]
+) -> tuple[S, S | None, S | None]:
+    """Train, dev and test as a section names them; None where it does not.
+
+    Args:
+        data: the section.
+        read: a split from its file.
+        sample: a split of the built-in world, of a size and by a seed.
+
+    """
+    if not data.train:
+        (most, few), seed = data.sizes(), 4 * data.seed
+        return (
+            sample("train", most, seed),
+            sample("dev", few, seed + 1),
+            sample("test", few, seed + 2),
+        )
+    train = read("train")
+    dev, test = (read(split) if getattr(data, split) else None for split in SPLITS[1:])
+    if data.halve_dev and dev is not None:
+        if len(dev) < 2:
+            raise DataError(
+                f"{data.dev}: expected two {data.unit}s or more to halve, got {len(dev)}"
+            )
+        dev, test = dev[::2], dev[1::2]
+    return train, dev, test
+
+
+class _NamesFiles(Hashable, Protocol):
+    """What depends on files."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -26,7 +123,7 @@ class NamesFiles(Hashable, Protocol):
 
 
 def once(size: int) -> Callable[[F], F]:
-    """Remember the last ``size`` results of a function of `NamesFiles` and more, as long as the files stay the same."""
+    """Remember the last ``size`` results of a function of `_NamesFiles` and more, as long as the files stay the same."""
 
     def decorate(function: F) -> F:
         @lru_cache(maxsize=size)
@@ -34,7 +131,7 @@ def once(size: int) -> Callable[[F], F]:
             return function(*args)
 
         @wraps(function)
-        def call(data: NamesFiles, *args: Any) -> Any:
+        def call(data: _NamesFiles, *args: Any) -> Any:
             return found(tuple(map(_stamp, data.files)), data, *args)
 
         return cast(F, call)
@@ -49,27 +146,3 @@ def _stamp(path: str) -> tuple[int, int, int] | None:
     except OSError:  # whoever reads it will say so
         return None
     return about.st_ino, about.st_size, about.st_mtime_ns
-
-
-def check_parts(train: str, dev: str, test: str, halve_dev: bool) -> None:
-    """Refuse parts of a corpus that do not go together."""
-    if halve_dev and (test or not dev):
-        raise RecipeError(
-            "halve_dev takes the test part from dev: name a dev file and leave out test"
-        )
-    if not train and (dev or test):
-        raise RecipeError(
-            "name the training file as well (train), or leave out dev and test for the built-in"
-            " world"
-        )
-
-
-def halves(path: str, sentences: Sequence[S]) -> tuple[Sequence[S], Sequence[S]]:
-    """The even and the odd sentences of a development file, to choose on and to test on.
-
-    >>> halves("dev.conll", "abcde")
-    ('ace', 'bd')
-    """
-    if len(sentences) < 2:
-        raise DataError(f"{path}: expected two sentences or more to halve, got {len(sentences)}")
-    return sentences[::2], sentences[1::2]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from torch import Tensor
 
 from softq.errors import RecipeError
 from softq.lab.loop import Evaluation, NonFiniteLossError
 from softq.lab.processes import Workers
-from softq.lab.recipe import at_least, check_positive
 from softq.linear.saved_model import SavedEstimator
 from softq.linear.training import Fit, NotFiniteError
 from softq.metrics import Metric
@@ -48,16 +47,32 @@ class LinearLearner(Generic[E, F]):
         self.steps, self.examples = fit.steps, sentences
         self._best: E | None = None
 
+    def make(self, recipe: Any, **others: Any) -> E:
+        """The estimator with the keys of a recipe that are options of the same name, and others."""
+        sections = (
+            recipe.features,
+            recipe.model,
+            recipe.optimizer,
+            recipe.objective,
+            recipe.training,
+        )
+        keys = {name: value for section in sections for name, value in vars(section).items()}
+        known = inspect.signature(self.estimator).parameters
+        shared = {name: value for name, value in keys.items() if name in known}
+        renamed = {
+            "objective": recipe.objective.name,
+            "max_iterations": recipe.optimizer.iterations,
+            "num_memories": recipe.optimizer.memory,
+            "random_state": recipe.training.seed,
+        }
+        return cast(E, self.estimator(**(shared | renamed | others)))
+
     def _model(self) -> E:
         """The fitted estimator as it is."""
         raise NotImplementedError
 
-    def _dev(self, model: E) -> Scored:
-        """A model on the development set, or on the training sentences where there is none."""
-        raise NotImplementedError
-
-    def _test(self, model: E) -> Scored | None:
-        """A model on the test set; None where there is none."""
+    def _judged(self, model: E, split: str) -> Scored | None:
+        """A model on ``dev``, or on the training sentences where there is none, or on ``test`` if there is one."""
         raise NotImplementedError
 
     def _measures(self, model: E) -> dict[str, float]:
@@ -84,7 +99,8 @@ class LinearLearner(Generic[E, F]):
 
     def evaluate(self, active: Sequence[bool]) -> list[float]:
         """The metric on the development set."""
-        return [float(self._metric(self._dev(self._model()).counts.sum(0)))]
+        scored = cast(Scored, self._judged(self._model(), "dev"))
+        return [float(self._metric(scored.counts.sum(0)))]
 
     def keep_best(self, improved: Sequence[bool]) -> None:
         """Keep the current model."""
@@ -101,10 +117,11 @@ class LinearLearner(Generic[E, F]):
     def evaluate_best(self) -> Evaluation:
         """The best model on both splits."""
         model = self._best or self._model()
-        dev, test = self._dev(model), self._test(model)
-        splits = {"dev": dev} if test is None else {"dev": dev, "test": test}
+        found = {split: self._judged(model, split) for split in ("dev", "test")}
+        splits = {split: scored for split, scored in found.items() if scored is not None}
         counts = {name: ExampleCounts.of(one.counts[None]) for name, one in splits.items()}
-        return Evaluation(counts, [self._measures(model)], (test or dev).outputs)
+        outputs = splits.get("test", splits["dev"]).outputs
+        return Evaluation(counts, [self._measures(model)], outputs)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training resumes from."""
@@ -122,13 +139,3 @@ def refuse_processes(task: str, workers: Workers) -> None:
             f"{task} trains in one process with several threads, got {workers.size} processes;"
             " several models: softq sweep --jobs"
         )
-
-
-def check_search(c2: float, iterations: int, memory: int, tolerance: float) -> None:
-    """Refuse keys of a recipe with which a search leads nowhere."""
-    at_least("c2", c2, 0)
-    at_least("iterations", iterations, 1)
-    at_least("memory", memory, 1)
-    if math.isinf(c2):
-        raise RecipeError("c2 must be finite, got inf")
-    check_positive("tolerance", tolerance)

@@ -12,10 +12,8 @@ from typing import Literal
 
 from softq.errors import RecipeError
 from softq.lab.recipe import Objective, at_least, build, check_positive, check_seed, key, read_toml
-from softq.lab.run import RECIPE
-from softq.lab.tasks.sequence_data import MOST_OF_TRAIN
-from softq.rewards.names import REWARDS
-from softq.spaces.candidates import Estimator
+from softq.lab.tasks.files import MOST_OF_TRAIN
+from softq.options import Estimator, RewardName
 
 TASK = "lm"
 """What ``task`` is in such a recipe."""
@@ -25,7 +23,7 @@ BEST = "best"
 Preset = Literal["", "t5-tiny", "t5-mini", "t5-small-nl2", "t5-small", "t5-base"]
 Schedule = Literal["linear", "cosine", "constant"]
 Choice = Literal["reward", "bleu", "chrf", "loss"]
-_REWARDS = [*REWARDS]
+_REWARDS = [*RewardName]
 
 SAMPLERS = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
 """Where candidates may come from."""
@@ -284,6 +282,8 @@ def read_recipe(folder: Path) -> LmRecipe | None:
 
     None where there is none.
     """
+    from softq.lab.run import RECIPE
+
     place = folder.resolve()
     for path in (
         (place / RECIPE, place.parent / RECIPE) if place.name == BEST else (place / RECIPE,)

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from softq.annotators.reliability import Reliability, estimate, reference_weights, vote
 from softq.errors import DataError, OutputError
-from softq.formats.conll import MISSING, Sentence, find_scheme, read_conll
+from softq.formats.conll import MISSING, Annotators, Sentence, find_scheme, read_conll
 from softq.formats.tags import OUTSIDE, Scheme, convert, spans
 from softq.kernels.features import crf as kernels
-from softq.lab.tasks.files import halves, once
-from softq.lab.tasks.ner_recipe import Data, Features, scheme_of
+from softq.lab.tasks.files import once, read_splits
+from softq.lab.tasks.ner_recipe import Data, Features, NerRecipe, scheme_of
 from softq.lab.worlds.entities import LABELS, EntityWorld
 from softq.linear.features import FINKEL, FeatureMatrix, TemplateIndex
 from softq.linear.tagging import References
@@ -25,52 +25,61 @@ from softq.metrics import span_statistics
 Array = np.ndarray[Any, Any]
 
 
-class Part(NamedTuple):
-    """Sentences to be judged by: the true labels, in the files' scheme."""
-
-    sentences: list[Sentence]
-    gold: list[tuple[str, ...]]
-
-
-class Corpora(NamedTuple):
+class _Corpora(NamedTuple):
     """What a recipe's data section names.
 
     Attributes:
         train: sentences to learn from, with the labels of one or several annotators.
-        dev: to choose by; None: folds of train, or train itself.
-        test: the test set; None: dev again.
+        dev: to choose by, with the true labels; None: folds of train, or train itself.
+        test: the test set, likewise; None: dev again.
         scheme: of the files; None: labels are of any kind.
 
     """
 
     train: list[Sentence]
-    dev: Part | None
-    test: Part | None
+    dev: list[Sentence] | None
+    test: list[Sentence] | None
     scheme: Scheme | None
 
 
 @once(2)
-def read_corpora(data: Data) -> Corpora:
+def read_corpora(data: Data) -> _Corpora:
     """Read the files, or draw from the built-in world.
 
     What does not fit is an error with file and line.
     """
-    if not data.train:
-        world = EntityWorld()
-        train = world.annotate(world.sample(data.sentences, seed=4 * data.seed), seed=data.seed)
-        judged = [
-            _part(world.sample(data.dev_sentences, seed=4 * data.seed + part)) for part in (1, 2)
-        ]
-        return Corpora(train, judged[0], judged[1], None if data.scheme == "none" else "bio")
+    world, known = EntityWorld(), set[str]()
+    scheme = scheme_of(data.scheme) or (None if data.scheme == "none" or data.train else "bio")
+
+    def sample(split: str, size: int, seed: int) -> list[Sentence]:
+        drawn = world.sample(size, seed=seed)
+        return world.annotate(drawn, seed=data.seed) if split == "train" else drawn
+
+    def read(split: str) -> list[Sentence]:
+        nonlocal scheme
+        if split != "train":
+            return _read_judged(getattr(data, split), scheme, known)
+        train, scheme = _read_train(data)
+        labels = (labels for sentence in train for labels in sentence.references)
+        known.update({OUTSIDE} if scheme else (), *labels)
+        return train
+
+    return _Corpora(*read_splits(data, read, sample), scheme)
+
+
+def gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
+    """The true labels of sentences to be judged by."""
+    return [sentence.labels[0] for sentence in sentences]
+
+
+def _read_train(data: Data) -> tuple[list[Sentence], Scheme | None]:
+    """The training file and its scheme."""
     path = Path(data.train)
-    train = read_conll(
-        path, annotators=data.annotator_columns(), scheme=scheme_of(data.scheme)
-    ).sentences
+    columns: Annotators = "all" if data.annotators == "all" else int(data.annotators)
+    train = read_conll(path, annotators=columns, scheme=scheme_of(data.scheme)).sentences
     scheme = scheme_of(data.scheme) or (None if data.scheme == "none" else find_scheme(train))
     if scheme is None and data.scheme != "none":
-        labels = sorted(
-            {label for sentence in train for labels in sentence.labels for label in labels}
-        )
+        labels = sorted(set().union(*(labels for one in train for labels in one.labels)))
         raise DataError(
             f"{path}: expected entity tags such as B-PER and O in the last column, got"
             f" {', '.join(map(repr, labels[:5]))}; for labels of another kind take softq train tag"
@@ -92,13 +101,7 @@ def read_corpora(data: Data) -> Corpora:
         raise DataError(
             f"{path}: expected {data.folds} sentences or more, one for each fold, got {len(train)}"
         )
-    outside = {OUTSIDE} if scheme else set()
-    known = outside.union(*(labels for sentence in train for labels in sentence.references))
-    dev = _read_part(data.dev, scheme, known) if data.dev else None
-    test = _read_part(data.test, scheme, known) if data.test else None
-    if data.halve_dev and dev is not None:
-        dev, test = map(_part, halves(data.dev, dev.sentences))
-    return Corpora(train, dev, test, scheme)
+    return train, scheme
 
 
 def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> None:
@@ -122,11 +125,7 @@ def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> Non
             good.add(label)
 
 
-def _part(sentences: Sequence[Sentence]) -> Part:
-    return Part(list(sentences), [sentence.labels[0] for sentence in sentences])
-
-
-def _read_part(path: str, scheme: Scheme | None, known: set[str]) -> Part:
+def _read_judged(path: str, scheme: Scheme | None, known: set[str]) -> list[Sentence]:
     """A file of true labels, which must be among those of the training file."""
     found = read_conll(Path(path), scheme=scheme).sentences
     for sentence in found:
@@ -141,76 +140,75 @@ def _read_part(path: str, scheme: Scheme | None, known: set[str]) -> Part:
                     f"{path}, line {sentence.line + token}: the label {label} does not occur in the"
                     " training file"
                 )
-    return _part(found)
-
-
-class Whole(NamedTuple):
-    """Features of all training sentences, by tokens and by features."""
-
-    rows: FeatureMatrix
-    columns: kernels.Columns
+    return found
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Features of all parts: made once, however many models are trained.
+class _Prepared:
+    """Features of all splits: made once, however many models are trained.
 
     Attributes:
         data: what was read.
-        features: what was extracted.
+        pos: the column of the parts of speech, 0 for none.
         corpora: the sentences.
         index: from words to columns.
-        whole: features of all training sentences; None where they are made a batch at a time.
-        dev: features of the development part, if there is one.
-        test: of the test part, if there is one.
+        train: features of all training sentences; None where they are made a batch at a time.
+        columns: the same by features.
+        dev: features of the development split, if there is one.
+        test: of the test split, if there is one.
 
     """
 
     data: Data
-    features: Features
-    corpora: Corpora
+    pos: int
+    corpora: _Corpora
     index: TemplateIndex
-    whole: Whole | None
+    train: FeatureMatrix | None
+    columns: kernels.Columns | None
     dev: FeatureMatrix | None
     test: FeatureMatrix | None
 
     def training(self, sentences: Array) -> FeatureMatrix:
         """Features of these training sentences."""
-        if self.whole is not None:
-            return self.whole.rows.take(sentences)
+        if self.train is not None:
+            return self.train.take(sentences)
         chosen = [self.corpora.train[number] for number in sentences]
-        return transform(self.index, chosen, self.features.pos, self.data.train)
+        return transform(self.index, chosen, self.pos, self.data.train)
+
+
+def prepare(recipe: NerRecipe) -> _Prepared:
+    """Read and extract, or find it done."""
+    return _prepare(recipe.data, recipe.features, recipe.optimizer.method == "adagrad")
 
 
 @once(2)
-def prepare(data: Data, features: Features, in_batches: bool) -> Prepared:
+def _prepare(data: Data, features: Features, in_batches: bool) -> _Prepared:
     """Read and extract.
 
     ``in_batches`` keeps no features of the training sentences, so that they need not fit into
     memory.
     """
     corpora = read_corpora(data)
-    templates = None if features.templates == FINKEL else features.templates
-    seen = (
-        corpora.train if not (in_batches and features.hash_bits) else []
-    )  # hashing has no table to make
+    hashed = in_batches and features.hash_bits  # hashing has no table to make
+    seen = [] if hashed else corpora.train
     index, rows = TemplateIndex.fit(
         [sentence.tokens for sentence in seen],
-        templates,
+        None if features.templates == FINKEL else features.templates,
         columns=_columns(seen, features.pos, data.train),
         min_freq=features.min_freq,
         hash_bits=features.hash_bits or None,
     )
     dev, test = (
-        None if part is None else transform(index, part.sentences, features.pos, path)
-        for part, path in ((corpora.dev, data.dev), (corpora.test, data.test or data.dev))
+        None if sentences is None else transform(index, sentences, features.pos, path)
+        for sentences, path in ((corpora.dev, data.dev), (corpora.test, data.test or data.dev))
     )
-    whole = (
+    columns = (
         None
         if in_batches
-        else Whole(rows, kernels.transpose(rows.offsets, rows.indices, rows.values, rows.size))
+        else kernels.transpose(rows.offsets, rows.indices, rows.values, rows.size)
     )
-    return Prepared(data, features, corpora, index, whole, dev, test)
+    train = None if in_batches else rows
+    return _Prepared(data, features.pos, corpora, index, train, columns, dev, test)
 
 
 def transform(
@@ -240,7 +238,7 @@ def _columns(
     return {"pos": [sentence.extra[pos - 2] for sentence in sentences]}
 
 
-class Labelled(NamedTuple):
+class _Labelled(NamedTuple):
     """What the training sentences say.
 
     Label names of the model, references by their numbers, and the annotators, where estimated.
@@ -251,18 +249,24 @@ class Labelled(NamedTuple):
     reliability: Reliability | None
 
 
+def label(recipe: NerRecipe) -> _Labelled:
+    """The references of the training sentences, in the scheme to train in."""
+    options = recipe.annotations
+    mend = recipe.model.constraints in ("target", "model")
+    found = _label(recipe.data, options.references, options.ties, options.weights, mend)
+    if options.weights == "uniform":
+        return found
+    labels, weights = found.references
+    shares = [(share / share.max()) ** options.sharpness for share in weights]
+    return found._replace(references=References(labels, shares))
+
+
 @once(4)
-def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> Labelled:
-    """The references of the training sentences, in the scheme to train in.
+def _label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> _Labelled:
+    """The same with the weights that annotators are estimated to have.
 
-    Args:
-        data: the corpus.
-        references: as in the recipe.
-        ties: of votes.
-        weights: of annotators, as in the recipe.
-        mend: whether sequences that break the scheme are mended, as they must be where the target
-            forbids them.
-
+    ``mend`` says whether sequences that break the scheme are mended, as they must be where the
+    target forbids them.
     """
     corpora = read_corpora(data)
     target = scheme_of(data.train_scheme) or corpora.scheme
@@ -302,18 +306,16 @@ def label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> L
         np.array([[numbers[name] for name in labels] for labels in found], np.int64)
         for found in sequences
     ]
-    return Labelled(names, References(arrays, shares), reliability)
+    return _Labelled(names, References(arrays, shares), reliability)
 
 
+@once(2)
 def bayes_statistics(data: Data) -> Tensor:
     """Counts for each test sentence of the built-in world under its Bayes rule.
 
     The most right labels that the words allow.
     """
-    part = read_corpora(data).test
-    if data.train or part is None:
-        raise DataError("the Bayes rule is known of the built-in world alone")
-    world = EntityWorld()
-    decoded = [world.posterior(sentence.tokens).mbr().tolist() for sentence in part.sentences]
+    world, sentences = EntityWorld(), read_corpora(data).test or []
+    decoded = [world.posterior(sentence.tokens).mbr().tolist() for sentence in sentences]
     predicted = [[LABELS[k] for k in labels] for labels in decoded]
-    return span_statistics(part.gold, predicted, "bio").rows
+    return span_statistics(gold(sentences), predicted, "bio").rows

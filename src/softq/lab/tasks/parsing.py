@@ -1,22 +1,37 @@
 """Dependency parsing (paper §4.2, Tables 3 and 6, Appendix D.2.3).
 
-A feature-based parser trained exactly by ML, RAML and SQDML.
+A feature-based parser, `softq.DependencyParser`, trained exactly by ML, RAML and SQDML.
 """
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from softq.errors import DataError
+from softq.formats.conllu import TreeSentence, read_conllu
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
-from softq.lab.tasks.base import Task
-from softq.lab.tasks.facts import parsing_facts
-from softq.lab.tasks.linear_learner import refuse_processes
-from softq.lab.tasks.parsing_learner import ParserLearner, Problem
-from softq.lab.tasks.parsing_recipe import ParsingRecipe
-from softq.metrics import ATTACHMENT_METRICS, Metric
+from softq.lab.tasks.base import Task, named_scores
+from softq.lab.tasks.files import once, read_splits
+from softq.lab.tasks.linear_learner import LinearLearner, Scored, refuse_processes
+from softq.lab.tasks.parsing_recipe import Data, Features, ParsingRecipe
+from softq.lab.torch_learner import generator_for
+from softq.lab.worlds import TreeWorld
+from softq.linear.features import ArcCodes, ArcIndex, lacks_tags
+from softq.linear.parser import DependencyParser
+from softq.linear.parsing import Parse, ParserFit, Treebank, Trees
+from softq.metrics import ATTACHMENT_METRICS, Metric, attachment_statistics
 from softq.rewards import Attachment
+
+Array = np.ndarray[Any, Any]
 
 
 class Parsing(Task):
@@ -30,12 +45,326 @@ class Parsing(Task):
     def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
         """One parser, by the optimizer that the recipe names."""
         refuse_processes(self.name, workers)
-        return ParserLearner(Problem.of(cells[0]), self.metrics[self.chosen_by])
+        return _ParserLearner(cells[0], self.metrics[self.chosen_by])
 
     def facts(self, recipe: ParsingRecipe, outputs: Sequence[Any]) -> dict[str, Any]:
-        """What a report says of the data."""
-        return parsing_facts(recipe, outputs)
+        """How far annotators are right, and the Bayes rule, in the built-in world."""
+        corpora = read_corpora(recipe.data)
+        facts: dict[str, Any] = {"examples": {"train": len(corpora.train)}}
+        if recipe.data.train:
+            return facts
+        facts["bayes"] = named_scores(ATTACHMENT_METRICS, bayes_statistics(recipe.data))
+        pairs = zip(corpora.train, corpora.trees.heads, strict=True)
+        right = np.sum([(trees == one.heads).sum(1) for one, trees in pairs], 0)
+        words = sum(len(sentence.heads) for sentence in corpora.train)
+        if (right < words).any():
+            facts["annotator_scores"] = (right / words).tolist()
+        return facts
+
+    def notes(self, measures: Mapping[str, Any]) -> list[str]:
+        """What became of training trees that cross where a parser has none such.
+
+        >>> Parsing().notes({"sentences": 90.0, "lifted": 0.0, "skipped": 10.0})
+        ['crossing arcs: 10 of 100 training sentences were skipped']
+        """
+        sentences, skipped = measures.get("sentences", 0.0), measures.get("skipped", 0.0)
+        if measures.get("lifted"):
+            return [
+                f"crossing arcs: {measures['lifted']:.0f} trees of {sentences:.0f} training"
+                " sentences were lifted"
+            ]
+        told = f"crossing arcs: {skipped:.0f} of {sentences + skipped:.0f} training sentences"
+        return [f"{told} were skipped"] if skipped else []
 
     def signature(self, recipe: ParsingRecipe) -> str:
         """The reward that training aims at."""
         return Attachment().signature
+
+
+# --- data -------------------------------------------------------------------------------------------
+
+
+class _Corpora(NamedTuple):
+    """What a recipe's data section names.
+
+    Attributes:
+        train: sentences to learn from; of files with their own trees, of the built-in world with
+            the true ones.
+        trees: what is learnt of them: the trees of one or several annotators.
+        dev: to choose by; None: train itself.
+        test: the test set; None: dev again.
+
+    """
+
+    train: Sequence[TreeSentence]
+    trees: Trees
+    dev: Sequence[TreeSentence] | None
+    test: Sequence[TreeSentence] | None
+
+
+@once(2)
+def read_corpora(data: Data) -> _Corpora:
+    """Read the files, or draw from the built-in world.
+
+    What does not fit is an error with file and line.
+    """
+    world = TreeWorld(crossing=data.crossing)
+    train, dev, test = read_splits(
+        data,
+        lambda split: read_conllu(Path(getattr(data, split))),
+        lambda _, size, seed: world.sample(size, seed=seed),
+    )
+    if data.train:
+        others = (_read_reference(path, data.train, train) for path in data.references)
+        annotated = list(zip(train, *others, strict=True))
+        heads = [[sentence.heads for sentence in versions] for versions in annotated]
+        relations = [[sentence.relations for sentence in versions] for versions in annotated]
+    elif data.annotators:
+        heads = world.annotate(
+            train, annotators=data.annotators, carelessness=data.carelessness, seed=data.seed
+        )
+        relations = [
+            [_relations(world, sentence, tree) for tree in trees]
+            for sentence, trees in zip(train, heads, strict=True)
+        ]
+    else:
+        heads, relations = [[one.heads] for one in train], [[one.relations] for one in train]
+    arrays = [np.array(trees, np.int64) for trees in heads]
+    trees = Trees(arrays, relations, [np.ones(len(trees)) for trees in arrays])
+    return _Corpora(train, trees, dev, test)
+
+
+def _relations(world: TreeWorld, sentence: TreeSentence, heads: tuple[int, ...]) -> tuple[str, ...]:
+    """Relations of an annotator's tree.
+
+    The true ones where she has the true head, else the likeliest.
+    """
+    if heads == sentence.heads:
+        return sentence.relations
+    likeliest = world.relations(sentence, heads)
+    return tuple(
+        true if head == right else likely
+        for head, right, true, likely in zip(
+            heads, sentence.heads, sentence.relations, likeliest, strict=True
+        )
+    )
+
+
+def _read_reference(
+    path: str, train_path: str, train: Sequence[TreeSentence]
+) -> list[TreeSentence]:
+    """Another annotator's trees of the training sentences."""
+    found = read_conllu(Path(path))
+    for sentence, other in zip(train, found, strict=False):
+        if sentence.forms != other.forms:
+            wanted, got = (
+                " ".join(forms) for forms in _from_difference(sentence.forms, other.forms)
+            )
+            raise DataError(
+                f"{path}, {_place(other)}: expected the sentence of {train_path},"
+                f" {_place(sentence)}, which continues with {wanted!r}, got {got!r}"
+            )
+    if len(found) != len(train):
+        raise DataError(
+            f"{path}: expected the {len(train)} sentences of {train_path}, got {len(found)}"
+        )
+    return found
+
+
+def _from_difference(
+    wanted: tuple[str, ...], got: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """A few words of both from the first that differs; "the end" where one is over.
+
+    >>> _from_difference(("It", "rains"), ("It", "rains", "."))
+    (('the end',), ('.',))
+    """
+    same = next(
+        (place for place, (a, b) in enumerate(zip(wanted, got, strict=False)) if a != b),
+        min(len(wanted), len(got)),
+    )
+    return wanted[same : same + 3] or ("the end",), got[same : same + 3] or ("the end",)
+
+
+def _place(sentence: TreeSentence) -> str:
+    return f"line {sentence.line}" + (f" (sentence {sentence.sent_id})" if sentence.sent_id else "")
+
+
+class _Judged(NamedTuple):
+    """Sentences to be judged by, with their true trees, and their words as numbers."""
+
+    sentences: Sequence[TreeSentence]
+    codes: ArcCodes
+
+
+class _Prepared(NamedTuple):
+    """All parts as numbers: made once, however many models are trained.
+
+    Attributes:
+        treebank: to train on.
+        dev: to choose by.
+        test: the test set.
+        words: of the training sentences.
+        nonprojective: training sentences with a tree that crosses, where the model is projective.
+        lifted: training trees that crossed and were lifted.
+        skipped: training sentences that were left out because a tree of theirs crossed.
+
+    """
+
+    treebank: Treebank
+    dev: _Judged
+    test: _Judged
+    words: int
+    nonprojective: int
+    lifted: int
+    skipped: int
+
+
+def prepare(recipe: ParsingRecipe) -> _Prepared:
+    """Read and number, or find it done."""
+    return _prepare(recipe.data, recipe.features, recipe.model.spanning)
+
+
+@once(2)
+def _prepare(data: Data, features: Features, spanning: bool) -> _Prepared:
+    """Read, and number the words.
+
+    For a projective model, lift the trees that cross or leave them out.
+    """
+    train, trees, dev, test = read_corpora(data)
+    lifted, skipped, possible = 0, 0, trees
+    crossing = np.zeros(len(train), bool) if spanning else trees.crossing()
+    if crossing.any() and data.nonprojective == "skip":
+        kept = np.flatnonzero(~crossing)
+        skipped = len(train) - len(kept)
+        if not len(kept):
+            raise DataError(
+                f"{data.train or 'the built-in world'}: expected a training sentence without"
+                f" crossing arcs, got none among {len(train)}; choose nonprojective = lift, or"
+                " spanning = true"
+            )
+        train, possible = [train[number] for number in kept.tolist()], trees.take(kept)
+        trees = possible
+    elif crossing.any():
+        possible = trees.projectivised()
+        lifted = sum(
+            int((a != b).any(1).sum()) for a, b in zip(trees.heads, possible.heads, strict=True)
+        )
+    index = ArcIndex.fit(
+        train,
+        features.templates or None,
+        features.relation_templates or None,
+        min_freq=features.min_freq,
+    )
+    codes = index.encode(train)
+    _check_columns(index, data, dev or (), test or ())
+    judged = _Judged(train, codes) if dev is None else _Judged(dev, index.encode(dev))
+    tested = judged if test is None else _Judged(test, index.encode(test))
+    return _Prepared(
+        Treebank(index, codes, trees, possible),
+        judged,
+        tested,
+        int(codes.lengths.sum()),
+        int(crossing.sum()),
+        lifted,
+        skipped,
+    )
+
+
+def _check_columns(
+    index: ArcIndex, data: Data, dev: Sequence[TreeSentence], test: Sequence[TreeSentence]
+) -> None:
+    """Files to be judged by must have the columns that the features of the training file look at."""
+    judged = {data.dev: [*dev, *test]} if data.halve_dev else {data.dev: dev, data.test: test}
+    for path, sentences in judged.items():
+        if lacks_tags(index, sentences):
+            raise DataError(
+                f"{path}: expected words with UPOS or XPOS, as in {data.train}, got _ for every"
+                " word; fill this in, or choose templates and relation_templates that do without"
+            )
+
+
+def _statistics(gold: Sequence[TreeSentence], parses: Sequence[Parse]) -> Tensor:
+    heads = [parse.heads for parse in parses]
+    return attachment_statistics(gold, heads, [parse.relations for parse in parses])
+
+
+@once(2)
+def bayes_statistics(data: Data) -> Tensor:
+    """Counts for each test sentence of the built-in world under its Bayes rule.
+
+    The most right heads that the words allow.
+    """
+    world, sentences = TreeWorld(crossing=data.crossing), read_corpora(data).test or ()
+    heads = [world.bayes_heads(sentence) for sentence in sentences]
+    parses = [
+        Parse(tree, world.relations(sentence, tree))
+        for sentence, tree in zip(sentences, heads, strict=True)
+    ]
+    return _statistics(sentences, parses)
+
+
+# --- training ---------------------------------------------------------------------------------------
+
+
+class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
+    """Trees by AdaGrad, or by L-BFGS over all data, whose parser is scored when all of it is over."""
+
+    estimator = DependencyParser
+
+    def __init__(self, recipe: ParsingRecipe, metric: Metric) -> None:
+        self._recipe, self._prepared = recipe, prepare(recipe)
+        features, bank = recipe.features, self._prepared.treebank
+        self._estimator = self.make(
+            recipe,
+            optimizer=recipe.optimizer.method,
+            nonprojective=recipe.data.nonprojective,
+            templates=features.templates or None,
+            relation_templates=features.relation_templates or None,
+        )
+        fit = self._estimator.start(bank, self._estimator.settings(), self.batches)
+        per = {"loss": len(bank), "relation_loss": self._prepared.words}
+        super().__init__(fit, len(bank), per, metric)
+        self.examples *= fit.passes_per_epoch
+
+    def batches(self, epoch: int) -> list[Array]:
+        """The sentences of each batch of an epoch, by the seed and the epoch alone."""
+        training, count = self._recipe.training, len(self._prepared.treebank)
+        order = torch.randperm(count, generator=generator_for(training.seed, epoch)).numpy()
+        return np.array_split(order, -(-count // training.batch_size))
+
+    def _model(self) -> DependencyParser:
+        model = copy.copy(self._estimator)
+        model.keep(self._fit)
+        model.nonprojective_ = self._prepared.nonprojective
+        return model
+
+    def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
+        """Cross-entropies of trees per sentence and of relations per word, and how far L-BFGS got."""
+        if self._fit.search is not None and self._fit.over:
+            self._fit.search.warn()
+        return super().end_epoch(active)
+
+    def evaluate(self, active: Sequence[bool]) -> list[float]:
+        """UAS on the development set.
+
+        NaN, which makes no parser the best one, before L-BFGS is over.
+        """
+        unfinished = self._fit.search is not None and not self._fit.over
+        return [math.nan] if unfinished else super().evaluate(active)
+
+    def _judged(self, model: DependencyParser, split: str) -> Scored | None:
+        judged: _Judged = getattr(self._prepared, split)
+        if split == "test" and judged is self._prepared.dev:
+            return None
+        trees = model.parser_.parse_codes(judged.codes, self._recipe.model.decoding)
+        outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
+        return Scored(_statistics(judged.sentences, trees), outputs)
+
+    def _measures(self, model: DependencyParser) -> dict[str, float]:
+        prepared = self._prepared
+        return self._fit.measures(model.parser_) | {
+            "sentences": float(len(prepared.treebank)),
+            "lifted": float(prepared.lifted),
+            "skipped": float(prepared.skipped),
+        }

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from softq.errors import RecipeError
-from softq.lab.recipe import Objective, Training, at_least, check_positive, check_seed, key
-from softq.lab.tasks.files import check_parts
-from softq.lab.tasks.linear_learner import check_search
-from softq.linear.parsing import FEWEST_BITS, MOST_BITS, Decoding
+from softq.lab.recipe import Conflicts, Objective, Section, Training, key
+from softq.lab.tasks.files import DataSection
+from softq.options import FEWEST_BITS, MOST_BITS, TreeDecoding
 
 Nonprojective = Literal["lift", "skip"]
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(DataSection):
     """What to learn from and what to be judged by."""
 
     train: str = key(
@@ -34,33 +32,33 @@ class Data:
         "training trees that cross, where spanning is false: lift arcs until none does, or skip the"
         " sentence; the count is told",
     )
-    sentences: int = key(4000, "of the built-in world's training part")
+    sentences: int = key(4000, "of the built-in world's training part", least=1)
     dev_sentences: int = key(
-        1000, "of its development part, with the true trees; its test part has as many"
+        1000, "of its development part, with the true trees; its test part has as many", least=1
     )
     annotators: int = key(
-        3, "of the built-in world, who give each training sentence a tree each; 0: the true tree"
+        3,
+        "of the built-in world, who give each training sentence a tree each; 0: the true tree",
+        least=0,
     )
-    carelessness: float = key(0.5, "share of the sentences that such an annotator is careless with")
-    crossing: float = key(0.1, "share of the built-in world's trees that may cross")
-    seed: int = key(0, "of the built-in world's sentences and annotators")
+    carelessness: float = key(
+        0.5, "share of the sentences that such an annotator is careless with", least=0, most=1
+    )
+    crossing: float = key(
+        0.1, "share of the built-in world's trees that may cross", least=0, most=1
+    )
+    seed: int = key(0, "of the built-in world's sentences and annotators", least=0, bits=64)
 
-    def __post_init__(self) -> None:
+    def conflicts(self) -> Conflicts:
         """What goes together."""
-        check_seed("seed", self.seed)
-        at_least("seed", self.seed, 0)
-        at_least("sentences", self.sentences, 1)
-        at_least("dev_sentences", self.dev_sentences, 1)
-        at_least("annotators", self.annotators, 0)
-        for name in ("carelessness", "crossing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in 0..1, got {getattr(self, name)}")
-        check_parts(self.train, self.dev, self.test, self.halve_dev)
-        if self.references and not self.train:
-            raise RecipeError(
+        return (
+            *super().conflicts(),
+            (
+                self.references and not self.train,
                 "references are of files: name the training file as well (train), or leave them out"
-                " for the built-in world"
-            )
+                " for the built-in world",
+            ),
+        )
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -69,7 +67,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Features:
+class Features(Section):
     """What the parser sees of an arc."""
 
     templates: tuple[str, ...] = key(
@@ -78,24 +76,22 @@ class Features:
         " columns for",
     )
     relation_templates: tuple[str, ...] = key((), "features of an arc's relation, likewise")
-    bits: int = key(22, "features of arcs are hashed into 2^bits weights")
-    relation_bits: int = key(
-        17, "features of relations into 2^bits rows, with a weight for each relation"
+    bits: int = key(
+        22, "features of arcs are hashed into 2^bits weights", least=FEWEST_BITS, most=MOST_BITS
     )
-    min_freq: int = key(2, "words, lemmas and affixes that occur less often are as good as unknown")
-
-    def __post_init__(self) -> None:
-        """Counts are counts."""
-        at_least("min_freq", self.min_freq, 1)
-        for name in ("bits", "relation_bits"):
-            if not FEWEST_BITS <= getattr(self, name) <= MOST_BITS:
-                raise RecipeError(
-                    f"{name} must lie in {FEWEST_BITS}..{MOST_BITS}, got {getattr(self, name)}"
-                )
+    relation_bits: int = key(
+        17,
+        "features of relations into 2^bits rows, with a weight for each relation",
+        least=FEWEST_BITS,
+        most=MOST_BITS,
+    )
+    min_freq: int = key(
+        2, "words, lemmas and affixes that occur less often are as good as unknown", least=1
+    )
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Section):
     """Trees that score each arc on its own."""
 
     spanning: bool = key(
@@ -103,13 +99,13 @@ class Model:
         "all trees, by the matrix-tree theorem; else those whose arcs do not cross, by"
         " inside-outside",
     )
-    decoding: Decoding = key(
+    decoding: TreeDecoding = key(
         "mode", "mode: the most probable tree; mbr: the tree of the most right heads to be expected"
     )
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Section):
     """How the weights are found."""
 
     method: Literal["adagrad", "lbfgs"] = key(
@@ -117,20 +113,16 @@ class Optimizer:
         "adagrad: a batch of sentences at a time, with averaged weights; lbfgs: arcs by all data at"
         " once, relations by adagrad",
     )
-    learning_rate: float = key(0.1, "of adagrad")
-    relation_learning_rate: float = key(0.2, "of adagrad, for relations")
-    c2: float = key(1.0, "penalty c2 · ‖weights‖² of lbfgs")
-    iterations: int = key(200, "of L-BFGS, at most, shared out evenly among the epochs")
+    learning_rate: float = key(0.1, "of adagrad", positive=True)
+    relation_learning_rate: float = key(0.2, "of adagrad, for relations", positive=True)
+    c2: float = key(1.0, "penalty c2 · ‖weights‖² of lbfgs", least=0, finite=True)
+    iterations: int = key(200, "of L-BFGS, at most, shared out evenly among the epochs", least=1)
     tolerance: float = key(
-        1e-3, "L-BFGS has converged when the gradient's norm is this part of the first one"
+        1e-3,
+        "L-BFGS has converged when the gradient's norm is this part of the first one",
+        positive=True,
     )
-    memory: int = key(8, "steps that L-BFGS remembers")
-
-    def __post_init__(self) -> None:
-        """Steps go somewhere."""
-        check_search(self.c2, self.iterations, self.memory, self.tolerance)
-        check_positive("learning_rate", self.learning_rate)
-        check_positive("relation_learning_rate", self.relation_learning_rate)
+    memory: int = key(8, "steps that L-BFGS remembers", least=1)
 
 
 @dataclass(frozen=True)
@@ -141,15 +133,18 @@ class ParserTraining(Training):
         6,
         "passes over the training data, at most; with lbfgs, over its relations, and only the last"
         " one's model is judged",
+        least=1,
     )
     patience: int = key(
-        0, "epochs without a better development score before adagrad stops; 0: never stops early"
+        0,
+        "epochs without a better development score before adagrad stops; 0: never stops early",
+        least=0,
     )
-    batch_size: int = key(32, "sentences of one step of adagrad")
+    batch_size: int = key(32, "sentences of one step of adagrad", least=1)
 
 
 @dataclass(frozen=True)
-class ParsingRecipe:
+class ParsingRecipe(Section):
     """Everything that a run depends on."""
 
     data: Data = field(default_factory=Data)
@@ -159,15 +154,17 @@ class ParsingRecipe:
     optimizer: Optimizer = field(default_factory=Optimizer)
     training: ParserTraining = field(default_factory=ParserTraining)
 
-    def __post_init__(self) -> None:
+    def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
-        if self.objective.temperature_scaled:
-            raise RecipeError(
+        return (
+            (
+                self.objective.temperature_scaled,
                 "parsing has no temperature_scaled: it changes the scale of the weights and of the"
-                " loss and nothing else, as learning_rate and c2 do; leave it out"
-            )
-        if self.optimizer.method == "lbfgs" and self.training.patience:
-            raise RecipeError(
+                " loss and nothing else, as learning_rate and c2 do; leave it out",
+            ),
+            (
+                self.optimizer.method == "lbfgs" and self.training.patience,
                 "lbfgs goes on until it has converged: leave patience = 0, or choose method ="
-                " adagrad"
-            )
+                " adagrad",
+            ),
+        )

@@ -8,27 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from softq.errors import DataError, RecipeError, RunError
+from softq.errors import DataError, RunError
 from softq.formats.vocabulary import SPECIALS, Vocabulary
-from softq.lab.recipe import at_least, check_seed, key
 from softq.lab.run import BEST
-from softq.lab.tasks.files import check_parts, halves
+from softq.lab.tasks.files import MOST_OF_TRAIN, once
+from softq.lab.tasks.sequence_recipe import SequenceDataSection, VocabularySettings
 from softq.neural.examples import Array, Examples, Ragged, Vectors
 from softq.neural.neighbours import NeighbourReferences, nearest
-from softq.neural.text_generator import NetworkSettings, TextGenerator
-
-MOST_OF_TRAIN = 1000
-"""Training inputs for the development scores where there is no development split.
-
-All would be decoded in every epoch.
-"""
-
-_BYTES = 256
+from softq.neural.recipe import NetworkSettings
+from softq.neural.text_generator import TextGenerator
 
 
 @dataclass(frozen=True)
@@ -55,6 +48,10 @@ class TextCorpus:
         inputs, references = [self.inputs[i] for i in index], [self.references[i] for i in index]
         return TextCorpus(inputs, references, features)
 
+    def __getitem__(self, index: slice) -> TextCorpus:
+        """Some of the inputs, as of a list."""
+        return self.take(range(len(self))[index])
+
     def one_by_one(self) -> TextCorpus:
         """Pairs of a text and one of its references."""
         pairs = zip(self.inputs, self.references, strict=True)
@@ -62,8 +59,7 @@ class TextCorpus:
         return TextCorpus([text for text, _ in listed], [one for _, one in listed])
 
 
-@dataclass(frozen=True)
-class Splits:
+class Splits(NamedTuple):
     """The data that a recipe names.
 
     Attributes:
@@ -90,13 +86,6 @@ class Splits:
         """Test, or the development split."""
         return self.development if self.test is None else self.test
 
-    def halved(self, name: str) -> Splits:
-        """The even inputs of dev as the development split, and the odd ones as the test split."""
-        if self.dev is None:
-            return self
-        even, odd = halves(name, range(len(self.dev)))
-        return Splits(self.train, self.dev.take(even), self.dev.take(odd))
-
 
 def sample_evenly(corpus: Any) -> Any:
     """A corpus, or `MOST_OF_TRAIN` of its inputs at equal distances."""
@@ -105,92 +94,6 @@ def sample_evenly(corpus: Any) -> Any:
         return corpus
     index = [place * size // MOST_OF_TRAIN for place in range(MOST_OF_TRAIN)]
     return [corpus[i] for i in index] if isinstance(corpus, list) else corpus.take(index)
-
-
-def check_data(data: Any, counts: Sequence[str], beside: str, explanation: str) -> None:
-    """Refuse counts below 1 in a section ``[data]``, and files ``{split}_{beside}`` of a split that is not named."""
-    check_seed("seed", data.seed)
-    at_least("seed", data.seed, 0)
-    for name in ("max_length", *counts):
-        at_least(name, getattr(data, name), 1)
-    check_parts(data.train, data.dev, data.test, data.halve_dev)
-    for name in ("train", "dev", "test"):
-        if getattr(data, f"{name}_{beside}") and not getattr(data, name):
-            raise RecipeError(explanation.format(name))
-
-
-@dataclass(frozen=True)
-class VocabularySettings:
-    """What counts as a word; vocabularies are of the training sentences alone."""
-
-    kind: Literal["words", "subwords"] = key(
-        "words", "whole words, the others unknown; or subwords, which spell any word (BPE)"
-    )
-    min_freq: int = key(1, "words that occur less often are unknown")
-    size: int = key(
-        32000,
-        "most words or subwords of each language, of which 256 are the bytes that subwords spell"
-        " with",
-    )
-    tokenizer: Literal["unicode", "space"] = key(
-        "unicode",
-        "words end at punctuation; or at white space alone, for text that is tokenized already",
-    )
-    lowercase: bool = key(False, "read and write everything in small letters")
-
-    def __post_init__(self) -> None:
-        """Counts are counts."""
-        at_least("min_freq", self.min_freq, 1)
-        at_least("vocabulary.size", self.size, 1)
-        if self.kind == "subwords" and self.size < _BYTES:
-            raise RecipeError(
-                f"vocabulary.size must be at least {_BYTES} with kind = subwords, every byte being"
-                f" one, got {self.size}"
-            )
-        if self.kind == "subwords" and (
-            self.min_freq > 1 or self.tokenizer != "unicode" or self.lowercase
-        ):
-            raise RecipeError(
-                "min_freq, tokenizer and lowercase are of whole words: expected min_freq = 1,"
-                " tokenizer = unicode and lowercase = false with kind = subwords, got"
-                f" {self.min_freq}, {self.tokenizer} and {str(self.lowercase).lower()}"
-            )
-
-    def fit(self, texts: Sequence[str]) -> Vocabulary:
-        """The vocabulary of texts."""
-        size = SPECIALS + self.size
-        if self.kind == "subwords":
-            return Vocabulary.fit_subwords(texts, size)
-        return Vocabulary.fit_words(
-            texts, self.min_freq, size, tokenizer=self.tokenizer, lowercase=self.lowercase
-        )
-
-    def check(self, start: str, vocabulary: Vocabulary) -> None:
-        """Refuse to start from a model whose vocabulary differs from these settings.
-
-        How many words there are, and how rare, depends on the text that they are from: they may not
-        exceed what a recipe sets, if it does.
-        """
-        both_words = self.kind == vocabulary.kind == "words"
-        names = ["kind", "tokenizer", "lowercase"] if both_words else ["kind"]
-        wanted: dict[str, object] = {name: getattr(self, name) for name in names}
-        got: dict[str, object] = {name: getattr(vocabulary, name) for name in names}
-        default, size = type(self)(), len(vocabulary) - SPECIALS
-        rarest = int(vocabulary.frequencies[SPECIALS:].min())
-        if self.size != default.size and size > self.size:
-            wanted["size"], got["size"] = f"at most {self.size}", size
-        if self.min_freq != default.min_freq and rarest < self.min_freq:
-            wanted["min_freq"], got["min_freq"] = f"at least {self.min_freq}", rarest
-        differ = [name for name in wanted if wanted[name] != got[name]]
-        if differ:
-            expected, came = (
-                ", ".join(f"{name} = {keys[name]}" for name in differ) for keys in (wanted, got)
-            )
-            raise RunError(
-                f"cannot start from {start}, whose vocabulary stays: expected the recipe's"
-                f" [vocabulary], {expected}, got {came}; give the model's own, or start from"
-                " another one"
-            )
 
 
 class EvaluationSplit(NamedTuple):
@@ -250,10 +153,10 @@ def _vectors(examples: Examples) -> Vectors:
     return examples.inputs
 
 
-class DataKey(NamedTuple):
+class _Key(NamedTuple):
     """What `prepare` depends on."""
 
-    data: Any
+    data: SequenceDataSection
     vocabulary: VocabularySettings
     start: str  # a model's file, "" for none
 
@@ -263,32 +166,75 @@ class DataKey(NamedTuple):
         return *self.data.files, self.start
 
 
-def prepare(key: DataKey, kind: str, read: Callable[[Any], Splits]) -> SequenceData:
-    """Read and encode the data of a recipe.
+def prepare(recipe: Any, task: str, kind: str, read: Callable[[Any], Splits]) -> SequenceData:
+    """Read and encode the data of a recipe, or find it done.
 
     With the vocabularies of the model to start from, if there is one.
     """
+    start = recipe.training.start
+    data = _prepare(_Key(recipe.data, recipe.vocabulary, _start_file(start, task)), kind, read)
+    _check_start(start, recipe.model, data)
+    return data
+
+
+@once(2)
+def _prepare(key: _Key, kind: str, read: Callable[[Any], Splits]) -> SequenceData:
     data, settings, start = key
     begun = TextGenerator.load(start, kind) if start else None
-    if begun is not None:
-        for vocabulary in (begun.source, begun.vocabulary):
-            if vocabulary is not None:
-                settings.check(start, vocabulary)
+    for vocabulary in (begun.source, begun.vocabulary) if begun else ():
+        if vocabulary is not None:
+            _check_vocabulary(settings, start, vocabulary)
     splits = read(data)
     train = splits.train
-    source = None if begun is None else begun.source
-    if train.features is None and source is None:
-        source = settings.fit(train.inputs)
-    target = (
-        settings.fit([text for references in train.references for text in references])
-        if begun is None
-        else begun.vocabulary
-    )
+    if begun is not None:
+        source, target = begun.source, begun.vocabulary
+    else:
+        source = None if train.features is not None else _fit_vocabulary(settings, train.inputs)
+        references = [text for several in train.references for text in several]
+        target = _fit_vocabulary(settings, references)
     merged, left_out = _encode_train(train, source, target, data)
     dev = _encode_split(splits.development, source, target)
     test = dev if splits.test is None else _encode_split(splits.test, source, target)
     examples = merged if data.merge else merged.one_by_one()
     return SequenceData(source, target, examples, dev, test, left_out, merged, begun)
+
+
+def _fit_vocabulary(settings: VocabularySettings, texts: Sequence[str]) -> Vocabulary:
+    """The vocabulary of texts."""
+    size = SPECIALS + settings.size
+    if settings.kind == "subwords":
+        return Vocabulary.fit_subwords(texts, size)
+    return Vocabulary.fit_words(
+        texts, settings.min_freq, size, tokenizer=settings.tokenizer, lowercase=settings.lowercase
+    )
+
+
+def _check_vocabulary(settings: VocabularySettings, start: str, vocabulary: Vocabulary) -> None:
+    """Refuse to start from a model whose vocabulary differs from these settings.
+
+    How many words there are, and how rare, depends on the text that they are from: they may not
+    exceed what a recipe sets, if it does.
+    """
+    both_words = settings.kind == vocabulary.kind == "words"
+    names = ["kind", "tokenizer", "lowercase"] if both_words else ["kind"]
+    wanted: dict[str, object] = {name: getattr(settings, name) for name in names}
+    got: dict[str, object] = {name: getattr(vocabulary, name) for name in names}
+    default, size = type(settings)(), len(vocabulary) - SPECIALS
+    rarest = int(vocabulary.frequencies[SPECIALS:].min())
+    if settings.size != default.size and size > settings.size:
+        wanted["size"], got["size"] = f"at most {settings.size}", size
+    if settings.min_freq != default.min_freq and rarest < settings.min_freq:
+        wanted["min_freq"], got["min_freq"] = f"at least {settings.min_freq}", rarest
+    differ = [name for name in wanted if wanted[name] != got[name]]
+    if differ:
+        expected, came = (
+            ", ".join(f"{name} = {keys[name]}" for name in differ) for keys in (wanted, got)
+        )
+        raise RunError(
+            f"cannot start from {start}, whose vocabulary stays: expected the recipe's"
+            f" [vocabulary], {expected}, got {came}; give the model's own, or start from"
+            " another one"
+        )
 
 
 def _encode_train(
@@ -333,7 +279,7 @@ def _encode_split(
     return EvaluationSplit(corpus, plain, Examples(inputs, tokens))
 
 
-def start_file(start: str, task: str) -> str:
+def _start_file(start: str, task: str) -> str:
     """The file of a model to start from: the best one of a run folder, or the file itself.
 
     "" for none.
@@ -352,7 +298,7 @@ def start_file(start: str, task: str) -> str:
     return str(path)
 
 
-def check_start(start: str, model: NetworkSettings, data: SequenceData) -> None:
+def _check_start(start: str, model: NetworkSettings, data: SequenceData) -> None:
     """Refuse to start from a model of another architecture, or of other features."""
     if data.start is None:
         return

@@ -5,16 +5,17 @@ Their learner, and a judge that scores generated texts by metrics with names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from softq.lab.loop import Evaluation, Learner
 from softq.lab.processes import Workers
 from softq.lab.tasks.base import Task
-from softq.lab.tasks.sequence_data import EvaluationSplit, SequenceData
+from softq.lab.tasks.sequence_data import EvaluationSplit, SequenceData, Splits, prepare
 from softq.metrics import (
     TRANSLATION_METRICS,
     reference_rewards,
@@ -27,6 +28,7 @@ from softq.neural.modules.sequence import SequenceModel
 from softq.neural.perplexity import perplexity
 from softq.neural.target_maker import target_signature
 from softq.neural.text_generator import TextGenerator, load_parameters
+from softq.rewards import SentenceBLEU
 
 
 class SequenceTask(Task):
@@ -36,9 +38,15 @@ class SequenceTask(Task):
     the metrics.
     """
 
-    def prepare(self, recipe: Any) -> SequenceData:
-        """The data of a recipe as token ids."""
+    kind: ClassVar[str]  # of its models, see `softq.neural.text_generator.TextGenerator`
+
+    def read(self, data: Any) -> Splits:
+        """The splits that a section of data names."""
         raise NotImplementedError
+
+    def prepare(self, recipe: Any) -> SequenceData:
+        """The data of a recipe as token ids, or find it done."""
+        return prepare(recipe, self.name, self.kind, self.read)
 
     def statistics(self, split: EvaluationSplit, found: Sequence[GeneratedText]) -> Tensor:
         """Statistics of texts, one row each, of which `metrics` are functions."""
@@ -53,6 +61,19 @@ class SequenceTask(Task):
     ) -> dict[str, float]:
         """What is measured on the test split beside the metrics."""
         raise NotImplementedError
+
+    def facts(self, recipe: Any, outputs: Sequence[Any]) -> dict[str, Any]:
+        """The number of training inputs."""
+        return {"examples": {"train": len(self.read(recipe.data).train)}}
+
+    def notes(self, measures: Mapping[str, Any]) -> list[str]:
+        """How many references the model was not trained on."""
+        if not measures.get("left_out"):
+            return []
+        return [
+            f"longer than max_length: {measures['left_out']:.0f} training references, or their"
+            " inputs, were left out"
+        ]
 
     def scored_by(self) -> str:
         """The signature of the reward that outputs are scored by."""
@@ -86,6 +107,15 @@ class SequenceTask(Task):
             ),
             workers=workers,
         )
+
+
+def expected_reward(world: Any, inputs: Sequence[Any], found: Sequence[GeneratedText]) -> float:
+    """The mean sentence BLEU of texts over all right outputs of a built-in world."""
+    rewards = [
+        world.expected_reward(one, text.words, SentenceBLEU())
+        for one, text in zip(inputs, found, strict=True)
+    ]
+    return math.fsum(rewards) / len(rewards)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from softq.linear.training import Array, Batches, NotFiniteError, Search, Stoppi
 from softq.spaces import ProjectiveTree, SpanningTree
 from softq.targets import ObjectiveName
 
-FEWEST_BITS, MOST_BITS = 4, 30
 """Bits of tables of weights.
 
 Each of eight banks has two weights at least, and a feature is a number of 32 bits.

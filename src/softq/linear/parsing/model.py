@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +17,10 @@ from softq.kernels.features import arcs as arc_features
 from softq.kernels.features import relations as arc_relations
 from softq.linear.features import ArcCodes, ArcIndex
 from softq.linear.features.matrix import batches_of_like_lengths
+from softq.options import TreeDecoding as Decoding
 from softq.spaces import ProjectiveTree, SpanningTree
 
 Array = np.ndarray[Any, Any]
-Decoding = Literal["mode", "mbr"]
-"""The most probable tree, or the tree of the most right heads to be expected (minimum Bayes risk under UAS)."""
 
 _BATCH_CELLS = 1 << 20  # arcs of one batch of sentences
 

@@ -17,15 +17,14 @@ from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.tagging.model import Tagger
 from softq.linear.tagging.objective import CRFObjective, Layout, seen_layout
 from softq.linear.tagging.target import (
-    Constraints,
     CorpusTarget,
     Forbidden,
     References,
     corpus_target,
 )
 from softq.linear.training import Batches, NotFiniteError, Search, Stopping
+from softq.options import Constraints, ObjectiveName
 from softq.rewards import PartReward
-from softq.targets import ObjectiveName
 
 Array = np.ndarray[Any, Any]
 

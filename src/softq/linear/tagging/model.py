@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,11 +17,10 @@ from softq.kernels.features import crf as kernels
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.features.matrix import batches_of_like_lengths
 from softq.linear.tagging.target import Forbidden
+from softq.options import LabelDecoding as Decoding
 from softq.spaces import Chain
 
 Array = np.ndarray[Any, Any]
-Decoding = Literal["viterbi", "mbr"]
-"""The most probable sequence, or the sequence of the most right labels to be expected (minimum Bayes risk under token accuracy)."""
 
 _BATCH_CELLS = 1 << 20  # scores of one batch of sentences
 

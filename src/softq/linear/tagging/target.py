@@ -6,7 +6,7 @@ Exact ML, RAML and SQDML targets of a whole corpus, reduced to the parts that a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +19,6 @@ from softq.spaces import Chain
 from softq.targets import ObjectiveName, target_of
 
 Array = np.ndarray[Any, Any]
-
-Constraints = Literal["none", "decode", "target", "model"]
-"""Where label sequences that break the tag scheme are forbidden: nowhere; in decoding.
-
-There and in the target that is trained toward;
-
-there and in the model while it is trained."""
 
 _CELLS = 1 << 21  # numbers of one batch of targets, in float64: some 16 MiB
 

@@ -1,0 +1,75 @@
+"""Options that functions, estimators, recipes and commands spell alike.
+
+Names to choose from, and temperatures. Nothing here imports torch, which takes seconds: recipes are
+made of these, and help must not wait.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from enum import StrEnum
+from typing import Any, Literal
+
+from softq.errors import TemperatureError
+
+ObjectiveName = Literal["ml", "raml", "sqdml"]
+Estimator = Literal["set", "paper", "importance"]
+Smoothing = Literal["nltk3", "mteval", "sacrebleu", "none"]
+Scheme = Literal["iob1", "bio", "bioes"]
+
+Ties = Literal["random", "entity", "outside", "first"]
+"""Which of several labels wins that got the most votes of a token."""
+
+Constraints = Literal["none", "decode", "target", "model"]
+"""Where label sequences that break the tag scheme are forbidden.
+
+Nowhere; in decoding; there and in the target that is trained toward; there and in the model while
+it is trained.
+"""
+
+LabelDecoding = Literal["viterbi", "mbr"]
+"""The most probable sequence, or the one of the most right labels to be expected.
+
+That is minimum Bayes risk under token accuracy.
+"""
+
+TreeDecoding = Literal["mode", "mbr"]
+"""The most probable tree, or the one of the most right heads to be expected.
+
+That is minimum Bayes risk under UAS.
+"""
+
+FEWEST_BITS, MOST_BITS = 4, 30  # of tables of hashed features
+COLDEST, HOTTEST = 1e-18, 1e18  # temperatures whose inverse and square float32 can hold
+
+
+class RewardName(StrEnum):
+    """Rewards by the names that users write."""
+
+    bleu = "bleu"
+    chrf = "chrf"
+    rouge_l = "rouge-l"
+    edit = "edit"
+    hamming = "hamming"
+    accuracy = "accuracy"
+    exact = "exact"
+
+
+def check_tau(tau: Any) -> float:
+    """A temperature is a positive finite number, or a tensor that holds one."""
+    if hasattr(tau, "numel") and tau.numel() == 1:
+        tau = float(tau)
+    if isinstance(tau, bool) or not isinstance(tau, numbers.Real):
+        raise TemperatureError(f"tau must be a positive number, got {type(tau).__name__}")
+    found = float(tau)
+    if not (0.0 < found < math.inf):
+        raise TemperatureError(
+            f"tau must be positive and finite, got {tau}; as tau goes to 0 RAML becomes softq.ml"
+        )
+    if not COLDEST <= found <= HOTTEST:
+        raise TemperatureError(
+            f"tau must lie between {COLDEST:g} and {HOTTEST:g}, got {found:g}: "
+            "beyond, rewards divided by it are no numbers"
+        )
+    return found
