@@ -17,10 +17,11 @@ from torch.nn.functional import pad
 
 from softq.decode import sample
 from softq.errors import RunError
+from softq.formats.file_checks import starting_with
 from softq.lab.loop import Evaluation, NonFiniteLossError
 from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.lab.torch_learner import below, generator_for
+from softq.lab.torch_learner import generator_for
 from softq.neural.examples import Examples
 from softq.neural.generation import evaluating, on_device
 from softq.neural.modules.sequence import Inputs, SequenceModel
@@ -355,12 +356,12 @@ class SequenceLearner:
                 "the training data or the vocabulary of this run differs from that with which it"
                 " began; restore the files, or begin a new run"
             )
-        load_parameters(self._model, below("model.", state))
+        load_parameters(self._model, starting_with("model.", state))
         self._steps.load_state(state)
         self._loss, self._lowest, self._epochs = (
             state[name].clone() for name in ("loss", "lowest_perplexity", "epochs")
         )
-        if samples := below("samples.", state):
+        if samples := starting_with("samples.", state):
             self._samples = Sentences(**samples)
 
     def best(self) -> dict[str, Tensor]:
@@ -370,5 +371,5 @@ class SequenceLearner:
 
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Take these for the best ones."""
-        parameters = below("model.", best).items()
+        parameters = starting_with("model.", best).items()
         self._best = {name: value.to(self._workers.device) for name, value in parameters}
