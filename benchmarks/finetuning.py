@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -50,7 +51,6 @@ from softq.integrations.transformers import RewardAugmentedArguments, RewardAugm
 from softq.integrations.transformers.candidates import Row, StepTarget
 from softq.integrations.transformers.rows import TARGET
 from softq.integrations.transformers.scoring import (
-    Prompts,
     Scored,
     causal_log_probs,
     encoder_decoder_log_probs,
@@ -104,19 +104,15 @@ def sharing(
     )
     scored = Scored(tokens, torch.full((SOURCES, CANDIDATES), TARGET_LENGTH, device=options.device))
     weights = torch.full((SOURCES, CANDIDATES), 1 / CANDIDATES, device=options.device)
-    mask = torch.ones_like(source)
+    inputs = {"input_ids": source, "attention_mask": torch.ones_like(source)}
 
     called = torch.compile(model, dynamic=False) if compiled else model  # as Trainer does it
 
     def loss(shared: bool) -> Tensor:
         if model.config.is_encoder_decoder:
-            log_probs = encoder_decoder_log_probs(
-                called, model, {"input_ids": source, "attention_mask": mask}, scored, shared=shared
-            )
+            log_probs = encoder_decoder_log_probs(called, model, inputs, scored, shared=shared)
         else:
-            log_probs = causal_log_probs(
-                called, model, Prompts(source, mask), scored, shared=shared
-            )
+            log_probs = causal_log_probs(called, model, inputs, scored, shared=shared)
         return -(weights * log_probs).sum() / (SOURCES * TARGET_LENGTH)
 
     def step(shared: bool) -> None:
@@ -197,7 +193,8 @@ class Alternating(RewardAugmentedTrainer):
         start = time.perf_counter()
         batches, count = super().get_batch_samples(*args)
         for batch in batches:
-            batch[TARGET].result()  # which the loss would ask for next
+            if isinstance(batch[TARGET], Future):  # which the loss would ask for next
+                batch[TARGET].result()
         self.waited += time.perf_counter() - start
         return batches, count
 

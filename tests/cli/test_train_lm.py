@@ -3,6 +3,7 @@
 import gzip
 import json
 import runpy
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -16,15 +17,16 @@ from lm_runs import SCRATCH, SMALL, rows_of, train, train_two, write_files
 from ner_commands import refused, softq, told, well
 from softq.errors import DataError, ModelError
 from softq.integrations.transformers.arguments import CandidateKind
+from softq.integrations.transformers.generation import TextModel
 from softq.integrations.transformers.loading import SIZES, Loaded, save_model, train_tokenizer
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
-from softq.integrations.transformers.text_model import TextModel
 from softq.lab.run import METRICS, RESULT, RunFolder
 from softq.lab.tasks import lm, lm_recipe
 from softq.lab.tasks.lm_data import read_rows
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.usefixtures("one_thread")
+TINY = "--from-scratch t5-tiny"
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +43,8 @@ def test_a_run_learns_and_leaves_a_model_that_transformers_read(runs):
     found = rows_of(runs / "ml")
     assert [row["step"] for row in found] == [6, 12, 18]
     assert found[-1]["dev_loss"] < found[0]["dev_loss"]
-    assert not [
-        path for path in (runs / "ml").rglob("*") if path.suffix in (".pt", ".pth", ".bin")
-    ]  # nothing pickled is left
+    # nothing pickled is left
+    assert not [path for path in (runs / "ml").rglob("*") if path.suffix in (".pt", ".pth", ".bin")]
     model, tokenizer = (
         kind.from_pretrained(runs / "ml" / lm.BEST)
         for kind in (AutoModelForSeq2SeqLM, AutoTokenizer)
@@ -83,9 +84,8 @@ def train_and_stop(monkeypatch, at, *given):
 
 
 def test_a_stopped_run_ends_as_an_unbroken_one(runs, files, tmp_path, monkeypatch):
-    stopped = train_and_stop(
-        monkeypatch, 8, files, tmp_path / "run", *SCRATCH
-    )  # in the midst of an epoch
+    # in the midst of an epoch
+    stopped = train_and_stop(monkeypatch, 8, files, tmp_path / "run", *SCRATCH)
     assert stopped.exit_code == 130
     assert stopped.stderr == "softq: stopped at step 8 of 18: add --resume to continue\n"
     assert not (tmp_path / "run" / lm.BEST).exists()
@@ -109,9 +109,10 @@ def test_a_stopped_run_ends_as_an_unbroken_one(runs, files, tmp_path, monkeypatc
         for run in (tmp_path / "run", runs / "ml")
     ]
     assert {**results[0], "seconds": 0} == {**results[1], "seconds": 0}
+    # it is finished
     assert told(softq("train", "--resume", "--out", tmp_path / "run", "--json"))["cells"] == [
         results[0]
-    ]  # it is finished
+    ]
 
 
 def test_a_stopped_run_goes_on_with_the_same_batches_of_similar_length(
@@ -119,21 +120,11 @@ def test_a_stopped_run_goes_on_with_the_same_batches_of_similar_length(
 ):
     flags = [
         *SCRATCH,
-        "--dropout",
-        0.1,
-        "--epochs",
-        2,
-        "--batch-size",
-        2,
-        "--group-by-length",
-        "--optimizer",
-        "adafactor",
-        "--eval-every",
-        48,
+        *["--dropout", "0.1", "--epochs", "2", "--batch-size", "2", "--group-by-length"],
+        *["--optimizer", "adafactor", "--eval-every", "48"],
     ]
-    assert (
-        train_and_stop(monkeypatch, 30, files, tmp_path / "broken", *flags).exit_code == 130
-    )  # in the midst of the second epoch
+    # in the midst of the second epoch
+    assert train_and_stop(monkeypatch, 30, files, tmp_path / "broken", *flags).exit_code == 130
     well(softq("train", "--resume", "--out", tmp_path / "broken"))
     well(train(files, tmp_path / "unbroken", *flags))
     broken, unbroken = (
@@ -147,14 +138,7 @@ def test_training_stops_when_nothing_gets_better(files, runs, tmp_path):
     flags = [
         "--model",
         runs / "ml" / lm.BEST,
-        "--epochs",
-        5,
-        "--eval-every",
-        2,
-        "--patience",
-        1,
-        "--learning-rate",
-        1e-12,
+        *["--epochs", "5", "--eval-every", "2", "--patience", "1", "--learning-rate", "1e-12"],
     ]
     well(train(files, tmp_path / "run", *flags))
     assert [row["step"] for row in rows_of(tmp_path / "run")] == [2, 4]
@@ -193,21 +177,22 @@ def test_adafactor_moves_weights_in_proportion_to_their_size(files, tmp_path, mo
         }
 
     flags = [
-        "--optimizer",
-        "adafactor",
-        "--learning-rate",
-        0.02,
-        "--epochs",
-        1,
-        "--weight-decay",
-        1e-4,
+        *[
+            "--optimizer",
+            "adafactor",
+            "--learning-rate",
+            "0.02",
+            "--epochs",
+            "1",
+            "--weight-decay",
+            "1e-4",
+        ]
     ]
     well(train(files, tmp_path / "run", *SCRATCH, *flags))
     optimizer = trainers[0].optimizer.optimizer
     assert isinstance(optimizer, torch.optim.Adafactor)
-    assert (
-        optimizer.defaults["eps"][0] == torch.finfo(torch.float32).eps
-    )  # for weights in bfloat16 too
+    # for weights in bfloat16 too
+    assert optimizer.defaults["eps"][0] == torch.finfo(torch.float32).eps
     kept = {
         id(weight)
         for name, weight in trainers[0].model.named_parameters()
@@ -230,11 +215,7 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
     rows = read_rows(files / "train.tsv")[:16]
     rows = [
         row
-        | {
-            "candidates": [*row["references"], "no"],
-            "candidate_rewards": [1.0, 0.5, -1],
-            "id": 7,
-        }
+        | {"candidates": [*row["references"], "no"], "candidate_rewards": [1.0, 0.5, -1], "id": 7}
         for row in rows
     ]
     with gzip.open(tmp_path / "train.jsonl.gz", "wt", encoding="utf-8") as file:
@@ -244,26 +225,24 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
     flags = [
         "--model",
         tmp_path / "gpt2",
-        "--lora",
-        2,
-        "--objective",
-        "sqdml",
-        "--tau",
-        0.5,
-        "--sampler",
-        "dataset",
-        "--epochs",
-        1,
+        *[
+            "--lora",
+            "2",
+            "--objective",
+            "sqdml",
+            "--tau",
+            "0.5",
+            "--sampler",
+            "dataset",
+            "--epochs",
+            "1",
+        ],
     ]
     flags += [
         "--train",
         tmp_path / "train.jsonl.gz",
         *SMALL,
-        "--learning-rate",
-        0.1,
-        "--best-by",
-        "loss",
-        "--out",
+        *["--learning-rate", "0.1", "--best-by", "loss", "--out"],
         tmp_path / "run",
     ]
     assert told(softq("train", "lm", *flags, "--json"))["cells"][0]["tau"] == 0.5
@@ -272,9 +251,8 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
         name for name, value in model.state_dict().items() if not torch.equal(value, tuned[name])
     }
     assert changed
-    assert all(
-        "weight" in name and ("attn" in name or "mlp" in name) for name in changed
-    )  # what adapters are merged into
+    # what adapters are merged into
+    assert all("weight" in name and ("attn" in name or "mlp" in name) for name in changed)
     assert len(well(softq("predict", tmp_path / "run", files / "test.txt")).splitlines()) == 12
 
 
@@ -312,9 +290,8 @@ def test_a_second_stage_reads_what_the_first_one_did(runs, files, tmp_path, monk
         )
     )
     assert "as in" not in shown
-    assert (
-        'template = "ula\\n tir {} ula"\n' in (tmp_path / "first" / "recipe.toml").read_text()
-    )  # the new line, as TOML writes it
+    # the new line, as TOML writes it
+    assert 'template = "ula\\n tir {} ula"\n' in (tmp_path / "first" / "recipe.toml").read_text()
     again = ["--model", tmp_path / "first", "--epochs", 1]
     shown = well(train(files, tmp_path / "second", *again))
     assert (
@@ -333,9 +310,8 @@ def test_a_second_stage_reads_what_the_first_one_did(runs, files, tmp_path, monk
 def test_only_the_run_of_a_model_tells_how_it_was_trained(runs, monkeypatch):
     monkeypatch.chdir(runs / "ml")
     assert lm_recipe.read_recipe(Path("best")) == lm_recipe.read_recipe(runs / "ml")
-    assert (
-        lm_recipe.read_recipe(Path("gpt2")) is None
-    )  # a hub's name, and no folder of the run one stands in
+    # a hub's name, and no folder of the run one stands in
+    assert lm_recipe.read_recipe(Path("gpt2")) is None
 
 
 def test_what_people_keep_in_a_folder_stays_there(files, tmp_path, monkeypatch):
@@ -353,9 +329,8 @@ def test_what_people_keep_in_a_folder_stays_there(files, tmp_path, monkeypatch):
         patch.setattr(loaded.tokenizer, "save_pretrained", lambda folder: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             save_model(*loaded, tmp_path / "empty", replace=True)
-    assert (
-        sorted((tmp_path / "empty").iterdir()) == before
-    )  # the old model stays until the new one is whole
+    # the old model stays until the new one is whole
+    assert sorted((tmp_path / "empty").iterdir()) == before
     save_model(*loaded, tmp_path / "empty", replace=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "full"]
     (tmp_path / "run" / lm.BEST).mkdir(parents=True)
@@ -380,9 +355,10 @@ def test_references_are_cut_into_tokens_as_training_cuts_them(runs):
     numbers = model.token_ids("ula \N{SNOWMAN} tir")
     assert numbers == model.tokenizer(text_target="ula \N{SNOWMAN} tir")["input_ids"][:-1]
     assert unknown in numbers
+    # as Marian's: two languages
     model.tokenizer = lambda text=None, text_target=None: {
         "input_ids": [5, 1] if text_target else [4, 1]
-    }  # as Marian's: two languages
+    }
     assert model.token_ids("x") == [5]
     causal = TextModel(tiny_gpt2(["ula tir"]))
     assert causal.token_ids("ula") == causal.tokenizer("ula", add_special_tokens=False)["input_ids"]
@@ -394,82 +370,43 @@ def test_names_that_a_recipe_repeats_are_those_of_the_trainer():
 
 
 @pytest.mark.parametrize(
-    ("flags", "texts"),
+    ("flags", "text"),
     [
-        (
-            ["--from-scratch", "t5-tiny", "--template", "translate"],
-            ["template must have {} once", "got 'translate'"],
-        ),
-        (["--from-scratch", "t5-tiny", "--template", "{} {}"], ["template must have {} once"]),
-        (
-            [],
-            [
-                "name a model to start from (--model PATH), or a size to start with (--from-scratch"
-                " t5-small)"
-            ],
-        ),
-        (["--from-scratch", "t5-tinny"], ["--from-scratch is one of", "did you mean 't5-tiny'?"]),
-        (["--epoch", 3], ["there is no flag --epoch, did you mean --epochs?"]),
-        (["--model", "a", "--from-scratch", "t5-tiny"], ["choose one"]),
-        (["--model", "/no/such/folder"], ["there is no folder /no/such/folder"]),
-        (["--from-scratch", "t5-tiny", "--objective", "raml"], ["raml needs a temperature"]),
-        (
-            ["--from-scratch", "t5-tiny", "--objective", "raml", "--tau", 1, "--sampler", "ngrams"],
-            ["sampler must be one of ngram"],
-        ),
-        (
-            [
-                "--from-scratch",
-                "t5-tiny",
-                "--objective",
-                "raml",
-                "--tau",
-                1,
-                "--sampler",
-                "dataset",
-            ],
-            ["train.tsv, row 1", "needs candidates"],
-        ),
-        (["--from-scratch", "t5-tiny", "--reward", "blue"], ["reward must be one of bleu"]),
-        (
-            [
-                "--from-scratch",
-                "t5-tiny",
-                "--temperature-scaled",
-                "--objective",
-                "raml",
-                "--tau",
-                1,
-            ],
-            ["temperature_scaled"],
-        ),
-        (["--from-scratch", "t5-tiny", "--lora", 4], ["lora adapts a model"]),
-        (["--from-scratch", "t5-tiny", "--dropout", 1], ["dropout must lie in"]),
-        (["--from-scratch", "t5-tiny", "--top-p", 2], ["top_p"]),
-        (
-            ["--from-scratch", "t5-tiny", "--train", "", "--dev", "x"],
-            ["name the training file as well"],
-        ),
+        (f"{TINY} --template translate", "template must have {} once, where the source goes, got"),
+        (f"{TINY} --template '{{}} {{}}'", "template must have {} once"),
+        ("", "name a model to start from (--model PATH), or a size to start with (--from-scratch"),
+        ("--from-scratch t5-tinny", "did you mean 't5-tiny'?"),
+        ("--epoch 3", "there is no flag --epoch, did you mean --epochs?"),
+        (f"{TINY} --model a", "choose one"),
+        ("--model /no/such/folder", "there is no folder /no/such/folder"),
+        (f"{TINY} --objective raml", "raml needs a temperature"),
+        (f"{TINY} --objective raml --tau 1 --sampler ngrams", "sampler must be one of ngram"),
+        (f"{TINY} --objective raml --tau 1 --sampler dataset", "train.tsv, row 1: sampler ="),
+        (f"{TINY} --reward blue", "reward must be one of bleu"),
+        (f"{TINY} --objective raml --tau 1 --temperature-scaled", "temperature_scaled"),
+        (f"{TINY} --lora 4", "lora adapts a model"),
+        (f"{TINY} --dropout 1", "dropout must"),
+        (f"{TINY} --top-p 2", "top_p must"),
+        (f"{TINY} --train '' --dev x", "name the training file as well"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(
-    files, tmp_path, flags, texts
-):
-    refused(train(files, tmp_path / "run", *flags), *texts)
+def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(files, tmp_path, flags, text):
+    refused(train(files, tmp_path / "run", *shlex.split(flags)), text)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("{", "not JSON"),
-        ("[]", "got []"),
-        ('{"references": "b"}', "source = None"),
-        ('{"source": "a", "references": []}', "references = []"),
-        ('{"source": "a", "references": "b", "candidates": "c"}', "candidates = 'c'"),
+        ("{", "expected JSON in the line"),
+        ("[]", "must be a mapping with 'source' and 'references', got list"),
+        ('{"references": "b"}', "needs 'source', got ['references']"),
+        ('{"source": "a", "references": []}', "needs 'references'"),
+        ('{"source": ["a"], "references": ["b"]}', "'source' must be a text, got ['a']"),
+        ('{"source": "a", "references": "b", "candidates": "c"}', "must be a list of texts, got"),
         (
             '{"source": "a", "references": "b", "candidates": ["c"], "candidate_rewards": [1, 2]}',
-            "not a list of 1",
+            "a value for each of 1 candidates, got [1, 2]",
         ),
         *(
             (
@@ -477,9 +414,13 @@ def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(
                     '{"source": "a", "references": ["b", "c"], "candidates": ["d"],'
                     f' "candidate_rewards": [{bad}]}}'
                 ),
-                "number, or 2 of them",
+                text,
             )
-            for bad in ("null", '"1"', "true", "NaN", "[1]", "[1, 1e999]", "[1, 2, 3]", "{}")
+            for bad, text in (
+                *((bad, "finite numbers") for bad in ("null", '"1"', "true", "[1, 1e999]", "{}")),
+                ("NaN", "NaN, which JSON has not"),
+                ("[1, 2, 3]", "one number, or one for each of 2 references, got 3"),
+            )
         ),
     ],
 )

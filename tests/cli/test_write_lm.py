@@ -9,8 +9,7 @@ from ner_commands import refused, softq, told, well
 from softq.cli.kinds import MethodName, Options
 from softq.cli.kinds.sentences import FileTranslator, for_two_methods, search_options
 from softq.errors import DataError
-from softq.integrations.transformers.generation import Writer
-from softq.integrations.transformers.text_model import Writing
+from softq.integrations.transformers.generation import Writer, Writing
 from softq.lab.run import RunFolder
 from softq.lab.tasks import lm
 from softq.lab.tasks.lm_data import read_rows

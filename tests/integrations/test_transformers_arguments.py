@@ -15,14 +15,8 @@ REFUSED = [
     ({"objective": "reinforce"}, "objective must be one of ml, raml, sqdml, got 'reinforce'"),
     ({"estimator": "best"}, "estimator must be one of set, paper, importance, got 'best'"),
     ({"corpus_metric": "comet"}, "corpus_metric must be one of bleu, chrf, none, got 'comet'"),
-    (
-        {"candidates": ["ngram"]},
-        "candidates must be a text, several joined by \\+ as in 'ngram\\+model', got",
-    ),
-    (
-        {"candidates": "ngram+beam"},
-        "candidates must be one of ngram, hamming, edit, recombined, model, dataset, got 'beam'",
-    ),
+    ({"candidates": ["ngram"]}, r"candidates must be a text, several joined by \+ as in"),
+    ({"candidates": "ngram+beam"}, "candidates must be one of ngram, hamming, edit, recombined,"),
     ({"candidates": "ngram+ngram"}, "candidates must name each source once, got 'ngram\\+ngram'"),
     ({"candidate_size": 0}, "candidate_size must be a whole number from 1, got 0"),
     ({"max_n": True}, "max_n must be a whole number from 1, got True"),
@@ -30,34 +24,16 @@ REFUSED = [
     ({"eval_num_beams": 0}, "eval_num_beams must be a whole number from 1, got 0"),
     ({"eval_mbr_samples": -1}, "eval_mbr_samples must be a whole number from 0, got -1"),
     ({"k": 0}, "k must be a whole number from 1, got 0"),
-    (
-        {"remove_unused_columns": True},
-        "remove_unused_columns must stay False: references and candidates are columns",
-    ),
+    ({"remove_unused_columns": True}, "remove_unused_columns must stay False: references and"),
     ({"sampling_top_p": 0.0}, "sampling_top_p must lie in 0..1, got 0.0"),
     ({"sampling_top_p": 1.5}, "sampling_top_p must lie in 0..1, got 1.5"),
     ({"sampling_temperature": 0.0}, "sampling_temperature must be positive, got 0.0"),
-    (
-        {"accelerator_config": {"dispatch_batches": True}},
-        "accelerator_config must leave dispatch_batches False",
-    ),
-    (
-        {"label_smoothing_factor": 0.1},
-        "label_smoothing_factor is for ml: raml has a smooth target of its own; leave it at 0",
-    ),
+    ({"accelerator_config": {"dispatch_batches": True}}, "accelerator_config must leave"),
+    ({"label_smoothing_factor": 0.1}, "label_smoothing_factor is for ml: raml has a smooth target"),
     ({"estimator": "paper"}, "estimator 'paper' needs k, how many candidates a step uses"),
-    (
-        {"estimator": "importance", "candidates": "ngram"},
-        r"need one source of known probability \(hamming, edit, model\), got 'ngram'",
-    ),
-    (
-        {"estimator": "importance", "candidates": "edit+model"},
-        "importance weights need one source of known probability",
-    ),
-    (
-        {"estimator": "importance", "candidates": "edit", "k": 3},
-        "importance weights use every candidate: leave out k",
-    ),
+    ({"estimator": "importance", "candidates": "ngram"}, "need one source of known probability"),
+    ({"estimator": "importance", "candidates": "edit+model"}, "importance weights need one source"),
+    ({"estimator": "importance", "candidates": "edit", "k": 3}, "importance weights use every"),
     (
         {"estimator": "importance", "candidates": "model", "sampling_top_p": 0.9},
         (
@@ -138,11 +114,5 @@ def test_without_transformers_it_says_what_to_install(monkeypatch):
 
     monkeypatch.delitem(sys.modules, "softq.integrations.transformers")
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(
-        DependencyError,
-        match=(
-            r"softq.integrations.transformers needs Transformers: pip install"
-            r" 'softq\[transformers\]'"
-        ),
-    ):
+    with pytest.raises(DependencyError, match=r"softq.integrations.transformers needs"):
         importlib.import_module("softq.integrations.transformers")

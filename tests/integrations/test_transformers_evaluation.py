@@ -14,10 +14,8 @@ from tiny_models import CAUSAL, END, PAD, START, random_rows, text, tiny, tokeni
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-EVALUATED = [
-    *random_rows(4, references=2),
-    *random_rows(3, seed=1),
-]  # two batches, of which the second is not full
+# two batches, of which the second is not full
+EVALUATED = [*random_rows(4, references=2), *random_rows(3, seed=1)]
 
 
 def contents(sequences, first):
@@ -113,10 +111,8 @@ def test_the_gap_to_minimum_bayes_risk(name, tmp_path):
                 for choice, value in zip(choices, expected, strict=True)
                 if value > max(expected) - 1e-9
             ]
-            lowest, highest = (
-                lowest + min(found) / 7,
-                highest + max(found) / 7,
-            )  # rounding decides among equals
+            # rounding decides among equals
+            lowest, highest = (lowest + min(found) / 7, highest + max(found) / 7)
     assert not lowest <= total <= highest
     assert lowest - 1e-12 <= scores["eval_mbr_reward"] <= highest + 1e-12
     assert scores["eval_mbr_gap"] == pytest.approx(scores["eval_mbr_reward"] - total, abs=1e-12)
@@ -150,9 +146,8 @@ def test_what_can_be_left_out(tmp_path):
     ).evaluate()
     assert without["eval_loss"] == pytest.approx(loss["eval_loss"])
     assert not {"eval_bleu", "eval_chrf"} & without.keys()
-    assert (
-        "eval_bleu" not in trainer_for(tiny("t5"), tmp_path, evaluate=few).evaluate()
-    )  # no tokenizer, no text
+    # no tokenizer, no text
+    assert "eval_bleu" not in trainer_for(tiny("t5"), tmp_path, evaluate=few).evaluate()
     assert "test_reward" in trainer_for(tiny("t5"), tmp_path).predict(few).metrics
 
 
@@ -165,13 +160,7 @@ def test_rewards_of_all_references_together(tmp_path):
         *Sentences.pack([[words] for words in batch[0]]), *Sentences.pack(references)
     ).mean()
     assert trainer.evaluate()["eval_reward"] == pytest.approx(float(wanted), abs=1e-12)
-    with pytest.raises(
-        RewardError,
-        match=(
-            r"minimum Bayes risk needs a reward of two texts, and .* takes all references together:"
-            r" draw no"
-        ),
-    ):
+    with pytest.raises(RewardError, match=r"minimum Bayes risk needs a reward of two texts, and"):
         trainer_for(
             tiny("t5"), tmp_path, evaluate=few, reward=MultiReferenceBLEU(), eval_mbr_samples=2
         ).evaluate()
@@ -192,13 +181,7 @@ def test_the_loss_of_evaluation_is_transformers_own(tmp_path):
 
 
 def test_nothing_to_evaluate(tmp_path):
-    with pytest.raises(
-        DataError,
-        match=(
-            "there are no rows to evaluate: give an eval_dataset of one or more, or set"
-            " eval_generate False"
-        ),
-    ):
+    with pytest.raises(DataError, match="there are no rows to evaluate: give an eval_dataset of"):
         trainer_for(tiny("t5"), tmp_path, evaluate=[]).evaluate()
 
 
@@ -217,10 +200,12 @@ def test_seconds_are_those_of_decoding(monkeypatch):
         return work
 
     writer = SimpleNamespace(
-        best=takes(1.0, [[5]]), specials=(), settings=SimpleNamespace(mbr_samples=3)
+        best=takes(1.0, [[5]]),
+        least_risk=takes(10.0, [[5]]),
+        special=SimpleNamespace(ids=()),
+        how=SimpleNamespace(samples=3),
     )
     monkeypatch.setattr(generation, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    monkeypatch.setattr(generation, "least_risk", takes(10.0, [[5]]))
     monkeypatch.setattr(generation, "mean_rewards", takes(100.0, torch.ones(1)))
     found = generation.write_and_score(writer, None, {}, [[[5]]], ExactMatch())
     assert (found.seconds, found.mbr_seconds) == (1.0, 11.0)
@@ -236,8 +221,5 @@ def test_without_sacrebleu_it_says_what_to_install(tmp_path, monkeypatch):
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(
-        DependencyError,
-        match=r"corpus metrics are sacreBLEU's: pip install .*, or set corpus_metric none",
-    ):
+    with pytest.raises(DependencyError, match=r"corpus metrics are sacreBLEU's: pip install .*,"):
         trainer.evaluate()

@@ -11,12 +11,8 @@ from tokenizers import AddedToken, processors
 
 from softq.errors import DataError, ModelError
 from softq.integrations.transformers import RowEncoder
-from softq.integrations.transformers.rows import (
-    as_row,
-    end_ids,
-    special_ids,
-    unwritable_ids,
-)
+from softq.integrations.transformers.rows import as_row
+from softq.integrations.transformers.tokens import special_tokens
 from tiny_models import END, PAD, START, UNKNOWN, WORDS, tiny, tokenizer, trainer_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -94,10 +90,7 @@ def test_what_was_cut_is_told(caplog):
 def test_a_causal_model_needs_an_end():
     words = tokenizer()
     words.eos_token = None
-    with pytest.raises(
-        ModelError,
-        match=r"the tokenizer has no eos_token, and a text must end: set tokenizer.eos_token",
-    ):
+    with pytest.raises(ModelError, match="the tokenizer has no eos_token, and a text must end:"):
         RowEncoder(words, causal=True)
     assert RowEncoder(words, causal=False).sources(["ba"]) == [[4, END]]
 
@@ -126,9 +119,7 @@ def test_chats(monkeypatch):
         lambda *given, **how: plain(*given, **how, return_dict=False),
     )
     assert encode.sources([chat]) == [numbers]
-    with pytest.raises(
-        DataError, match="a list of chat messages is for causal models: give 'source' as a text"
-    ):
+    with pytest.raises(DataError, match="a list of chat messages is for causal models: give"):
         RowEncoder(words, causal=False)(rows[0])
 
 
@@ -137,31 +128,19 @@ def test_what_a_row_may_be():
     assert as_row({"labels": np.array([[5, 6], [7, 8]])}).references == [[5, 6], [7, 8]]
     full = as_row(
         {
-            "labels": [5],
+            "labels": [[5], [8]],
             "candidates": np.array([[6], [7]]),
             "candidate_rewards": torch.tensor([[0.5, 1.0], [2.0, 3.0]]),
         }
     )
     assert (full.candidates, full.rewards) == ([[6], [7]], [[0.5, 1.0], [2.0, 3.0]])
     for row, message in [
-        (
-            {},
-            (
-                "a row needs 'labels', the token ids of a reference or a list of those, got None;"
-                " see RowEncoder"
-            ),
-        ),
+        ({}, "a row needs 'labels', the token ids of a reference or a list of those, got None;"),
         ({"labels": []}, "a row needs 'labels'"),
-        (
-            {"labels": [[]]},
-            r"'labels' of a row must be a list of one or more token ids, got \[\]; see RowEncoder",
-        ),
+        ({"labels": [[]]}, r"'labels' of a row must be a list of one or more token ids, got \[\];"),
         ({"labels": ["de"]}, "'labels' of a row must be a list of one or more token ids"),
         ({"labels": [-100, -100]}, "'labels' of a row holds nothing but -100"),
-        (
-            {"labels": [5], "candidates": ["de"]},
-            "'candidates' of a row must be a list of one or more token ids, got 'de'",
-        ),
+        ({"labels": [5], "candidates": ["de"]}, "'candidates' of a row must be a list of one or"),
         (
             {"labels": [5], "candidates": [[5]], "candidate_rewards": [1.0, 2.0]},
             r"must have a value for each of 1 candidates, got \[1.0, 2.0\]",
@@ -178,10 +157,7 @@ def test_what_a_row_may_be():
             {"labels": [5], "candidates": [[5]], "candidate_rewards": [None]},
             r"candidate_rewards must be finite numbers, got \[None\]",
         ),
-        (
-            {"labels": [5], "candidates": [[5]], "candidate_rewards": 0.5},
-            "must have a value for each of 1 candidates, got 0.5",
-        ),
+        ({"labels": [5], "candidates": [[5]], "candidate_rewards": 0.5}, "must have a value for"),
     ]:
         with pytest.raises(DataError, match=message):
             as_row(row)
@@ -202,12 +178,7 @@ def test_batches(tmp_path):
     assert batch["input_ids"].tolist() == [[5, 6, 7], [9, PAD, PAD]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["labels"].tolist() == [[8, END, -100], [10, 11, END]]
-    with pytest.raises(
-        DataError,
-        match=(
-            "'input_ids' of a row must be a list of one or more token ids, got None; see RowEncoder"
-        ),
-    ):
+    with pytest.raises(DataError, match="'input_ids' of a row must be a list of one or more token"):
         trainer_for(tiny("t5"), tmp_path).data_collator([{"labels": [5]}])
 
 
@@ -238,10 +209,7 @@ def test_padding_of_a_row_is_not_read(name, tmp_path):
 
 def test_an_answer_in_the_prompt_is_refused(tmp_path):
     collate = trainer_for(tiny("gpt2"), tmp_path).data_collator
-    with pytest.raises(
-        DataError,
-        match="must be the prompt alone and 'labels' the completion, got both in input_ids",
-    ):
+    with pytest.raises(DataError, match="must be the prompt alone and 'labels' the completion,"):
         collate([{"input_ids": [5, 6, 7, END], "labels": [-100, -100, 7, END]}])
     assert collate([{"input_ids": [5, 6, 7], "labels": [5, 6, END]}])["labels"].tolist() == [
         [-100] * 3 + [5, 6, END]
@@ -263,13 +231,7 @@ def test_texts_of_a_row_are_checked():
         ({"candidates": [5]}, r"'candidates' of a row must be a list of texts, got \[5\]"),
         ({"references": 3}, "'references' of a row must be a list of texts, got 3"),
         ({"references": [None]}, "'references' of a row must be a list of texts"),
-        (
-            {"references": ["be", " "]},
-            (
-                "a reference is empty, which leaves nothing to generate: remove it from the row of"
-                " source 'ba'"
-            ),
-        ),
+        ({"references": ["be", " "]}, "a reference is empty, which leaves nothing to generate:"),
     ]:
         with pytest.raises(DataError, match=message):
             encode(row | change)
@@ -291,14 +253,15 @@ def test_limits_are_checked(causal, limits, least):
 def test_special_numbers():
     model = tiny("bart")
     model.generation_config.eos_token_id = [END, 7]
-    assert special_ids(None, model) == {PAD, END, START, 7}
-    assert special_ids(tokenizer(), model) == {PAD, END, START, 7}
-    assert unwritable_ids(tokenizer(), model) == {PAD, END, START, 7, UNKNOWN}
+    assert special_tokens(None, model).ids == {PAD, END, START, 7}
+    found = special_tokens(tokenizer(), model)
+    assert found.ids == {PAD, END, START, 7}
+    assert found.unwritable == {PAD, END, START, 7, UNKNOWN}
+    assert (found.ends, found.pad) == ({END, 7}, PAD)
     words = tokenizer()
     words.add_tokens([AddedToken("<sep>", special=True), AddedToken("plain", special=False)])
     added = words.convert_tokens_to_ids("<sep>")
-    assert special_ids(words, model) == {PAD, END, START, 7, added}
+    assert special_tokens(words, model).ids == {PAD, END, START, 7, added}
     words.unk_token = "</s>"  # noqa: S105  # as GPT-2 has it
     bare = SimpleNamespace(config=None, generation_config=None)
-    assert special_ids(words, bare) >= {PAD, END, START}
-    assert end_ids(tokenizer(), model) == {END, 7}
+    assert special_tokens(words, bare).ids >= {PAD, END, START}

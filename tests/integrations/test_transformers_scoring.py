@@ -11,7 +11,6 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, MistralConfig, Mistral
 
 from softq.integrations.transformers.scoring import (
     IGNORED,
-    Prompts,
     Scored,
     causal_log_probs,
     encoder_decoder_log_probs,
@@ -133,9 +132,8 @@ def test_gradients_are_the_weighted_sums_of_those_of_candidates(name, objective,
 
 def scored_of(candidates):
     size, width = max(map(len, candidates)), max(len(text) for row in candidates for text in row)
-    tokens = torch.full(
-        (len(candidates), size, width), 33
-    )  # what stands behind an end must not matter
+    # what stands behind an end must not matter
+    tokens = torch.full((len(candidates), size, width), 33)
     lengths = torch.full((len(candidates), size), -1)
     for b, row in enumerate(candidates):
         for s, text in enumerate(row):
@@ -156,8 +154,7 @@ def given_to(name, sources=SOURCES):
         [0] * (width - len(s)) + [1] * len(s) if left else [1] * len(s) + [0] * (width - len(s))
         for s in sources
     ]
-    inputs = {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(mask)}
-    return Prompts(**inputs) if left else inputs
+    return {"input_ids": torch.tensor(rows), "attention_mask": torch.tensor(mask)}
 
 
 def log_probs(name, model, given, scored, *, shared):
@@ -182,9 +179,8 @@ def test_what_a_source_is_to_a_decoder_is_computed_once(name, missing):
         if re.search(r"(EncDecAttention|encoder_attn)\.(k|v|k_proj|v_proj)$", module)
     ]
     places, width = given["input_ids"].numel(), model.config.d_model
-    assert (
-        crossed == [2 * places * width**2] * 2
-    )  # keys and values of its one layer, of three sources and not of all candidates
+    # keys and values of its one layer, of three sources and not of all candidates
+    assert crossed == [2 * places * width**2] * 2
 
 
 @pytest.mark.parametrize("name", ["t5", "gpt2"])
@@ -203,10 +199,9 @@ def test_a_compiled_model_shares_too(name):
         slopes.append(gradients(model))
     torch.testing.assert_close(found[0], found[1])
     assert_same_gradients(slopes[0], slopes[1], 1e-5)
-    for missing in (
-        0,
-        2,
-    ):  # as many candidates as before, of other sources: nothing of the first batch may be left in what was compiled
+    # as many candidates as before, of other sources: nothing of the first batch may be left
+    # in what was compiled
+    for missing in (0, 2):
         lengths = scored.lengths.clone()
         lengths[missing, 1] = -1
         fewer = score(compiled, model, given_to(name), Scored(scored.tokens, lengths), shared=True)
@@ -509,13 +504,19 @@ class NoPositions(torch.nn.Module):
 
 
 class Leaking(NoPositions):
-    """Reads rows as one text, whatever the mask says."""
+    """Lets candidates see each other: those of every row, or of one."""
+
+    row = None
 
     def forward(
         self, input_ids, attention_mask=None, position_ids=None, use_cache=None, labels=None
     ):
         if attention_mask is not None and attention_mask.dim() == 4:
-            attention_mask = None
+            if self.row is None:
+                attention_mask = None
+            else:
+                attention_mask = attention_mask.clone()
+                attention_mask[self.row] = attention_mask[self.row].triu(1)
         return self.inner(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -534,9 +535,8 @@ class Leaking(NoPositions):
 )
 def test_a_model_that_cannot_share_reads_candidates_one_by_one(wrapper, reason, tmp_path, caplog):
     inner = tiny("llama")
-    rows = [
-        row | {"input_ids": [9, 8]} for row in ROWS
-    ]  # of one length: without positions there is no padding on the left
+    # of one length: without positions there is no padding on the left
+    rows = [row | {"input_ids": [9, 8]} for row in ROWS]
     wanted, right = step(trainer_for(inner, tmp_path, objective="sqdml", **OWN), rows)
     model = wrapper(inner)
     trainer = trainer_for(model, tmp_path, objective="sqdml", **OWN)
@@ -549,30 +549,14 @@ def test_a_model_that_cannot_share_reads_candidates_one_by_one(wrapper, reason, 
     assert_same_gradients(gradients(inner), right, 1e-5)
 
 
-class LeakingInTheThirdRow(NoPositions):
-    """Lets the candidates of one row see each other."""
-
-    def forward(
-        self, input_ids, attention_mask=None, position_ids=None, use_cache=None, labels=None
-    ):
-        if attention_mask is not None and attention_mask.dim() == 4:
-            attention_mask = attention_mask.clone()
-            attention_mask[2] = attention_mask[2].triu(1)
-        return self.inner(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            use_cache=use_cache,
-            labels=labels,
-        )
-
-
 def test_all_of_the_first_batch_is_tried():
     inner = tiny("llama")
     scored = scored_of([[[8, 9, END], [10, 11, END], [12, 13, END]]] * 3)
     given = given_to("llama", [[8], [9], [10]])
     assert can_share(causal_log_probs, inner, given, scored, 1e-3)
-    assert not can_share(causal_log_probs, LeakingInTheThirdRow(inner), given, scored, 1e-3)
+    leaking = Leaking(inner)
+    leaking.row = 2
+    assert not can_share(causal_log_probs, leaking, given, scored, 1e-3)
 
 
 def hide_the_decoder(model):

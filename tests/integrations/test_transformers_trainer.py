@@ -73,7 +73,13 @@ def plain_collator(name):
 
 
 class PlainTrainer(Watched, Trainer):
-    pass
+    """Transformers' own Trainer, with nothing printed and nothing saved."""
+
+    def __init__(self, model, folder, settings, **more):
+        quiet = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "save_strategy": "no"}
+        quiet |= {"logging_strategy": "no", "remove_unused_columns": False}
+        quiet |= {"label_names": ["labels"], "learning_rate": 1e-2}
+        super().__init__(model, TrainingArguments(str(folder), **quiet | settings), **more)
 
 
 @pytest.mark.parametrize("accumulated", [1, 3])
@@ -90,22 +96,12 @@ def test_ml_has_the_curve_of_plain_trainer(name, accumulated, tmp_path):
         tiny(name, dropout=0.2), tmp_path / "ours", rows, objective="ml", tau=None, **settings
     )
     ours.train()
-    quiet = {
-        "use_cpu": True,
-        "report_to": [],
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "learning_rate": 1e-2,
-    }
-    plain = TrainingArguments(
-        str(tmp_path / "plain"),
-        remove_unused_columns=False,
-        logging_strategy="no",
-        **quiet,
-        **settings,
-    )
     theirs = PlainTrainer(
-        tiny(name, dropout=0.2), plain, train_dataset=rows, data_collator=plain_collator(name)
+        tiny(name, dropout=0.2),
+        tmp_path / "plain",
+        settings,
+        train_dataset=rows,
+        data_collator=plain_collator(name),
     )
     theirs.train()
     assert len(ours.losses) == 12
@@ -128,36 +124,21 @@ def test_ml_with_smoothed_labels_has_the_curve_of_plain_trainer(name, tmp_path):
         tiny(name), tmp_path / "ours", rows, evaluate=rows, objective="ml", tau=None, **settings
     )
     ours.train()
-    quiet = {
-        "use_cpu": True,
-        "report_to": [],
-        "disable_tqdm": True,
-        "save_strategy": "no",
-        "logging_strategy": "no",
-    }
-    plain = TrainingArguments(
-        str(tmp_path / "plain"),
-        remove_unused_columns=False,
-        label_names=["labels"],
-        **quiet,
-        **settings,
-    )
 
     def collate(few):
         batch = plain_collator(name)(few)
-        shifted = (
-            {}
-            if name in CAUSAL
-            else {
-                "decoder_input_ids": (
-                    tiny(name).prepare_decoder_input_ids_from_labels(labels=batch["labels"])
-                )
-            }
-        )
-        return batch | shifted
+        if name not in CAUSAL:
+            shifted = tiny(name).prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+            batch["decoder_input_ids"] = shifted
+        return batch
 
     theirs = PlainTrainer(
-        tiny(name), plain, train_dataset=rows, eval_dataset=rows, data_collator=collate
+        tiny(name),
+        tmp_path / "plain",
+        settings,
+        train_dataset=rows,
+        eval_dataset=rows,
+        data_collator=collate,
     )
     theirs.train()
     assert len(ours.losses) == 3
@@ -180,13 +161,7 @@ def test_ml_with_a_loss_of_the_users(name, tmp_path):
         more[1],
         trainer_for(tiny(name), tmp_path, objective="ml", label_smoothing_factor=0.1),
     ):
-        with pytest.raises(
-            RecipeError,
-            match=(
-                "label_smoothing_factor and compute_loss_func are for rows of one reference: leave"
-                " them out"
-            ),
-        ):
+        with pytest.raises(RecipeError, match="label_smoothing_factor and compute_loss_func are"):
             step(trainer, random_rows(3, references=2))
 
 
@@ -241,9 +216,8 @@ def test_a_run_that_goes_on_is_as_if_it_had_not_been_broken(name, kinds, workers
         "save_steps": 5,
         "dataloader_num_workers": workers,
     }
-    rows = random_rows(
-        13, references=2
-    )  # four steps of an epoch: the checkpoint lies within the second
+    # four steps of an epoch: the checkpoint lies within the second
+    rows = random_rows(13, references=2)
     whole = trainer_for(tiny(name, dropout=0.1), tmp_path, rows, save_strategy="steps", **settings)
     whole.train()
     again = trainer_for(
@@ -464,19 +438,6 @@ def test_images(tmp_path):
     assert alone[0] == pytest.approx(alone[1], abs=1e-5)
 
 
-def test_nothing_private_of_trainer_is_overridden(tmp_path):
-    private = {
-        name
-        for name in vars(RewardAugmentedTrainer)
-        if name.startswith("_") and not name.startswith("__")
-    }
-    assert private  # of its own
-    theirs = {name for kind in Trainer.__mro__ for name in vars(kind)}
-    assert not private & theirs
-    made = vars(Trainer(tiny("t5"), TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])))
-    assert not private & made.keys()
-
-
 def test_several_gpus_in_one_process_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
     message = (
@@ -551,39 +512,22 @@ def test_streamed_rows(tmp_path):
 
 
 def test_what_a_trainer_refuses(tmp_path):
-    with pytest.raises(
-        RecipeError, match="args must be RewardAugmentedArguments, got TrainingArguments"
-    ):
+    with pytest.raises(RecipeError, match="args must be RewardAugmentedArguments, got"):
         RewardAugmentedTrainer(tiny("t5"), TrainingArguments(str(tmp_path), report_to=[]))
     with pytest.raises(ModelError, match="expected a Transformers model, got NoneType"):
         RewardAugmentedTrainer(None, arguments(tmp_path))
-    with pytest.raises(
-        ModelError, match="expected a Transformers model that generates text, got Linear"
-    ):
+    with pytest.raises(ModelError, match="expected a Transformers model that generates text, got"):
         trainer_for(torch.nn.Linear(1, 1), tmp_path)
-    with pytest.raises(
-        RecipeError, match="a causal model's rows are collated by softq; data_collator is for"
-    ):
+    with pytest.raises(RecipeError, match="a causal model's rows are collated by softq;"):
         trainer_for(tiny("gpt2"), tmp_path, collator=list)
-    with pytest.raises(
-        RecipeError, match="compute_loss_func is for ml: the loss of raml is the trainer's own"
-    ):
+    with pytest.raises(RecipeError, match="compute_loss_func is for ml: the loss of raml is the"):
         RewardAugmentedTrainer(tiny("t5"), arguments(tmp_path), compute_loss_func=print)
     prompted = peft.get_peft_model(
         tiny("gpt2"), peft.PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
     )
-    with pytest.raises(
-        ModelError,
-        match=(
-            "adapters that put something before the prompt are not supported: use one that changes"
-            " layers"
-        ),
-    ):
+    with pytest.raises(ModelError, match="adapters that put something before the prompt are not"):
         trainer_for(prompted, tmp_path)
-    with pytest.raises(
-        RewardError,
-        match="the reward 'chrf' needs a tokenizer to make text: give the trainer processing_class",
-    ):
+    with pytest.raises(RewardError, match="the reward 'chrf' needs a tokenizer to make text: give"):
         RewardAugmentedTrainer(tiny("t5"), arguments(tmp_path, reward="chrf"))
 
 
@@ -595,10 +539,7 @@ def test_a_model_without_padding_is_padded_with_its_end(ends, wanted, tmp_path):
     assert trainer_for(model, tmp_path).data_collator.pad == wanted
     for holder in (model.config, model.generation_config):
         holder.eos_token_id = None
-    with pytest.raises(
-        ModelError,
-        match="neither tokenizer nor model names a padding token: set pad_token_id in model",
-    ):
+    with pytest.raises(ModelError, match="neither tokenizer nor model names a padding token: set"):
         trainer_for(model, tmp_path)
 
 

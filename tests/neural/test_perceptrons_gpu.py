@@ -24,9 +24,8 @@ from softq.neural import perceptrons
 from softq.neural.perceptrons import cpu, gpu
 
 kernels_run = mark_for(gpu._train)
-pytestmark = (
-    pytest.mark.no_cover
-)  # it follows no Triton kernel, and makes their interpreter twice as slow
+# it follows no Triton kernel, and makes their interpreter twice as slow
+pytestmark = pytest.mark.no_cover
 
 SMALL = (2, 3, 2)
 
@@ -71,9 +70,8 @@ def test_large_scale_keeps_its_digits():
         torch.tensor([7.4, 3.0], dtype=torch.float64) * torch.rand(2, 9, 2).double() / 10_001.0, -1
     )
     state[1].zero_()
-    found = train(gpu, *on_device(state, data), batch_size=40)[
-        1
-    ].cpu()  # after one step: the gradient
+    # after one step: the gradient
+    found = train(gpu, *on_device(state, data), batch_size=40)[1].cpu()
     expected = run(*as_double(state, data), batch_size=40)[1]
     assert ((found - expected).abs().amax(1) / expected.abs().amax(1)).max() < 1e-5
 

@@ -168,24 +168,6 @@ class Training(Section):
     )
 
 
-def check_seed(name: str, seed: int) -> None:
-    """Refuse a seed that torch's generators do not take."""
-    if not -(2**63) <= seed < 2**63:
-        raise RecipeError(f"{name} must be a number of 64 bits, got {seed}")
-
-
-def at_least(name: str, value: float, least: float) -> None:
-    """Refuse a value below ``least``."""
-    if not value >= least:
-        raise RecipeError(f"{name} must be at least {least}, got {value}")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Refuse what is not a positive finite number."""
-    if not 0 < value < math.inf:
-        raise RecipeError(f"{name} must be a positive number, got {value}")
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file; an error names the file and the line."""
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from softq.formats.file_checks import starting_with
 from softq.lab.loop import Evaluation, NonFiniteLossError
 from softq.lab.processes import Workers
 
@@ -157,7 +158,7 @@ class TorchLearner:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Resume from there."""
-        self._module.load_state_dict(below("model.", state))
+        self._module.load_state_dict(starting_with("model.", state))
         self._loss = state["loss"].clone()
         for number, so_far in enumerate(self._sums):
             so_far.copy_(state[f"sums.{number}"])
@@ -200,14 +201,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
     """Resume from the tensors of `optimizer_state`, with the settings that the optimizer has."""
     slots: dict[int, dict[str, Any]] = {}
-    for path, value in below("optimizer.", state).items():
+    for path, value in starting_with("optimizer.", state).items():
         slot, name = path.split(".", 1)
         slots.setdefault(int(slot), {})[name] = value
     optimizer.load_state_dict(optimizer.state_dict() | {"state": slots})
-
-
-def below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What a checkpoint has under names that begin so, without that beginning."""
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }

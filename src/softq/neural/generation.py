@@ -115,22 +115,14 @@ class Search:
     def _hypotheses(
         self, model: SequenceModel, inputs: Inputs, default: Decoding, index: Sequence[int]
     ) -> Candidates:
-        max_length = default.max_length(inputs)
-        if self.method in ("beam", "greedy"):
-            penalty = self.length_penalty
-            return model.generate(
-                inputs,
-                method="beam" if self.method == "beam" else "greedy",
-                size=self.beam or default.beam,
-                max_length=max_length,
-                length_penalty=default.length_penalty if penalty is None else penalty,
-            )
-        own = self.generator
+        sizes = {"beam": self.beam or default.beam, "mbr": self.samples}
+        penalty, own = self.length_penalty, self.generator
         return model.generate(
             inputs,
-            method="sample",
-            size=self.samples if self.method == "mbr" else 1,
-            max_length=max_length,
+            method="sample" if self.method == "mbr" else self.method,
+            size=sizes.get(self.method, 1),
+            max_length=default.max_length(inputs),
+            length_penalty=default.length_penalty if penalty is None else penalty,
             temperature=self.temperature,
             top_p=self.top_p,
             generator=[own[place] for place in index] if isinstance(own, Sequence) else own,

@@ -17,10 +17,11 @@ from torch.nn.functional import pad
 
 from softq.decode import sample
 from softq.errors import RunError
+from softq.formats.file_checks import starting_with
 from softq.lab.loop import Evaluation, NonFiniteLossError
 from softq.lab.processes import Workers
 from softq.lab.recipe import Objective
-from softq.lab.torch_learner import below, generator_for
+from softq.lab.torch_learner import generator_for
 from softq.neural.examples import Examples
 from softq.neural.generation import evaluating, on_device
 from softq.neural.modules.sequence import Inputs, SequenceModel
@@ -48,15 +49,12 @@ class Judge(Protocol):
 
     def score(self, model: SequenceModel) -> float:
         """The development score; higher is better."""
-        ...
 
     def judge(self, model: SequenceModel) -> Evaluation:
         """The scores of the best model on both splits."""
-        ...
 
     def notes(self, model: SequenceModel) -> dict[str, Tensor]:
         """What the model's file holds beside its parameters."""
-        ...
 
 
 class SequenceLearner:
@@ -102,10 +100,11 @@ class SequenceLearner:
         self._model, self._train, self._dev, self._judge = model, train, dev, judge
         self._workers, self._training, self._optimizer = workers, training, optimizer
         self._targets = recipe_targets(objective, candidates, model.vocab, frequencies)
-        self._likelihood, self._candidates, self._near = objective.name == "ml", candidates, near
-        from_model = not self._likelihood and "model" in candidates.samplers
-        self._sampled_in_steps = from_model and candidates.refresh == "step"
-        self._sampled_in_epochs = from_model and candidates.refresh == "epoch"
+        self._likelihood, self._candidates = objective.name == "ml", candidates
+        samplers = () if self._likelihood else candidates.samplers
+        self._near = near if "near" in samplers else None
+        self._sampled_in_steps = "model" in samplers and candidates.refresh == "step"
+        self._sampled_in_epochs = "model" in samplers and candidates.refresh == "epoch"
         self._samples: Sentences | None = None  # of the model, for every example of this epoch
         self._steps = TrainingSteps(
             model, optimizer, workers, precision=training.precision, graphs=training.graphs
@@ -224,9 +223,8 @@ class SequenceLearner:
 
     def _given(self, index: Tensor, generator: torch.Generator) -> list[Candidates]:
         """Candidates from the references of similar inputs, where they are asked for."""
-        if self._near is None or self._likelihood or "near" not in self._candidates.samplers:
-            return []
-        return [self._near(index, self._candidates.share, generator)]
+        near, share = self._near, self._candidates.share
+        return [] if near is None else [near(index, share, generator)]
 
     @property
     def _rounds(self) -> bool:
@@ -358,12 +356,12 @@ class SequenceLearner:
                 "the training data or the vocabulary of this run differs from that with which it"
                 " began; restore the files, or begin a new run"
             )
-        load_parameters(self._model, below("model.", state))
+        load_parameters(self._model, starting_with("model.", state))
         self._steps.load_state(state)
         self._loss, self._lowest, self._epochs = (
             state[name].clone() for name in ("loss", "lowest_perplexity", "epochs")
         )
-        if samples := below("samples.", state):
+        if samples := starting_with("samples.", state):
             self._samples = Sentences(**samples)
 
     def best(self) -> dict[str, Tensor]:
@@ -373,5 +371,5 @@ class SequenceLearner:
 
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Take these for the best ones."""
-        parameters = below("model.", best).items()
+        parameters = starting_with("model.", best).items()
         self._best = {name: value.to(self._workers.device) for name, value in parameters}

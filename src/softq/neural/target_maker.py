@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -25,12 +25,9 @@ from softq.samplers import (
     Recombination,
     Sampler,
 )
-from softq.sentences import Sentences
+from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
 from softq.targets import Target, ml, target_of
-
-SamplersFor = Callable[[Sentences], Sequence[Callable[..., Candidates]]]
-"""The samplers that make candidates for these references."""
 
 
 class TargetMaker:
@@ -41,8 +38,7 @@ class TargetMaker:
     Args:
         objective: its name and temperature.
         reward: of RAML and SQDML, on token ids.
-        samplers: those for a batch of references; they are called as ``sampler(references,
-            generator=generator)``.
+        samplers: called as ``sampler(references, generator=generator)``.
         estimator: how candidates are weighted (`softq.Candidates.measure`); ``printed`` is the
             paper's formula, which divides by exp(-Hamming distance / τ).
         k: how many candidates a step uses; None: all.
@@ -58,7 +54,7 @@ class TargetMaker:
         self,
         objective: Objective,
         reward: Reward,
-        samplers: SamplersFor,
+        samplers: Sequence[Callable[..., Candidates]],
         *,
         estimator: str = "set",
         k: int | None = None,
@@ -89,16 +85,16 @@ class TargetMaker:
             complete: bool ``[B]``, examples whose candidates need no references beside them.
 
         """
-        references = choose_references(references, self.max_references, generator)
+        references = _choose_references(references, self.max_references, generator)
         if self.objective.name == "ml":
             return ml(Candidates(*references), references)
-        samplers = self.samplers(references)
-        sets = [*given, *(sampler(references, generator=generator) for sampler in samplers)]
+        made = (sampler(references, generator=generator) for sampler in self.samplers)
+        sets = [*given, *made]
         cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
         if self.add_references:
-            missing = torch.zeros(len(cands.lengths), dtype=torch.bool)
-            missing = missing if complete is None else complete
-            lengths = references.lengths.masked_fill(missing.unsqueeze(1), -1)
+            lengths = references.lengths
+            if complete is not None:
+                lengths = lengths.masked_fill(complete.unsqueeze(1), MISSING)
             cands = cands.with_references(references._replace(lengths=lengths))
         estimator, tau = self.estimator, self.objective.tau or 0.0
         if estimator == "printed":
@@ -141,7 +137,7 @@ class UnknownNeverMatches(RewardWrapper):
         return self.reward.score(candidates, references._replace(tokens=tokens))
 
 
-def choose_references(
+def _choose_references(
     references: Sentences, most: int | None, generator: torch.Generator
 ) -> Sentences:
     """At most ``most`` references of each example ``[B, R, M]``, chosen at random; all if None."""
@@ -210,13 +206,14 @@ def recipe_targets(
             rescale=settings.rescale,
         )
 
-    made = [name for name in ("ngram", "recombined", "hamming") if name in settings.samplers]
-
-    def samplers(references: Sentences) -> list[Sampler]:
+    def changed(name: str, references: Sentences, *, generator: torch.Generator) -> Candidates:
         # a sampler counts references among what it makes; of several, each makes its share beside
         # them
         several = settings.share + references.lengths.shape[1]
-        return [sampler(name, settings.size if settings.alone else several) for name in made]
+        size = settings.size if settings.alone else several
+        return sampler(name, size)(references, generator=generator)
+
+    made = [name for name in ("ngram", "recombined", "hamming") if name in settings.samplers]
 
     if objective.name != "ml" and settings.reward == "hamming":
         # The target is the law that is sampled from, at its temperature; a replaced unknown word is
@@ -228,7 +225,7 @@ def recipe_targets(
     return TargetMaker(
         objective,
         _reward(settings),
-        samplers,
+        [partial(changed, name) for name in made],
         estimator=settings.estimator,
         k=settings.k or None,
         # half of what a step uses is left to others

@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from softq.checks import check_count
 from softq.errors import DataError
-from softq.formats.file_checks import check_format, notes_in, read_tensors, refusing
+from softq.formats.file_checks import check_format, notes_in, read_tensors, refusing, starting_with
 from softq.formats.vocabulary import Vocabulary
 from softq.lab.recipe import build
 from softq.lab.run import write_atomically
-from softq.lab.torch_learner import below
 from softq.neural.examples import Array, Examples, Ragged, Vectors
 from softq.neural.generation import GeneratedText, Search, evaluating, on_device
 from softq.neural.modules.captioner import ImageCaptioner
@@ -170,7 +169,7 @@ class TextGenerator:
                     settings,
                     features if source is None else len(source),
                     len(vocabulary),
-                    below(_PARAMETERS, tensors),
+                    starting_with(_PARAMETERS, tensors),
                 ),
                 settings,
                 vocabulary,

@@ -50,7 +50,7 @@ class Batch(NamedTuple):
         """All of them."""
         return *self.inputs, self.tokens, self.lengths, self.weights
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         """The same with every tensor changed."""
         return Batch(tuple(map(change, self.inputs)), *map(change, self[1:]))
 
@@ -62,8 +62,10 @@ class Batch(NamedTuple):
         if size == 1:
             return self
         if rank < len(self.tokens):
-            return self.each(lambda part: part[rank::size])
-        return self.each(lambda part: part[:1])._replace(weights=torch.zeros_like(self.weights[:1]))
+            return self._each(lambda part: part[rank::size])
+        return self._each(lambda part: part[:1])._replace(
+            weights=torch.zeros_like(self.weights[:1])
+        )
 
     def rounded(self, inputs: int) -> Batch:
         """The same with inputs that count nothing up to ``inputs`` of them, and with a width that most batches share.
@@ -94,14 +96,14 @@ class Batch(NamedTuple):
 
     def pinned(self) -> Batch:
         """The same in page-locked memory, from which a GPU copies without waiting, as long as it is in one piece."""
-        return self.each(lambda part: part.contiguous().pin_memory())
+        return self._each(lambda part: part.contiguous().pin_memory())
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
-        return self.each(lambda part: part.to(device, non_blocking=True))
+        return self._each(lambda part: part.to(device, non_blocking=True))
 
 
-class CandidateLoss(nn.Module):
+class _CandidateLoss(nn.Module):
     """- Σ_s w_s log P(y_s|x) of each input of a batch (the loss of `softq.cross_entropy` on candidates), ``[B]``."""
 
     def __init__(self, model: SequenceModel, smoothing: float = 0.0) -> None:
@@ -147,7 +149,7 @@ class TrainingSteps:
         device = workers.device
         self._workers, self._precision, self._clip = workers, precision, optimizer.clip
         model.output.coarse = precision == "bf16"
-        loss = CandidateLoss(model.to(device), optimizer.label_smoothing)
+        loss = _CandidateLoss(model.to(device), optimizer.label_smoothing)
         self._rate = torch.tensor(optimizer.learning_rate, device=device)
         on_gpu = device.type == "cuda"
         self.optimizer = torch.optim.Adam(
@@ -234,7 +236,7 @@ class TrainingSteps:
     def _replay(self, batch: Batch, seed: int) -> Tensor:
         shapes = tuple(part.shape for part in batch.tensors)
         if shapes not in self._recorded:
-            static = batch.each(lambda part: part.to(self._workers.device, copy=True))
+            static = batch._each(lambda part: part.to(self._workers.device, copy=True))
             self._recorded[shapes] = (*self._record(lambda: self._sweep(static)), static)
         if self._update_recorded is None:
             self._update_recorded = self._record_update()
@@ -247,7 +249,7 @@ class TrainingSteps:
         self._update_recorded.replay()
         return self._unless_stopped(found)
 
-    def _record(self, function: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    def _record(self, function: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
         stopped = self._stopped.clone()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -268,12 +270,7 @@ class TrainingSteps:
         """
         begun = self._stopped.clone()
         self._stopped.fill_(1.0)
-
-        def update() -> Tensor:
-            self._update()
-            return self._stopped
-
-        graph, _ = self._record(update)
+        graph, _ = self._record(self._update)
         self._stopped.copy_(begun)
         return graph
 

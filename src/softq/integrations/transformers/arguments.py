@@ -7,19 +7,21 @@ from typing import Any, Literal, get_args
 
 from transformers import TrainingArguments
 
-from softq.checks import check_tau
+from softq.checks import check_count, check_tau
 from softq.errors import RecipeError, TemperatureError
+from softq.lab.recipe import Conflicts
 from softq.spaces.candidates import Estimator
 from softq.targets import ObjectiveName
 
 CandidateKind = Literal["ngram", "hamming", "edit", "recombined", "model", "dataset"]
 CorpusMetric = Literal["bleu", "chrf", "none"]
 
+# candidates whose probability is known, as importance weights need it
 _DRAWN = (
     "hamming",
     "edit",
     "model",
-)  # candidates whose probability is known, as importance weights need it
+)
 
 
 @dataclass
@@ -119,8 +121,6 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             )
         for kind in self.candidate_kinds:
             _check_choice("candidates", kind, get_args(CandidateKind))
-        if len(set(self.candidate_kinds)) < len(self.candidate_kinds):
-            raise RecipeError(f"candidates must name each source once, got {self.candidates!r}")
         for name, least in (
             ("candidate_size", 1),
             ("max_n", 1),
@@ -128,28 +128,20 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             ("eval_num_beams", 1),
             ("eval_mbr_samples", 0),
         ):
-            _check_number(name, getattr(self, name), least)
+            check_count(name, getattr(self, name), RecipeError, least)
         if self.k is not None:
-            _check_number("k", self.k, 1)
-        if self.remove_unused_columns:
-            raise RecipeError(
-                "remove_unused_columns must stay False: references and candidates are columns that"
-                " the model does not know"
+            check_count("k", self.k, RecipeError)
+        if self.objective != "ml" and self.tau is None:
+            raise TemperatureError(
+                f"{self.objective} needs a temperature: give tau, such as 0.2 for BLEU (see"
+                " docs/temperature.md)"
             )
-        if not 0 < self.sampling_top_p <= 1:
-            raise RecipeError(f"sampling_top_p must lie in 0..1, got {self.sampling_top_p}")
-        if not self.sampling_temperature > 0:
-            raise RecipeError(
-                f"sampling_temperature must be positive, got {self.sampling_temperature}"
-            )
-        if self.accelerator_config.dispatch_batches:
-            raise RecipeError(
-                "accelerator_config must leave dispatch_batches False: a batch holds its target,"
-                " which cannot be sent about"
-            )
-        self.accelerator_config.dispatch_batches = False  # it would be True for streamed datasets
         if self.objective != "ml":
-            self._check_target()
+            check_tau(self.tau)
+        for conflict, message in self._conflicts():
+            if conflict:
+                raise RecipeError(message)
+        self.accelerator_config.dispatch_batches = False  # it would be True for streamed datasets
 
     @property
     def candidate_kinds(self) -> tuple[str, ...]:
@@ -160,44 +152,60 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         """
         return tuple(self.candidates.split("+"))
 
-    def _check_target(self) -> None:
-        if self.tau is None:
-            raise TemperatureError(
-                f"{self.objective} needs a temperature: give tau, such as 0.2 for BLEU (see"
-                " docs/temperature.md)"
-            )
-        check_tau(self.tau)
-        if self.label_smoothing_factor:
-            raise RecipeError(
+    def _conflicts(self) -> Conflicts:
+        """What does not go together, and what cannot be set."""
+        kinds, estimator = self.candidate_kinds, self.estimator if self.objective != "ml" else ""
+        importance = estimator == "importance"
+        unchanged = self.sampling_temperature == 1 and self.sampling_top_p == 1
+        return (
+            (
+                len(set(kinds)) < len(kinds),
+                f"candidates must name each source once, got {self.candidates!r}",
+            ),
+            (
+                self.remove_unused_columns,
+                "remove_unused_columns must stay False: references and candidates are columns that"
+                " the model does not know",
+            ),
+            (
+                not 0 < self.sampling_top_p <= 1,
+                f"sampling_top_p must lie in 0..1, got {self.sampling_top_p}",
+            ),
+            (
+                not self.sampling_temperature > 0,
+                f"sampling_temperature must be positive, got {self.sampling_temperature}",
+            ),
+            (
+                self.accelerator_config.dispatch_batches,
+                "accelerator_config must leave dispatch_batches False: a batch holds its target,"
+                " which cannot be sent about",
+            ),
+            (
+                self.objective != "ml" and self.label_smoothing_factor,
                 f"label_smoothing_factor is for ml: {self.objective} has a smooth target of its"
-                " own; leave it at 0"
-            )
-        if self.estimator == "paper" and self.k is None:
-            raise RecipeError(
-                "estimator 'paper' needs k, how many candidates a step uses (the paper: 10 of 100)"
-            )
-        if self.estimator == "importance":
-            if len(self.candidate_kinds) > 1 or self.candidates not in _DRAWN:
-                raise RecipeError(
-                    "importance weights need one source of known probability"
-                    f" ({', '.join(_DRAWN)}), got {self.candidates!r}"
-                )
-            if self.k is not None:
-                raise RecipeError("importance weights use every candidate: leave out k")
-            if self.candidates == "model" and (
-                self.sampling_temperature != 1 or self.sampling_top_p != 1
-            ):
-                raise RecipeError(
-                    "importance weights of the model's samples need sampling_temperature 1 and"
-                    " sampling_top_p 1"
-                )
+                " own; leave it at 0",
+            ),
+            (
+                estimator == "paper" and self.k is None,
+                "estimator 'paper' needs k, how many candidates a step uses (the paper: 10 of 100)",
+            ),
+            (
+                importance and self.candidates not in _DRAWN,
+                "importance weights need one source of known probability"
+                f" ({', '.join(_DRAWN)}), got {self.candidates!r}",
+            ),
+            (
+                importance and self.k is not None,
+                "importance weights use every candidate: leave out k",
+            ),
+            (
+                importance and self.candidates == "model" and not unchanged,
+                "importance weights of the model's samples need sampling_temperature 1 and"
+                " sampling_top_p 1",
+            ),
+        )
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise RecipeError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def _check_number(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise RecipeError(f"{name} must be a whole number from {least}, got {value!r}")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from softq.errors import DataError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import with_sources
 from softq.integrations.transformers.scoring import Scored
+from softq.integrations.transformers.tokens import Ends, SpecialTokens, TokenIds, strip_specials
 from softq.lab.recipe import Objective
 from softq.neural.target_maker import TargetMaker, make_sampler
 from softq.numerics import length_mask
@@ -24,8 +24,6 @@ from softq.samplers import Sampler
 from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
 from softq.targets import Target
-
-TokenIds = list[int]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,8 @@ class Row:
     """What the model reads; empty where that is no text."""
 
 
-class StepTarget(NamedTuple):
+@dataclass(frozen=True)
+class StepTarget:
     """What a step is trained toward."""
 
     scored: Scored
@@ -60,28 +59,7 @@ class StepTarget(NamedTuple):
         )
 
 
-class Ends(NamedTuple):
-    """The special tokens around a text."""
-
-    before: TokenIds
-    after: TokenIds
-
-
-def strip_specials(tokens: Sequence[int], specials: Collection[int]) -> tuple[TokenIds, Ends]:
-    """A text without the special tokens at its ends, and these.
-
-    >>> strip_specials([0, 8, 9, 1, 9, 1], {0, 1})
-    ([8, 9, 1, 9], Ends(before=[0], after=[1]))
-    """
-    first, last = 0, len(tokens)
-    while first < last and tokens[first] in specials:
-        first += 1
-    while last > first and tokens[last - 1] in specials:
-        last -= 1
-    return list(tokens[first:last]), Ends(list(tokens[:first]), list(tokens[last:]))
-
-
-class IntactSampler:
+class _IntactSampler:
     """A sampler without candidates in which a special token within the text of the reference has changed.
 
     There are hardly ever special tokens within a text.
@@ -125,9 +103,8 @@ class StepTargets:
         arguments: objective, temperature, candidates, estimator.
         reward: on token ids.
         vocab: candidates are made of token ids below it.
-        specials: token ids that are no text, which candidates have at their ends as the reference does.
-        unwritable: token ids that are text but that no sampler can mean, such as an unknown word's. Neither these nor ``specials`` are
-            written, replaced or removed.
+        special: tokens that are no text, which candidates have at their ends as the reference does;
+            none of them is written, replaced or removed, nor is an unknown word's.
 
     """
 
@@ -136,18 +113,16 @@ class StepTargets:
         arguments: RewardAugmentedArguments,
         reward: Reward,
         vocab: int,
-        specials: Collection[int],
-        unwritable: Collection[int] = (),
+        special: SpecialTokens,
     ) -> None:
-        self.arguments, self.reward, self.specials = arguments, reward, frozenset(specials)
-        self.unwritable = self.specials | frozenset(unwritable)
+        self.arguments, self.special = arguments, special
         likelihood = arguments.objective == "ml"
-        size, never = arguments.candidate_size, sorted(i for i in self.unwritable if i < vocab)
+        size, never = arguments.candidate_size, sorted(i for i in special.unwritable if i < vocab)
         tau, max_n = arguments.tau or 0.0, arguments.max_n
-        self._samplers = [
-            IntactSampler(
+        samplers = [
+            _IntactSampler(
                 make_sampler(name, size, vocab, never, tau, max_n=max_n),
-                self.unwritable,
+                special.unwritable,
                 arguments.estimator,
             )
             for name in arguments.candidate_kinds
@@ -161,15 +136,12 @@ class StepTargets:
         self._make = TargetMaker(
             Objective(arguments.objective, None if likelihood else arguments.tau),
             reward,
-            self._samplers_for,
+            samplers,
             estimator=arguments.estimator,
             k=arguments.k,
             max_references=size if likelihood else most,
             add_references=arguments.candidates not in ("ngram", "recombined"),
         )
-
-    def _samplers_for(self, references: Sentences) -> Sequence[IntactSampler]:
-        return self._samplers
 
     def wants(self, kind: str) -> bool:
         """Whether candidates of this kind are asked for."""
@@ -184,7 +156,7 @@ class StepTargets:
         """
         references = Sentences.pack(
             [
-                [strip_specials(reference, self.specials)[0] for reference in row.references]
+                [strip_specials(reference, self.special.ids)[0] for reference in row.references]
                 for row in rows
             ]
         )
@@ -212,7 +184,7 @@ class StepTargets:
                     "candidates 'dataset' needs the column 'candidates' with one or more texts in"
                     " every row, a row has none"
                 )
-            contents.append([strip_specials(text, self.specials)[0] for text in row.candidates])
+            contents.append([strip_specials(text, self.special.ids)[0] for text in row.candidates])
             for content, rewards in zip(
                 contents[b], row.rewards or [], strict=row.rewards is not None
             ):
@@ -234,7 +206,7 @@ class StepTargets:
 
     def ends(self, rows: Sequence[Row]) -> list[Ends]:
         """The special tokens around the first reference of each row, and so around every candidate."""
-        return [strip_specials(row.references[0], self.specials)[1] for row in rows]
+        return [strip_specials(row.references[0], self.special.ids)[1] for row in rows]
 
 
 def add_ends(texts: Sentences, ends: Sequence[Ends]) -> Scored:
@@ -245,31 +217,17 @@ def add_ends(texts: Sentences, ends: Sequence[Ends]) -> Scored:
     starts = before.lengths.unsqueeze(1)  # of the text, [B, 1]
     stops = starts + texts.lengths.clamp(min=0)  # [B, K]
     full = (stops + after.lengths.unsqueeze(1)).masked_fill(~texts.present, MISSING)
-    place = torch.arange(max(1, int(full.max()))).expand(*full.shape, -1)  # [B, K, T]
-    parts = (
-        (before, place),
-        (texts, place - starts.unsqueeze(2)),
-        (after, place - stops.unsqueeze(2)),
-    )
-    head, text, tail = (_look_up(part.tokens, at) for part, at in parts)
-    return Scored(
-        torch.where(
-            place < starts.unsqueeze(2), head, torch.where(place < stops.unsqueeze(2), text, tail)
-        ),
-        full,
-    )
-
-
-def _look_up(tokens: Tensor, places: Tensor) -> Tensor:
-    """Tokens ``[B, L]`` or ``[B, K, L]`` at places ``[B, K, T]``.
-
-    Anything where there is no such place.
-    """
-    if not tokens.shape[-1]:
-        return torch.zeros_like(places)
-    if tokens.dim() == 2:
-        tokens = tokens.unsqueeze(1).expand(-1, places.shape[1], -1)
-    return tokens.gather(2, places.clamp(0, tokens.shape[2] - 1))
+    copies = texts.lengths.shape[1]
+    head, tail = (side.tokens.unsqueeze(1).expand(-1, copies, -1) for side in (before, after))
+    together = pad(torch.cat([head, texts.tokens, tail], 2), (0, 1))  # one place at least
+    # where each token of a candidate stands in there, [B, K, T]
+    place = torch.arange(max(1, int(full.max()))).expand(*full.shape, -1)
+    first_of_text, first_of_tail = head.shape[2], head.shape[2] + texts.tokens.shape[2]
+    of_text = first_of_text + place - starts.unsqueeze(2)
+    of_tail = first_of_tail + place - stops.unsqueeze(2)
+    behind = torch.where(place < stops.unsqueeze(2), of_text, of_tail)
+    at = torch.where(place < starts.unsqueeze(2), place, behind)
+    return Scored(together.gather(2, at.clamp(max=together.shape[2] - 1)), full)
 
 
 class Known(RewardWrapper):
@@ -304,17 +262,10 @@ class Known(RewardWrapper):
             .expand(*candidates.lengths.shape, references.lengths.shape[1])
             .clone()
         )
-        count = references.present.sum(1).tolist()
         for b, row in enumerate(found):
             for s, given in enumerate(row):
-                if given is None or not bool(candidates.present[b, s]):
-                    continue
-                if len(given) not in (1, count[b]):
-                    raise DataError(
-                        f"candidate_rewards must give one number, or one for each of {count[b]}"
-                        f" references, got {len(given)}"
-                    )
-                values[b, s, references.present[b]] = torch.tensor(given, dtype=values.dtype)
+                if given is not None and bool(candidates.present[b, s]):
+                    values[b, s, references.present[b]] = torch.tensor(given, dtype=values.dtype)
         return values
 
 
@@ -326,19 +277,6 @@ def _mean_rewards(several: Sequence[list[float]]) -> list[float]:
             f" {several}"
         )
     return [sum(values) / len(several) for values in zip(*several, strict=True)]
-
-
-class PendingTarget:
-    """A step's target that is being made in another thread while the model trains on the batch before."""
-
-    def __init__(self, make: Callable[[], StepTarget], pool: ThreadPoolExecutor | None) -> None:
-        # a worker process of a data loader has no threads to hand on, and is ahead of the training
-        # anyway
-        self._made: StepTarget | Future[StepTarget] = make() if pool is None else pool.submit(make)
-
-    def result(self) -> StepTarget:
-        """The target, as soon as it is there; an error in making it is raised here."""
-        return self._made.result() if isinstance(self._made, Future) else self._made
 
 
 def batch_seed(seed: int, epoch: int, *contents: bytes) -> int:

@@ -1,14 +1,16 @@
 """Texts that a model writes.
 
-Samples to train on, its most probable text, and the choice of minimum Bayes risk.
+Samples to train on, its most probable text, and the choice of minimum Bayes risk; a trained model
+as a function from texts to texts.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,91 +18,76 @@ from torch import Tensor
 from softq.decode import mbr
 from softq.errors import DependencyError, RewardError
 from softq.integrations.transformers.arguments import CorpusMetric
-from softq.integrations.transformers.candidates import TokenIds, strip_specials
+from softq.integrations.transformers.loading import Loaded
+from softq.integrations.transformers.rewards import as_text_reward
+from softq.integrations.transformers.rows import RowEncoder
+from softq.integrations.transformers.tokens import (
+    SpecialTokens,
+    TokenIds,
+    decode_all,
+    padded_inputs,
+    special_tokens,
+    strip_specials,
+)
 from softq.neural.generation import evaluating
 from softq.rewards import Reward
 from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
 
 
-class Text(NamedTuple):
-    """A text that was written."""
-
-    content: TokenIds
-    """Without special tokens at its ends."""
-    finished: bool
-    """Whether the model ended it of its own accord.
-
-    Not for want of room, nor at the last place, where some are made to.
-    """
-
-
-def texts_of(
-    sequences: Tensor, first: int, most: int, specials: Collection[int], ends: Collection[int]
-) -> list[Text]:
-    """What was written from place ``first`` on, up to an end-of-text token, at most ``most`` tokens."""
-    found = []
-    for row in sequences[:, first:].tolist():
-        stop = next((place for place, token in enumerate(row) if token in ends), len(row))
-        found.append(Text(strip_specials(row[:stop], specials)[0], stop < min(len(row), most - 1)))
-    return found
-
-
 @dataclass(frozen=True)
-class GenerationSettings:
-    """How a `Writer` generates.
+class Writing:
+    """How texts are found.
 
     Attributes:
+        method: ``beam``: the most probable text that a search finds; ``greedy``: the same with one
+            beam; ``sample``: a draw; ``mbr``: of draws and the most probable text, the one of the
+            highest expected reward if any draw might be right.
+        beams: of the search.
+        samples: draws for ``mbr``.
+        reward: what ``mbr`` expects, as `RewardAugmentedArguments.reward`.
+        temperature: of draws.
+        top_p: share of the probability that draws are from.
+        length_penalty: a beam ranks by log-probability over length to this power; the model's own
+            if None.
         max_new_tokens: longest text.
-        beams: of the search for the most probable text; 1: greedy.
-        temperature: of samples.
-        top_p: of samples: from the smallest set of tokens whose probability is at least this.
-        mbr_samples: samples of which evaluation chooses the one of highest expected reward; 0:
-            none.
+        batch_size: inputs at a time; those of similar length go together.
+        seed: of draws; draws for an input also depend on the other inputs of a call.
 
     """
 
-    max_new_tokens: int
-    beams: int = 1
+    method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
+    beams: int = 4
+    samples: int = 32
+    reward: str = "bleu"
     temperature: float = 1.0
     top_p: float = 1.0
-    mbr_samples: int = 0
+    length_penalty: float | None = None
+    max_new_tokens: int = 128
+    batch_size: int = 64
+    seed: int = 0
 
 
 class Writer:
-    """Lets a model write, as its settings for training and evaluation say.
+    """Lets a model write.
 
     Args:
-        settings: how long, how many beams, how samples are drawn.
+        how: how long, how many beams, how samples are drawn.
         causal: whether the model continues its input.
-        specials: token ids that are no text.
-        ends: those that end a text.
-        pad: token id that fills rows up.
+        special: tokens that are no text.
 
     """
 
-    def __init__(
-        self,
-        settings: GenerationSettings,
-        causal: bool,
-        specials: Collection[int],
-        ends: Collection[int],
-        pad: int,
-    ) -> None:
-        self.settings, self.causal, self.specials, self.ends, self.pad = (
-            settings,
-            causal,
-            specials,
-            ends,
-            pad,
-        )
+    def __init__(self, how: Writing, causal: bool, special: SpecialTokens) -> None:
+        self.how, self.causal, self.special = how, causal, special
 
     def best(self, core: Any, inputs: Mapping[str, Any]) -> list[TokenIds]:
         """The most probable text for each input, as far as beam search finds it."""
-        return [
-            text.content
-            for text in self._write(core, inputs, do_sample=False, num_beams=self.settings.beams)
-        ]
+        beams = 1 if self.how.method == "greedy" else self.how.beams
+        options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
+        if beams > 1 and self.how.length_penalty is not None:
+            options["length_penalty"] = self.how.length_penalty
+        return [text for text, _ in self._write(core, inputs, **options)]
 
     def samples(
         self, core: Any, inputs: Mapping[str, Any], size: int, *, finished: bool = False
@@ -110,30 +97,129 @@ class Writer:
         An empty one is missing, and with ``finished`` one that was cut off.
         """
         drawn = {"do_sample": True, "num_beams": 1, "num_return_sequences": size, "top_k": 0}
-        texts = self._write(
-            core,
-            inputs,
-            **drawn,
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
+        found = self._write(
+            core, inputs, **drawn, temperature=self.how.temperature, top_p=self.how.top_p
         )
-        packed = Sentences.pack(
-            [[text.content for text in texts[i : i + size]] for i in range(0, len(texts), size)]
-        )
-        there = torch.tensor(
-            [bool(text.content) and (text.finished or not finished) for text in texts]
-        ).view(-1, size)
-        return Candidates(packed.tokens, packed.lengths.masked_fill(~there, MISSING))
+        texts = [text for text, _ in found]
+        packed = Sentences.pack([texts[i : i + size] for i in range(0, len(texts), size)])
+        there = [bool(text) and (ended or not finished) for text, ended in found]
+        missing = ~torch.tensor(there).view(-1, size)
+        return Candidates(packed.tokens, packed.lengths.masked_fill(missing, MISSING))
 
-    def _write(self, core: Any, inputs: Mapping[str, Any], **how: Any) -> list[Text]:
+    def least_risk(
+        self, core: Any, inputs: Mapping[str, Any], best: Sequence[TokenIds], reward: Reward
+    ) -> list[TokenIds]:
+        """Of samples and the most probable text of each input, the one of the highest expected reward if any sample might be right."""
+        if not reward.pairwise:
+            raise RewardError(
+                f"minimum Bayes risk needs a reward of two texts, and {reward!r} takes all"
+                " references together: draw no samples"
+            )
+        drawn = self.samples(core, inputs, self.how.samples)
+        # the most probable text stands in where nothing but empty texts was drawn
+        choices = Candidates(*Sentences.pack([[text] for text in best])).beside(drawn)
+        any_drawn = drawn.present.any(1, keepdim=True)
+        lengths = torch.where(any_drawn, drawn.lengths, drawn.lengths.clamp(min=0))
+        evidence = Candidates(drawn.tokens, lengths)
+        return [list(text) for text in mbr(choices, reward, evidence=evidence).sentences.unpack()]
+
+    def _write(
+        self, core: Any, inputs: Mapping[str, Any], **options: Any
+    ) -> list[tuple[TokenIds, bool]]:
+        """Texts up to an end-of-text token, without special tokens at their ends.
+
+        And whether the model ended each of its own accord: not for want of room, nor at the last
+        place, where some are made to.
+        """
+        most = self.how.max_new_tokens
         with evaluating(core):
             sequences = core.generate(
-                **inputs, max_new_tokens=self.settings.max_new_tokens, pad_token_id=self.pad, **how
+                **inputs, max_new_tokens=most, pad_token_id=self.special.pad, **options
             )
-        first = (
-            inputs["input_ids"].shape[1] if self.causal else 1
-        )  # an encoder-decoder's text begins with its start token
-        return texts_of(sequences, first, self.settings.max_new_tokens, self.specials, self.ends)
+        # an encoder-decoder's text begins with its start token
+        first = inputs["input_ids"].shape[1] if self.causal else 1
+        found = []
+        for row in sequences[:, first:].tolist():
+            stop = next((i for i, token in enumerate(row) if token in self.special.ends), len(row))
+            text, _ = strip_specials(row[:stop], self.special.ids)
+            found.append((text, stop < min(len(row), most - 1)))
+        return found
+
+
+class TextModel:
+    """Writes a text for a text.
+
+    Args:
+        loaded: model and tokenizer.
+        template: what the model reads, with ``{}`` once for the source.
+        max_source: longest source, in tokens.
+
+    """
+
+    def __init__(self, loaded: Loaded, *, template: str = "{}", max_source: int = 512) -> None:
+        self.core, self.tokenizer, self.template = loaded.model.eval(), loaded.tokenizer, template
+        self.causal = loaded.causal
+        self._encoder = RowEncoder(self.tokenizer, causal=self.causal, max_source=max_source)
+        self._special = special_tokens(self.tokenizer, self.core)
+
+    def reward(self, name: str) -> Reward:
+        """A reward by its name, on this model's tokens or on words."""
+        return as_text_reward(name, self.tokenizer)
+
+    def token_ids(self, text: str) -> TokenIds:
+        """The tokens of a text that the model may write, without special ones at its ends."""
+        found = (
+            self.tokenizer(text, add_special_tokens=False)
+            if self.causal
+            else self.tokenizer(text_target=text)
+        )
+        return strip_specials(found["input_ids"], self._special.ids)[0]
+
+    def write(
+        self, sources: Sequence[str], how: Writing, tell: Callable[[int], None] | None = None
+    ) -> list[str]:
+        """A text for each source, in their order; an empty one for an empty one.
+
+        ``tell`` is told how many are done, batch by batch.
+        """
+        writer = Writer(how, self.causal, self._special)
+        given = [place for place, text in enumerate(sources) if text.strip()]
+        read = self._encoder.sources([self.template.replace("{}", sources[i]) for i in given])
+        encoded = dict(zip(given, read, strict=True))
+        order = sorted(encoded, key=lambda place: len(encoded[place]))
+        texts = [""] * len(sources)
+        with seeded(how.seed, self.core.device):
+            for first in range(0, len(order), how.batch_size):
+                places = order[first : first + how.batch_size]
+                found = self._write(writer, [encoded[place] for place in places])
+                for place, text in zip(places, decode_all(self.tokenizer, found), strict=True):
+                    texts[place] = " ".join(text.split("\n")).strip()
+                if tell is not None:
+                    tell(len(places))
+        return texts
+
+    def _write(self, writer: Writer, sources: list[TokenIds]) -> list[TokenIds]:
+        # a causal model continues its input, so that padding stands before it
+        padded = padded_inputs(sources, self._special.pad, "left" if self.causal else "right")
+        inputs = {name: value.to(self.core.device) for name, value in padded.items()}
+        if writer.how.method == "sample":
+            drawn = writer.samples(self.core, inputs, 1)
+            return [row[0] if row else [] for row in drawn.sentences.unpack()]
+        best = writer.best(self.core, inputs)
+        if writer.how.method == "mbr":
+            return writer.least_risk(self.core, inputs, best, self.reward(writer.how.reward))
+        return best
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Transformers draw from torch's own generators.
+
+    Within the block from this seed, afterwards from where they were.
+    """
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 class Written(NamedTuple):
@@ -142,8 +228,8 @@ class Written(NamedTuple):
     best: list[TokenIds]
     rewards: Tensor
     """Of the most probable texts, mean over references, float64 ``[B]``."""
-    mbr_rewards: Tensor | None
-    """Of the texts of minimum Bayes risk."""
+    mbr_rewards: Tensor
+    """Of the texts of minimum Bayes risk; those of the most probable texts without draws."""
     seconds: float
     """Of the search for the most probable texts."""
     mbr_seconds: float
@@ -158,44 +244,18 @@ def write_and_score(
     reward: Reward,
 ) -> Written:
     """Most probable texts and, if they are asked for, texts of minimum Bayes risk, with their rewards; special tokens do not count."""
-    contents = [[strip_specials(text, writer.specials)[0] for text in row] for row in references]
+    contents = [[strip_specials(text, writer.special.ids)[0] for text in row] for row in references]
     start = time.perf_counter()
     best = writer.best(core, inputs)
     seconds = time.perf_counter() - start
     rewards = mean_rewards(best, contents, reward)
-    size = writer.settings.mbr_samples
-    if not size:
-        return Written(best, rewards, None, seconds, 0.0)
+    if not writer.how.samples:
+        return Written(best, rewards, rewards, seconds, 0.0)
     start = time.perf_counter()
-    chosen = least_risk(writer, core, inputs, best, size, reward)
-    mbr_seconds = (
-        seconds + time.perf_counter() - start
-    )  # the most probable text is among its choices
+    chosen = writer.least_risk(core, inputs, best, reward)
+    # the most probable text is among its choices
+    mbr_seconds = seconds + time.perf_counter() - start
     return Written(best, rewards, mean_rewards(chosen, contents, reward), seconds, mbr_seconds)
-
-
-def least_risk(
-    writer: Writer,
-    core: Any,
-    inputs: Mapping[str, Any],
-    best: Sequence[TokenIds],
-    size: int,
-    reward: Reward,
-) -> list[TokenIds]:
-    """Of ``size`` samples and the most probable text of each input, the one of the highest expected reward if any sample might be right."""
-    if not reward.pairwise:
-        raise RewardError(
-            f"minimum Bayes risk needs a reward of two texts, and {reward!r} takes all references"
-            " together: draw no samples"
-        )
-    drawn = writer.samples(core, inputs, size)
-    # the most probable text stands in where nothing but empty texts was drawn
-    choices = Candidates(*Sentences.pack([[text] for text in best])).beside(drawn)
-    evidence = Candidates(
-        drawn.tokens,
-        torch.where(drawn.present.any(1, keepdim=True), drawn.lengths, drawn.lengths.clamp(min=0)),
-    )
-    return [list(text) for text in mbr(choices, reward, evidence=evidence).sentences.unpack()]
 
 
 def mean_rewards(
@@ -203,9 +263,8 @@ def mean_rewards(
 ) -> Tensor:
     """Reward of each text, mean over its references, float64 ``[B]``."""
     refs = Sentences.pack([list(row) for row in references])
-    values = reward(*Sentences.pack([[text] for text in texts]), *refs).squeeze(
-        1
-    )  # [B, R], or [B, 1] for all together
+    # [B, R], or [B, 1] for all together
+    values = reward(*Sentences.pack([[text] for text in texts]), *refs).squeeze(1)
     if not reward.pairwise:
         return values.squeeze(1)
     return (values * refs.present).sum(1) / refs.present.sum(1)

@@ -40,22 +40,13 @@ _DROPOUTS = (
 _PAD, _END, _UNKNOWN = "<pad>", "</s>", "<unk>"  # their numbers are 0, 1 and 2, as in every T5
 
 
-class Size(NamedTuple):
-    """Of a T5, by the names of its configuration."""
-
-    d_model: int
-    d_ff: int
-    d_kv: int
-    num_heads: int
-    num_layers: int
-
-
+_KEYS = ("d_model", "d_ff", "d_kv", "num_heads", "num_layers")  # of a T5's configuration
 SIZES = {
-    "t5-tiny": Size(64, 256, 16, 4, 2),
-    "t5-mini": Size(256, 1024, 64, 4, 4),
-    "t5-small-nl2": Size(512, 2048, 64, 8, 2),  # two layers of T5-small, as T5-efficient calls them
-    "t5-small": Size(512, 2048, 64, 8, 6),
-    "t5-base": Size(768, 3072, 64, 12, 12),
+    "t5-tiny": (64, 256, 16, 4, 2),
+    "t5-mini": (256, 1024, 64, 4, 4),
+    "t5-small-nl2": (512, 2048, 64, 8, 2),  # two layers of T5-small, as T5-efficient calls them
+    "t5-small": (512, 2048, 64, 8, 6),
+    "t5-base": (768, 3072, 64, 12, 12),
 }
 
 
@@ -127,7 +118,7 @@ def make_t5(size: str, tokenizer: Any, dropout: float = 0.1) -> Any:
     return T5ForConditionalGeneration(
         T5Config(
             vocab_size=len(tokenizer),
-            **SIZES[size]._asdict(),
+            **dict(zip(_KEYS, SIZES[size], strict=True)),
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
             decoder_start_token_id=tokenizer.pad_token_id,
@@ -177,9 +168,8 @@ def with_adapters(model: Any, rank: int) -> Any:
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=kind
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="fan_in_fan_out"
-        )  # GPT-2's layers are the other way round, and PEFT sees to it
+        # GPT-2's layers are the other way round, and PEFT sees to it
+        warnings.filterwarnings("ignore", message="fan_in_fan_out")
         return peft.get_peft_model(model, settings)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from softq.errors import RewardError
+from softq.integrations.transformers.tokens import decode_all
 from softq.neural.target_maker import UnknownNeverMatches
 from softq.rewards import (
     ExactMatch,
@@ -73,24 +73,16 @@ class OnText(RewardWrapper):
         )
 
     def _numbered(self, sentences: Sentences, numbers: dict[str, int]) -> Sentences:
-        tokens, lengths = (
-            sentences.tokens.flatten(0, 1).tolist(),
-            sentences.lengths.flatten().tolist(),
-        )
-        rows = [row[:length] for row, length in zip(tokens, lengths, strict=True) if length >= 0]
-        units = [self._units(text) for text in decode_all(self.tokenizer, rows)]
-        width = max(map(len, units), default=0)
-        cut = torch.zeros((len(lengths), width), dtype=torch.int64)
-        cut_lengths = sentences.lengths.flatten().clone()
-        places = (place for place, length in enumerate(lengths) if length >= 0)
-        for place, row in zip(places, units, strict=True):
-            cut[place, : len(row)] = torch.tensor(
-                [numbers.setdefault(unit, len(numbers)) for unit in row], dtype=torch.int64
-            )
-            cut_lengths[place] = len(row)
-        return Sentences(
-            cut.view(*sentences.lengths.shape, width), cut_lengths.view(sentences.lengths.shape)
-        )
+        present, lengths = sentences.present, sentences.lengths
+        pairs = zip(sentences.tokens[present].tolist(), lengths[present].tolist(), strict=True)
+        texts = decode_all(self.tokenizer, [row[:length] for row, length in pairs])
+        units = [
+            [numbers.setdefault(unit, len(numbers)) for unit in self._units(text)] for text in texts
+        ]
+        packed = Sentences.pack(units)
+        tokens = packed.tokens.new_zeros(*present.shape, packed.tokens.shape[1])
+        tokens[present] = packed.tokens
+        return Sentences(tokens, lengths.masked_scatter(present, packed.lengths))
 
     def _units(self, text: str) -> list[str]:
         return text.split() if self.unit == "words" else [*"".join(text.split())]
@@ -125,7 +117,9 @@ def as_text_reward(reward: Any, tokenizer: Any) -> Reward:
                 " processing_class"
             )
         _takes_sources(reward)  # an error at once, if there is one
-        return FromFunction(reward, decode=decoder(tokenizer), batched=True)
+        # unlike a lambda it can be sent to the workers of a data loader
+        decode = partial(tokenizer.decode, skip_special_tokens=True)
+        return FromFunction(reward, decode=decode, batched=True)
     raise RewardError(
         "reward must be a name, one of softq.rewards or a function of two lists of strings, got"
         f" {reward!r}"
@@ -198,34 +192,10 @@ def _named(name: str, tokenizer: Any) -> Reward:
             f"reward must be one of {', '.join(REWARDS)}, or with {_WORDS} before it, got {name!r}"
         )
     reward = named_reward(plain)
-    if plain == "chrf":
-        return _on_text(reward, tokenizer, "characters", name)
-    return _on_text(reward, tokenizer, "words", name) if name.startswith(_WORDS) else reward
-
-
-def _on_text(reward: Reward, tokenizer: Any, unit: str, name: str) -> Reward:
+    if plain != "chrf" and plain == name:
+        return reward
     if tokenizer is None:
         raise RewardError(
             f"the reward {name!r} needs a tokenizer to make text: give the trainer processing_class"
         )
-    return OnText(reward, tokenizer, unit)
-
-
-def decoder(tokenizer: Any) -> Callable[[list[int]], str]:
-    """A function from token ids to text without special tokens."""
-    return partial(
-        _decode, tokenizer
-    )  # unlike a lambda it can be sent to the workers of a data loader
-
-
-def _decode(tokenizer: Any, tokens: list[int]) -> str:
-    return str(tokenizer.decode(tokens, skip_special_tokens=True))
-
-
-def decode_all(tokenizer: Any, rows: list[list[int]]) -> list[str]:
-    """Texts of many rows, without special tokens."""
-    return (
-        [str(text) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
-        if rows
-        else []
-    )
+    return OnText(reward, tokenizer, "characters" if plain == "chrf" else "words")

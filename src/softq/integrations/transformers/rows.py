@@ -12,30 +12,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import get_worker_info
 
+from softq.checks import check_count
 from softq.errors import DataError, ModelError
-from softq.integrations.transformers.candidates import (
-    PendingTarget,
-    Row,
-    StepTarget,
-    StepTargets,
+from softq.integrations.text_rows import plain, reward_lists, text_row
+from softq.integrations.transformers.candidates import Row, StepTarget, StepTargets, batch_seed
+from softq.integrations.transformers.tokens import (
+    IGNORED,
     TokenIds,
-    batch_seed,
+    padded,
+    padded_inputs,
+    special_by_tokenizer,
 )
-from softq.integrations.transformers.scoring import IGNORED, Prompts
 
+# of a row, which are not the model's inputs
 COLUMNS = (
     "labels",
     "candidates",
     "candidate_rewards",
-)  # of a row, which are not the model's inputs
+)
+# what a batch has beside Transformers' own keys
 ROWS, TARGET, PROMPTS = (
     "softq_rows",
     "softq_target",
     "softq_prompts",
-)  # what a batch has beside Transformers' own keys
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,19 +66,10 @@ class RowEncoder:
     def __init__(
         self, tokenizer: Any, *, causal: bool, max_source: int = 512, max_target: int = 128
     ) -> None:
-        self.tokenizer, self.causal, self.max_source, self.max_target = (
-            tokenizer,
-            causal,
-            max_source,
-            max_target,
-        )
-        least = 2 if causal else 1  # of a target: a token and the end of the text
-        for name, value, at_least in (
-            ("max_source", max_source, 1),
-            ("max_target", max_target, least),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-                raise DataError(f"{name} must be a whole number from {at_least}, got {value!r}")
+        self.tokenizer, self.causal = tokenizer, causal
+        self.max_source = check_count("max_source", max_source, DataError)
+        least = 2 if causal else 1  # a token and the end of the text
+        self.max_target = check_count("max_target", max_target, DataError, least)
         if causal and tokenizer.eos_token_id is None:
             raise ModelError(
                 "the tokenizer has no eos_token, and a text must end: set tokenizer.eos_token"
@@ -99,41 +92,30 @@ class RowEncoder:
                 "expected a list of rows, got columns: encode row by row, as Dataset.map does"
                 " without batched=True"
             )
-        several, own = (
-            [_references(row) for row in rows],
-            [_texts(row, "candidates") for row in rows],
-        )
-        sources, cut_sources = self._sources([row["source"] for row in rows])
+        checked = [text_row(row) for row in rows]
+        sources, cut_sources = self._sources([row["source"] for row in checked])
+        texts = [[row["references"], row.get("candidates", [])] for row in checked]
         numbers, cut_targets = self._targets(
-            [text for texts in zip(several, own, strict=True) for part in texts for text in part]
+            [text for columns in texts for column in columns for text in column]
         )
         if cut_sources or cut_targets:
             logger.warning(
                 "cut off: %d of %d sources, which are longer than %d tokens, and %d of %d"
                 " references and candidates, longer than %d",
-                *(
-                    cut_sources,
-                    len(sources),
-                    self.max_source,
-                    cut_targets,
-                    len(numbers),
-                    self.max_target,
-                ),
+                cut_sources,
+                len(sources),
+                self.max_source,
+                cut_targets,
+                len(numbers),
+                self.max_target,
             )
         targets = iter(numbers)
-        made: list[dict[str, Any]] = []
-        for row, source, references, candidates in zip(rows, sources, several, own, strict=True):
-            new: dict[str, Any] = {
-                "input_ids": source,
-                "labels": [next(targets) for _ in references],
-            }
+        for row, source, (references, candidates) in zip(checked, sources, texts, strict=True):
+            del row["source"], row["references"]
+            row |= {"input_ids": source, "labels": [next(targets) for _ in references]}
             if candidates:
-                new["candidates"] = [next(targets) for _ in candidates]
-            rewards = _plain(row.get("candidate_rewards"))
-            if rewards:
-                new["candidate_rewards"] = rewards
-            made.append(new)
-        return made
+                row["candidates"] = [next(targets) for _ in candidates]
+        return checked
 
     def sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> list[TokenIds]:
         """The token ids of sources or prompts."""
@@ -147,13 +129,13 @@ class RowEncoder:
                     "a list of chat messages is for causal models: give 'source' as a text"
                 )
             return self._cut_at_the_end("text", texts, self.max_source)
-        plain = iter(self._tokenized("text", [text for text in texts if isinstance(text, str)]))
+        of_text = iter(self._tokenized("text", [text for text in texts if isinstance(text, str)]))
         end = self.tokenizer.eos_token_id
         whole = [
-            _without_end(next(plain), end) if isinstance(text, str) else self._chat(text)
+            _without_end(next(of_text), end) if isinstance(text, str) else self._chat(text)
             for text in texts
         ]
-        specials = _special_by_tokenizer(self.tokenizer)
+        specials = special_by_tokenizer(self.tokenizer)
         return [_cut_behind_marks(prompt, self.max_source, specials) for prompt in whole], sum(
             len(row) > self.max_source for row in whole
         )
@@ -162,9 +144,8 @@ class RowEncoder:
         found = self.tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, tokenize=True
         )
-        return list(
-            found if isinstance(found, list) else found["input_ids"]
-        )  # which of them depends on the version
+        # which of them depends on the version
+        return list(found if isinstance(found, list) else found["input_ids"])
 
     def _targets(self, texts: Sequence[str]) -> tuple[list[TokenIds], int]:
         """Of references and candidates, and how many were cut."""
@@ -180,9 +161,10 @@ class RowEncoder:
     ) -> tuple[list[TokenIds], int]:
         rows = self._tokenized(name, texts, **how)
         long = [place for place, row in enumerate(rows) if len(row) > most]
+        # end marks stay
         shorter = self._tokenized(
             name, [texts[place] for place in long], truncation=True, max_length=most, **how
-        )  # end marks stay
+        )
         for place, row in zip(long, shorter, strict=True):
             rows[place] = row
         return rows, len(long)
@@ -196,34 +178,6 @@ class RowEncoder:
             if texts
             else []
         )
-
-
-def _references(row: Mapping[str, Any]) -> list[str]:
-    """The references of a row of text, checked; there is a source, too."""
-    if not isinstance(row, Mapping):
-        raise DataError(
-            f"a row must be a mapping with 'source' and 'references', got {type(row).__name__}"
-        )
-    given = row.get("references")
-    references = ([given] if given else []) if isinstance(given, str) else _texts(row, "references")
-    for name, value in (("source", row.get("source")), ("references", references)):
-        if not value:
-            raise DataError(f"a row needs {name!r}, got {sorted(row)}")
-    if not all(text.strip() for text in references):
-        raise DataError(
-            "a reference is empty, which leaves nothing to generate: remove it from the row of"
-            f" source {row['source']!r}"
-        )
-    return references
-
-
-def _texts(row: Mapping[str, Any], name: str) -> list[str]:
-    found = _plain(row.get(name))
-    if found is None:
-        return []
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise DataError(f"{name!r} of a row must be a list of texts, got {found!r}")
-    return found
 
 
 def _cut_behind_marks(prompt: TokenIds, most: int, specials: Collection[int]) -> TokenIds:
@@ -268,13 +222,8 @@ class RewardAugmentedCollator:
         seed: int,
         inputs: Collator | None = None,
     ) -> None:
-        self.causal, self.pad, self.targets, self.seed, self.inputs = (
-            causal,
-            pad,
-            targets,
-            seed,
-            inputs,
-        )
+        self.causal, self.pad, self.targets = causal, pad, targets
+        self.seed, self.inputs = seed, inputs
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         # shared, since workers of a data loader may outlive an epoch
         self.training = True
@@ -299,18 +248,23 @@ class RewardAugmentedCollator:
             for row in rows:
                 _check_prompt_alone(row)
             prompts = [_source_ids(row) for row in rows]
-            batch |= _continued(prompts, first, self.pad)
-            batch[PROMPTS] = Prompts(
-                *left_padded(prompts, self.pad)
-            )._asdict()  # Trainer takes named tuples for plain ones
+            pairs = list(zip(prompts, first, strict=True))
+            batch |= padded_inputs([prompt + text for prompt, text in pairs], self.pad)
+            labels = [[IGNORED] * len(prompt) + text for prompt, text in pairs]
+            batch[PROMPTS] = padded_inputs(prompts, self.pad, "left")
         else:
             batch |= self._encoder_inputs(rows)
-            batch["labels"] = right_padded(first, IGNORED)
+            labels = first
+        batch["labels"] = padded(labels, IGNORED)
         weighed = self.targets.arguments.objective != "ml" or any(
             len(row.references) > 1 for row in wanted
         )
         if self.training and weighed and not self.targets.wants("model"):
-            batch[TARGET] = PendingTarget(lambda: self.make(wanted), self._threads())
+            if get_worker_info() is not None:  # a process of its own, which is ahead anyway
+                batch[TARGET] = self.make(wanted)
+            else:
+                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="softq-target")
+                batch[TARGET] = self._pool.submit(self.make, wanted)
         return batch
 
     def make(self, rows: Sequence[Row], *drawn: Any) -> StepTarget:
@@ -330,19 +284,7 @@ class RewardAugmentedCollator:
                     for row in rows
                 ]
             )
-        sources = [_source_ids(row) for row in rows]
-        input_ids = right_padded(sources, self.pad)
-        lengths = torch.tensor([len(source) for source in sources])
-        return {
-            "input_ids": input_ids,
-            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long(),
-        }
-
-    def _threads(self) -> ThreadPoolExecutor | None:
-        if get_worker_info() is not None:
-            return None
-        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="softq-target")
-        return self._pool
+        return padded_inputs([_source_ids(row) for row in rows], self.pad)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}
@@ -356,7 +298,7 @@ def as_row(row: Mapping[str, Any]) -> Row:
     >>> as_row({"labels": [5, 6, 1]}).references
     [[5, 6, 1]]
     """
-    labels = _plain(row.get("labels"))
+    labels = plain(row.get("labels"))
     if not isinstance(labels, list) or not labels:
         raise DataError(
             "a row needs 'labels', the token ids of a reference or a list of those, got"
@@ -364,41 +306,11 @@ def as_row(row: Mapping[str, Any]) -> Row:
         )
     several = labels if isinstance(labels[0], list) else [labels]
     references = [_token_ids(reference, "labels") for reference in several]
-    candidates = [_token_ids(text, "candidates") for text in _plain(row.get("candidates")) or []]
-    listed = _rewards(_plain(row.get("candidate_rewards")), len(candidates))
-    is_text = isinstance(_plain(row.get("input_ids")), list)
+    candidates = [_token_ids(text, "candidates") for text in plain(row.get("candidates")) or []]
+    rewards = plain(row.get("candidate_rewards"))
+    listed = reward_lists(rewards, len(candidates), len(references))
+    is_text = isinstance(plain(row.get("input_ids")), list)
     return Row(references, candidates, listed, _source_ids(row) if is_text else [])
-
-
-def _rewards(given: Any, count: int) -> list[list[float]] | None:
-    """A list for each candidate, checked."""
-    if given is None:
-        return None
-    if not isinstance(given, list) or len(given) != count:
-        raise DataError(
-            f"candidate_rewards must have a value for each of {count} candidates, got {given}"
-        )
-    try:
-        listed = [
-            [float(value) for value in (values if isinstance(values, list) else [values])]
-            for values in given
-        ]
-    except (TypeError, ValueError):
-        listed = [[np.nan]]
-    if not np.isfinite([value for values in listed for value in values]).all():
-        raise DataError(f"candidate_rewards must be finite numbers, got {given}")
-    return listed
-
-
-def _plain(value: Any) -> Any:
-    """Tensors, arrays and tuples as lists, and lists of them."""
-    if isinstance(value, (Tensor, np.ndarray)):
-        return value.tolist()
-    if isinstance(value, tuple):
-        value = list(value)
-    if isinstance(value, list) and value and isinstance(value[0], (Tensor, np.ndarray, tuple)):
-        return [_plain(part) for part in value]
-    return value
 
 
 def _source_ids(row: Mapping[str, Any]) -> TokenIds:
@@ -406,7 +318,7 @@ def _source_ids(row: Mapping[str, Any]) -> TokenIds:
 
     ``input_ids`` without those that ``attention_mask`` hides, such as padding.
     """
-    numbers, mask = _token_ids(row.get("input_ids"), "input_ids"), _plain(row.get("attention_mask"))
+    numbers, mask = _token_ids(row.get("input_ids"), "input_ids"), plain(row.get("attention_mask"))
     if mask is None:
         return numbers
     if not isinstance(mask, list) or len(mask) != len(numbers):
@@ -425,7 +337,7 @@ def _check_prompt_alone(row: Mapping[str, Any]) -> None:
 
     Here the model would be given the answer.
     """
-    labels, source = _plain(row.get("labels")), _plain(row.get("input_ids"))
+    labels, source = plain(row.get("labels")), plain(row.get("input_ids"))
     if (
         not isinstance(labels, list)
         or not isinstance(source, list)
@@ -442,7 +354,7 @@ def _check_prompt_alone(row: Mapping[str, Any]) -> None:
 
 
 def _token_ids(value: Any, name: str) -> TokenIds:
-    numbers = _plain(value)
+    numbers = plain(value)
     if (
         not isinstance(numbers, list)
         or not numbers
@@ -456,79 +368,3 @@ def _token_ids(value: Any, name: str) -> TokenIds:
     if not kept:
         raise DataError(f"{name!r} of a row holds nothing but {IGNORED}")
     return kept
-
-
-def right_padded(rows: Sequence[TokenIds], pad: int) -> Tensor:
-    """Rows of token ids as one tensor ``[B, L]``, filled up behind."""
-    out = np.full((len(rows), max(map(len, rows))), pad, dtype=np.int64)
-    for row, numbers in zip(out, rows, strict=True):
-        row[: len(numbers)] = numbers
-    return torch.from_numpy(out)
-
-
-def left_padded(rows: Sequence[TokenIds], pad: int) -> tuple[Tensor, Tensor]:
-    """Rows of token ids as one tensor ``[B, L]``, filled up in front, and its mask."""
-    out = np.full((len(rows), max(map(len, rows))), pad, dtype=np.int64)
-    mask = np.zeros_like(out)
-    for row, known, numbers in zip(out, mask, rows, strict=True):
-        row[-len(numbers) :] = numbers
-        known[-len(numbers) :] = 1
-    return torch.from_numpy(out), torch.from_numpy(mask)
-
-
-def _continued(
-    prompts: Sequence[TokenIds], completions: Sequence[TokenIds], pad: int
-) -> dict[str, Tensor]:
-    """Prompt and completion as one row, padded on the right; labels only on the completion."""
-    whole = [
-        [*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)
-    ]
-    labels = [
-        [IGNORED] * len(prompt) + completion
-        for prompt, completion in zip(prompts, completions, strict=True)
-    ]
-    input_ids = right_padded(whole, pad)
-    lengths = torch.tensor([len(row) for row in whole])
-    mask = (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(1)).long()
-    return {"input_ids": input_ids, "attention_mask": mask, "labels": right_padded(labels, IGNORED)}
-
-
-def special_ids(tokenizer: Any, core: Any) -> set[int]:
-    """Token ids that are no text.
-
-    Those that a tokenizer says, and those that the model's settings name.
-
-    An unknown word is text, unless its number has another meaning too, as in GPT-2.
-    """
-    found = _special_by_tokenizer(tokenizer) - {getattr(tokenizer, "unk_token_id", None)}
-    for name in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):
-        found |= _ids_by_name(name, tokenizer, core.config, core.generation_config)
-    return found
-
-
-def unwritable_ids(tokenizer: Any, core: Any) -> set[int]:
-    """Token ids that no sampler may write: special ones and that of an unknown word."""
-    return special_ids(tokenizer, core) | _special_by_tokenizer(tokenizer)
-
-
-def _special_by_tokenizer(tokenizer: Any) -> set[int]:
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    return {
-        *getattr(tokenizer, "all_special_ids", ()),
-        *(number for number, token in added.items() if token.special),
-    }
-
-
-def end_ids(tokenizer: Any, core: Any) -> set[int]:
-    """Token ids that end a text."""
-    return _ids_by_name("eos_token_id", tokenizer, core.config, core.generation_config)
-
-
-def _ids_by_name(name: str, *holders: Any) -> set[int]:
-    found: set[int] = set()
-    for holder in holders:
-        value = getattr(holder, name, None)
-        found.update(
-            value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-        )
-    return found

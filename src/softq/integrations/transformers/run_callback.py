@@ -20,12 +20,13 @@ from softq.lab.processes import Interrupts
 from softq.lab.run import METRICS, TIMINGS, RunFolder
 
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"
+# of an evaluation; differ between equal runs
 _TIMES = (
     "runtime",
     "samples_per_second",
     "steps_per_second",
     "generation_seconds",
-)  # of an evaluation; differ between equal runs
+)
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows

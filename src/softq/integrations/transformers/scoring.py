@@ -11,23 +11,22 @@ do for any other loss.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-IGNORED = -100  # label of a position that has none
+from softq.integrations.transformers.tokens import IGNORED
 
-_TRACED = (
-    torch.__version__ >= "2.8"
-)  # before, torch.compile does not follow a tensor of another class
+# before, torch.compile does not follow a tensor of another class
+_TRACED = torch.__version__ >= "2.8"
+# what a decoder is given of its source
 _STATES, _MASK = (
     "encoder_hidden_states",
     "encoder_attention_mask",
-)  # what a decoder is given of its source
+)
 
 
 class Scored(NamedTuple):
@@ -71,13 +70,6 @@ class Scored(NamedTuple):
         ) < self.lengths.unsqueeze(2)
 
 
-class Prompts(NamedTuple):
-    """What a causal model is given, padded on the left: ``[B, P]`` and its mask."""
-
-    input_ids: Tensor
-    attention_mask: Tensor
-
-
 def encoder_decoder_log_probs(
     model: nn.Module, core: Any, inputs: Mapping[str, Any], scored: Scored, *, shared: bool
 ) -> Tensor:
@@ -97,9 +89,8 @@ def encoder_decoder_log_probs(
     decoder_input_ids = core.prepare_decoder_input_ids_from_labels(labels=labels)
     if shared:
         complete = len(places) == scored.lengths.numel()
-        with _hooked(
-            core.get_decoder(), _repeat_sources if complete else partial(_choose_sources, owners)
-        ):
+        hook = _repeat_sources if complete else partial(_choose_sources, owners)
+        with core.get_decoder().register_forward_pre_hook(hook, with_kwargs=True):
             logits = model(**inputs, decoder_input_ids=decoder_input_ids, use_cache=False).logits
     else:
         repeated = {
@@ -107,17 +98,7 @@ def encoder_decoder_log_probs(
             for name, value in inputs.items()
         }
         logits = model(**repeated, decoder_input_ids=decoder_input_ids, use_cache=False).logits
-    return scored.spread(token_log_probs(logits, labels).sum(1))
-
-
-@contextmanager
-def _hooked(decoder: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
-    """While it lasts, what the decoder is given of its sources goes through the hook."""
-    handle = decoder.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return scored.spread(_token_log_probs(logits, labels).sum(1))
 
 
 def _repeat_sources(
@@ -188,7 +169,7 @@ class _Repeated(Tensor):
 
 
 def causal_log_probs(
-    model: nn.Module, core: Any, prompts: Prompts, scored: Scored, *, shared: bool
+    model: nn.Module, core: Any, prompts: Mapping[str, Tensor], scored: Scored, *, shared: bool
 ) -> Tensor:
     """Log-probabilities log P(y_s | prompt) of all candidates, float32 ``[B, K]``, 0 of those that are missing; see above."""
     _, size, width = scored.tokens.shape
@@ -197,17 +178,17 @@ def causal_log_probs(
     places = scored.places()
     owners = places // size
     tokens, real = scored.tokens.flatten(0, 1)[places], scored.real.flatten(0, 1)[places]  # [N, T]
-    mask = torch.cat([prompts.attention_mask.index_select(0, owners), real.long()], 1)
+    mask = torch.cat([prompts["attention_mask"].index_select(0, owners), real.long()], 1)
     logits = model(
-        input_ids=torch.cat([prompts.input_ids.index_select(0, owners), tokens], 1),
+        input_ids=torch.cat([prompts["input_ids"].index_select(0, owners), tokens], 1),
         attention_mask=mask,
         use_cache=False,
         **_accepted(core, position_ids=(mask.cumsum(1) - 1).clamp(min=0), logits_to_keep=width + 1),
     ).logits[:, -width - 1 : -1]
-    return scored.spread(token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).sum(1))
+    return scored.spread(_token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).sum(1))
 
 
-def fits_one_row(core: Any, prompts: Prompts, scored: Scored) -> bool:
+def fits_one_row(core: Any, prompts: Mapping[str, Tensor], scored: Scored) -> bool:
     """Whether a model that looks back a certain number of places, or not beyond a chunk of them, sees the whole row.
 
     Else it would count the candidates in between, or forget its limit where it is told what to see.
@@ -219,26 +200,27 @@ def fits_one_row(core: Any, prompts: Prompts, scored: Scored) -> bool:
         getattr(config, name, None)
         for name in ("sliding_window", "attention_chunk_size", "window_size")
     ]
-    (_, size, width), prompt = scored.tokens.shape, prompts.input_ids.shape[1]
+    (_, size, width), prompt = scored.tokens.shape, prompts["input_ids"].shape[1]
     return all(prompt + size * width <= limit for limit in limits if isinstance(limit, int))
 
 
-def one_row_is_less(prompts: Prompts, scored: Scored) -> bool:
+def one_row_is_less(prompts: Mapping[str, Tensor], scored: Scored) -> bool:
     """Whether there are fewer tokens to read if the prompt stands once for all its candidates, of which missing ones leave gaps."""
-    (batch, size, width), prompt = scored.tokens.shape, prompts.input_ids.shape[1]
+    (batch, size, width), prompt = scored.tokens.shape, prompts["input_ids"].shape[1]
     return batch * (prompt + size * width) <= len(scored.places()) * (prompt + width)
 
 
-def _in_one_row(model: nn.Module, core: Any, prompts: Prompts, scored: Scored) -> Tensor:
+def _in_one_row(
+    model: nn.Module, core: Any, prompts: Mapping[str, Tensor], scored: Scored
+) -> Tensor:
     batch, size, width = scored.tokens.shape
-    known = prompts.attention_mask.bool()  # [B, P]
+    known = prompts["attention_mask"].bool()  # [B, P]
     lengths = known.sum(1, keepdim=True)
-    step = torch.arange(width, device=lengths.device).repeat(
-        size
-    )  # [K·T]: place within its candidate
+    # [K·T]: place within its candidate
+    step = torch.arange(width, device=lengths.device).repeat(size)
     positions = torch.cat([(known.cumsum(1) - 1).clamp(min=0), lengths + step], 1)
     logits = model(
-        input_ids=torch.cat([prompts.input_ids, scored.tokens.reshape(batch, size * width)], 1),
+        input_ids=torch.cat([prompts["input_ids"], scored.tokens.reshape(batch, size * width)], 1),
         attention_mask=_row_mask(known, scored, core.dtype),
         position_ids=positions,
         use_cache=False,
@@ -246,15 +228,15 @@ def _in_one_row(model: nn.Module, core: Any, prompts: Prompts, scored: Scored) -
     ).logits[:, -size * width - 1 :]
     # The prompt's last word says the first of every candidate; the rest are said by the word before
     # them.
+    # [B, K]
     first = torch.log_softmax(logits[:, 0].float(), 1).gather(
         1, scored.tokens[:, :, 0].clamp(min=0)
-    )  # [B, K]
+    )
     following = scored.tokens.masked_fill(~scored.real, IGNORED)[:, :, 1:]
     labels = nn.functional.pad(following, (0, 1), value=IGNORED).reshape(batch, size * width)
-    rest = token_log_probs(logits[:, 1:], labels).reshape(batch, size, width).sum(2)
-    return (first + rest).masked_fill(
-        scored.lengths < 1, 0.0
-    )  # an empty one is certain, as there is no end to be said
+    rest = _token_log_probs(logits[:, 1:], labels).reshape(batch, size, width).sum(2)
+    # an empty one is certain, as there is no end to be said
+    return (first + rest).masked_fill(scored.lengths < 1, 0.0)
 
 
 def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
@@ -263,14 +245,12 @@ def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
     prompt = known.shape[1]
     place = torch.arange(prompt + size * width, device=known.device)
     candidate = torch.where(place < prompt, -1, (place - prompt) // width)  # -1: the prompt
-    same = (candidate.unsqueeze(1) == candidate) | (
-        candidate == -1
-    )  # [L, L]: own candidate, or the prompt
+    # [L, L]: own candidate, or the prompt
+    same = (candidate.unsqueeze(1) == candidate) | (candidate == -1)
     real = torch.cat([known, scored.real.reshape(batch, size * width)], 1)  # [B, L]
     seen = same & (place.unsqueeze(1) >= place) & real.unsqueeze(1)  # [B, L, L]
-    seen |= torch.eye(
-        len(place), dtype=torch.bool, device=known.device
-    )  # padding looks at itself: a softmax needs something
+    # padding looks at itself: a softmax needs something
+    seen |= torch.eye(len(place), dtype=torch.bool, device=known.device)
     return (
         torch.zeros(seen.shape, dtype=dtype, device=known.device)
         .masked_fill(~seen, torch.finfo(dtype).min)
@@ -278,7 +258,7 @@ def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
     )
 
 
-def token_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
+def _token_log_probs(logits: Tensor, labels: Tensor) -> Tensor:
     """Log-probability of each label, float32 ``[N, T]``, 0 where it is `IGNORED`.
 
     Logits ``[N, T, V]``.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -22,34 +23,26 @@ from softq.integrations.transformers.candidates import (
     batch_seed,
 )
 from softq.integrations.transformers.generation import (
-    GenerationSettings,
     Writer,
+    Writing,
     corpus_score,
+    seeded,
     write_and_score,
 )
 from softq.integrations.transformers.rewards import (
     as_text_reward,
-    decode_all,
     unknown_never_matches,
     with_sources,
 )
-from softq.integrations.transformers.rows import (
-    PROMPTS,
-    ROWS,
-    TARGET,
-    RewardAugmentedCollator,
-    end_ids,
-    special_ids,
-    unwritable_ids,
-)
+from softq.integrations.transformers.rows import PROMPTS, ROWS, TARGET, RewardAugmentedCollator
 from softq.integrations.transformers.scoring import (
-    Prompts,
     Scored,
     causal_log_probs,
     encoder_decoder_log_probs,
     fits_one_row,
     one_row_is_less,
 )
+from softq.integrations.transformers.tokens import IGNORED, decode_all, special_tokens
 from softq.neural.generation import evaluating
 from softq.spaces import Candidates
 
@@ -111,7 +104,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         if not isinstance(args, RewardAugmentedArguments):
             raise RecipeError(f"args must be RewardAugmentedArguments, got {type(args).__name__}")
         tokenizer = more.get("processing_class")
-        core = core_of(
+        core = _core_of(
             _first_model(more["model_init"]) if model is None and more.get("model_init") else model
         )
         self.causal = not core.config.is_encoder_decoder
@@ -126,30 +119,30 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             )
         if args.objective != "ml" and args.estimator == "importance" and args.candidates == "model":
             _check_draws(core.generation_config)
-        specials = special_ids(tokenizer, core)
+        special = special_tokens(tokenizer, core)
         given = as_text_reward(args.reward if reward is None else reward, tokenizer)
-        self.reward = unknown_never_matches(given, tokenizer, specials)
-        pad = pad_id(tokenizer, core)
+        self.reward = unknown_never_matches(given, tokenizer, special.ids)
         vocab = (
             len(tokenizer) if tokenizer is not None else core.get_input_embeddings().num_embeddings
         )
-        self.targets = StepTargets(
-            args, self.reward, vocab, specials, unwritable_ids(tokenizer, core)
+        self.targets = StepTargets(args, self.reward, vocab, special)
+        how = Writing(
+            beams=args.eval_num_beams,
+            samples=args.eval_mbr_samples,
+            temperature=args.sampling_temperature,
+            top_p=args.sampling_top_p,
+            max_new_tokens=args.max_new_tokens,
         )
-        settings = GenerationSettings(
-            args.max_new_tokens,
-            args.eval_num_beams,
-            args.sampling_temperature,
-            args.sampling_top_p,
-            args.eval_mbr_samples,
-        )
-        self.writer = Writer(settings, self.causal, specials, end_ids(tokenizer, core), pad)
+        self.writer = Writer(how, self.causal, special)
         collator = RewardAugmentedCollator(
-            causal=self.causal, pad=pad, targets=self.targets, seed=args.seed, inputs=data_collator
+            causal=self.causal,
+            pad=special.pad,
+            targets=self.targets,
+            seed=args.seed,
+            inputs=data_collator,
         )
-        self._shared: bool | None = (
-            None  # whether what candidates share is computed once; found out on the first batch
-        )
+        # whether what candidates share is computed once; found out on the first batch
+        self._shared: bool | None = None
         super().__init__(model=model, args=args, data_collator=collator, **more)
         self.add_callback(_Epochs(collator))
         if args.objective != "ml":
@@ -195,7 +188,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             # Trainer keeps labels from the model then, of which an encoder-decoder makes what its
             # decoder reads
             if replaced and not self.causal and "labels" in batch:
-                core = core_of(self.accelerator.unwrap_model(model))
+                core = _core_of(self.accelerator.unwrap_model(model))
                 batch["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(
                     labels=batch["labels"]
                 )
@@ -207,7 +200,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             )
         self._check_parallel()
         labels = batch.pop("labels")
-        given = Prompts(**own[PROMPTS]) if self.causal else batch
+        given = own[PROMPTS] if self.causal else batch
         target = self._target(model, own, given).to(labels.device)
         log_probs = self._log_probs(model, given, target.scored)
         total = -(target.weights * log_probs).sum()
@@ -216,22 +209,25 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes
         else:  # Trainer divides by the number of accumulated steps
-            loss = total / (labels != -100).sum()
+            loss = total / (labels != IGNORED).sum()
         return (loss, {"log_probs": log_probs}) if return_outputs else loss
 
-    def _target(self, model: nn.Module, own: Mapping[str, Any], given: Any) -> StepTarget:
-        if TARGET in own:
-            return own[TARGET].result()  # type: ignore[no-any-return]
+    def _target(
+        self, model: nn.Module, own: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> StepTarget:
+        if TARGET in own:  # an error in making it is raised here
+            made: Any = own[TARGET]
+            return made.result() if isinstance(made, Future) else made  # type: ignore[no-any-return]
         drawn = [self._samples(model, own[ROWS], given)] if self.targets.wants("model") else []
         return self.data_collator.make(own[ROWS], *drawn)  # type: ignore[no-any-return]
 
-    def _samples(self, model: nn.Module, rows: Sequence[Row], given: Any) -> Candidates:
+    def _samples(
+        self, model: nn.Module, rows: Sequence[Row], given: Mapping[str, Any]
+    ) -> Candidates:
         """The model's own texts, with their probabilities where importance weights need them."""
-        core, size = core_of(self.accelerator.unwrap_model(model)), self.args.candidate_size
+        core, size = _core_of(self.accelerator.unwrap_model(model)), self.args.candidate_size
         weighed = self.args.estimator == "importance"
-        drawn = self.writer.samples(
-            core, given._asdict() if self.causal else given, size, finished=weighed
-        )
+        drawn = self.writer.samples(core, given, size, finished=weighed)
         if not weighed:
             return drawn
         log_probs = torch.zeros(drawn.lengths.shape)
@@ -243,8 +239,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             drawn, log_proposal=log_probs.double().cpu(), draws=torch.full((len(rows),), size)
         )
 
-    def _log_probs(self, model: nn.Module, given: Any, scored: Scored) -> Tensor:
-        core = core_of(self.accelerator.unwrap_model(model))
+    def _log_probs(self, model: nn.Module, given: Mapping[str, Any], scored: Scored) -> Tensor:
+        core = _core_of(self.accelerator.unwrap_model(model))
         score = causal_log_probs if self.causal else encoder_decoder_log_probs
         # one candidate shares nothing, and neither do those of a row that is too long; so they do
         # not say whether it can be
@@ -280,11 +276,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
                 dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
             )
             if self.args.eval_generate:
-                devices = [self.args.device] if self.args.device.type == "cuda" else []
-                with torch.random.fork_rng(
-                    devices
-                ):  # the same samples whenever it is called, and training continues as if it had not been
-                    torch.manual_seed(self.args.seed)
+                # the same samples whenever it is called, and training continues as if it had not been
+                with seeded(self.args.seed, self.args.device):
                     scores = self._scores(dataloader)
                 output.metrics.update(
                     {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
@@ -294,25 +287,23 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         return output
 
     def _scores(self, dataloader: Any) -> dict[str, float]:
-        core = core_of(self.accelerator.unwrap_model(self.model_wrapped))
+        core = _core_of(self.accelerator.unwrap_model(self.model_wrapped))
         written: list[tuple[Any, ...]] = []  # for each row: reward, reward of MBR, text, references
         seconds = mbr_seconds = 0.0
         for batch in dataloader:
+            given = batch[PROMPTS] if self.causal else batch
+            others = (ROWS, TARGET, PROMPTS, "labels")
             inputs = {
-                name: value for name, value in self._inputs_of(batch).items() if value is not None
+                name: value
+                for name, value in given.items()
+                if name not in others and value is not None
             }
             references = [row.references for row in batch[ROWS]]
             reward = with_sources(self.reward, [row.source for row in batch[ROWS]])
             found = write_and_score(self.writer, core, inputs, references, reward)
             seconds, mbr_seconds = seconds + found.seconds, mbr_seconds + found.mbr_seconds
-            mbr_rewards = (
-                [None] * len(found.best)
-                if found.mbr_rewards is None
-                else found.mbr_rewards.tolist()
-            )
-            rows = list(
-                zip(found.rewards.tolist(), mbr_rewards, found.best, references, strict=True)
-            )
+            scored = found.rewards.tolist(), found.mbr_rewards.tolist()
+            rows = list(zip(*scored, found.best, references, strict=True))
             written += self.accelerator.gather_for_metrics(rows, use_gather_object=True)
         if not written:
             raise DataError(
@@ -334,16 +325,6 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             scores |= corpus_score(self.args.corpus_metric, said, wanted)
         return scores
 
-    def _inputs_of(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """What a model is given in order to write."""
-        if self.causal:
-            return {name: value.to(self.args.device) for name, value in batch[PROMPTS].items()}
-        return {
-            name: value
-            for name, value in batch.items()
-            if name not in (ROWS, TARGET, PROMPTS, "labels")
-        }
-
 
 class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
     """Tells the collator which epoch it is, so that candidates are drawn anew, and the same after a restart."""
@@ -353,9 +334,8 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy kn
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Called by Trainer."""
-        self.collator.epoch = int(
-            (state.epoch or 0.0) + 1e-6
-        )  # epochs are counted in steps, as a sum of fractions
+        # epochs are counted in steps, as a sum of fractions
+        self.collator.epoch = int((state.epoch or 0.0) + 1e-6)
         if getattr(args, "group_by_length", False) or getattr(
             args, "train_sampling_strategy", "random"
         ) not in ("random", "sequential"):
@@ -370,7 +350,7 @@ def _first_model(make: Any) -> Any:
         return make(*[None] * min(1, len(inspect.signature(make).parameters)))  # no trial yet
 
 
-def core_of(model: Any) -> Any:
+def _core_of(model: Any) -> Any:
     """The Transformers model inside an adapter."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"expected a Transformers model, got {type(model).__name__}")
@@ -379,9 +359,8 @@ def core_of(model: Any) -> Any:
             "adapters that put something before the prompt are not supported: use one that changes"
             " layers, such as LoRA"
         )
-    core: Any = model
-    if hasattr(model, "get_base_model"):
-        core = core.get_base_model()
+    whole: Any = model
+    core = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
     if not hasattr(core, "generate") or not hasattr(core, "config"):
         raise ModelError(
             f"expected a Transformers model that generates text, got {type(core).__name__}"
@@ -426,18 +405,3 @@ def _check_draws(settings: Any) -> None:
             "importance weights of the model's samples need draws from the model as it is: unset"
             f" {', '.join(found)} in model.generation_config, or use estimator 'set'"
         )
-
-
-def pad_id(tokenizer: Any, core: Any) -> int:
-    """The token id that fills rows up."""
-    for holder in (tokenizer, core.generation_config, core.config):
-        found = getattr(holder, "pad_token_id", None)
-        if found is not None:
-            return int(found)
-    ends = end_ids(tokenizer, core)
-    if ends:
-        return min(ends)
-    raise ModelError(
-        "neither tokenizer nor model names a padding token: set pad_token_id in"
-        " model.generation_config"
-    )

@@ -17,6 +17,7 @@ from softq.integrations.transformers import (
     RewardAugmentedTrainer,
     RowEncoder,
 )
+from softq.integrations.transformers.generation import TextModel, Writing
 from softq.integrations.transformers.loading import (
     Loaded,
     load_model,
@@ -27,9 +28,7 @@ from softq.integrations.transformers.loading import (
     train_tokenizer,
     with_adapters,
 )
-from softq.integrations.transformers.rewards import as_text_reward
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
-from softq.integrations.transformers.text_model import TextModel, Writing
 from softq.lab.loop import Watcher
 from softq.lab.processes import Interrupts, Workers, find_device
 from softq.lab.recipe import recipe_hash, to_toml
@@ -117,7 +116,7 @@ def _described(recipe: LmRecipe) -> dict[str, Any]:
 def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
     settings = recipe.model
     if settings.name:
-        return load_model(model_folder(settings.name), settings.dtype, settings.dropout)
+        return load_model(_model_folder(settings.name), settings.dtype, settings.dropout)
     if not settings.from_scratch:
         raise ModelError(
             "name a model to start from (--model PATH), or a size to start with (--from-scratch"
@@ -133,7 +132,7 @@ def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
     return Loaded(made.to(getattr(torch, settings.dtype)), tokenizer)
 
 
-def model_folder(name: str) -> str:
+def _model_folder(name: str) -> str:
     """Where a model is.
 
     In ``best`` of a run folder, else what was named, which may be a name that Transformers know.
@@ -207,9 +206,8 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
         "disable_tqdm": True,
         "report_to": [],
     }
-    known = {
-        field.name for field in dataclasses.fields(RewardAugmentedArguments)
-    }  # versions of Transformers differ
+    # versions of Transformers differ
+    known = {field.name for field in dataclasses.fields(RewardAugmentedArguments)}
     if "save_safetensors" in known:
         given["save_safetensors"] = True  # later versions have nothing else
     if training.group_by_length:
@@ -236,9 +234,8 @@ def _trainer(
         max_target=data.max_target,
     )
     rows, judged = (encode.all(_filled(recipe, part)) for part in (train, dev))
-    judged.sort(
-        key=lambda row: len(row["input_ids"])
-    )  # those of similar length together: less padding
+    # those of similar length together: less padding
+    judged.sort(key=lambda row: len(row["input_ids"]))
     model = with_adapters(loaded.model, recipe.model.lora) if recipe.model.lora else loaded.model
     trainer = RewardAugmentedTrainer(
         model,
@@ -255,9 +252,8 @@ def _trainer(
 
 def _adafactor(trainer: RewardAugmentedTrainer, training: LmTraining) -> torch.optim.Optimizer:
     """As T5 was trained with; Transformers' own of that name leaves the size of weights out."""
-    shrinking = set(
-        trainer.get_decay_parameter_names(trainer.model)
-    )  # not norms and biases, as with AdamW
+    # not norms and biases, as with AdamW
+    shrinking = set(trainer.get_decay_parameter_names(trainer.model))
     weights = [
         (name, weight) for name, weight in trainer.model.named_parameters() if weight.requires_grad
     ]
@@ -286,32 +282,24 @@ def _finish(
 ) -> dict[str, Any]:
     """Score the best model as `softq evaluate` does, write the result, and remove what only a resumed run would need."""
     model, how = open_text_model(str(run.path), recipe.training.device)
-    found = {"": score(model, dev, how, recipe.candidates.reward)}
-    if recipe.evaluation.mbr_samples:
-        found["mbr_"] = score(
-            model,
-            dev,
-            dataclasses.replace(how, method="mbr", samples=recipe.evaluation.mbr_samples),
-            recipe.candidates.reward,
-        )
-    measures = {
-        f"{method}{name}": value
-        for method, scores in found.items()
-        for name, value in scores.as_dict().items()
-    }
-    if recipe.evaluation.mbr_samples:
-        measures["mbr_gap"] = found["mbr_"].overall["reward"] - found[""].overall["reward"]
+    reward, samples = recipe.candidates.reward, recipe.evaluation.mbr_samples
+    measures = score(model, dev, how, reward).as_dict()
+    best = measures["reward"]
+    if samples:
+        how = dataclasses.replace(how, method="mbr", samples=samples)
+        found = score(model, dev, how, reward).as_dict()
+        measures |= {f"mbr_{name}": value for name, value in found.items()}
+        measures["mbr_gap"] = found["reward"] - best
     step = state.best_global_step or state.global_step
     cell = described | {
         "step": step,
         "epoch": round(step * state.num_train_epochs / state.max_steps, 6),
-        "dev": found[""].overall["reward"],
+        "dev": best,
     }
-    signature = as_text_reward(recipe.candidates.reward, model.tokenizer).signature
     result: dict[str, Any] = {
         "task": TASK,
         "metric": "reward",
-        "signature": signature,
+        "signature": model.reward(reward).signature,
         "cells": [cell | measures],
     }
     run.write(RESULT, as_json(result))
@@ -322,7 +310,7 @@ def _finish(
 def open_text_model(name: str, device: str = "auto") -> tuple[TextModel, Writing]:
     """The model of a run folder, or of a folder of ``save_pretrained``, and how it writes if nothing else is said."""
     recipe = read_recipe(Path(name)) or LmRecipe()
-    loaded = load_model(model_folder(name), recipe.model.dtype)
+    loaded = load_model(_model_folder(name), recipe.model.dtype)
     loaded.model.to(find_device(device))
     evaluation = recipe.evaluation
     how = Writing(

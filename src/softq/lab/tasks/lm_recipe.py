@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from softq.errors import RecipeError
-from softq.lab.recipe import Objective, at_least, build, check_positive, check_seed, key, read_toml
+from softq.lab.recipe import Conflicts, Objective, Section, build, key, read_toml
 from softq.lab.tasks.files import MOST_OF_TRAIN
 from softq.options import Estimator, RewardName
 
@@ -30,7 +29,7 @@ SAMPLERS = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
 
 
 @dataclass(frozen=True)
-class LmData:
+class LmData(Section):
     """The data to train and choose on."""
 
     train: str = key(
@@ -49,37 +48,32 @@ class LmData:
         r'what the model reads, {} for the source: "translate German to English: {}"; in the flag'
         r" \n is a new line",
     )
-    max_source: int = key(128, "longest source, in tokens; the rest is cut off")
-    max_target: int = key(128, "longest reference or candidate, in tokens")
+    max_source: int = key(128, "longest source, in tokens; the rest is cut off", least=2)
+    max_target: int = key(128, "longest reference or candidate, in tokens", least=2)
     sentences: int = key(
-        2000, "training sentences of the built-in world; its development split has a tenth as many"
+        2000,
+        "training sentences of the built-in world; its development split has a tenth as many",
+        least=10,
     )
-    references: int = key(3, "translations of each of its sentences")
-    seed: int = key(0, "random seed of the built-in world's sentences")
+    references: int = key(3, "translations of each of its sentences", least=1)
+    seed: int = key(0, "random seed of the built-in world's sentences", least=0, bits=64)
 
-    def __post_init__(self) -> None:
-        """Counts are counts."""
-        check_seed("data.seed", self.seed)
-        at_least("data.seed", self.seed, 0)
-        for name, least in (
-            ("max_source", 2),
-            ("max_target", 2),
-            ("sentences", 10),
-            ("references", 1),
-        ):
-            at_least(name, getattr(self, name), least)
-        if self.template.count("{}") != 1:
-            raise RecipeError(
-                f"template must have {{}} once, where the source goes, got {self.template!r}"
-            )
-        if self.dev and not self.train:
-            raise RecipeError(
-                "name the training file as well (train), or leave out dev for the built-in world"
-            )
+    def conflicts(self) -> Conflicts:
+        """A template with a place for the source, and no split without the other."""
+        return (
+            (
+                self.template.count("{}") != 1,
+                f"template must have {{}} once, where the source goes, got {self.template!r}",
+            ),
+            (
+                self.dev and not self.train,
+                "name the training file as well (train), or leave out dev for the built-in world",
+            ),
+        )
 
 
 @dataclass(frozen=True)
-class LmModel:
+class LmModel(Section):
     """Which model to train."""
 
     name: str = key(
@@ -92,8 +86,12 @@ class LmModel:
         "a T5 of random weights instead, and of this size, with a tokenizer trained on the training"
         " texts",
     )
-    vocabulary_size: int = key(8000, "how many pieces of words that tokenizer has, at most (BPE)")
-    dropout: float | None = key(None, "of the model; the model's own if not given")
+    vocabulary_size: int = key(
+        8000, "how many pieces of words that tokenizer has, at most (BPE)", least=16
+    )
+    dropout: float | None = key(
+        None, "of the model; the model's own if not given", least=0, below=1
+    )
     dtype: Literal["float32", "bfloat16"] = key(
         "float32", "of the weights; bf16 below keeps float32 weights and computes in bfloat16"
     )
@@ -101,31 +99,30 @@ class LmModel:
         0,
         "rank of low-rank adapters (PEFT) that are trained in place of all weights, and merged at"
         " the end; 0: none",
+        least=0,
     )
 
-    def __post_init__(self) -> None:
+    def conflicts(self) -> Conflicts:
         """One model or the other.
 
         None at all is an error when it is needed, so that a recipe can be printed and filled in.
         """
-        if self.name and self.from_scratch:
-            raise RecipeError(
+        return (
+            (
+                self.name and self.from_scratch,
                 f"choose one: a model to start from ({self.name}), or one from scratch"
-                f" ({self.from_scratch}), got both"
-            )
-        at_least("vocabulary_size", self.vocabulary_size, 16)
-        at_least("lora", self.lora, 0)
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise RecipeError(f"dropout must lie in [0, 1), got {self.dropout}")
-        if self.lora and self.from_scratch:
-            raise RecipeError(
+                f" ({self.from_scratch}), got both",
+            ),
+            (
+                self.lora and self.from_scratch,
                 "lora adapts a model that knows something already: give --model instead of"
-                " --from-scratch"
-            )
+                " --from-scratch",
+            ),
+        )
 
 
 @dataclass(frozen=True)
-class LmCandidates:
+class LmCandidates(Section):
     """What raml and sqdml are trained on beside the references."""
 
     sampler: str = key(
@@ -139,42 +136,40 @@ class LmCandidates:
         f"{', '.join(_REWARDS[:-1])} or {_REWARDS[-1]}, on tokens; or with words: before it, on the"
         " words of the text",
     )
-    size: int = key(8, "candidates of a source, from each sampler")
-    k: int = key(0, "of these, how many a step uses; 0: all")
+    size: int = key(8, "candidates of a source, from each sampler", least=1)
+    k: int = key(0, "of these, how many a step uses; 0: all", least=0)
     estimator: Estimator = key(
         "set",
         "set: softmax over the candidates; paper: the same, k of them, not renormalised;"
         " importance: over their probability",
     )
-    max_n: int = key(4, "longest n-gram that ngram and recombined change at once")
-    temperature: float = key(1.0, "sampling temperature of the model's own samples")
+    max_n: int = key(4, "longest n-gram that ngram and recombined change at once", least=1)
+    temperature: float = key(1.0, "sampling temperature of the model's own samples", positive=True)
     top_p: float = key(
-        1.0, "sample from the smallest set of tokens whose probability is at least this"
+        1.0,
+        "sample from the smallest set of tokens whose probability is at least this",
+        above=0,
+        most=1,
     )
 
-    def __post_init__(self) -> None:
-        """Names are known, counts are counts."""
-        for name in self.sampler.split("+"):
-            if name not in SAMPLERS:
-                raise RecipeError(
-                    f"sampler must be one of {', '.join(SAMPLERS)}, or several joined by +, got"
-                    f" {self.sampler!r}"
-                )
-        at_least("size", self.size, 1)
-        at_least("k", self.k, 0)
-        at_least("max_n", self.max_n, 1)
-        check_positive("temperature", self.temperature)
-        if not 0 < self.top_p <= 1:
-            raise RecipeError(f"top_p must be more than 0 and at most 1, got {self.top_p}")
+    def conflicts(self) -> Conflicts:
+        """Samplers are known."""
+        return (
+            (
+                not {*self.sampler.split("+")} <= {*SAMPLERS},
+                f"sampler must be one of {', '.join(SAMPLERS)}, or several joined by +, got"
+                f" {self.sampler!r}",
+            ),
+        )
 
 
 @dataclass(frozen=True)
-class LmTraining:
+class LmTraining(Section):
     """How long, how fast and where."""
 
-    epochs: int = key(3, "passes over the training data, at most")
-    batch_size: int = key(16, "sources of one step, with all their candidates")
-    accumulate: int = key(1, "such batches that make one step of the optimizer")
+    epochs: int = key(3, "passes over the training data, at most", least=1)
+    batch_size: int = key(16, "sources of one step, with all their candidates", least=1)
+    accumulate: int = key(1, "such batches that make one step of the optimizer", least=1)
     optimizer: Literal["adamw", "adafactor"] = key(
         "adamw",
         "adafactor moves weights in proportion to their size, without which the large embeddings of"
@@ -184,11 +179,12 @@ class LmTraining:
         1e-4,
         "at its highest; a model from scratch wants more: with adamw about 1e-3, with adafactor"
         " 0.03",
+        positive=True,
     )
     schedule: Schedule = key("linear", "learning-rate schedule: linear or cosine to 0, or constant")
-    warmup: int = key(0, "first steps, in which the rate rises")
-    weight_decay: float = key(0.0, "by which weights shrink in each step, times the rate")
-    clip: float = key(1.0, "gradients are scaled down to this norm; 0: never")
+    warmup: int = key(0, "first steps, in which the rate rises", least=0)
+    weight_decay: float = key(0.0, "by which weights shrink in each step, times the rate", least=0)
+    clip: float = key(1.0, "gradients are scaled down to this norm; 0: never", least=0)
     bf16: bool = key(False, "compute in bfloat16 where it is safe; for GPUs")
     group_by_length: bool = key(
         False, "put sources of similar length into one batch: less padding, so faster"
@@ -197,35 +193,21 @@ class LmTraining:
         False, "compute activations twice instead of keeping them: less memory, more time"
     )
     eval_every: int = key(
-        0, "steps between evaluations on dev, each with a checkpoint; 0: one after each epoch"
+        0,
+        "steps between evaluations on dev, each with a checkpoint; 0: one after each epoch",
+        least=0,
     )
     patience: int = key(
-        0, "evaluations without a better score before training stops; 0: never stops early"
+        0, "evaluations without a better score before training stops; 0: never stops early", least=0
     )
-    seed: int = key(0, "random seed")
+    seed: int = key(0, "random seed", bits=64)
     device: Literal["auto", "cpu", "cuda"] = key(
         "auto", "where to train; auto: a GPU if there is one", identity=False
     )
 
-    def __post_init__(self) -> None:
-        """Counts are counts."""
-        for name, least in (
-            ("epochs", 1),
-            ("batch_size", 1),
-            ("accumulate", 1),
-            ("warmup", 0),
-            ("eval_every", 0),
-            ("patience", 0),
-        ):
-            at_least(name, getattr(self, name), least)
-        check_positive("learning_rate", self.learning_rate)
-        at_least("weight_decay", self.weight_decay, 0)
-        at_least("clip", self.clip, 0)
-        check_seed("seed", self.seed)
-
 
 @dataclass(frozen=True)
-class LmEvaluation:
+class LmEvaluation(Section):
     """How texts are found and models compared."""
 
     best_by: Choice = key(
@@ -234,31 +216,21 @@ class LmEvaluation:
         " loss",
     )
     dev_beams: int = key(
-        1, "beams of the texts that models are compared by while they train; 1: greedy"
+        1, "beams of the texts that models are compared by while they train; 1: greedy", least=1
     )
-    beams: int = key(4, "beams of the final scores, and of softq predict and evaluate")
+    beams: int = key(4, "beams of the final scores, and of softq predict and evaluate", least=1)
     mbr_samples: int = key(
         0,
         "samples of which, at the end, the one of the highest expected reward is chosen as well; 0:"
         " none",
+        least=0,
     )
-    max_new_tokens: int = key(128, "longest text that is generated, in candidates too")
-    batch_size: int = key(64, "sources at a time", identity=False)
-
-    def __post_init__(self) -> None:
-        """Counts are counts."""
-        for name, least in (
-            ("dev_beams", 1),
-            ("beams", 1),
-            ("mbr_samples", 0),
-            ("max_new_tokens", 1),
-        ):
-            at_least(name, getattr(self, name), least)
-        at_least("evaluation.batch_size", self.batch_size, 1)
+    max_new_tokens: int = key(128, "longest text that is generated, in candidates too", least=1)
+    batch_size: int = key(64, "sources at a time", identity=False, least=1)
 
 
 @dataclass(frozen=True)
-class LmRecipe:
+class LmRecipe(Section):
     """Everything that a run depends on."""
 
     data: LmData = field(default_factory=LmData)
@@ -268,13 +240,15 @@ class LmRecipe:
     training: LmTraining = field(default_factory=LmTraining)
     evaluation: LmEvaluation = field(default_factory=LmEvaluation)
 
-    def __post_init__(self) -> None:
+    def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
-        if self.objective.temperature_scaled:
-            raise RecipeError(
+        return (
+            (
+                self.objective.temperature_scaled,
                 "temperature_scaled divides scores by tau, and a model of sentences has none; leave"
-                " it out"
-            )
+                " it out",
+            ),
+        )
 
 
 def read_recipe(folder: Path) -> LmRecipe | None:

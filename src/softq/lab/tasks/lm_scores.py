@@ -8,15 +8,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from softq.errors import DependencyError
 from softq.formats.tokens import tokenize, without_marks
-from softq.integrations.transformers.generation import corpus_score, mean_rewards
-from softq.integrations.transformers.text_model import TextModel, Writing
+from softq.integrations.transformers.generation import (
+    TextModel,
+    Writing,
+    corpus_score,
+    mean_rewards,
+)
 from softq.lab.tasks.lm_data import Rows
 from softq.metrics import TRANSLATION_METRICS, TRANSLATION_STATISTICS, translation_statistics
 
@@ -59,15 +62,11 @@ class Scores:
     corpus: dict[str, float]
     seconds: float
 
-    @property
-    def overall(self) -> dict[str, float]:
-        """By the names of `LM_METRICS`."""
-        return {name: float(metric(self.rows.sum(0))) for name, metric in LM_METRICS.items()}
-
-    def as_dict(self) -> dict[str, Any]:
-        """All numbers."""
+    def as_dict(self) -> dict[str, float]:
+        """All numbers: by the names of `LM_METRICS`, of sacreBLEU, and the seconds."""
+        sums = self.rows.sum(0)
         return {
-            **self.overall,
+            **{name: float(metric(sums)) for name, metric in LM_METRICS.items()},
             **{f"sacrebleu_{name}": value for name, value in self.corpus.items()},
             "seconds": self.seconds,
         }

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import torch as safetensors
@@ -17,10 +17,6 @@ from torch import Tensor, nn
 from softq.errors import DataError, DependencyError, ModelError
 from softq.lab.worlds.scene_pictures import scene_features
 from softq.neural.images.efficientnet import SIZE, EfficientNetLite0, fold_norms
-from softq.neural.images.pictures import square
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _CLASSIFIERS = ("fc", "classifier", "heads", "head")  # torchvision's names for the last layers
 _UNUSED = (*_CLASSIFIERS, "_fc", "head_dist", "aux1", "aux2", "AuxLogits")  # in files of weights
@@ -51,11 +47,6 @@ class Encoder:
     crop: float = 224 / 256
     interpolation: str = "bilinear"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-
-    def preprocess(self, image: Image.Image) -> Tensor:
-        """What it sees of an image: the middle, resized, as uint8 ``[3, size, size]``."""
-        pixels = square(image, self.size, self.crop, self.interpolation)
-        return torch.from_numpy(pixels).permute(2, 0, 1)
 
     def __call__(self, batch: Tensor) -> Tensor:
         """Features ``[B, features]`` in float32 of images as uint8 ``[B, 3, size, size]``."""

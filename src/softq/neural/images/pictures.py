@@ -102,22 +102,18 @@ def read_picture(file: Path, size: int, crop: float, interpolation: str) -> npt.
     with Image.open(file) as image:
         if min(image.size) >= 2 * enough:
             image.draft("RGB", (enough, enough))  # of JPEGs: decode at half the size or less
-        return square(image, size, crop, interpolation)
-
-
-def square(image: Image.Image, size: int, crop: float, interpolation: str) -> npt.NDArray[np.uint8]:
-    """The same of an image in memory."""
-    image.load()  # which turns some formats upright; others say in EXIF how to do it
-    orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-    image = _as_rgb(image)
-    width, height = image.size
-    side = crop * min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    box = (left, top, left + side, top + side)
-    seen = image.resize((size, size), Image.Resampling[interpolation.upper()], box)
-    seen.getexif()[ExifTags.Base.Orientation] = orientation
-    ImageOps.exif_transpose(seen, in_place=True)  # last: the middle is the middle however it turns
-    return np.array(seen)
+        image.load()  # which turns some formats upright; others say in EXIF how to do it
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+        rgb = _as_rgb(image)
+        width, height = rgb.size
+        side = crop * min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side)
+        seen = rgb.resize((size, size), Image.Resampling[interpolation.upper()], box)
+        seen.getexif()[ExifTags.Base.Orientation] = orientation
+        # last: the middle is the middle however it turns
+        ImageOps.exif_transpose(seen, in_place=True)
+        return np.array(seen)
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:

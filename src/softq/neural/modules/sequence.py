@@ -74,9 +74,8 @@ class OutputLayer(nn.Module):
         )
 
     def _possible(self) -> Tensor:
-        return torch.cat(
-            [self.bias.new_full((END,), -math.inf), self.bias[END:]]
-        )  # PAD and START are the numbers before END
+        # PAD and START are the numbers before END
+        return torch.cat([self.bias.new_full((END,), -math.inf), self.bias[END:]])
 
 
 class SequenceModel(nn.Module):

@@ -92,9 +92,8 @@ class TransformerTranslator(SequenceModel):
         source, lengths = inputs
         places = torch.arange(source.shape[1] + 1, device=source.device)
         words = pad(source, (0, 1), value=PAD).masked_fill(places == lengths.unsqueeze(1), END)
-        real = length_mask(
-            lengths + 1, source.shape[1] + 1
-        )  # END is, so that even an empty source has something to attend to
+        # END is, so that even an empty source has something to attend to
+        real = length_mask(lengths + 1, source.shape[1] + 1)
         words = words.masked_fill(~real, PAD)
         x = self._embed(self.source_embedding, words, 0)
         for layer in self.encoder:
@@ -120,9 +119,8 @@ class TransformerTranslator(SequenceModel):
     def step(self, memory: Memory, state: State, words: Tensor) -> tuple[Tensor, State]:
         """Vectors ``[B·K, size]`` from which the word after ``words [B·K]`` is predicted, and the state after them."""
         real, *sources = memory
-        x = self._embed(
-            self.target_embedding, words.view(len(real), -1, 1), state[0].shape[3]
-        )  # [B, K, 1, size]
+        # [B, K, 1, size]
+        x = self._embed(self.target_embedding, words.view(len(real), -1, 1), state[0].shape[3])
         after = []
         for layer, past, keys, values in zip(
             self.decoder, state, sources[::2], sources[1::2], strict=True
@@ -136,12 +134,12 @@ class TransformerTranslator(SequenceModel):
         size = embedding.embedding_dim
         x = embedding(words)
         embedded: Tensor = self.dropout(
-            x * math.sqrt(size) + positions(first, words.shape[-1], size, x)
+            x * math.sqrt(size) + _positions(first, words.shape[-1], size, x)
         )
         return embedded
 
 
-def positions(first: int, count: int, size: int, like: Tensor) -> Tensor:
+def _positions(first: int, count: int, size: int, like: Tensor) -> Tensor:
     """Sines and cosines ``[count, size]`` of places ``first``, ``first + 1``, … at wavelengths from 2π to 2π · 10,000, as ``like``."""
     places = torch.arange(first, first + count, device=like.device, dtype=torch.float32).unsqueeze(
         1
@@ -152,16 +150,15 @@ def positions(first: int, count: int, size: int, like: Tensor) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], 1).to(like.dtype)
 
 
-class _FeedForward(nn.Sequential):
-    def __init__(self, size: int, hidden: int, dropout: float) -> None:
-        super().__init__(
-            nn.LayerNorm(size),
-            nn.Linear(size, hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, size),
-            nn.Dropout(dropout),
-        )
+def _feed_forward(size: int, hidden: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        nn.LayerNorm(size),
+        nn.Linear(size, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, size),
+        nn.Dropout(dropout),
+    )
 
 
 class _SelfAttention(nn.Module):
@@ -182,9 +179,8 @@ class _SelfAttention(nn.Module):
 
         With ``real [M, T]`` every position sees all real ones; else it sees those before it and itself. With a past T must be 1.
         """
-        heads = (
-            self.inputs(self.norm(x)).unflatten(2, (3, self.heads, -1)).permute(0, 2, 3, 1, 4)
-        )  # [M, 3, H, T, size / H]
+        # [M, 3, H, T, size / H]
+        heads = self.inputs(self.norm(x)).unflatten(2, (3, self.heads, -1)).permute(0, 2, 3, 1, 4)
         queries, seen = heads[:, 0], heads[:, 1:]
         if past is not None:
             seen = torch.cat([past, seen], 3)
@@ -201,7 +197,7 @@ class _EncoderLayer(nn.Module):
     def __init__(self, size: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
         self.attention = _SelfAttention(size, heads, dropout)
-        self.feed_forward = _FeedForward(size, feed_forward, dropout)
+        self.feed_forward = _feed_forward(size, feed_forward, dropout)
 
     def forward(self, x: Tensor, real: Tensor) -> Tensor:
         x = x + self.attention(x, real=real)[0]
@@ -219,7 +215,7 @@ class _DecoderLayer(nn.Module):
         self.source = nn.Linear(size, 2 * size)
         self.output = nn.Linear(size, size)
         self.dropout = nn.Dropout(dropout)
-        self.feed_forward = _FeedForward(size, feed_forward, dropout)
+        self.feed_forward = _feed_forward(size, feed_forward, dropout)
 
     def of_source(self, encoded: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values, each ``[B, H, N, size / H]``, of encoded sources ``[B, N, size]``."""
@@ -234,9 +230,10 @@ class _DecoderLayer(nn.Module):
         x = x + added.view_as(x)
         # All K·T positions of an input attend to its source as one row: nothing of the source is
         # copied for its candidates.
+        # [B, H, K·T, size / H]
         queries = (
             self.queries(self.norm(x)).flatten(1, 2).unflatten(2, (self.heads, -1)).transpose(1, 2)
-        )  # [B, H, K·T, size / H]
+        )
         rate = self.dropout.p if self.training else 0.0
         found = scaled_dot_product_attention(
             queries, keys, values, attn_mask=real[:, None, None], dropout_p=rate

@@ -79,9 +79,10 @@ class AttentionalTranslator(SequenceModel):
         self.keys = nn.Linear(2 * hidden, hidden, bias=False)  # W_a
         self.values = nn.Linear(2 * hidden, hidden, bias=False)  # W_c
         self.words = nn.Linear(embedding, 4 * hidden)  # the words' part of the first layer's gates
+        # of [s̃ or state below : own state]
         self.recurrent = nn.ParameterList(
             torch.empty(4 * hidden, 2 * hidden) for _ in range(layers)
-        )  # of [s̃ or state below : own state]
+        )
         self.biases = nn.ParameterList(torch.empty(4 * hidden) for _ in range(layers - 1))
         self.attentional = nn.Parameter(torch.empty(hidden, hidden))  # W_s
         self.output = OutputLayer(

@@ -1,0 +1,85 @@
+"""Rows of text: a source, references, and perhaps candidates with rewards, checked.
+
+Nothing here imports Transformers, so that files of rows can be read without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from softq.errors import DataError
+
+
+def text_row(row: Any) -> dict[str, Any]:
+    """The columns of a row that are known, those that it has, as plain lists.
+
+    >>> text_row({"source": "a", "references": "b", "number": 7})
+    {'source': 'a', 'references': ['b']}
+    """
+    if not isinstance(row, Mapping):
+        raise DataError(
+            f"a row must be a mapping with 'source' and 'references', got {type(row).__name__}"
+        )
+    columns = ("source", "references", "candidates", "candidate_rewards")
+    found = {name: plain(row.get(name)) for name in columns}
+    if isinstance(found["references"], str):
+        found["references"] = [found["references"]] if found["references"] else []
+    for name in ("references", "candidates"):
+        texts = found[name] or []
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise DataError(f"{name!r} of a row must be a list of texts, got {found[name]!r}")
+    for name in ("source", "references"):
+        if not found[name] or not str(found[name]).strip():
+            raise DataError(f"a row needs {name!r}, got {sorted(row)}")
+    if not all(text.strip() for text in found["references"]):
+        raise DataError(
+            "a reference is empty, which leaves nothing to generate: remove it from the row of"
+            f" source {found['source']!r}"
+        )
+    rewards = found["candidate_rewards"]
+    reward_lists(rewards, len(found["candidates"] or []), len(found["references"]))
+    return {name: value for name, value in found.items() if value}
+
+
+def reward_lists(given: Any, candidates: int, references: int) -> list[list[float]] | None:
+    """Rewards of each candidate, against each reference or, in one number, against all; None of None.
+
+    >>> reward_lists([0.5, [1, 2]], 2, 2)
+    [[0.5], [1.0, 2.0]]
+    """
+    if given is None:
+        return None
+    if not isinstance(given, list) or len(given) != candidates:
+        raise DataError(
+            f"candidate_rewards must have a value for each of {candidates} candidates, got {given}"
+        )
+    listed = [value if isinstance(value, list) else [value] for value in given]
+    if not all(_is_number(value) for values in listed for value in values):
+        raise DataError(f"candidate_rewards must be finite numbers, got {given}")
+    for values in listed:
+        if len(values) not in (1, references):
+            raise DataError(
+                f"candidate_rewards must give one number, or one for each of {references}"
+                f" references, got {len(values)}"
+            )
+    return [[float(value) for value in values] for values in listed]
+
+
+def plain(value: Any) -> Any:
+    """Tensors, arrays and tuples as lists, and lists of them."""
+    if isinstance(value, (Tensor, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        nested = any(isinstance(part, (Tensor, np.ndarray, list, tuple)) for part in value[:1])
+        return [plain(part) for part in value] if nested else list(value)
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
