@@ -23,7 +23,7 @@ Precision = Literal["float32", "tf32", "bf16"]
 
 @dataclass(frozen=True)
 class CandidateSettings:
-    """What raml and sqdml are trained on beside the references; drawn anew in every step."""
+    """Candidates of raml and sqdml beside the references, sampled again in every step."""
 
     sampler: str = key(
         "ngram",

@@ -19,7 +19,7 @@ from softq.linear.tagging import Constraints, Decoding
 
 @dataclass(frozen=True)
 class Data:
-    """What to learn from and what to be judged by."""
+    """Files for training and evaluation."""
 
     train: str = key(
         "",
@@ -149,7 +149,7 @@ class Annotations:
     references: Literal["all", "vote", "dawid-skene"] = key(
         "all",
         "all: each annotator is a reference; vote: their majority vote is the only one;"
-        " dawid-skene: the labels that EM finds likeliest",
+        " dawid-skene: the most likely labels by EM",
     )
     ties: Ties = key(
         "entity",
