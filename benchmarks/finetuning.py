@@ -6,12 +6,12 @@ Models have random weights: an encoder-decoder of the size of T5-small (60 milli
 causal one of the size of GPT-2 with six layers. A batch has 32 sources of 64 tokens, each with 8
 candidates of 32 tokens.
 
-*Loss and gradient* compares, by turns, the shared computation with the same loss where every
+*Loss and gradient* compares, alternating, the shared computation with the same loss where every
 candidate repeats its source: by the clock, and by the time that the GPU is at work, which is all
 that counts where the host starts kernels fast enough. *Training* is the real loop of
 `RewardAugmentedTrainer` on an encoder-decoder, candidates by n-gram replacement and weighed by
-BLEU, by turns with the same steps on candidates that are there already: *waits* is the share of its
-time in which it stands still for candidates, *slower* by how much it is slower in all, also because
+BLEU, alternating with the same steps on precomputed candidates: *waits* is the share of its
+time in which it waits for candidates, *slower* by how much it is slower in all, also because
 what makes candidates takes a core or Python's lock from what starts kernels. The plain `Trainer`,
 ML on the same sources, is beside it.
 """

@@ -2,7 +2,7 @@
 
 The grid is that of the paper's first experiment (§4.1.1): perceptrons 2-8-8-4 for ML, RAML and
 SQDML at many temperatures, which see the same inputs in the same order. Contenders take the same
-steps from the same weights by turns; how far their results lie apart stands beside their times. The
+steps from the same weights, alternating; the distance of their results is beside their times. The
 plain loop is torch.nn.Sequential, autograd and torch.optim.SGD; batched is softq's plain path, one
 matrix product for all.
 """
@@ -287,7 +287,7 @@ def throughput(models: int, count: int, device: str) -> dict[str, object]:
 def float32_peak() -> float | None:
     """Operations per second of the device at its highest clock: multiprocessors × cores × 2.
 
-    None where the clock is not told.
+    None where no time is measured.
     """
     properties = torch.cuda.get_device_properties(0)
     cores = 64 if (properties.major, properties.minor) in ((7, 0), (7, 5), (8, 0)) else 128

@@ -2,7 +2,7 @@
 
 `softq bench rewards`.
 
-On two CPU threads. Words are drawn by Zipf's law, so that sentences share some as real ones do.
+On two CPU threads. Words are sampled by Zipf's law, so that sentences share some as real ones do.
 Contenders take turns, and what they compute is checked to agree before it is timed. sacreBLEU and
 fast-bleu are timed on a part of the pairs, spread over all of them, and scaled. The peers' strings
 and lists are made beforehand; what they build from them is part of their time.

@@ -36,7 +36,7 @@ def sentences(count: int, length: int, vocab: int, seed: int) -> list[list[int]]
 
 
 class NoJudge:
-    """Nobody is judged here."""
+    """Nothing is evaluated here."""
 
     def score(self, model: SequenceModel) -> float:
         """No score."""

@@ -1,6 +1,6 @@
-"""Timing by turns.
+"""Alternating timing.
 
-Every contender runs once per round, so that a slow spell of the machine hits all of them.
+Every contender runs once per round, so that a slow phase of the machine affects all of them.
 """
 
 from __future__ import annotations

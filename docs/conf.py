@@ -29,6 +29,7 @@ extensions = [
 
 # --- pages ------------------------------------------------------------------------------------------------
 
+myst_enable_extensions = ["colon_fence"]  # callouts whose text GitHub shows, too
 root_doc = "index"
 exclude_patterns = ["_ext", "_static"]
 myst_heading_anchors = 4  # the anchors that GitHub gives to headings

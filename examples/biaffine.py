@@ -4,7 +4,7 @@
     python examples/biaffine.py --train … --dev … --objective raml --tau 0.3                                   # toward attachment
     python examples/biaffine.py --train … --dev … --spanning                                                   # arcs may cross
 
-Words, tags and features are read from the files; nothing is pretrained. What a parser of your own needs of softq stands in three places:
+Words, tags and features are read from the files; nothing is pretrained. What your own parser needs of softq is in three places:
 `Parser.forward` returns a distribution over trees, `target` says what it should become, and `mbr()` in `parse` is the tree with the most
 right heads to be expected.
 """
@@ -86,7 +86,7 @@ class Batch(NamedTuple):
     characters: Tensor  # [T, SPELLING], 0 on padding
     # [longest], how many sentences reach each position; on the CPU, as a PackedSequence wants it
     steps: Tensor
-    place: Tensor  # [T], where each position stands in a padded [B, n+1] matrix, flattened
+    place: Tensor  # [T], the index of each position in a padded [B, n+1] matrix, flattened
     lengths: Tensor  # [B], words without the root
     heads: Tensor  # [B, n], 0 on padding
     relations: Tensor  # [B, n], NO_RELATION on padding
@@ -164,7 +164,7 @@ class Corpus:
         return [self.batch(parts[i]) for i in shuffled]
 
     def batch(self, index: Tensor) -> Batch:
-        """The sentences of this index, the longest of which stands first."""
+        """The sentences of this index, longest first."""
         sizes = self.sizes[index]
         step = torch.arange(int(sizes[0])).unsqueeze(1)
         inside = step < sizes  # [longest, B]

@@ -4,7 +4,7 @@
     python examples/bilstm_crf.py --objective sqdml    # aimed at token accuracy, a word of an entity counting three times
 
 The data come from a built-in world whose Bayes rule is known, so the table at the end shows what is
-left to gain. What a tagger of your own needs of softq stands in two places: `Tagger.forward`
+left to gain. What your own tagger needs of softq is in two places: `Tagger.forward`
 returns a distribution, and `target` says what it should become.
 """
 

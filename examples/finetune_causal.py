@@ -41,7 +41,7 @@ make.add_argument(
     type=Path,
     help="texts to learn from; sentences of two made-up languages if not given",
 )
-make.add_argument("--dev", type=Path, help="texts to be judged by; those of --train if not given")
+make.add_argument("--dev", type=Path, help="texts for evaluation; those of --train if not given")
 make.add_argument(
     "--template",
     default=r"{} :\n",

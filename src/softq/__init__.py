@@ -1,4 +1,4 @@
-"""softq: train structured predictors toward the metric they are judged by.
+"""softq: train structured predictors toward the metric they are evaluated with.
 
 Maximum likelihood, reward augmented maximum likelihood (RAML) and softmax Q-distribution maximum
 likelihood (SQDML), exact on classes, label chains and dependency trees, and by sampled candidates

@@ -46,7 +46,7 @@ COMMANDS = {
     ),
     "evaluate": Listed(
         "evaluate_command",
-        "Score a model, or anybody's predictions, on a file that says what is right.",
+        "Score a model, or the predictions of any program, on a file with the right answers.",
     ),
     "theory": Listed(
         "theory_command",
@@ -128,7 +128,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Train structured predictors toward the metric they are judged by.
+    """Train structured predictors toward the metric they are evaluated with.
 
     Likelihood ignores the metric. RAML and SQDML are trained as likelihood is, toward a target that favours outputs of a high reward;
     a temperature, tau, says how far.

@@ -77,9 +77,9 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a model, or anybody's predictions, on a file that says what is right.
+    """Score a model, or the predictions of any program, on a file with the right answers.
 
-    Give a model and a file, and `--against` a second model to learn whether the difference is real: sentences are drawn again a thousand
+    Give a model and a file, and `--against` a second model to learn whether the difference is real: sentences are resampled a thousand
     times, the same for both (paired bootstrap), and 95 % of the differences lie in the interval. With `--predictions`, no model is
     needed: any program's output is scored.
 
@@ -96,7 +96,7 @@ def evaluate(
     softq evaluate runs/captions test.captions.tsv
     ```
 
-    Predictions that are there already, of `softq predict` or of others; labels are the last column, the right ones the last but one:
+    Existing predictions, of `softq predict` or another program; predicted labels are the last column, the right ones the last but one:
 
     ```sh
     softq evaluate --predictions labelled.conll
@@ -123,7 +123,7 @@ def evaluate(
 
     **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's measure, and the maximum reward that
     against the best one; corpus BLEU is of all references together; ROUGE-L and CIDEr-D are those of the COCO evaluation. Predictions
-    that are there already are compared in lower case; the file of true captions is known by its images' names or by its own, .json.
+    from a file are compared in lower case; the file of true captions is known by its images' names or by its own, .json.
 
     **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not only over sentences.
     """

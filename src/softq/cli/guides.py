@@ -113,7 +113,7 @@ softq sweep ner --train train.conll --dev dev.conll --test test.conll --objectiv
 softq sweep ner --train train.conll --folds 5 --test test.conll --objective ml,raml --tau 0.2 --out sweeps/folds
 softq report sweeps --out report.html""",
         reproduce="""\
-# a made-up language that several people have labelled
+# a generated language that several people have labelled
 softq reproduce ner --jobs 2
 # CoNLL-2003, of which you need a copy
 softq reproduce ner --scale paper --train eng.train --test eng.testb""",
@@ -164,7 +164,7 @@ softq sweep parsing --train train.conllu --dev dev.conllu --test test.conllu --o
 softq sweep parsing --train train.conllu --dev dev.conllu --halve-dev --objective ml,raml --tau 0.2 --out sweeps/half
 softq report sweeps --out report.html""",
         reproduce="""\
-# a made-up language
+# a generated language
 softq reproduce parsing --jobs 2
 # your own treebank
 softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --test test.conllu""",
@@ -197,7 +197,7 @@ echo "Das passiert." | softq predict runs/mt""",
 softq sweep translation --train train.tsv --dev dev.tsv --test test.tsv --objective ml,raml --tau 0.2,0.4 --jobs 2 --out sweeps/mt
 softq report sweeps/mt --out report.html""",
         reproduce="""\
-# two made-up languages
+# two generated languages
 softq reproduce translation --jobs 2
 softq reproduce translation --scale paper --train train.tsv --dev dev.tsv --test test.tsv
 # the same files in a folder

@@ -84,7 +84,7 @@ def sweep(
     temperatures, seeds and other keys, takes the best temperature by its mean development score, and shows what that one earns on test
     data: the gain over ML, with an interval from a paired bootstrap.
 
-    Out comes a sweep folder with a run folder of each model. An interrupted sweep is resumed with `--resume`, and a larger grid in the
+    The result is a sweep folder with a run folder of each model. An interrupted sweep is resumed with `--resume`, and a larger grid in the
     same folder trains only what is new.
 
     **Examples**

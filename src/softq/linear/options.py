@@ -80,7 +80,7 @@ def choice(name: str, value: Any, known: tuple[Choice, ...]) -> Choice:
 def temperature(objective: ObjectiveName, tau: Any) -> float | None:
     """The temperature of an objective, which all but ML need; None where none is set."""
     if objective != "ml" and tau is None:
-        raise TemperatureError(f"objective={objective!r} needs a temperature: set tau, 0.5 say")
+        raise TemperatureError(f"objective={objective!r} needs a temperature: set tau, such as 0.1")
     return None if tau is None else check_tau(plain(tau))
 
 

@@ -29,7 +29,7 @@ Precision = Literal["float32", "tf32", "bf16"]
 
 @dataclass(frozen=True)
 class CandidateSettings(Section):
-    """What raml and sqdml are trained on beside the references; drawn anew in every step."""
+    """Candidates of raml and sqdml beside the references, sampled again in every step."""
 
     sampler: str = key(
         "ngram",

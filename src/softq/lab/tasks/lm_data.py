@@ -22,7 +22,7 @@ Rows = list[dict[str, Any]]
 
 
 def read_parts(recipe: LmRecipe) -> tuple[Rows, Rows]:
-    """What to train on and what to be judged by.
+    """Rows for training and for evaluation.
 
     What does not fit is an error with file and line.
     """

@@ -13,7 +13,7 @@ from softq.options import Constraints, LabelDecoding, Scheme, Ties
 
 @dataclass(frozen=True)
 class Data(DataSection):
-    """What to learn from and what to be judged by."""
+    """Files for training and evaluation."""
 
     train: str = key(
         "",
@@ -144,7 +144,7 @@ class Annotations(Section):
     references: Literal["all", "vote", "dawid-skene"] = key(
         "all",
         "all: each annotator is a reference; vote: their majority vote is the only one;"
-        " dawid-skene: the labels that EM finds likeliest",
+        " dawid-skene: the most likely labels by EM",
     )
     ties: Ties = key(
         "entity",

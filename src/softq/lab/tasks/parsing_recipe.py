@@ -14,7 +14,7 @@ Nonprojective = Literal["lift", "skip"]
 
 @dataclass(frozen=True)
 class Data(DataSection):
-    """What to learn from and what to be judged by."""
+    """Files for training and evaluation."""
 
     train: str = key(
         "", "file of trees to train on (.conllu, .conllx, .gz, .xz); empty: the built-in world"

@@ -243,7 +243,7 @@ def make_word(
     suffixes: Sequence[str] = ("",),
     capital: bool = False,
 ) -> str:
-    """A made-up word that is not taken yet; it is added to those that are.
+    """A generated word that is not used yet; it is added to those that are.
 
     Args:
         rng: The source of randomness.
