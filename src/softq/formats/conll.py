@@ -34,7 +34,7 @@ from sys import intern
 from typing import Any, Literal, NamedTuple
 
 from softq.errors import DataError
-from softq.formats.tags import Scheme, faults, guess_scheme
+from softq.formats.tags import Scheme, faults
 from softq.formats.text import Fault, name_of, opened, read_parts, refuse, split_sentences
 
 MISSING = "?"
@@ -48,6 +48,7 @@ _COMMENT = re.compile(r"# +(\S+ *=|newdoc\b|newpar\b)")  # in any case, however 
 _SPACES = re.compile(" +")
 _DOCUMENT = re.compile(f"{DOCUMENT}( |\t|$)")
 _TAG = re.compile(r"[BIES]-.")
+_SCHEMES: tuple[Scheme, ...] = ("bio", "iob1", "bioes")  # the first of those that fit is taken
 
 Annotators = int | Literal["all"]
 """Whose labels the last columns are.
@@ -257,16 +258,14 @@ def find_scheme(sentences: Iterable[Sentence]) -> Scheme | None:
     distinct = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
     if not any(_TAG.match(label) for label in set(chain.from_iterable(distinct))):
         return None
-    found = guess_scheme(list(distinct))
-    if found is not None:
-        return found
-    schemes: tuple[Scheme, ...] = ("bio", "iob1", "bioes")
-    return min(
-        schemes,
-        key=lambda scheme: sum(
+    broken: dict[Scheme, int] = {}  # how often labels break the scheme
+    for scheme in _SCHEMES:
+        broken[scheme] = sum(
             count * len(faults(labels, scheme)) for labels, count in distinct.items()
-        ),
-    )
+        )
+        if not broken[scheme]:
+            break
+    return min(broken, key=broken.__getitem__)
 
 
 def _tag_faults(sentences: Iterable[Sentence], scheme: Scheme) -> Iterator[Fault]:

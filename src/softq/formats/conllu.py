@@ -152,14 +152,11 @@ class TreeSentence:
 
     def multiword_tokens(self) -> list[MultiwordToken]:
         """Tokens that stand for several words, in order."""
-        found = []
-        for line in self.lines:
-            match = RANGE.match(line)
-            if match:
-                found.append(
-                    MultiwordToken(int(match[1]), int(match[2]), line.split("\t", 2)[FORM])
-                )
-        return found
+        return [
+            MultiwordToken(int(found[1]), int(found[2]), line.split("\t", 2)[FORM])
+            for line in self.lines
+            if (found := RANGE.match(line))
+        ]
 
     def empty_nodes(self) -> int:
         """How many nodes there are that no word of the text stands for."""

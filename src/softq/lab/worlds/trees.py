@@ -19,7 +19,7 @@ import torch
 
 from softq.errors import DataError
 from softq.formats.conllu import TreeSentence
-from softq.formats.trees import tree_fault
+from softq.formats.trees import tree_faults
 from softq.lab.worlds.grammar import (
     Floats,
     Integers,
@@ -387,11 +387,8 @@ def _check_tree(sentence: TreeSentence, heads: Sequence[int]) -> None:
             f"expected a head for each of the {len(sentence.forms)} words of a sentence, "
             f"got {len(heads)}"
         )
-    fault = tree_fault(heads)
-    if fault is not None:
-        raise DataError(
-            f"heads {list(heads)} are no tree with one root, at word {fault[0]}: {fault[1]}"
-        )
+    for word, message in tree_faults(heads):
+        raise DataError(f"heads {list(heads)} are no tree with one root, at word {word}: {message}")
 
 
 def _for_each(carelessness: float | Sequence[float], annotators: int) -> Floats:
