@@ -640,5 +640,5 @@ def test_parts_of_speech_of_a_treebank():
     trees = read_conllu(text)
     assert trees.X_y() == ([["Hi"]], [["INTJ"]], ())
     assert trees.X_y("xpos").y == [["UH"]]
-    with pytest.raises(DataError, match=r"^the text, line 2 \(sentence 1\): expected 10 columns"):
+    with pytest.raises(DataError, match=r"^the text, line 2: expected 10 columns"):
         read_conllu("# sent_id = 1\n1\tHi\n\n")

@@ -49,11 +49,8 @@ class Part(NamedTuple):
     faults: list[Fault]
 
 
-def refuse(where: str, found: Sequence[tuple[int | str, str]]) -> None:
-    """Raise the first fault, if there is one.
-
-    Its line may be a text that says more than a number.
-    """
+def refuse(where: str, found: Sequence[Fault]) -> None:
+    """Raise the first fault, if there is one."""
     if found:
         line, message = found[0]
         more = f" (and {len(found) - 1} more; `softq data check` lists them)" if found[1:] else ""

@@ -44,8 +44,9 @@ def tree_faults(heads: Heads, *, multiroot: bool = False) -> list[tuple[int, str
     found = []
     if n and not roots:
         found.append((0, "expected a root, a word with head 0, got none"))
-    for word in () if multiroot else roots[1:]:
-        found.append((word, f"expected one root, got a second one (the first is word {roots[0]})"))
+    if len(roots) > 1 and not multiroot:
+        second = f"expected one root, got a second one (the first is word {roots[0]})"
+        found += [(word, second) for word in roots[1:]]
     for word, head in enumerate(known, start=1):
         if not 0 <= head <= n:
             found.append((word, f"expected a head in 0..{n}, got {head}"))
