@@ -356,7 +356,8 @@ def _parse(
         others = max(1, _most_common(usual)) if usual else 1
     sentences = []
     for block, count in zip(blocks, counts, strict=True):
-        found += _width_faults(block, others, count, "tabs" if tabs else "spaces")
+        if block.widths.count(others + count) < len(block.widths):
+            found += _width_faults(block, others, count, "tabs" if tabs else "spaces")
         if block.names is not None and annotators not in (0, "all", count):
             found.append(
                 Fault(block.names_line, f"expected names of {annotators} annotators, got {count}")
@@ -391,9 +392,9 @@ def _width_faults(block: Block, others: int, labels: int, separator: str) -> Ite
     """Lines with more or fewer columns than a token, other columns and labels."""
     between = f", {others - 1} more" if others > 1 else ""
     columns = f"token{between}, {'label' if labels == 1 else f'{labels} labels'}"
-    expected = f"expected {others + labels} columns separated by {separator} ({columns})"
     for line, width in enumerate(block.widths, block.line):
         if width != others + labels:
+            expected = f"expected {others + labels} columns separated by {separator} ({columns})"
             yield Fault(line, f"{expected}, got {width}")
 
 

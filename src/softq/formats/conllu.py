@@ -352,7 +352,7 @@ class _Reader:
         if columns[ID] == first_numbers(len(rows)):
             return columns, range(len(rows))
         places = word_places(columns[ID], wrong)
-        return [tuple(column[place] for place in places) for column in columns], places
+        return list(zip(*(rows[place] for place in places), strict=True)), places
 
     def _tree(
         self, columns: list[tuple[str, ...]], places: Sequence[int], wrong: list[Wrong]
