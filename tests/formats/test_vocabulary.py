@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from softq.errors import DataError, DependencyError
 from softq.formats import vocabulary as module
 from softq.formats.tokens import MARK, tokenize, without_marks
-from softq.formats.vocabulary import (
-    END,
-    PAD,
-    SPECIALS,
-    START,
-    UNKNOWN,
-    Vocabulary,
-)
+from softq.formats.vocabulary import END, PAD, SPECIALS, START, UNKNOWN, Vocabulary
 
 TEXTS = [
     "Tom's dog, (a well-known dog) isn't here ...",
