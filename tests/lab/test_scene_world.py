@@ -162,30 +162,12 @@ def test_names_tell_scenes():
         ("big-red-circle_left_small-blue-star_5.jpg", "expected a scene's name"),
         ("big-red-circle_left_small-blue-star_05.png", "expected a scene's name"),
         ("big-red-circle_left_small-blue.png", "expected a scene's name"),
-        (
-            "big-red-blob_left_small-blue-star_5.png",
-            r"expected a thing of a shape .*, got \('blob', 'red', 'big'\)",
-        ),
-        (
-            "big-red-circle_left_small-pink-star_5.png",
-            r"expected a thing of a shape .*, got \('star', 'pink', 'small'\)",
-        ),
-        (
-            "huge-red-circle_left_small-blue-star_5.png",
-            r"and a size \(small, big\), got \('circle', 'red', 'huge'\)",
-        ),
-        (
-            "big-red-circle_beside_small-blue-star_5.png",
-            r"expected a relation \(above, left\) .*, got 'beside' and 5",
-        ),
-        (
-            "big-red-circle_left_small-blue-star_10000.png",
-            "a jitter of 0 to 9999, got 'left' and 10000",
-        ),
-        (
-            "big-red-circle_left_small-red-star_5.png",
-            "expected things of different colours, got two red ones",
-        ),
+        ("big-red-blob_left_small-blue-star_5.png", r"expected a thing of a shape .*, got"),
+        ("big-red-circle_left_small-pink-star_5.png", r"expected a thing of a shape .*, got"),
+        ("huge-red-circle_left_small-blue-star_5.png", r"and a size \(small, big\), got"),
+        ("big-red-circle_beside_small-blue-star_5.png", r"expected a relation \(above, left\)"),
+        ("big-red-circle_left_small-blue-star_10000.png", "a jitter of 0 to 9999, got 'left' and"),
+        ("big-red-circle_left_small-red-star_5.png", "expected things of different colours, got"),
     ],
 )
 def test_what_is_no_scene(name, message):
