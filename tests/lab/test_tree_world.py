@@ -8,24 +8,21 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest, chisquare
+from scipy.stats import binomtest
 
 import oracle
 import softq
+from chance import CHANCE, FAR, agrees
 from softq.errors import DataError
 from softq.formats.conllu import read_conllu
 from softq.formats.trees import crossing_arcs, is_projective
 from softq.lab.worlds import tree_grammar
 from softq.lab.worlds import trees as tree_world
 from softq.lab.worlds.trees import CARELESSNESS, LONGEST, SHORTEST, TreeWorld
-
-CHANCE = 1e-9  # how often each comparison with a probability fails by chance
-FAR = NormalDist().inv_cdf(1 - CHANCE / 2)  # standard errors that chance reaches as rarely
 
 WORLD = TreeWorld(crossing=0.3)  # many crossing trees, so that both parts of the mixture matter
 FLAT = TreeWorld(crossing=0.0)
@@ -202,21 +199,6 @@ def test_what_an_annotator_writes_is_a_mixture_and_averages_to_what_the_words_sa
     # The law of total probability: beliefs after one annotation average to the belief before it.
     average = sum(p * WORLD.marginals(sentence, [heads], 0.3) for heads, p in written.items())
     np.testing.assert_allclose(average, WORLD.marginals(sentence), atol=1e-12)
-
-
-def agrees(counted, probabilities, total):
-    """Chi-square of counts, those with an expected count below 5 taken together."""
-    frequent = [key for key, p in probabilities.items() if p * total >= 5]
-    observed, expected = (
-        [counted[key] for key in frequent],
-        [probabilities[key] * total for key in frequent],
-    )
-    rest = total - sum(expected)
-    if rest > 1e-6:
-        observed, expected = [*observed, total - sum(observed)], [*expected, rest]
-    return (
-        chisquare(observed, np.array(expected) * total / sum(expected)).pvalue > CHANCE
-    )  # scaled by no more than rounding
 
 
 def test_annotators_write_what_they_should():
