@@ -20,6 +20,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -362,41 +363,20 @@ def _match(
     else:
         row_of, faults = dict(zip(places, range(len(features)), strict=False)), []
         if len(features) != len(places):
-            first = (
-                f", none for image {list(places.values())[len(features)]}"
-                if len(features) < len(places)
-                else ""
-            )
+            first = next(islice(places.values(), len(features), None), "")
+            counted = f"expected {len(places):,} rows, one for each image, got {len(features):,}"
             hint = (
                 f"if rows are not the images of the captions one by one, {names} must name them,"
                 " one per line"
             )
-            faults = [
-                (
-                    path,
-                    Fault(
-                        0,
-                        f"expected {len(places):,} rows, one for each image, got"
-                        f" {len(features):,}{first}; {hint}",
-                    ),
-                )
-            ]
+            message = f"{counted}{f', none for image {first}' if first else ''}; {hint}"
+            faults.append((path, Fault(0, message)))
     for image in _not_finite(features, row_of):
-        faults.append(
-            (
-                path,
-                Fault(
-                    0,
-                    f"the features of image {places[image]} in row {row_of[image] + 1} are not"
-                    " finite: NaN or infinity",
-                ),
-            )
-        )
-    return (
-        features,
-        np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64),
-        faults,
-    )
+        place = f"image {places[image]} in row {row_of[image] + 1}"
+        message = f"the features of {place} are not finite: NaN or infinity"
+        faults.append((path, Fault(0, message)))
+    rows = np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64)
+    return features, rows, faults
 
 
 def _map(path: Path) -> Features:
@@ -442,37 +422,18 @@ def _rows_by_name(
             f"expected a name for each of the {count:,} rows of {path}, one per line, got"
             f" {len(lines):,}",
         )
-    for row, name in enumerate(lines):
+    for line, name in enumerate(lines, start=1):
         if not name:
-            faults.append(
-                (names, Fault(row + 1, "expected the name of an image, got an empty line"))
-            )
-        elif name in rows:
-            faults.append(
-                (
-                    names,
-                    Fault(
-                        row + 1,
-                        f"expected each image once, got {name!r} again, which is on line"
-                        f" {rows[name] + 1}",
-                    ),
-                )
-            )
-        else:
-            rows[name] = row
+            message = "expected the name of an image, got an empty line"
+            faults.append((names, Fault(line, message)))
+        elif rows.setdefault(name, line - 1) != line - 1:
+            again = f"got {name!r} again, which is on line {rows[name] + 1}"
+            faults.append((names, Fault(line, f"expected each image once, {again}")))
     found, unclear = match_names(places, rows)
     for image, place in places.items():
         if image not in found:
-            faults.append(
-                (
-                    path,
-                    Fault(
-                        0,
-                        f"expected one row for image {place}, got {unclear.get(image, 'none')} in"
-                        f" {names}",
-                    ),
-                )
-            )
+            got = f"got {unclear.get(image, 'none')} in {names}"
+            faults.append((path, Fault(0, f"expected one row for image {place}, {got}")))
     return {image: rows[name] for image, name in found.items()}, faults
 
 
