@@ -441,15 +441,9 @@ def test_bad_arguments_are_refused():
     cases = [
         (lambda: TreeWorld(crossing=1.5), r"crossing must lie in 0\.\.1, got 1\.5"),
         (lambda: TreeWorld(label_noise=-0.1), r"label_noise must lie in 0\.\.1, got -0\.1"),
-        (
-            lambda: TreeWorld(lemmas=2),
-            r"lemmas of a world must be 6 \(one for each class of words\) to 100, got 2",
-        ),
+        (lambda: TreeWorld(lemmas=2), r"lemmas of a world must be 6 \(one for each class of"),
         (lambda: TreeWorld(lemmas=101), "to 100, got 101"),
-        (
-            lambda: TreeWorld(temperature=0.5),
-            r"temperature of a world must be 1 or more and finite, got 0\.5",
-        ),
+        (lambda: TreeWorld(temperature=0.5), r"temperature of a world must be 1 or more and"),
         (lambda: TreeWorld(seed=-1), "seed must be 0 or more, got -1"),
         (lambda: WORLD.sample(1, seed=-1), "seed must be 0 or more, got -1"),
         (lambda: WORLD.annotate([], annotators=0, seed=0), "expected one annotator or more, got 0"),
@@ -457,31 +451,13 @@ def test_bad_arguments_are_refused():
             lambda: WORLD.annotate([], annotators=3, carelessness=[0.1, 0.2], seed=0),
             "or one for each of 3, got 2",
         ),
-        (
-            lambda: WORLD.annotate([], carelessness=1.1, seed=0),
-            r"carelessness must lie in 0\.\.1, got 1\.1",
-        ),
-        (
-            lambda: WORLD.annotate([sentence], seed=0),
-            "expected a head for each of the 3 words of a sentence, got 0",
-        ),
-        (
-            lambda: WORLD.log_prob(sentence, (2, 1, 0)),
-            r"heads \[2, 1, 0\] are no tree with one root, at word 1",
-        ),
-        (
-            lambda: WORLD.marginals(sentence, [(0, 1)]),
-            "expected a head for each of the 3 words of a sentence, got 2",
-        ),
+        (lambda: WORLD.annotate([], carelessness=1.1, seed=0), r"carelessness must lie in"),
+        (lambda: WORLD.annotate([sentence], seed=0), "expected a head for each of the 3 words of"),
+        (lambda: WORLD.log_prob(sentence, (2, 1, 0)), r"heads \[2, 1, 0\] are no tree with one"),
+        (lambda: WORLD.marginals(sentence, [(0, 1)]), "expected a head for each of the 3 words"),
         (lambda: WORLD.marginals(sentence, trees[:2], 0.0), "write the true tree, but they gave"),
-        (
-            lambda: FLAT.marginals(SHORT[3], [(3, 4, 0, 3)]),
-            r"expected trees that do not cross, .*got \[3, 4, 0, 3\]",
-        ),
-        (
-            lambda: WORLD.scores(replace(sentence, forms=("Xyzzy", "a", "b"))),
-            "this world's vocabulary, got 'Xyzzy'",
-        ),
+        (lambda: FLAT.marginals(SHORT[3], [(3, 4, 0, 3)]), r"expected trees that do not cross,"),
+        (lambda: WORLD.scores(replace(sentence, forms=("Xyzzy", "a", "b"))), "this world's"),
     ]
     for call, message in cases:
         with pytest.raises(DataError, match=message):
