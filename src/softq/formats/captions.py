@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -138,53 +138,49 @@ def features_beside(captions: Path) -> Path:
     return captions.with_name(Path(name).stem.removesuffix(".captions") + ".features.npy")
 
 
-class NamesFound(NamedTuple):
-    """What `match_names` finds; a name in neither has nothing that fits.
-
-    Attributes:
-        found: The name that is there, for each that is wanted.
-        unclear: For those that cannot be told apart, what came in place of one name, as messages
-            say it.
-
-    """
-
-    found: dict[str, str]
-    unclear: dict[str, str]
-
-
-def match_names(wanted: Iterable[str], there: Iterable[str]) -> NamesFound:
+def match_names(
+    wanted: Iterable[str], there: Iterable[str]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Which names are meant.
 
     The same ones, or else those that differ in folders in front alone, as long as one fits and fits
     one only.
 
-    >>> match_names(["a.jpg", "val/b.jpg"], ["x/val/b.jpg", "val/a.jpg", "a.jpg"]).found
-    {'a.jpg': 'a.jpg', 'val/b.jpg': 'x/val/b.jpg'}
-    >>> match_names(["a.jpg", "x/b.jpg", "y/b.jpg"], ["x/a.jpg", "y/a.jpg", "b.jpg"]).unclear
+    Returns:
+        The name that is there, for each that is found; and for those that cannot be told apart,
+        what came in place of one name, as messages say it. A name in neither has nothing that fits.
+
+    >>> match_names(["a.jpg", "val/b.jpg"], ["x/val/b.jpg", "val/a.jpg", "a.jpg"])
+    ({'a.jpg': 'a.jpg', 'val/b.jpg': 'x/val/b.jpg'}, {})
+    >>> match_names(["a.jpg", "x/b.jpg", "y/b.jpg"], ["x/a.jpg", "y/a.jpg", "b.jpg"])[1]
     {'a.jpg': "2: 'x/a.jpg', 'y/a.jpg'", 'y/b.jpg': "one for 'x/b.jpg' as well: 'b.jpg'"}
+
     """
-    there, wanted, matched = set(there), dict.fromkeys(wanted), NamesFound({}, {})
+    there, wanted = set(there), dict.fromkeys(wanted)
+    found: dict[str, str] = {}
+    unclear: dict[str, str] = {}
     called: defaultdict[str, list[str]] = defaultdict(list)  # names by their last part
     for name in sorted(there):
         called[name.rpartition("/")[2]].append(name)
     owner = {name: name for name in wanted if name in there}
     for name in wanted:
-        same = [name] if name in there else []
-        fitting = same or [
-            k
-            for k in called[name.rpartition("/")[2]]
-            if name.endswith(f"/{k}") or k.endswith(f"/{name}")
-        ]
+        fitting = (
+            [name]
+            if name in there
+            else [
+                k
+                for k in called[name.rpartition("/")[2]]
+                if name.endswith(f"/{k}") or k.endswith(f"/{name}")
+            ]
+        )
         if len(fitting) > 1:
             more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
-            matched.unclear[name] = (
-                f"{len(fitting)}: {', '.join(map(repr, fitting[:_SHOWN]))}{more}"
-            )
+            unclear[name] = f"{len(fitting)}: {', '.join(map(repr, fitting[:_SHOWN]))}{more}"
         elif fitting and owner.setdefault(fitting[0], name) != name:
-            matched.unclear[name] = f"one for {owner[fitting[0]]!r} as well: {fitting[0]!r}"
+            unclear[name] = f"one for {owner[fitting[0]]!r} as well: {fitting[0]!r}"
         elif fitting:
-            matched.found[name] = fitting[0]
-    return matched
+            found[name] = fitting[0]
+    return found, unclear
 
 
 def read_features(path: Path, captions: Captions) -> Features:

@@ -337,8 +337,12 @@ class _Reader:
                 Fault(first + place, f"{message} (sentence {name})") for place, message in wrong
             ]
             return None
-        texts = [tuple(map(intern, column)) for column in columns[FORM:HEAD]]
-        return TreeSentence(*texts, heads, relations, tuple(lines), start, sent_id)
+        forms, lemmas, upos, xpos, feats = (
+            tuple(map(intern, column)) for column in columns[FORM:HEAD]
+        )
+        return TreeSentence(
+            forms, lemmas, upos, xpos, feats, heads, relations, tuple(lines), start, sent_id
+        )
 
     def _words(
         self, rows: list[list[str]], wrong: list[Wrong]

@@ -89,11 +89,8 @@ def opened(source: Path | str) -> Iterator[IO[bytes]]:
 
 def unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
     """An open file, decompressed if its name ends in .gz or .xz."""
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(file))
-    if path.suffix == ".xz":
-        return lzma.open(file)
-    return file
+    unpack: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, lambda packed: packed)
+    return cast(IO[bytes], unpack(file))
 
 
 @contextmanager
