@@ -133,7 +133,7 @@ def test_what_is_taken_for_trees(tmp_path):
     assert [file["tokens"] for file in json.loads(both.stdout)["files"]] == [2, 2]
     wrong = run("stats", path, "--format", "conllu")
     assert wrong.exit_code == 2
-    assert "line 1 (sentence 1 of the file): expected 10 columns, ID to MISC, got 2" in wrong.stderr
+    assert "line 1: expected 10 columns, ID to MISC, got 2 (sentence 1 of the file)" in wrong.stderr
 
 
 def test_check_prints_every_fault(trees, tmp_path):
@@ -158,7 +158,7 @@ def test_check_prints_every_fault(trees, tmp_path):
     refused = run("stats", bad)
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert (
-        "line 3 (sentence a): expected a head in 0..4, got 9 (and 2 more; `softq data check` lists"
+        "line 3: expected a head in 0..4, got 9 (sentence a) (and 2 more; `softq data check` lists"
         " them)" in refused.stderr
     )
 

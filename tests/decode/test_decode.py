@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from softq import decode
-from softq.decode import autoregressive, sampling
+from softq.decode import sampling
 from softq.errors import LengthError, ModelError, ScoreError, ShapeError
 from softq.formats.vocabulary import END, PAD, START
 
@@ -201,15 +201,6 @@ def test_sources_that_are_done_leave_the_batch():
     assert len(model.rows_asked) < 20
     assert model.rows_asked[0] == 192
     assert model.rows_asked[-1] < 48
-
-
-def test_who_is_done_leaves_when_half_are():
-    assert autoregressive.rows_to_keep(torch.tensor([True, False, True]), 0) is None
-    assert autoregressive.rows_to_keep(torch.tensor([False, True, False, True]), 0).tolist() == [
-        1,
-        3,
-    ]
-    assert autoregressive.rows_to_keep(torch.tensor([False]), 0).tolist() == []
 
 
 def test_greedy_takes_the_best_word():

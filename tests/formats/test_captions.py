@@ -187,34 +187,16 @@ def test_faults_in_columns(tmp_path, text, line, message):
     [
         ([], "no images: expected at least one, with its captions"),
         (["a.jpg"], 'record 1: expected an object with a filename and sentences, got "a.jpg"'),
-        (
-            [record("a.jpg", "A dog."), record("b.jpg")],
-            "record 2: expected one or more sentences, got the image 'b.jpg' without a caption",
-        ),
-        (
-            [{"filename": "b.jpg"}],
-            "record 1: expected one or more sentences, got the image 'b.jpg' without a caption",
-        ),
+        ([record("a.jpg", "A dog."), record("b.jpg")], "got the image 'b.jpg' without a caption"),
+        ([{"filename": "b.jpg"}], "or more sentences, got the image 'b.jpg' without a caption"),
         ([record(" ", "A dog.")], "got captions without an image"),
         ([{"sentences": [{"raw": "A dog."}]}], "got captions without an image"),
         ([record("a.jpg", "A dog.", filepath=3)], "got captions without an image"),
         ([record("a.jpg", "A dog.", "\n")], "got an empty caption of the image 'a.jpg', number 2"),
-        (
-            [{"filename": "a.jpg", "sentences": [{"tokens": []}]}],
-            "got an empty caption of the image 'a.jpg', number 1",
-        ),
-        (
-            [{"filename": "a.jpg", "sentences": [{"sentid": 3}]}],
-            "got an empty caption of the image 'a.jpg', number 1",
-        ),
-        (
-            [{"filename": "a.jpg", "sentences": ["A dog."]}],
-            "got an empty caption of the image 'a.jpg', number 1",
-        ),
-        (
-            [record("a\tb.jpg", "A dog.")],
-            r"record 1: expected the name of an image on one line and without tabs, got 'a\tb.jpg'",
-        ),
+        ([{"filename": "a.jpg", "sentences": [{"tokens": []}]}], "of the image 'a.jpg', number 1"),
+        ([{"filename": "a.jpg", "sentences": [{"sentid": 3}]}], "of the image 'a.jpg', number 1"),
+        ([{"filename": "a.jpg", "sentences": ["A dog."]}], "of the image 'a.jpg', number 1"),
+        ([record("a\tb.jpg", "A dog.")], r"an image on one line and without tabs, got 'a\tb.jpg'"),
         ([record("b.jpg", "A dog.", filepath="a\nb")], r"got 'a\nb/b.jpg'"),
         (
             [record("a.jpg", "A dog.", split=3)],
@@ -412,9 +394,7 @@ def test_names_are_the_same_or_differ_in_folders(tmp_path):
         {"x/a": "one for 'a' as well: 'a'"},
     )  # the same name first
     many = [f"{folder}/a" for folder in "abcdefg"]
-    assert match_names(["a"], many).unclear == {
-        "a": "7: 'a/a', 'b/a', 'c/a', 'd/a', 'e/a' and 2 more"
-    }
+    assert match_names(["a"], many)[1] == {"a": "7: 'a/a', 'b/a', 'c/a', 'd/a', 'e/a' and 2 more"}
 
 
 def test_faults_of_names(tmp_path):
@@ -491,22 +471,13 @@ def test_features_that_are_not_finite(tmp_path, monkeypatch, value, chunk):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (
-            np.ones(3),
-            (
-                r"expected features \[images, size\], a row for each image, got an array of shape"
-                r" \[3\]"
-            ),
-        ),
+        (np.ones(3), r"expected features \[images, size\], a row for each image, got an array of"),
         (np.ones((3, 2, 1)), r"got an array of shape \[3, 2, 1\]"),
         (np.ones((3, 0)), r"got an array of shape \[3, 0\]"),
         (np.ones((3, 2), np.int64), "expected features as float16, float32 or float64, got <i8"),
         (np.ones((3, 2), ">f4"), "got >f4"),
         (np.ones((3, 2), np.complex64), "got <c8"),
-        (
-            np.array([["a", None]], object),
-            r"f.npy: cannot read it: expected an array of numbers as numpy.save writes it",
-        ),
+        (np.array([["a", None]], object), "f.npy: cannot read it: expected an array of numbers"),
     ],
 )
 def test_arrays_that_are_no_features(tmp_path, rows, message):

@@ -96,10 +96,7 @@ def put(array, place, value):
             of_table(lambda slots, used: put(slots, (used[0], 1), slots[used[1], 1])),
             "columns once, got none of",
         ),
-        (
-            of_table(lambda slots, used: put(slots, (slice(None), 0), 5)),
-            "expected a table of .* keys",
-        ),
+        (of_table(lambda slots, used: put(slots, (slice(None), 0), 5)), "expected a table of .*"),
         (of_table(lambda slots, used: put(slots, (used[0], 0), 0)), "expected a table of .* keys"),
         (
             lambda tensors: tensors | {"index.slots": tensors["index.slots"].to(torch.bfloat16)},
@@ -251,23 +248,13 @@ def test_every_note_may_be_of_another_type(copy, kind):
         ("parser", ["index", "templates"], [["dep.word"]], "templates must be a list of strings"),
         ("parser", ["relations"], 1, "relations must be a list of strings"),
         ("parser", ["root_relation"], ["root"], "relation under the root"),
-        (
-            "classifier",
-            ["classes"],
-            ["a" * 9000, *map(str, range(9000))],
-            "expected classes of at most",
-        ),
+        ("classifier", ["classes"], ["a" * 9000, *map(str, range(9000))], "expected classes of"),
         ("classifier", ["classes"], ["b", "a"], "sorted and distinct"),
         ("classifier", ["classes"], [1, 2], "classes must be a list of strings"),
         ("classifier", ["labels_per_row"], "many", "labels_per_row must be a number"),
         ("classifier", ["feature_names"], ["one"], "expected names of 2 features, got 1"),
         ("classifier", ["parameters"], [], "expected an object of JSON in parameters"),
-        (
-            "translator",
-            ["model", "hidden"],
-            8000,
-            r"expected the parameter .* as torch.float32 \[.*8000.*\], got",
-        ),
+        ("translator", ["model", "hidden"], 8000, r"expected the parameter .* as torch.float32"),
         ("translator", ["model", "layers"], 10**6, "expected parameters of 1000000 layers, got"),
         ("translator", ["model", "embedding"], 10**30, "does not fit together"),
         (

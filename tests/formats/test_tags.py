@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
 from softq.errors import DataError, OutputError
-from softq.formats.tags import Span, allowed_transitions, convert, faults, guess_scheme, spans
+from softq.formats.conll import Sentence, find_scheme
+from softq.formats.tags import Span, allowed_transitions, convert, faults, spans
 
 SCHEMES = ["iob1", "bio", "bioes"]
 PREFIXES = {"iob1": "BI", "bio": "BI", "bioes": "BIES"}
@@ -209,7 +210,7 @@ def test_labels_that_are_no_tags_are_faults_and_blame_no_other(scheme):
     )
 
 
-# --- convert, guess_scheme ----------------------------------------------------------------------------
+# --- convert, find_scheme ----------------------------------------------------------------------------
 
 
 @given(schemes_and_sentences, st.sampled_from(SCHEMES))
@@ -227,25 +228,8 @@ def test_conversion_keeps_the_entities_and_writes_no_fault(case, target):
 @settings(deadline=None)
 def test_the_scheme_is_told_by_any_entity(cases, scheme):
     written = [convert(written_as_bio(found, length), "bio", scheme) for found, length in cases]
-    assert guess_scheme(written) == (scheme if any(found for found, _ in cases) else "bio")
-
-
-@pytest.mark.parametrize(
-    "mixture",
-    [
-        ["B-PER", "O", "I-PER"],
-        ["B-PER", "O", "S-PER"],
-        ["I-PER", "E-PER"],
-        ["X-PER"],
-        ["B-PER", "B"],
-    ],
-)
-def test_no_scheme_fits_a_mixture(mixture):
-    assert guess_scheme([["O"], mixture]) is None
-
-
-def test_without_sentences_the_scheme_is_bio():
-    assert guess_scheme([]) == "bio"
+    sentences = [Sentence(tuple("x" * len(labels)), (tuple(labels),)) for labels in written]
+    assert find_scheme(sentences) == (scheme if any(found for found, _ in cases) else None)
 
 
 # --- allowed_transitions ------------------------------------------------------------------------------
@@ -256,7 +240,7 @@ def test_transitions_allow_exactly_the_sentences_without_faults(scheme):
     labels = inventory(scheme)
     transitions = allowed_transitions(labels, scheme)
     between, first, last = (part.tolist() for part in transitions)
-    assert transitions.between.shape == (len(labels), len(labels))
+    assert transitions[0].shape == (len(labels), len(labels))
     for length in range(1, 5):
         for path in itertools.product(range(len(labels)), repeat=length):
             allowed = (

@@ -8,24 +8,21 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
-from statistics import NormalDist
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest, chisquare
+from scipy.stats import binomtest
 
 import oracle
 import softq
+from chance import CHANCE, FAR, agrees
 from softq.errors import DataError
 from softq.formats.conllu import read_conllu
 from softq.formats.trees import crossing_arcs, is_projective
 from softq.lab.worlds import tree_grammar
 from softq.lab.worlds import trees as tree_world
 from softq.lab.worlds.trees import CARELESSNESS, LONGEST, SHORTEST, TreeWorld
-
-CHANCE = 1e-9  # how often each comparison with a probability fails by chance
-FAR = NormalDist().inv_cdf(1 - CHANCE / 2)  # standard errors that chance reaches as rarely
 
 WORLD = TreeWorld(crossing=0.3)  # many crossing trees, so that both parts of the mixture matter
 FLAT = TreeWorld(crossing=0.0)
@@ -202,21 +199,6 @@ def test_what_an_annotator_writes_is_a_mixture_and_averages_to_what_the_words_sa
     # The law of total probability: beliefs after one annotation average to the belief before it.
     average = sum(p * WORLD.marginals(sentence, [heads], 0.3) for heads, p in written.items())
     np.testing.assert_allclose(average, WORLD.marginals(sentence), atol=1e-12)
-
-
-def agrees(counted, probabilities, total):
-    """Chi-square of counts, those with an expected count below 5 taken together."""
-    frequent = [key for key, p in probabilities.items() if p * total >= 5]
-    observed, expected = (
-        [counted[key] for key in frequent],
-        [probabilities[key] * total for key in frequent],
-    )
-    rest = total - sum(expected)
-    if rest > 1e-6:
-        observed, expected = [*observed, total - sum(observed)], [*expected, rest]
-    return (
-        chisquare(observed, np.array(expected) * total / sum(expected)).pvalue > CHANCE
-    )  # scaled by no more than rounding
 
 
 def test_annotators_write_what_they_should():
@@ -459,15 +441,9 @@ def test_bad_arguments_are_refused():
     cases = [
         (lambda: TreeWorld(crossing=1.5), r"crossing must lie in 0\.\.1, got 1\.5"),
         (lambda: TreeWorld(label_noise=-0.1), r"label_noise must lie in 0\.\.1, got -0\.1"),
-        (
-            lambda: TreeWorld(lemmas=2),
-            r"lemmas of a world must be 6 \(one for each class of words\) to 100, got 2",
-        ),
+        (lambda: TreeWorld(lemmas=2), r"lemmas of a world must be 6 \(one for each class of"),
         (lambda: TreeWorld(lemmas=101), "to 100, got 101"),
-        (
-            lambda: TreeWorld(temperature=0.5),
-            r"temperature of a world must be 1 or more and finite, got 0\.5",
-        ),
+        (lambda: TreeWorld(temperature=0.5), r"temperature of a world must be 1 or more and"),
         (lambda: TreeWorld(seed=-1), "seed must be 0 or more, got -1"),
         (lambda: WORLD.sample(1, seed=-1), "seed must be 0 or more, got -1"),
         (lambda: WORLD.annotate([], annotators=0, seed=0), "expected one annotator or more, got 0"),
@@ -475,31 +451,13 @@ def test_bad_arguments_are_refused():
             lambda: WORLD.annotate([], annotators=3, carelessness=[0.1, 0.2], seed=0),
             "or one for each of 3, got 2",
         ),
-        (
-            lambda: WORLD.annotate([], carelessness=1.1, seed=0),
-            r"carelessness must lie in 0\.\.1, got 1\.1",
-        ),
-        (
-            lambda: WORLD.annotate([sentence], seed=0),
-            "expected a head for each of the 3 words of a sentence, got 0",
-        ),
-        (
-            lambda: WORLD.log_prob(sentence, (2, 1, 0)),
-            r"heads \[2, 1, 0\] are no tree with one root, at word 1",
-        ),
-        (
-            lambda: WORLD.marginals(sentence, [(0, 1)]),
-            "expected a head for each of the 3 words of a sentence, got 2",
-        ),
+        (lambda: WORLD.annotate([], carelessness=1.1, seed=0), r"carelessness must lie in"),
+        (lambda: WORLD.annotate([sentence], seed=0), "expected a head for each of the 3 words of"),
+        (lambda: WORLD.log_prob(sentence, (2, 1, 0)), r"heads \[2, 1, 0\] are no tree with one"),
+        (lambda: WORLD.marginals(sentence, [(0, 1)]), "expected a head for each of the 3 words"),
         (lambda: WORLD.marginals(sentence, trees[:2], 0.0), "write the true tree, but they gave"),
-        (
-            lambda: FLAT.marginals(SHORT[3], [(3, 4, 0, 3)]),
-            r"expected trees that do not cross, .*got \[3, 4, 0, 3\]",
-        ),
-        (
-            lambda: WORLD.scores(replace(sentence, forms=("Xyzzy", "a", "b"))),
-            "this world's vocabulary, got 'Xyzzy'",
-        ),
+        (lambda: FLAT.marginals(SHORT[3], [(3, 4, 0, 3)]), r"expected trees that do not cross,"),
+        (lambda: WORLD.scores(replace(sentence, forms=("Xyzzy", "a", "b"))), "this world's"),
     ]
     for call, message in cases:
         with pytest.raises(DataError, match=message):

@@ -12,13 +12,12 @@ import pytest
 import torch
 from scipy.stats import binomtest, chisquare
 
+from chance import CHANCE
 from softq.errors import DataError
 from softq.formats.conll import Sentence
 from softq.formats.tags import faults, spans
 from softq.lab.worlds import entities as worlds
 from softq.lab.worlds.entities import ANNOTATORS, FEWEST, KINDS, LABELS, MOST, EntityWorld
-
-CHANCE = 1e-9  # how often each comparison of a share with its probability fails by chance
 
 WORLD = EntityWorld()
 

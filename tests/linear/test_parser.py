@@ -31,7 +31,7 @@ from softq.errors import (
     WeightError,
 )
 from softq.formats.conllu import TreeSentence
-from softq.formats.trees import is_projective, projectivise, tree_fault
+from softq.formats.trees import is_projective, projectivise, tree_faults
 from softq.lab.worlds import TreeWorld
 from softq.linear.parser import NonprojectiveWarning
 from softq.linear.parsing import Parse, Trees, TreeTargets
@@ -126,7 +126,7 @@ def test_sentences_without_words_teach_nothing():
 
 def all_trees(n):
     heads = itertools.product(range(n + 1), repeat=n)
-    return [tree for tree in heads if tree_fault(tree) is None and is_projective(tree)]
+    return [tree for tree in heads if not tree_faults(tree) and is_projective(tree)]
 
 
 @pytest.mark.parametrize("decoding", ["mode", "mbr"])
@@ -208,7 +208,7 @@ def test_score_counts_heads_and_the_annotators_who_agree():
     other = next(
         tree
         for tree in itertools.permutations(range(len(heads)))
-        if tree_fault(tree) is None and tree != heads
+        if not tree_faults(tree) and tree != heads
     )
     same = sum(a == b for a, b in zip(heads, other, strict=True)) / len(heads)
     assert model.score(TEST[:1], [[heads, other, None]]) == pytest.approx((1 + same) / 2)

@@ -15,7 +15,6 @@ from softq.metrics import (
     attachment_statistics,
     clas,
     las,
-    paired_bootstrap,
     uas,
 )
 from softq.metrics.attachment import CONTENT_RELATIONS
@@ -165,21 +164,6 @@ def test_without_content_words_clas_is_not_known():
         assert align_score(
             gold, [sentence(h, r) for h, r in zip(heads, relations, strict=True)]
         ).clas == (0, 0, 0)
-
-
-def test_rows_go_to_the_bootstrap():
-    gold, heads, relations = corpus(3)
-    better = attachment_statistics(gold, [g.heads for g in gold], [g.relations for g in gold])
-    worse = attachment_statistics(gold, heads, relations)
-    for metric in (uas, las, clas):
-        assert metric(torch.stack([better.sum(0), worse.sum(0)])).tolist() == [
-            1.0,
-            float(metric(worse.sum(0))),
-        ]
-    (interval,) = paired_bootstrap(
-        better[None, None], worse[None], uas, generator=torch.Generator().manual_seed(0)
-    )
-    assert interval.value == pytest.approx(1 - float(uas(worse.sum(0))))
 
 
 def test_what_does_not_fit_is_refused():

@@ -13,15 +13,12 @@ import torch
 from nltk.translate.bleu_score import SmoothingFunction
 from nltk.translate.bleu_score import sentence_bleu as nltk_bleu
 
-from softq.errors import ShapeError
 from softq.metrics import (
     CAPTION_METRICS,
     CAPTION_STATISTICS,
     TRANSLATION_METRICS,
     TRANSLATION_STATISTICS,
     caption_statistics,
-    cider_d,
-    paired_bootstrap,
     reference_agreement,
     translation_statistics,
 )
@@ -249,30 +246,6 @@ def test_nothing_and_empty_captions():
         0.0,
         pytest.approx(10 / 4 / 2),
     ]  # of two references, one order of four
-
-
-def test_references_that_do_not_fit():
-    with pytest.raises(ShapeError, match="for each of 1 sentences, got 2"):
-        caption_statistics(["a", "b"], [["a"]])
-    with pytest.raises(ShapeError, match="got none for number 1"):
-        caption_statistics(["a", "b"], [["a"], []])
-
-
-def test_rows_go_to_the_bootstrap():
-    hypotheses, references = captions(8, 150, shortest=4)
-    rows, best = (
-        caption_statistics(hypotheses, references),
-        caption_statistics([one[0] for one in references], references),
-    )
-    (gain,) = paired_bootstrap(
-        best[None, None],
-        rows[None],
-        cider_d,
-        resamples=100,
-        generator=torch.Generator().manual_seed(0),
-    )
-    assert gain.value == pytest.approx(scores_of(best)["cider_d"] - scores_of(rows)["cider_d"])
-    assert 0 < gain.low < gain.value < gain.high
 
 
 # --- agreement ------------------------------------------------------------------------------------------

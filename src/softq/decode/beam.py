@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from softq.checks import check_count
 from softq.decode.autoregressive import (
@@ -66,13 +65,11 @@ def beam_search(
     log_probs = torch.zeros((batch, 1), device=device)  # of unfinished hypotheses, best first
     token = torch.full((batch,), model.start_token, device=device)
     state = model.start(memory, 1)
-    ended, finished = _Ended.nothing(prefixes), Finished()
+    ended, finished = _Ended.nothing(prefixes, size), Finished()
     for length in range(longest + 1 if batch else 0):
         following, state = model.next_log_probs(memory, state, token)
         following = following.reshape(*log_probs.shape, -1)  # [A, K, V]
-        ended = ended.with_new(
-            log_probs + following[..., end], prefixes, length, length_penalty, size
-        )
+        ended = ended.with_new(log_probs + following[..., end], prefixes, length, length_penalty)
         if length == longest:
             break
         # The end token may be among the best tokens and continues nothing, hence one token more.
@@ -87,18 +84,18 @@ def beam_search(
         rows = rows + parents  # [A, K]
         prefixes = prefixes.gather(1, parents.unsqueeze(2).expand(-1, -1, longest))
         prefixes[..., length] = token
-        unfinished = log_probs[:, 0] / largest_divisor > ended.worst(size)
+        unfinished = log_probs[:, 0] / largest_divisor > ended.scores[:, -1]
         kept = rows_to_keep(unfinished, length)
         if kept is not None:
             if not len(kept):
                 break
-            finished.add(sources[~unfinished], *ended.select(~unfinished).filled(size))
+            finished.add(sources[~unfinished], *ended.select(~unfinished))
             ended, memory = ended.select(kept), select_rows(memory, kept)
             sources, limits, largest_divisor, prefixes, log_probs, token, rows = select_rows(
                 (sources, limits, largest_divisor, prefixes, log_probs, token, rows), kept
             )
         token, state = token.flatten(), select_rows(state, rows.flatten())
-    finished.add(sources, *ended.filled(size))
+    finished.add(sources, *ended)
     _, log_model, lengths, tokens = finished.in_order()
     check_log_probs(log_model)
     width = max(int(lengths.max()), 0) if lengths.numel() else 0
@@ -111,45 +108,31 @@ class _Ended(NamedTuple):
 
     scores: Tensor  # [A, P]
     log_probs: Tensor  # [A, P]
-    lengths: Tensor  # [A, P]; -1: missing
+    lengths: Tensor  # [A, P]; -1: missing, as far as fewer have ended
     tokens: Tensor  # [A, P, L]
 
     @classmethod
-    def nothing(cls, tokens: Tensor) -> _Ended:
-        """None yet."""
-        empty = torch.empty((len(tokens), 0), device=tokens.device)
-        return cls(empty, empty, empty.long(), tokens[:, :0])
+    def nothing(cls, tokens: Tensor, size: int) -> _Ended:
+        """None yet: all ``size`` are missing."""
+        scores = torch.full((len(tokens), size), -math.inf, device=tokens.device)
+        missing = torch.full_like(scores, MISSING, dtype=torch.int64)
+        return cls(scores, scores, missing, tokens[:, :1].expand(-1, size, -1))
 
-    def with_new(
-        self, log_probs: Tensor, tokens: Tensor, length: int, penalty: float, size: int
-    ) -> _Ended:
-        """The best ``size`` of these and of hypotheses of one length that end now.
+    def with_new(self, log_probs: Tensor, tokens: Tensor, length: int, penalty: float) -> _Ended:
+        """The best of these and of hypotheses of one length that end now, as many as before.
 
         One of probability 0 is missing.
         """
         lengths = torch.full_like(log_probs, length, dtype=torch.int64)
         lengths = lengths.masked_fill_(log_probs == -math.inf, MISSING)
         scores = torch.cat([self.scores, log_probs / (length + 1) ** penalty], 1)
-        scores, best = scores.topk(min(size, scores.shape[1]))
+        scores, best = scores.topk(self.scores.shape[1])
         log_probs = torch.cat([self.log_probs, log_probs], 1).gather(1, best)
         lengths = torch.cat([self.lengths, lengths], 1).gather(1, best)
         tokens = torch.cat([self.tokens, tokens], 1)
         tokens = tokens.gather(1, best.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
         return _Ended(scores, log_probs, lengths, tokens)
 
-    def worst(self, size: int) -> Tensor | float:
-        """Score that a hypothesis must exceed to be among the best ``size``, ``[A]``."""
-        return self.scores[:, -1] if self.scores.shape[1] == size else -math.inf
-
     def select(self, rows: Tensor) -> _Ended:
         """Those of some sources, by rows or by a mask."""
         return _Ended(*(part[rows] for part in self))
-
-    def filled(self, size: int) -> _Ended:
-        """The same with missing sentences behind them, ``size`` in all."""
-        more = size - self.scores.shape[1]
-        scores, log_probs = (pad(part, (0, more), value=-math.inf) for part in self[:2])
-        # `pad` of torch 2.6 refuses sentences of no tokens. What they hold is masked in the end.
-        none = self.tokens.new_zeros((len(self.tokens), more, self.tokens.shape[2]))
-        lengths = pad(self.lengths, (0, more), value=MISSING)
-        return _Ended(scores, log_probs, lengths, torch.cat([self.tokens, none], 1))

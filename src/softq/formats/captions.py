@@ -20,9 +20,10 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -137,53 +138,49 @@ def features_beside(captions: Path) -> Path:
     return captions.with_name(Path(name).stem.removesuffix(".captions") + ".features.npy")
 
 
-class NamesFound(NamedTuple):
-    """What `match_names` finds; a name in neither has nothing that fits.
-
-    Attributes:
-        found: The name that is there, for each that is wanted.
-        unclear: For those that cannot be told apart, what came in place of one name, as messages
-            say it.
-
-    """
-
-    found: dict[str, str]
-    unclear: dict[str, str]
-
-
-def match_names(wanted: Iterable[str], there: Iterable[str]) -> NamesFound:
+def match_names(
+    wanted: Iterable[str], there: Iterable[str]
+) -> tuple[dict[str, str], dict[str, str]]:
     """Which names are meant.
 
     The same ones, or else those that differ in folders in front alone, as long as one fits and fits
     one only.
 
-    >>> match_names(["a.jpg", "val/b.jpg"], ["x/val/b.jpg", "val/a.jpg", "a.jpg"]).found
-    {'a.jpg': 'a.jpg', 'val/b.jpg': 'x/val/b.jpg'}
-    >>> match_names(["a.jpg", "x/b.jpg", "y/b.jpg"], ["x/a.jpg", "y/a.jpg", "b.jpg"]).unclear
+    Returns:
+        The name that is there, for each that is found; and for those that cannot be told apart,
+        what came in place of one name, as messages say it. A name in neither has nothing that fits.
+
+    >>> match_names(["a.jpg", "val/b.jpg"], ["x/val/b.jpg", "val/a.jpg", "a.jpg"])
+    ({'a.jpg': 'a.jpg', 'val/b.jpg': 'x/val/b.jpg'}, {})
+    >>> match_names(["a.jpg", "x/b.jpg", "y/b.jpg"], ["x/a.jpg", "y/a.jpg", "b.jpg"])[1]
     {'a.jpg': "2: 'x/a.jpg', 'y/a.jpg'", 'y/b.jpg': "one for 'x/b.jpg' as well: 'b.jpg'"}
+
     """
-    there, wanted, matched = set(there), dict.fromkeys(wanted), NamesFound({}, {})
+    there, wanted = set(there), dict.fromkeys(wanted)
+    found: dict[str, str] = {}
+    unclear: dict[str, str] = {}
     called: defaultdict[str, list[str]] = defaultdict(list)  # names by their last part
     for name in sorted(there):
         called[name.rpartition("/")[2]].append(name)
     owner = {name: name for name in wanted if name in there}
     for name in wanted:
-        same = [name] if name in there else []
-        fitting = same or [
-            k
-            for k in called[name.rpartition("/")[2]]
-            if name.endswith(f"/{k}") or k.endswith(f"/{name}")
-        ]
+        fitting = (
+            [name]
+            if name in there
+            else [
+                k
+                for k in called[name.rpartition("/")[2]]
+                if name.endswith(f"/{k}") or k.endswith(f"/{name}")
+            ]
+        )
         if len(fitting) > 1:
             more = f" and {len(fitting) - _SHOWN} more" if len(fitting) > _SHOWN else ""
-            matched.unclear[name] = (
-                f"{len(fitting)}: {', '.join(map(repr, fitting[:_SHOWN]))}{more}"
-            )
+            unclear[name] = f"{len(fitting)}: {', '.join(map(repr, fitting[:_SHOWN]))}{more}"
         elif fitting and owner.setdefault(fitting[0], name) != name:
-            matched.unclear[name] = f"one for {owner[fitting[0]]!r} as well: {fitting[0]!r}"
+            unclear[name] = f"one for {owner[fitting[0]]!r} as well: {fitting[0]!r}"
         elif fitting:
-            matched.found[name] = fitting[0]
-    return matched
+            found[name] = fitting[0]
+    return found, unclear
 
 
 def read_features(path: Path, captions: Captions) -> Features:
@@ -362,41 +359,20 @@ def _match(
     else:
         row_of, faults = dict(zip(places, range(len(features)), strict=False)), []
         if len(features) != len(places):
-            first = (
-                f", none for image {list(places.values())[len(features)]}"
-                if len(features) < len(places)
-                else ""
-            )
+            first = next(islice(places.values(), len(features), None), "")
+            counted = f"expected {len(places):,} rows, one for each image, got {len(features):,}"
             hint = (
                 f"if rows are not the images of the captions one by one, {names} must name them,"
                 " one per line"
             )
-            faults = [
-                (
-                    path,
-                    Fault(
-                        0,
-                        f"expected {len(places):,} rows, one for each image, got"
-                        f" {len(features):,}{first}; {hint}",
-                    ),
-                )
-            ]
+            message = f"{counted}{f', none for image {first}' if first else ''}; {hint}"
+            faults.append((path, Fault(0, message)))
     for image in _not_finite(features, row_of):
-        faults.append(
-            (
-                path,
-                Fault(
-                    0,
-                    f"the features of image {places[image]} in row {row_of[image] + 1} are not"
-                    " finite: NaN or infinity",
-                ),
-            )
-        )
-    return (
-        features,
-        np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64),
-        faults,
-    )
+        place = f"image {places[image]} in row {row_of[image] + 1}"
+        message = f"the features of {place} are not finite: NaN or infinity"
+        faults.append((path, Fault(0, message)))
+    rows = np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64)
+    return features, rows, faults
 
 
 def _map(path: Path) -> Features:
@@ -442,37 +418,18 @@ def _rows_by_name(
             f"expected a name for each of the {count:,} rows of {path}, one per line, got"
             f" {len(lines):,}",
         )
-    for row, name in enumerate(lines):
+    for line, name in enumerate(lines, start=1):
         if not name:
-            faults.append(
-                (names, Fault(row + 1, "expected the name of an image, got an empty line"))
-            )
-        elif name in rows:
-            faults.append(
-                (
-                    names,
-                    Fault(
-                        row + 1,
-                        f"expected each image once, got {name!r} again, which is on line"
-                        f" {rows[name] + 1}",
-                    ),
-                )
-            )
-        else:
-            rows[name] = row
+            message = "expected the name of an image, got an empty line"
+            faults.append((names, Fault(line, message)))
+        elif rows.setdefault(name, line - 1) != line - 1:
+            again = f"got {name!r} again, which is on line {rows[name] + 1}"
+            faults.append((names, Fault(line, f"expected each image once, {again}")))
     found, unclear = match_names(places, rows)
     for image, place in places.items():
         if image not in found:
-            faults.append(
-                (
-                    path,
-                    Fault(
-                        0,
-                        f"expected one row for image {place}, got {unclear.get(image, 'none')} in"
-                        f" {names}",
-                    ),
-                )
-            )
+            got = f"got {unclear.get(image, 'none')} in {names}"
+            faults.append((path, Fault(0, f"expected one row for image {place}, {got}")))
     return {image: rows[name] for image, name in found.items()}, faults
 
 

@@ -34,7 +34,7 @@ from sys import intern
 from typing import Any, Literal, NamedTuple
 
 from softq.errors import DataError
-from softq.formats.tags import Scheme, faults, guess_scheme
+from softq.formats.tags import Scheme, faults
 from softq.formats.text import Fault, name_of, opened, read_parts, refuse, split_sentences
 
 MISSING = "?"
@@ -48,6 +48,7 @@ _COMMENT = re.compile(r"# +(\S+ *=|newdoc\b|newpar\b)")  # in any case, however 
 _SPACES = re.compile(" +")
 _DOCUMENT = re.compile(f"{DOCUMENT}( |\t|$)")
 _TAG = re.compile(r"[BIES]-.")
+_SCHEMES: tuple[Scheme, ...] = ("bio", "iob1", "bioes")  # the first of those that fit is taken
 
 Annotators = int | Literal["all"]
 """Whose labels the last columns are.
@@ -165,26 +166,20 @@ class Corpus(NamedTuple):
                     f"{self.name}, line {sentence.line}: expected an annotator who labelled every"
                     " token of the sentence, got none"
                 )
-        most: Counter[str] = Counter()  # how often one annotator labelled one sentence
-        for sentence in self.sentences:
-            most |= Counter(sentence.annotators)
-        places = [(name, time) for name in sorted(most) for time in range(most[name])]
-        return TaggerInput(
-            tokens,
-            [_by_place(s, places) for s in self.sentences],
-            tuple(name for name, _ in places),
-        )
+        labelled = [_by_place(sentence) for sentence in self.sentences]
+        places = sorted({place for found in labelled for place in found})
+        y = [[found.get(place) for place in places] for found in labelled]
+        return TaggerInput(tokens, y, tuple(name for name, _ in places))
 
 
-def _by_place(sentence: Sentence, places: Sequence[tuple[str, int]]) -> list[list[str] | None]:
-    """Label sequences by annotator and time, None for those that are missing or lack a label."""
+def _by_place(sentence: Sentence) -> dict[tuple[str, int], list[str] | None]:
+    """Labels by annotator and time; None for those that lack a label."""
     seen: Counter[str] = Counter()
-    found: dict[tuple[str, int], list[str]] = {}
+    found: dict[tuple[str, int], list[str] | None] = {}
     for name, labels in zip(sentence.annotators, sentence.labels, strict=True):
-        if MISSING not in labels:
-            found[name, seen[name]] = list(labels)
+        found[name, seen[name]] = None if MISSING in labels else list(labels)
         seen[name] += 1
-    return [found.get(place) for place in places]
+    return found
 
 
 def read_conll(
@@ -257,16 +252,14 @@ def find_scheme(sentences: Iterable[Sentence]) -> Scheme | None:
     distinct = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
     if not any(_TAG.match(label) for label in set(chain.from_iterable(distinct))):
         return None
-    found = guess_scheme(list(distinct))
-    if found is not None:
-        return found
-    schemes: tuple[Scheme, ...] = ("bio", "iob1", "bioes")
-    return min(
-        schemes,
-        key=lambda scheme: sum(
+    broken: dict[Scheme, int] = {}  # how often labels break the scheme
+    for scheme in _SCHEMES:
+        broken[scheme] = sum(
             count * len(faults(labels, scheme)) for labels, count in distinct.items()
-        ),
-    )
+        )
+        if not broken[scheme]:
+            break
+    return min(broken, key=broken.__getitem__)
 
 
 def _tag_faults(sentences: Iterable[Sentence], scheme: Scheme) -> Iterator[Fault]:
@@ -360,32 +353,23 @@ def _parse(
             for block, count in zip(blocks, counts, strict=True)
             for width in block.widths
         )
-        others = max(1, usual.most_common(1)[0][0]) if usual else 1
-    separator = "tabs" if tabs else "spaces"
+        others = max(1, _most_common(usual)) if usual else 1
     sentences = []
     for block, count in zip(blocks, counts, strict=True):
-        expected = others + count
-        found += [
-            Fault(
-                block.line + place,
-                f"expected {expected} columns separated by {separator}"
-                f" ({_describe(others, count)}), got {width}",
-            )
-            for place, width in enumerate(block.widths)
-            if width != expected
-        ]
+        if block.widths.count(others + count) < len(block.widths):
+            found += _width_faults(block, others, count, "tabs" if tabs else "spaces")
         if block.names is not None and annotators not in (0, "all", count):
             found.append(
                 Fault(block.names_line, f"expected names of {annotators} annotators, got {count}")
             )
-        if len(block.columns) == expected:
+        if len(block.columns) == others + count:
             tokens, *rest = block.columns
             names = block.names or (tuple(str(k + 1) for k in range(count)) if annotators else ())
             comments = tuple(comment for comment in block.comments if not _NAMES.match(comment))
             labels, extra = tuple(rest[others - 1 :]), tuple(rest[: others - 1])
             sentences.append(Sentence(tokens, labels, names, extra, block.line, comments))
-    if found:
-        wrong = {fault.line for fault in found}
+    wrong = {fault.line for fault in found}
+    if wrong:
         sentences = [
             s
             for s in sentences
@@ -394,17 +378,24 @@ def _parse(
     return sentences, sorted(found)
 
 
+def _most_common(numbers: Iterable[int]) -> int:
+    return Counter(numbers).most_common(1)[0][0]
+
+
 def _count_labels(block: Block, annotators: Annotators) -> int:
     if block.names is not None:
         return len(block.names)
-    if annotators == "all":
-        return max(1, Counter(block.widths).most_common(1)[0][0] - 1)
-    return max(1, annotators)
+    return max(1, _most_common(block.widths) - 1 if annotators == "all" else annotators)
 
 
-def _describe(others: int, labels: int) -> str:
+def _width_faults(block: Block, others: int, labels: int, separator: str) -> Iterator[Fault]:
+    """Lines with more or fewer columns than a token, other columns and labels."""
     between = f", {others - 1} more" if others > 1 else ""
-    return f"token{between}, {'label' if labels == 1 else f'{labels} labels'}"
+    columns = f"token{between}, {'label' if labels == 1 else f'{labels} labels'}"
+    for line, width in enumerate(block.widths, block.line):
+        if width != others + labels:
+            expected = f"expected {others + labels} columns separated by {separator} ({columns})"
+            yield Fault(line, f"{expected}, got {width}")
 
 
 def clean_lines(lines: Iterable[str]) -> list[str]:

@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, repeat, takewhile
 from pathlib import Path
 from sys import intern
 from typing import IO, Literal, NamedTuple
@@ -40,11 +40,11 @@ from softq.formats.conllu_checks import (
     ID,
     MISC,
     RANGE,
-    Report,
+    Wrong,
     as_numbers,
+    column_faults,
     first_numbers,
-    judge_columns,
-    judge_numbers,
+    word_places,
 )
 from softq.formats.text import (
     Fault,
@@ -129,37 +129,34 @@ class TreeSentence:
                 raise DataError(
                     f"expected text without tabs and line ends for a column, got {added!r}"
                 )
+        columns = [
+            column if column is not None and len(column) else repeat(None)
+            for column in (heads, relations, misc)
+        ]
+        words = zip(*columns, strict=False)
         written = []
-        word = 0
         for line in self.lines or self._made_lines():
-            if line[0] == "#":
-                written.append(line)
-                continue
             row = line.split("\t")
-            if misc is not None:
+            if misc is not None and line[0] != "#":
                 row += ["_"] * (MISC + 1 - len(row))
             if row[ID].isdigit():
-                if len(heads):
-                    row[HEAD] = str(int(heads[word]))
-                if relations:
-                    row[DEPREL] = relations[word]
-                addition = misc[word] if misc is not None else None
+                head, relation, addition = next(words)
+                if head is not None:
+                    row[HEAD] = str(int(head))
+                if relation is not None:
+                    row[DEPREL] = relation
                 if addition is not None:
                     row[MISC] = _add_misc(row[MISC], addition)
-                word += 1
             written.append("\t".join(row))
         return "\n".join([*written, "", ""])
 
     def multiword_tokens(self) -> list[MultiwordToken]:
         """Tokens that stand for several words, in order."""
-        found = []
-        for line in self.lines:
-            match = RANGE.match(line)
-            if match:
-                found.append(
-                    MultiwordToken(int(match[1]), int(match[2]), line.split("\t", 2)[FORM])
-                )
-        return found
+        return [
+            MultiwordToken(int(found[1]), int(found[2]), line.split("\t", 2)[FORM])
+            for line in self.lines
+            if (found := RANGE.match(line))
+        ]
 
     def empty_nodes(self) -> int:
         """How many nodes there are that no word of the text stands for."""
@@ -226,7 +223,7 @@ def read_conllu(source: Path | str, *, trees: bool | None = True) -> Treebank:
 
     """
     sentences, found = _read_all(source, trees)
-    _refuse(name_of(source), found)
+    refuse(name_of(source), found)
     return sentences
 
 
@@ -241,7 +238,7 @@ def iter_conllu(
     without sentences has no parts.
     """
     for sentences, found in _Reader(trees).parts(file, where):
-        _refuse(where, found)
+        refuse(where, found)
         if sentences:
             yield sentences
 
@@ -257,11 +254,8 @@ def check_conllu(source: Path | str) -> list[Fault]:
     except DataError as error:
         return [Fault(0, str(error))]
     if not any(sentence.heads for sentence in sentences):
-        found = [fault for fault in found if fault.message != _NO_TREE]
-    return [
-        Fault(line, f"{message} (sentence {sentence})" if sentence else message)
-        for line, sentence, message in found
-    ]
+        found = [fault for fault in found if not fault.message.startswith(_NO_TREE)]
+    return found
 
 
 def is_conllu(path: Path) -> bool:
@@ -287,33 +281,15 @@ def is_conllu(path: Path) -> bool:
     return False
 
 
-class _Found(NamedTuple):
-    """A fault: its line, the sentence as messages call it, and what is wrong."""
-
-    line: int
-    sentence: str
-    message: str
-
-
-def _refuse(where: str, found: list[_Found]) -> None:
-    refuse(
-        where,
-        [
-            (f"{line} (sentence {sentence})" if sentence else line, message)
-            for line, sentence, message in found
-        ],
-    )
-
-
-def _read_all(source: Path | str, trees: bool | None) -> tuple[Treebank, list[_Found]]:
+def _read_all(source: Path | str, trees: bool | None) -> tuple[Treebank, list[Fault]]:
     sentences = Treebank()
-    found: list[_Found] = []
+    found: list[Fault] = []
     with opened(source) as file:
         for more, faults in _Reader(trees).parts(file, name_of(source)):
             sentences += more
             found += faults
     if not sentences and not found:
-        found.append(_Found(0, "", "no sentences: expected lines of ten columns, ID to MISC"))
+        found.append(Fault(0, "no sentences: expected lines of ten columns, ID to MISC"))
     return sentences, found
 
 
@@ -327,55 +303,39 @@ class _Reader:
 
     def parts(
         self, file: IO[bytes], where: str
-    ) -> Iterator[tuple[list[TreeSentence], list[_Found]]]:
+    ) -> Iterator[tuple[list[TreeSentence], list[Fault]]]:
         """Sentences without a fault, and all faults in order, of one part after another."""
-        for first, lines, wrong in read_parts(file, where, _PART):
-            found = [_Found(line, "", message) for line, message in wrong]
+        for first, lines, unreadable in read_parts(file, where, _PART):
+            found: list[Fault] = []
             blanked = [line if line.strip(" \t") else "" for line in lines]
             read = [
                 self._read(block, start, found) for start, block in split_sentences(blanked, first)
             ]
-            yield [sentence for sentence in read if sentence is not None], sorted(found)
+            yield (
+                [sentence for sentence in read if sentence is not None],
+                sorted([*unreadable, *sorted(found)], key=lambda fault: fault.line),
+            )
 
-    def _read(self, lines: list[str], start: int, found: list[_Found]) -> TreeSentence | None:
-        """The sentence in these lines.
-
-        None, and more in ``found``, if something is wrong with it.
-        """
+    def _read(self, lines: list[str], start: int, found: list[Fault]) -> TreeSentence | None:
+        """The sentence in these lines; None, and more in ``found``, if something is wrong."""
         self.count += 1
-        comments = 0
-        sent_id = ""
-        while comments < len(lines) and lines[comments][0] == "#":
-            match = _SENT_ID.match(lines[comments])
-            sent_id = match[1] if match else sent_id
-            comments += 1
+        comments = list(takewhile(lambda line: line[0] == "#", lines))
+        named = [match[1] for match in map(_SENT_ID.match, comments) if match]
+        sent_id = named[-1] if named else ""
         name = sent_id or f"{self.count} of the file"
-        before = len(found)
-
-        def report(place: int, message: str) -> None:
-            found.append(_Found(start + place, name, message))
-
-        rows = [line.split("\t") for line in lines[comments:]]
+        rows = [line.split("\t") for line in lines[len(comments) :]]
         if not rows:
-            report(0, "expected words after the comments, got none")
+            message = f"expected words after the comments, got none (sentence {name})"
+            found.append(Fault(start, message))
             return None
-        self.width = self.width or (8 if len(rows[0]) == 8 else 10)
-        for place, row in enumerate(rows, start=comments):
-            if len(row) != self.width or "" in row or not row[FORM].strip(" "):
-                judge_columns(row, self.width, place, report, tree=self.trees is not False)
-        if len(found) > before:
-            return None
-        columns = list(zip(*rows, strict=True))
-        places: Sequence[int] = range(comments, len(lines))  # of words among the lines
-        if columns[ID] != first_numbers(len(rows)):
-            places = judge_numbers(columns[ID], comments, report)
-            if not places:
-                report(comments, "expected at least one word, got none")
-            if len(found) > before:
-                return None
-            columns = list(zip(*(rows[place - comments] for place in places), strict=True))
-        heads, relations = self._tree(columns, places, report)
-        if len(found) > before:
+        wrong: list[Wrong] = []
+        columns, places = self._words(rows, wrong)
+        heads, relations = ((), ()) if wrong else self._tree(columns, places, wrong)
+        if wrong:
+            first = start + len(comments)
+            found += [
+                Fault(first + place, f"{message} (sentence {name})") for place, message in wrong
+            ]
             return None
         forms, lemmas, upos, xpos, feats = (
             tuple(map(intern, column)) for column in columns[FORM:HEAD]
@@ -384,31 +344,51 @@ class _Reader:
             forms, lemmas, upos, xpos, feats, heads, relations, tuple(lines), start, sent_id
         )
 
+    def _words(
+        self, rows: list[list[str]], wrong: list[Wrong]
+    ) -> tuple[list[tuple[str, ...]], Sequence[int]]:
+        """The columns of the lines that hold words, and which lines these are."""
+        self.width = self.width or (8 if len(rows[0]) == 8 else 10)
+        wrong += column_faults(rows, self.width, tree=self.trees is not False)
+        if wrong:
+            return [], []
+        columns = list(zip(*rows, strict=True))
+        if columns[ID] == first_numbers(len(rows)):
+            return columns, range(len(rows))
+        places = word_places(columns[ID], wrong)
+        return list(zip(*(rows[place] for place in places), strict=True)), places
+
     def _tree(
-        self, columns: list[tuple[str, ...]], places: Sequence[int], report: Report
+        self, columns: list[tuple[str, ...]], places: Sequence[int], wrong: list[Wrong]
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Heads and relations of the words; empty where there are none."""
         if self.trees is False:
             return (), ()
         written, relations = columns[HEAD], columns[DEPREL]
         n = len(written)
         if written.count("_") == n:
-            if self.trees:
-                report(places[0], _NO_TREE)
+            wrong += [(places[0], _NO_TREE)] if self.trees else []
             return (), ()
         heads = as_numbers(written)
         if heads is None:
-            for place, head in zip(places, written, strict=True):
-                if head == "_":
-                    report(place, "expected a HEAD, as other words of the sentence have, got _")
-                elif as_numbers((head,)) is None:
-                    report(place, f"expected the number of a word as HEAD, or 0, got {head!r}")
+            wrong += [
+                (place, _no_head(head))
+                for place, head in zip(places, written, strict=True)
+                if as_numbers((head,)) is None
+            ]
             return (), ()
-        for word, message in tree_faults(heads):
-            report(places[max(word - 1, 0)], message)
-        if "_" in relations:
-            if self.trees is None and relations.count("_") == n:
-                return heads, ()
-            for place, relation in zip(places, relations, strict=True):
-                if relation == "_":
-                    report(place, "expected a DEPREL beside the HEAD, got _")
+        wrong += [(places[max(word - 1, 0)], message) for word, message in tree_faults(heads)]
+        if self.trees is None and relations.count("_") == n:
+            return heads, ()
+        wrong += [
+            (place, "expected a DEPREL beside the HEAD, got _")
+            for place, relation in zip(places, relations, strict=True)
+            if relation == "_"
+        ]
         return heads, tuple(map(intern, relations))
+
+
+def _no_head(written: str) -> str:
+    if written == "_":
+        return "expected a HEAD, as other words of the sentence have, got _"
+    return f"expected the number of a word as HEAD, or 0, got {written!r}"

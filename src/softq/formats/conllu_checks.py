@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 NAMES = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
@@ -13,85 +13,70 @@ _NUMBER = "(0|[1-9][0-9]*)"
 RANGE = re.compile(f"{_NUMBER}-{_NUMBER}")
 EMPTY_NODE = re.compile(rf"{_NUMBER}\.{_NUMBER}")
 
-Report = Callable[[int, str], None]
-"""Takes the place of a line in its sentence and what is wrong with it."""
+Wrong = tuple[int, str]
+"""The place of a line after the comments of its sentence, and what is wrong with it."""
 
 
-def judge_columns(row: list[str], width: int, place: int, report: Report, *, tree: bool) -> None:
-    """Report what is wrong with the columns of a line.
+def column_faults(rows: Sequence[list[str]], width: int, *, tree: bool) -> Iterator[Wrong]:
+    """What is wrong with the columns of lines.
 
     Those of the tree may be empty where there need be no ``tree``.
     """
-    if row[ID].startswith("#"):
-        report(place, "expected comments before the first word of a sentence, got one inside it")
-    elif len(row) != width:
-        spaces = (
-            "; columns must be separated by tabs, not spaces"
-            if len(row) == 1 and len(row[0].split()) > 1
-            else ""
-        )
-        report(
-            place,
-            f"expected {width} columns, {NAMES[0]} to {NAMES[width - 1]}, got {len(row)}{spaces}",
-        )
-    else:
-        for k, text in enumerate(row):
-            if not (text.strip(" ") if k == FORM else text) and (tree or k not in (HEAD, DEPREL)):
-                report(
-                    place,
-                    (
-                        f"expected _ where there is nothing to say, got an empty {NAMES[k]}"
-                        if k != FORM
-                        else _EMPTY_FORM
-                    ),
-                )
+    for place, row in enumerate(rows):
+        if len(row) == width and "" not in row and row[FORM].strip(" "):
+            continue
+        if row[ID].startswith("#"):
+            yield place, "expected comments before the first word of a sentence, got one inside it"
+        elif len(row) != width:
+            of_spaces = len(row) == 1 and len(row[0].split()) > 1
+            hint = "; columns must be separated by tabs, not spaces" if of_spaces else ""
+            expected = f"expected {width} columns, {NAMES[0]} to {NAMES[width - 1]}"
+            yield place, f"{expected}, got {len(row)}{hint}"
+        elif not row[FORM].strip(" "):
+            yield place, "expected a word, got an empty FORM"
+        else:
+            for k, text in enumerate(row):
+                if not text and (tree or k not in (HEAD, DEPREL)):
+                    yield (
+                        place,
+                        f"expected _ where there is nothing to say, got an empty {NAMES[k]}",
+                    )
 
 
-_EMPTY_FORM = "expected a word, got an empty FORM"
-
-
-def judge_numbers(ids: tuple[str, ...], comments: int, report: Report) -> list[int]:
-    """Places of the lines that hold words, in sentences that hold other lines too or whose IDs are wrong."""
+def word_places(ids: Sequence[str], wrong: list[Wrong]) -> list[int]:
+    """The lines that hold words, in a sentence that holds other lines too or whose IDs are wrong."""
     places: list[int] = []
     word = node = 0  # the last word, and the last empty node after it
     covered, range_place = 0, 0  # the last word of the last range, and where that range stands
-    for place, text in enumerate(ids, start=comments):
-        span = RANGE.fullmatch(text)
+    for place, text in enumerate(ids):
+        expected = ""
         if text == str(word + 1):
             word, node = word + 1, 0
             places.append(place)
-        elif span:
-            ends = as_numbers((span[1], span[2]))  # None: more digits than Python reads
-            if ends is None or ends[0] != word + 1 or ends[1] < ends[0]:
-                report(
-                    place,
-                    f"expected a range that begins with the next word, {word + 1}, got {text}",
-                )
-            elif ends[0] <= covered:
-                report(
-                    place,
-                    f"expected a range beyond word {covered}, with which the range before it ends,"
-                    f" got {text}",
-                )
+        elif span := RANGE.fullmatch(text):
+            first, last = as_numbers(span.groups()) or (0, 0)  # more digits than Python reads
+            if first != word + 1 or last < first:
+                expected = f"a range that begins with the next word, {word + 1}"
+            elif first <= covered:
+                expected = f"a range beyond word {covered}, with which the range before it ends"
             else:
-                covered, range_place = ends[1], place
+                covered, range_place = last, place
         elif EMPTY_NODE.fullmatch(text):
             node += 1
             if text != f"{word}.{node}":
-                report(place, f"expected {word}.{node} as the ID of an empty node here, got {text}")
+                expected = f"{word}.{node} as the ID of an empty node here"
         else:
-            report(place, f"expected ID {word + 1}, got {text!r}")
+            wrong.append((place, f"expected ID {word + 1}, got {text!r}"))
             number = as_numbers((text,))
-            if (
-                number is not None and number[0] >= 0
-            ):  # so that what follows a gap is not wrong as well
+            if number and number[0] >= 0:  # so that what follows a gap is not wrong as well
                 word, node = number[0], 0
+        if expected:
+            wrong.append((place, f"expected {expected}, got {text}"))
     if covered > word:
-        report(
-            range_place,
-            f"expected a range within the {word} words of the sentence, got"
-            f" {ids[range_place - comments]}",
-        )
+        within = f"expected a range within the {word} words of the sentence"
+        wrong.append((range_place, f"{within}, got {ids[range_place]}"))
+    if not places and not wrong:
+        wrong.append((0, "expected at least one word, got none"))
     return places
 
 

@@ -24,10 +24,13 @@ from softq.options import Scheme as Scheme
 
 OUTSIDE = "O"
 
-_PREFIXES: dict[Scheme, tuple[str, ...]] = {
-    "iob1": ("B", "I"),
-    "bio": ("B", "I"),
-    "bioes": ("B", "I", "E", "S"),
+_PREFIXES: dict[Scheme, str] = {"iob1": "BI", "bio": "BI", "bioes": "BIES"}
+# What may follow a label: outside an entity, and inside one (after B or I) prefixes of any type and
+# prefixes of the entity's own type.
+_FOLLOWING: dict[Scheme, tuple[tuple[str, str], tuple[str, str]]] = {
+    "iob1": (("OI", ""), ("OI", "B")),
+    "bio": (("OB", ""), ("OB", "I")),
+    "bioes": (("OBS", ""), ("", "IE")),
 }
 
 
@@ -39,25 +42,13 @@ class Span(NamedTuple):
     end: int
 
 
-class Transitions(NamedTuple):
-    """What a scheme allows among K labels, as booleans.
-
-    ``between [K, K]`` (from, to), ``first [K]`` and ``last [K]``.
-    """
-
-    between: Tensor
-    first: Tensor
-    last: Tensor
-
-
 class _Tag(NamedTuple):
     prefix: str
     kind: str
 
 
-_EDGE = _Tag(
-    OUTSIDE, ""
-)  # in every scheme, what stands beside either end of a sentence is what stands beside an O
+# In every scheme, what stands beside either end of a sentence is what stands beside an O.
+_EDGE = _Tag(OUTSIDE, "")
 
 
 def spans(labels: Sequence[str], scheme: Scheme) -> list[Span]:
@@ -109,9 +100,8 @@ def faults(labels: Sequence[str], scheme: Scheme) -> list[tuple[int, str]]:
             place = f"after {labels[position - 1]}" if position else "at the start"
             found.append((position, f"expected {_expected(before, scheme)} {place}, got {label}"))
         before = tag
-    if before is not None and not _allowed(
-        before, _EDGE, scheme
-    ):  # only an entity of bioes can be left open
+    # only an entity of bioes can be left open
+    if before is not None and not _allowed(before, _EDGE, scheme):
         found.append((len(labels) - 1, f"expected O, E-* or S-* at the end, got {labels[-1]}"))
     return found
 
@@ -137,25 +127,10 @@ def convert(labels: Sequence[str], source: Scheme, target: Scheme) -> list[str]:
     return written
 
 
-def guess_scheme(sentences: Sequence[Sequence[str]]) -> Scheme | None:
-    """The scheme in which every sentence is faultless.
-
-    ``bio`` where there is no entity to tell by, None where no scheme fits.
-
-    >>> guess_scheme([["O", "I-PER"], ["O", "O"]])
-    'iob1'
-    """
-    schemes: tuple[Scheme, ...] = ("bio", "iob1", "bioes")
-    return next(
-        (scheme for scheme in schemes if not any(faults(labels, scheme) for labels in sentences)),
-        None,
-    )
-
-
-def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> Transitions:
+def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[Tensor, Tensor, Tensor]:
     """Which of an inventory of K labels may follow which, come first and come last.
 
-    Exactly the sequences without `faults`.
+    Exactly the sequences without `faults`, as booleans: ``[K, K]`` (from, to), ``[K]`` and ``[K]``.
 
     >>> between, first, last = allowed_transitions(["O", "B-PER", "I-PER"], "bio")
     >>> between.int().tolist()
@@ -167,34 +142,26 @@ def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> Transitions:
     between = [[_allowed(before, after, scheme) for after in tags] for before in tags]
     first = [_allowed(_EDGE, tag, scheme) for tag in tags]
     last = [_allowed(tag, _EDGE, scheme) for tag in tags]
-    return Transitions(
-        torch.tensor(between, dtype=torch.bool).view(len(tags), len(tags)),
-        torch.tensor(first, dtype=torch.bool),
-        torch.tensor(last, dtype=torch.bool),
-    )
+    pairs = torch.tensor(between, dtype=torch.bool).view(len(tags), len(tags))
+    return pairs, torch.tensor(first, dtype=torch.bool), torch.tensor(last, dtype=torch.bool)
+
+
+def _following(before: _Tag, scheme: Scheme) -> tuple[str, str]:
+    """Prefixes that may follow a tag: with any type, and with its own type."""
+    return _FOLLOWING[scheme][before.prefix in ("B", "I")]
 
 
 def _allowed(before: _Tag, after: _Tag, scheme: Scheme) -> bool:
-    goes_on = (
-        before.prefix in ("B", "I") and before.kind == after.kind
-    )  # the same type right after an entity, or within one
-    if scheme == "iob1":
-        return after.prefix != "B" or goes_on
-    if scheme == "bio":
-        return after.prefix != "I" or goes_on
-    if before.prefix in ("B", "I"):
-        return after.prefix in ("I", "E") and goes_on
-    return after.prefix not in ("I", "E")
+    anything, same = _following(before, scheme)
+    return after.prefix in anything or (after.prefix in same and after.kind == before.kind)
 
 
 def _expected(before: _Tag, scheme: Scheme) -> str:
     """What `_allowed` lets follow, in words."""
-    inside = before.prefix in ("B", "I")
-    if scheme == "iob1":
-        return f"O, I-* or B-{before.kind}" if inside else "O or I-*"
-    if scheme == "bio":
-        return f"O, B-* or I-{before.kind}" if inside else "O or B-*"
-    return f"I-{before.kind} or E-{before.kind}" if inside else "O, B-* or S-*"
+    anything, same = _following(before, scheme)
+    tags = [OUTSIDE if prefix == OUTSIDE else f"{prefix}-*" for prefix in anything]
+    *others, final = tags + [f"{prefix}-{before.kind}" for prefix in same]
+    return f"{', '.join(others)} or {final}"
 
 
 def _tags(labels: Sequence[str], scheme: Scheme) -> list[_Tag]:
@@ -208,11 +175,11 @@ def _tags(labels: Sequence[str], scheme: Scheme) -> list[_Tag]:
     return tags
 
 
-def _parse(label: str, prefixes: tuple[str, ...]) -> _Tag | None:
+def _parse(label: str, prefixes: str) -> _Tag | None:
     if label == OUTSIDE:
         return _EDGE
     prefix, _, kind = label.partition("-")
-    return _Tag(prefix, kind) if kind and prefix in prefixes else None
+    return _Tag(prefix, kind) if kind and prefix in tuple(prefixes) else None
 
 
 def _no_tag(label: str, scheme: Scheme) -> str:
@@ -222,7 +189,7 @@ def _no_tag(label: str, scheme: Scheme) -> str:
     )
 
 
-def _prefixes(scheme: Scheme) -> tuple[str, ...]:
+def _prefixes(scheme: Scheme) -> str:
     if scheme not in _PREFIXES:
         raise DataError(
             f"unknown tag scheme: expected one of {', '.join(get_args(Scheme))}, got {scheme!r}"

@@ -49,11 +49,8 @@ class Part(NamedTuple):
     faults: list[Fault]
 
 
-def refuse(where: str, found: Sequence[tuple[int | str, str]]) -> None:
-    """Raise the first fault, if there is one.
-
-    Its line may be a text that says more than a number.
-    """
+def refuse(where: str, found: Sequence[Fault]) -> None:
+    """Raise the first fault, if there is one."""
     if found:
         line, message = found[0]
         more = f" (and {len(found) - 1} more; `softq data check` lists them)" if found[1:] else ""
@@ -92,11 +89,8 @@ def opened(source: Path | str) -> Iterator[IO[bytes]]:
 
 def unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
     """An open file, decompressed if its name ends in .gz or .xz."""
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(file))
-    if path.suffix == ".xz":
-        return lzma.open(file)
-    return file
+    unpack: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, lambda packed: packed)
+    return cast(IO[bytes], unpack(file))
 
 
 @contextmanager
@@ -126,65 +120,66 @@ def read_parts(
     *,
     sentences: bool = True,
     strict: bool = True,
-    as_they_come: bool = False,
 ) -> Iterator[Part]:
     """Whole lines of an open file, part by part, for files of any size.
 
     Args:
         file: The bytes, decompressed.
         where: What errors call it.
-        size: Bytes of a part, which goes on to the end of a line.
-        sentences: Parts go on to the next blank line, so that they hold whole sentences.
+        size: Bytes of a part, about.
+        sentences: Parts go on to the next blank line, so that they hold whole sentences. Without,
+            a part ends where a pipe has no more lines yet.
         strict: NUL, a carriage return that does not end a line, and a byte-order mark at the start
             of a line but the first are faults.
-        as_they_come: A part ends where a pipe has no more lines yet.
 
     """
     first, offset = 1, 0
     with readable(where):
-        for data in (
-            _read_as_they_come(file, size) if as_they_come else iter(lambda: file.read(size), b"")
-        ):
-            pieces = [data]
-            if not as_they_come and not data.endswith(b"\n"):
-                pieces.append(file.readline(_LONGEST_LINE))
-            while sentences and len(pieces[-1]) < _LONGEST_LINE:
-                pieces.append(file.readline(_LONGEST_LINE))
-                if not pieces[-1].strip(b" \t\r\n"):  # a blank line, or the end of the file
-                    break
-            data = b"".join(pieces)
-            if len(pieces[-1]) >= _LONGEST_LINE:
-                line, limit = first + data.count(b"\n"), f"{_LONGEST_LINE >> 20} MiB"
+        for data in _blocks_of_sentences(file, size) if sentences else _blocks(file, size):
+            last = data.rfind(b"\n", 0, -1) + 1
+            if len(data) - last >= _LONGEST_LINE:
+                line, limit = first + data.count(b"\n", 0, last), f"{_LONGEST_LINE >> 20} MiB"
                 raise DataError(
                     f"{where}, line {line}: expected at most {limit}, got a longer line"
                 )
+            if first == 1 and data.startswith(_UTF_16):
+                hint = "convert it, for example with `iconv -f UTF-16 -t UTF-8`"
+                yield Part(1, [""], [Fault(1, f"expected UTF-8, got UTF-16; {hint}")])
+                return  # one fault says it all
             part = _decode(data, first, offset, strict)
             yield part
-            if first == 1 and data.startswith(_UTF_16):
-                return  # one fault says it all
             first += len(part.lines)
             offset += len(data)
 
 
-def _read_as_they_come(file: IO[bytes], size: int) -> Iterator[bytes]:
-    rest = b""
-    while block := cast(Any, file).read1(size):
-        whole, end, rest = (rest + block).rpartition(b"\n")
+def _blocks_of_sentences(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """Whole lines up to a blank one, or to a line that is too long."""
+    while data := file.read(size):
+        pieces = [data]
+        if not data.endswith(b"\n"):
+            pieces.append(file.readline(_LONGEST_LINE))
+        while len(pieces[-1]) < _LONGEST_LINE:
+            pieces.append(file.readline(_LONGEST_LINE))
+            if not pieces[-1].strip(b" \t\r\n"):  # a blank line, or the end of the file
+                break
+        yield b"".join(pieces)
+
+
+def _blocks(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """Whole lines, as many as are there, or the beginning of a line that is too long."""
+    rest: list[bytes] = []
+    while sum(map(len, rest)) < _LONGEST_LINE and (block := cast(Any, file).read1(size)):
+        end = block.rfind(b"\n") + 1
         if end:
-            yield whole + end
-        if len(rest) >= _LONGEST_LINE:
-            break
-    if rest:
-        yield rest
+            yield b"".join([*rest, block[:end]])
+            rest.clear()
+        rest.append(block[end:])
+    if any(rest):
+        yield b"".join(rest)
 
 
 def _decode(data: bytes, first: int, offset: int, strict: bool) -> Part:
     """Whole lines as text, from line ``first`` on, which begins at a byte of the file."""
-    if first == 1 and data.startswith(_UTF_16):
-        message = (
-            "expected UTF-8, got UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
-        )
-        return Part(1, [""], [Fault(1, message)])
     encoding = "utf-8-sig" if first == 1 else "utf-8"
     found = []
     try:
@@ -196,18 +191,18 @@ def _decode(data: bytes, first: int, offset: int, strict: bool) -> Part:
                 line.decode()
             except UnicodeDecodeError as error:
                 got = f"byte 0x{line[error.start]:02x} at offset {offset + error.start} of the file"
-                found.append(
-                    Fault(number, f"expected UTF-8, got {got}; convert it, for example with iconv")
-                )
+                hint = "convert it, for example with iconv"
+                found.append(Fault(number, f"expected UTF-8, got {got}; {hint}"))
             offset += len(line) + 1
     text = text.replace("\r\n", "\n").removesuffix("\n")
     lines = text.split("\n")
     for mark, message in _FORBIDDEN.items() if strict else ():
         if mark in text:
+            held = str.startswith if mark == _BYTE_ORDER_MARK else str.__contains__
             found += [
                 Fault(number, message)
                 for number, line in enumerate(lines, first)
-                if (line.startswith(mark) if mark == _BYTE_ORDER_MARK else mark in line)
+                if held(line, mark)
             ]
     return Part(first, lines, found)
 
@@ -231,11 +226,8 @@ def read_lines(path: Path | str) -> Iterator[str]:
     """Lines of a text file without their ends; what is not text is an error, with its line."""
     with opened(path) as file:
         for part in read_parts(file, name_of(path), sentences=False, strict=False):
-            wrong = {fault.line: fault for fault in part.faults}
-            for number, line in enumerate(part.lines, start=part.first):
-                if number in wrong:
-                    refuse(name_of(path), [wrong[number]])
-                yield line
+            refuse(name_of(path), part.faults)
+            yield from part.lines
 
 
 def read_references(path: Path, limit: int | None = None) -> list[list[list[str]]]:

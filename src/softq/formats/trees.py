@@ -25,16 +25,6 @@ Heads = Sequence[int] | Iterable[SupportsIndex]
 _SHOWN = 8  # words of a cycle that a message names
 
 
-def tree_fault(heads: Heads, *, multiroot: bool = False) -> tuple[int, str] | None:
-    """What keeps ``heads`` from being a tree: the first of `tree_faults`, None if there is none.
-
-    >>> tree_fault((2, 0, 2))
-    >>> tree_fault((2, 3, 2))
-    (0, 'expected a root, a word with head 0, got none')
-    """
-    return next(iter(tree_faults(heads, multiroot=multiroot)), None)
-
-
 def tree_faults(heads: Heads, *, multiroot: bool = False) -> list[tuple[int, str]]:
     """Everything that keeps ``heads`` from being a tree, in order.
 
@@ -50,37 +40,29 @@ def tree_faults(heads: Heads, *, multiroot: bool = False) -> list[tuple[int, str
     """
     known = _as_list(heads)
     n = len(known)
-    found: list[tuple[int, str]] = []
-    first_root = 0
+    roots = [word for word, head in enumerate(known, start=1) if head == 0]
+    found = []
+    if n and not roots:
+        found.append((0, "expected a root, a word with head 0, got none"))
+    if len(roots) > 1 and not multiroot:
+        second = f"expected one root, got a second one (the first is word {roots[0]})"
+        found += [(word, second) for word in roots[1:]]
     for word, head in enumerate(known, start=1):
-        if head == 0:
-            if first_root and not multiroot:
-                found.append(
-                    (word, f"expected one root, got a second one (the first is word {first_root})")
-                )
-            first_root = first_root or word
-        elif not 0 < head <= n:
+        if not 0 <= head <= n:
             found.append((word, f"expected a head in 0..{n}, got {head}"))
         elif head == word:
-            found.append(
-                (
-                    word,
-                    f"expected another word or 0 as the head of word {word}, got the word itself",
-                )
-            )
-    if n and not first_root:
-        found.append((0, "expected a root, a word with head 0, got none"))
+            expected = f"expected another word or 0 as the head of word {word}"
+            found.append((word, f"{expected}, got the word itself"))
     reached = [0] * (n + 1)  # by the walk that began at this word, 0 by none yet
     for start in range(1, n + 1):
         node = start
         while 0 < node <= n and not reached[node]:
             reached[node] = start
             node = known[node - 1]
-        if (
-            0 < node <= n and reached[node] == start and known[node - 1] != node
-        ):  # its own head is told above
+        # a word that is its own head is told above
+        if 0 < node <= n and reached[node] == start and known[node - 1] != node:
             found.append(_describe_cycle(known, node))
-    return sorted(found) if found else found
+    return sorted(found)
 
 
 def _describe_cycle(heads: list[int], inside: int) -> tuple[int, str]:
@@ -133,7 +115,7 @@ def projectivise(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:
 
     A lift gives a word the head of its head. The shortest arc that is not projective goes first,
     the leftmost among equals. Projective trees come back as they are, and a tree of one root keeps
-    it: no arc of the root word can cross. O(n²) for each lift.
+    it: no arc of the root word can cross. Each lift takes O(n²) steps times the tree's depth.
 
     >>> projectivise((3, 4, 0, 3)).tolist()
     [3, 3, 0, 3]
@@ -153,73 +135,39 @@ def _as_list(heads: Heads) -> list[int]:
 
 
 def _as_tree(heads: Heads) -> np.ndarray[Any, np.dtype[np.int64]]:
-    fault = tree_fault(heads, multiroot=True)
-    if fault is not None:
-        raise OutputError(f"word {fault[0]}: {fault[1]}" if fault[0] else fault[1])
+    for word, message in tree_faults(heads, multiroot=True):
+        raise OutputError(f"word {word}: {message}" if word else message)
     return np.array(_as_list(heads), dtype=np.int64)
 
 
 @jit
-def _number(heads: Any, enter: Any, leave: Any) -> None:
-    """Number the words 0..n from the root downward.
-
-    Those below a word are numbered enter[word] + 1 .. leave[word] - 1.
-    """
-    n = len(heads)
-    child = np.zeros(n + 1, dtype=np.int64)  # the first one, 0 for none
-    sibling = np.zeros(n + 1, dtype=np.int64)  # the next one
-    for word in range(n, 0, -1):
-        sibling[word] = child[heads[word - 1]]
-        child[heads[word - 1]] = word
-    number = 0
-    node = 0
-    enter[0] = 0
-    while True:
-        below = child[node]
-        if below != 0:
-            child[node] = sibling[below]  # whose turn it is when the walk comes back
-            node = below
-            number += 1
-            enter[node] = number
-        else:
-            leave[node] = number + 1
-            if node == 0:
-                return
-            node = heads[node - 1]
-
-
-@jit
-def _crosses(heads: Any, word: int, enter: Any, leave: Any) -> bool:
+def _crosses(heads: Any, word: int) -> bool:
+    """Whether the arc to a word passes over one that is not below its head."""
     head = heads[word - 1]
-    outside = 0  # words between the two that are not below the head
     for between in range(min(word, head) + 1, max(word, head)):
-        outside += enter[between] < enter[head] or enter[between] >= leave[head]
-    return outside > 0
+        node = between
+        while node not in (0, head):
+            node = heads[node - 1]
+        if node != head:
+            return True
+    return False
 
 
 @jit
 def _count_crossing(heads: Any) -> int:
-    n = len(heads)
-    enter = np.zeros(n + 1, dtype=np.int64)
-    leave = np.zeros(n + 1, dtype=np.int64)
-    _number(heads, enter, leave)
     count = 0
-    for word in range(1, n + 1):
-        count += _crosses(heads, word, enter, leave)
+    for word in range(1, len(heads) + 1):
+        count += _crosses(heads, word)
     return count
 
 
 @jit
 def _lift(heads: Any) -> None:
-    n = len(heads)
-    enter = np.zeros(n + 1, dtype=np.int64)
-    leave = np.zeros(n + 1, dtype=np.int64)
     while True:
-        _number(heads, enter, leave)
-        lowest, shortest = 0, n + 1
-        for word in range(1, n + 1):
+        lowest, shortest = 0, len(heads) + 1
+        for word in range(1, len(heads) + 1):
             length = abs(heads[word - 1] - word)
-            if length < shortest and _crosses(heads, word, enter, leave):
+            if length < shortest and _crosses(heads, word):
                 lowest, shortest = word, length
         if lowest == 0:
             return

@@ -19,6 +19,7 @@ import operator
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
@@ -84,31 +85,32 @@ def attachment_statistics(
             raise ShapeError(
                 "expected gold sentences with relations to compare relations with, got one without"
             )
-    rows = torch.full((len(gold), len(ATTACHMENT_STATISTICS)), torch.nan, dtype=torch.float64)
-    counts = rows.numpy()  # the same memory: single numbers of a tensor are slow to write
-    for number, (sentence, guess) in enumerate(zip(gold, heads, strict=True)):
-        n = len(sentence.forms)
+    rows = []
+    named = relations if relations is not None else [None] * len(gold)
+    for sentence, guess, names in zip(gold, heads, named, strict=True):
         right = list(map(operator.eq, sentence.heads, guess))
-        row = counts[number]
-        row[0], row[1], row[7], row[9] = n, sum(right), all(right), 1
-        if relations is not None:
-            true = list(map(universal, sentence.relations))
-            guessed = list(map(universal, relations[number]))
-            labelled = [same and a == b for same, a, b in zip(right, true, guessed, strict=True)]
-            whole = [
-                same and a == b
-                for same, a, b in zip(right, sentence.relations, relations[number], strict=True)
-            ]
-            content = [relation in CONTENT_RELATIONS for relation in true]
-            row[2:7] = (
-                sum(labelled),
-                sum(whole),
-                sum(map(operator.and_, labelled, content)),
-                sum(relation in CONTENT_RELATIONS for relation in guessed),
-                sum(content),
-            )
-            row[8] = all(labelled)
-    return rows
+        *labelled, exact = (
+            (math.nan,) * 6 if names is None else _relation_counts(sentence.relations, names, right)
+        )
+        rows.append((len(right), sum(right), *labelled, all(right), exact, 1))
+    return torch.tensor(rows, dtype=torch.float64).view(len(gold), len(ATTACHMENT_STATISTICS))
+
+
+def _relation_counts(
+    gold: Sequence[str], predicted: Sequence[str], right: Sequence[bool]
+) -> tuple[int, ...]:
+    """Columns 2 to 6 and 8 of a row, from relations and whether heads are right."""
+    true, guessed = list(map(universal, gold)), list(map(universal, predicted))
+    labelled = list(map(operator.and_, right, map(operator.eq, true, guessed)))
+    content = [relation in CONTENT_RELATIONS for relation in true]
+    return (
+        sum(labelled),
+        sum(map(operator.and_, right, map(operator.eq, gold, predicted))),
+        sum(map(operator.and_, labelled, content)),
+        sum(relation in CONTENT_RELATIONS for relation in guessed),
+        sum(content),
+        all(labelled),
+    )
 
 
 def _words_in(sentence: TreeSentence) -> int:
@@ -190,23 +192,21 @@ def align_score(gold: Sequence[TreeSentence], system: Sequence[TreeSentence]) ->
     common subsequence of their forms in lower case. A head is right if it is aligned with the gold
     head.
     """
-    left, right = _Words.of(gold, "gold"), _Words.of(system, "system")
-    _check_text(left, right)
+    gold_text, left = _words_of(gold, "gold")
+    system_text, right = _words_of(system, "system")
+    if gold_text != system_text:
+        raise DataError(_first_difference(gold_text, system_text, left, right))
     pairs = list(_align(left, right))
-    gold_of = (
-        dict.fromkeys(range(len(right.forms)), _UNALIGNED)
-        | {s: g for g, s in pairs}
-        | {_ROOT: _ROOT}
-    )
-    attached = [(g, s) for g, s in pairs if gold_of[right.heads[s]] == left.heads[g]]
-    sizes = len(right.forms), len(left.forms)
+    gold_of = dict.fromkeys(range(len(right)), _UNALIGNED) | {s: g for g, s in pairs}
+    gold_of[_ROOT] = _ROOT
+    attached = [(g, s) for g, s in pairs if gold_of[right[s].head] == left[g].head]
+    sizes = len(right), len(left)
     words, heads = _agreed(len(pairs), *sizes), _agreed(len(attached), *sizes)
-    if len(left.relations) < len(left.forms) or len(right.relations) < len(right.forms):
+    if not all(word.relation for word in (*left, *right)):
         return AlignedScores(words, heads, None, None)
-    labelled = [left.relations[g] for g, s in attached if left.relations[g] == right.relations[s]]
+    labelled = [left[g] for g, s in attached if left[g].relation == right[s].relation]
     content = [
-        sum(relation in CONTENT_RELATIONS for relation in side)
-        for side in (labelled, right.relations, left.relations)
+        sum(word.relation in CONTENT_RELATIONS for word in side) for side in (labelled, right, left)
     ]
     return AlignedScores(
         words, heads, _agreed(len(labelled), *sizes), _agreed(*content) if any(content) else None
@@ -220,144 +220,118 @@ def _agreed(both: int, system: int, gold: int) -> Agreed:
 _ROOT, _UNALIGNED = -1, -2  # as heads among words that are counted through the file from 0
 
 
-@dataclass(frozen=True)
-class _Words:
-    """The words of a file, with the stretch of its characters that each has, or that its multi-word token has.
+class _Word(NamedTuple):
+    """A word of a file, with the stretch of characters that it has, or that its multi-word token has.
 
     Attributes:
-        text: Forms of all tokens, without spaces.
-        forms: Of words, in lower case.
-        spans: Start and end of each in the text.
-        inside: Whether a word belongs to one.
-        heads: Counted through the file from 0.
-        relations: Without subtypes; fewer than words where sentences lack them.
-        names: Sentence of each word, for messages.
+        form: In lower case.
+        start: Of the stretch, in the text of the file without spaces.
+        end: Of the same.
+        inside: Whether it belongs to a multi-word token.
+        head: Counted through the file from 0.
+        relation: Without subtype; empty where the sentence lacks relations.
+        sentence: Its name, for messages.
 
     """
 
-    text: str
-    forms: list[str]
-    spans: list[tuple[int, int]]
-    inside: list[bool]
-    heads: list[int]
-    relations: list[str]
-    names: list[str]
-
-    @classmethod
-    def of(cls, sentences: Iterable[TreeSentence], whose: str) -> _Words:
-        words = cls("", [], [], [], [], [], [])
-        pieces: list[str] = []
-        end = 0
-        for number, sentence in enumerate(sentences, start=1):
-            name = f"{whose} sentence {sentence.sent_id or number}"
-            before = len(words.forms)
-            if len(sentence.heads) != len(sentence.forms):
-                raise DataError(f"{name}: expected a tree, got a sentence without")
-            last_of = {
-                token.first: (token.last, token.form) for token in sentence.multiword_tokens()
-            }
-            place = 1
-            while place <= len(sentence.forms):
-                last, form = last_of.get(place, (place, sentence.forms[place - 1]))
-                piece = (
-                    form.replace(" ", "")
-                    if form.isascii()
-                    else "".join(c for c in form if unicodedata.category(c) != "Zs")
-                )
-                if not piece:
-                    raise DataError(
-                        f"{name}: expected a word with characters other than spaces, got {form!r}"
-                    )
-                pieces.append(piece)
-                start, end = end, end + len(piece)
-                words.spans.extend([(start, end)] * (last - place + 1))
-                words.inside.extend([place in last_of] * (last - place + 1))
-                place = last + 1
-            words.forms.extend(form.lower() for form in sentence.forms)
-            words.heads.extend(before + head - 1 if head else _ROOT for head in sentence.heads)
-            words.relations.extend(map(universal, sentence.relations))
-            words.names.extend([name] * len(sentence.forms))
-        return cls(
-            "".join(pieces),
-            words.forms,
-            words.spans,
-            words.inside,
-            words.heads,
-            words.relations,
-            words.names,
-        )
-
-    def reaches(self, place: int, end: int) -> bool:
-        """Whether this word, if there is one, belongs to the stretch of multi-word tokens up to ``end``."""
-        if place == len(self.spans):
-            return False
-        return self.spans[place][0] < end if self.inside[place] else self.spans[place][1] <= end
+    form: str
+    start: int
+    end: int
+    inside: bool
+    head: int
+    relation: str
+    sentence: str
 
 
-def _check_text(gold: _Words, system: _Words) -> None:
-    if gold.text != system.text:
-        same = next(
-            (i for i, (a, b) in enumerate(zip(gold.text, system.text, strict=False)) if a != b),
-            None,
-        )
-        same = min(len(gold.text), len(system.text)) if same is None else same
-        where = [
-            next(
-                (name for name, (_, end) in zip(w.names, w.spans, strict=True) if end > same),
-                "the end",
-            )
-            for w in (gold, system)
-        ]
-        raise DataError(
-            f"expected gold and system words of the same text, got {gold.text[same : same + 20]!r}"
-            f" in {where[0]} and {system.text[same : same + 20]!r} in {where[1]}"
-        )
+def _words_of(sentences: Iterable[TreeSentence], whose: str) -> tuple[str, list[_Word]]:
+    """The text of a file without spaces, and its words."""
+    pieces: list[str] = []
+    words: list[_Word] = []
+    start, end, inside = 0, 0, False
+    for number, sentence in enumerate(sentences, start=1):
+        name = f"{whose} sentence {sentence.sent_id or number}"
+        if len(sentence.heads) != len(sentence.forms):
+            raise DataError(f"{name}: expected a tree, got a sentence without")
+        tokens = {token.first: token for token in sentence.multiword_tokens()}
+        relations = sentence.relations or ("",) * len(sentence.forms)
+        before, last = len(words), 0  # words of other sentences, and the last one of the token
+        columns = zip(sentence.forms, sentence.heads, relations, strict=True)
+        for place, (form, head, relation) in enumerate(columns, start=1):
+            if place > last:
+                inside, token = place in tokens, tokens.get(place)
+                last, written = (token.last, token.form) if token else (place, form)
+                pieces.append("".join(c for c in written if unicodedata.category(c) != "Zs"))
+                start, end = end, end + len(pieces[-1])
+                if start == end:
+                    expected = "expected a word with characters other than spaces"
+                    raise DataError(f"{name}: {expected}, got {written!r}")
+            to = before + head - 1 if head else _ROOT
+            words.append(_Word(form.lower(), start, end, inside, to, universal(relation), name))
+    return "".join(pieces), words
 
 
-def _align(gold: _Words, system: _Words) -> Iterator[tuple[int, int]]:
+def _first_difference(
+    gold_text: str, system_text: str, gold: Sequence[_Word], system: Sequence[_Word]
+) -> str:
+    """Where two texts differ first, for a message."""
+    characters = enumerate(zip_longest(gold_text, system_text))
+    same = next(place for place, (one, other) in characters if one != other)
+    found = [
+        f"{text[same : same + 20]!r} in "
+        + next((word.sentence for word in words if word.end > same), "the end")
+        for text, words in ((gold_text, gold), (system_text, system))
+    ]
+    return f"expected gold and system words of the same text, got {' and '.join(found)}"
+
+
+def _align(gold: Sequence[_Word], system: Sequence[_Word]) -> Iterator[tuple[int, int]]:
     """Pairs of gold and system words that belong together, from one walk along both."""
     g = s = 0  # the next words
-    while g < len(gold.spans) and s < len(system.spans):
-        if gold.inside[g] or system.inside[s]:
-            leader, next_leader, follower, next_follower = (
-                (gold, g, system, s) if gold.inside[g] else (system, s, gold, g)
-            )
-            start, end = leader.spans[next_leader]
-            late = int(
-                not follower.inside[next_follower] and follower.spans[next_follower][0] < start
-            )  # it began before the token
-            first = (g, s + late) if leader is gold else (g + late, s)
-            g, s = _end_of_stretch(gold, system, *first, end)
-            yield from _common(gold.forms, range(first[0], g), system.forms, range(first[1], s))
-        elif gold.spans[g] == system.spans[s]:
+    while g < len(gold) and s < len(system):
+        left, right = gold[g], system[s]
+        if left.inside or right.inside:
+            token = left if left.inside else right
+            # A plain word of the other side that began before the token is passed.
+            first_gold = g + (not left.inside and left.start < token.start)
+            first_system = s + (not right.inside and right.start < token.start)
+            g, s = _end_of_stretch(gold, system, first_gold, first_system, token.end)
+            yield from _common(gold, range(first_gold, g), system, range(first_system, s))
+        elif (left.start, left.end) == (right.start, right.end):
             yield g, s
             g, s = g + 1, s + 1
-        elif gold.spans[g][0] <= system.spans[s][0]:
+        elif left.start <= right.start:
             g += 1
         else:
             s += 1
 
 
-def _end_of_stretch(gold: _Words, system: _Words, g: int, s: int, end: int) -> tuple[int, int]:
+def _end_of_stretch(
+    gold: Sequence[_Word], system: Sequence[_Word], g: int, s: int, end: int
+) -> tuple[int, int]:
     """The words after a stretch of multi-word tokens that overlap, which goes to the character ``end`` at least.
 
     Words are taken by where they begin, gold before system, until what comes next on either side is outside: a plain word that ends
     beyond the stretch, or a multi-word token that begins there. A multi-word token that begins inside makes the stretch longer.
     """
-    while gold.reaches(g, end) or system.reaches(s, end):
-        if s == len(system.spans) or (
-            g < len(gold.spans) and gold.spans[g][0] <= system.spans[s][0]
-        ):
-            taken, place, g = gold, g, g + 1
+
+    def reaches(words: Sequence[_Word], place: int) -> bool:
+        if place == len(words):
+            return False
+        word = words[place]
+        return word.start < end if word.inside else word.end <= end
+
+    while reaches(gold, g) or reaches(system, s):
+        if s == len(system) or (g < len(gold) and gold[g].start <= system[s].start):
+            taken, g = gold[g], g + 1
         else:
-            taken, place, s = system, s, s + 1
-        if taken.inside[place]:
-            end = max(end, taken.spans[place][1])
+            taken, s = system[s], s + 1
+        if taken.inside:
+            end = max(end, taken.end)
     return g, s
 
 
 def _common(
-    gold: list[str], left: range, system: list[str], right: range
+    gold: Sequence[_Word], left: range, system: Sequence[_Word], right: range
 ) -> Iterator[tuple[int, int]]:
     """A longest common subsequence of two lists of words.
 
@@ -367,13 +341,13 @@ def _common(
     longest = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in range(len(left) - 1, -1, -1):
         for j in range(len(right) - 1, -1, -1):
-            same = gold[left[i]] == system[right[j]]
+            same = gold[left[i]].form == system[right[j]].form
             longest[i][j] = (
                 1 + longest[i + 1][j + 1] if same else max(longest[i + 1][j], longest[i][j + 1])
             )
     i = j = 0
     while i < len(left) and j < len(right):
-        if gold[left[i]] == system[right[j]]:
+        if gold[left[i]].form == system[right[j]].form:
             yield left[i], right[j]
             i, j = i + 1, j + 1
         elif longest[i][j] == longest[i + 1][j]:

@@ -201,7 +201,7 @@ load = FileTranslator
 
 def read_as_they_come(file: IO[bytes], where: str) -> Iterator[list[str]]:
     """Lines of a file or a pipe, as many as are there: whoever writes line by line is answered line by line."""
-    for part in read_parts(file, where, _BLOCK, sentences=False, strict=False, as_they_come=True):
+    for part in read_parts(file, where, _BLOCK, sentences=False, strict=False):
         refuse(where, part.faults)
         yield [line.strip() for line in part.lines]
 

@@ -147,17 +147,17 @@ class LanguageWorld(GrammarWorld[str]):
     def sample_input(self, uniforms: Iterator[float]) -> str:
         """A random source."""
         while True:
-            clause = sample_clause(uniforms)
-            if FEWEST <= prod(len(part) for part in plain(clause).parts) <= MOST:
+            clause = _sample_clause(uniforms)
+            if FEWEST <= prod(len(part) for part in _plain(clause).parts) <= MOST:
                 return source_of(clause)
 
     def grammar(self, given: str) -> Symbol:
         """The formal translation of a source, or a plain one."""
         clause = parse(given)
-        return [(formal(clause), self.idiom), (plain(clause), 1 - self.idiom)]
+        return [(formal(clause), self.idiom), (_plain(clause), 1 - self.idiom)]
 
 
-def sample_clause(uniforms: Iterator[float]) -> Clause:
+def _sample_clause(uniforms: Iterator[float]) -> Clause:
     """A random clause."""
 
     def lemma(kind: Kind) -> int:
@@ -259,7 +259,7 @@ def parse(source: str) -> Clause:
 # --- the target language ----------------------------------------------------------------------
 
 
-def plain(clause: Clause) -> Phrase:
+def _plain(clause: Clause) -> Phrase:
     """The clause in plain language: subject, verb, object, with all that is left open."""
     ((time, _),) = _meaning("time", clause.time).words
     ((manner, _),) = _meaning("manner", clause.manner).words

@@ -142,7 +142,7 @@ _FLORID = {
 }
 
 
-def plain_captions(scene: Scene) -> Symbol:
+def _plain_captions(scene: Scene) -> Symbol:
     """The plain captions of a scene: the first thing comes first, or the second."""
     first, second = _thing(scene.first), _thing(scene.second)
     forward, backward = _RELATIONS[scene.relation]
@@ -244,4 +244,4 @@ class SceneWorld(GrammarWorld[Scene]):
 
     def grammar(self, given: Scene) -> Symbol:
         """The florid caption of a scene, or a plain one."""
-        return [(florid_caption(given), self.florid), (plain_captions(given), 1 - self.florid)]
+        return [(florid_caption(given), self.florid), (_plain_captions(given), 1 - self.florid)]

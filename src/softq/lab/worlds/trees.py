@@ -19,7 +19,7 @@ import torch
 
 from softq.errors import DataError
 from softq.formats.conllu import TreeSentence
-from softq.formats.trees import tree_fault
+from softq.formats.trees import tree_faults
 from softq.lab.worlds.grammar import (
     Floats,
     Integers,
@@ -262,6 +262,11 @@ class TreeWorld:
         _check_tree(sentence, heads)
         return TreeMixture(self.scores(sentence), self.crossing).log_prob(heads)
 
+    def _mixtures(self, sentence: TreeSentence) -> list[TreeMixture]:
+        """The distributions of the true tree and of a careless annotator's, given the words."""
+        arcs = self.scores(sentence)
+        return [TreeMixture(arcs / t, self.crossing) for t in (1.0, self.temperature)]
+
     def marginals(
         self,
         sentence: TreeSentence,
@@ -289,8 +294,7 @@ class TreeWorld:
             carelessness: Of these annotators: one for all, or one for each.
 
         """
-        arcs = self.scores(sentence)
-        truth, flat = (TreeMixture(arcs / t, self.crossing) for t in (1.0, self.temperature))
+        truth, flat = self._mixtures(sentence)
         log_ratios: dict[Heads, float] = defaultdict(float)  # log R of each distinct tree
         for heads, k in zip(annotations, _for_each(carelessness, len(annotations)), strict=True):
             _check_tree(sentence, heads)
@@ -326,8 +330,7 @@ class TreeWorld:
         eq. 7) is `best_heads` of these marginals.
         """
         k = float(np.mean(_for_each(carelessness, np.size(carelessness))))
-        arcs = self.scores(sentence)
-        truth, flat = (TreeMixture(arcs / t, self.crossing) for t in (1.0, self.temperature))
+        truth, flat = self._mixtures(sentence)
         return np.add((1 - k) * truth.marginals, k * flat.marginals)
 
     def bayes_heads(
@@ -387,11 +390,8 @@ def _check_tree(sentence: TreeSentence, heads: Sequence[int]) -> None:
             f"expected a head for each of the {len(sentence.forms)} words of a sentence, "
             f"got {len(heads)}"
         )
-    fault = tree_fault(heads)
-    if fault is not None:
-        raise DataError(
-            f"heads {list(heads)} are no tree with one root, at word {fault[0]}: {fault[1]}"
-        )
+    for word, message in tree_faults(heads):
+        raise DataError(f"heads {list(heads)} are no tree with one root, at word {word}: {message}")
 
 
 def _for_each(carelessness: float | Sequence[float], annotators: int) -> Floats:
