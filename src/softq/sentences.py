@@ -42,7 +42,7 @@ class Sentences(NamedTuple):
     def pack(cls, sentences: Sequence[Any], *, pad: int = 0) -> Sentences:
         """Sentences ``[B]`` from lists of token ids, or ``[B, R]`` from lists of such lists."""
         nested = any(map(_is_list_of_lists, sentences)) and all(
-            _is_list_of_lists(item) or _is_empty(item) for item in sentences
+            _is_list_of_lists(item) or (_is_list(item) and not len(item)) for item in sentences
         )
         examples = sentences if nested else [[item] for item in sentences]
         for b, rows in enumerate(examples):
@@ -186,25 +186,23 @@ def _is_sentence(item: Any) -> bool:
         return True
     if isinstance(item, Tensor):
         return item.dim() == 1 and item.dtype in _INTEGERS
-    return (
-        isinstance(item, Sequence)
-        and not isinstance(item, str)
-        and all(isinstance(word, (int, np.integer)) and not isinstance(word, bool) for word in item)
+    return _is_list(item) and all(
+        isinstance(word, (int, np.integer)) and not isinstance(word, bool) for word in item
     )
 
 
 def _is_list_of_lists(item: Any) -> bool:
     if type(item) is list and item and type(item[0]) is int:
         return False
-    if not isinstance(item, Sequence) or isinstance(item, str):
-        return False
-    return bool(len(item)) and all(
-        isinstance(part, (Sequence, Tensor)) and not isinstance(part, str) for part in item
+    return (
+        _is_list(item)
+        and len(item) > 0
+        and all(isinstance(part, Tensor) or _is_list(part) for part in item)
     )
 
 
-def _is_empty(item: Any) -> bool:
-    return isinstance(item, Sequence) and not isinstance(item, str) and not len(item)
+def _is_list(item: Any) -> bool:
+    return isinstance(item, Sequence) and not isinstance(item, str)
 
 
 def _unpack(rows: Any, lengths: Any) -> list[Any]:

@@ -11,16 +11,13 @@ corrections stand in docs/math.md.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from softq.checks import check_tau
 from softq.errors import ScoreError, ShapeError
-from softq.rewards import Matrix
-from softq.spaces import Categorical
-from softq.targets import Target, raml, sqdml
 
 
 def softmax_q(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
@@ -30,30 +27,22 @@ def softmax_q(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
     tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     p, rewards, tau = _check(p, rewards, tau)
-    return _log_q(p, rewards, tau).exp()
+    return _log_q(p @ rewards.T, tau).exp()
 
 
 def q_prime(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
     """What RAML estimates: Q'(z|x; τ) = E_{Y|x}[ q(z|Y; τ) ], ``[*X, K]`` (eq. 16)."""
     p, rewards, tau = _check(p, rewards, tau)
-    return p @ _log_q_of_each(rewards, tau).exp()
+    return p @ _log_q(rewards.T, tau).exp()
 
 
-def _log_q(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
-    """Log Q(z|x; τ), ``[*X, K]``: the target of SQDML where P(·|x) itself is the reference."""
-    target = sqdml(Categorical(torch.zeros_like(p)), p, tau, Matrix(rewards))
-    return torch.log_softmax(_scores(target), -1)
+def _log_q(expected: Tensor, tau: float) -> Tensor:
+    """Log of the distribution ∝ exp(expected reward / τ), ``[*X, K]``.
 
-
-def _log_q_of_each(rewards: Tensor, tau: float) -> Tensor:
-    """Log q(z|y; τ), ``[K, K]``, y first: the target of RAML for each reference y."""
-    classes = torch.arange(len(rewards))
-    target = raml(Categorical(torch.zeros_like(rewards)), classes, tau, Matrix(rewards))
-    return torch.log_softmax(_scores(target), -1).squeeze(1)
-
-
-def _scores(target: Target) -> Tensor:
-    return cast(Categorical, target.components).scores
+    Q(z|x; τ) of the rewards expected under P(·|x), ``p @ rewards.T``; q(z|y; τ), y first, of those
+    against each y, ``rewards.T``.
+    """
+    return torch.log_softmax(expected / tau, -1)
 
 
 def kl_q_qprime(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
@@ -62,7 +51,7 @@ def kl_q_qprime(p: Tensor, rewards: Tensor, tau: float) -> Tensor:
     The error RAML makes in place of SQDML (Theorems 1 and 2).
     """
     p, rewards, tau = _check(p, rewards, tau)
-    return _kl(p, _log_q(p, rewards, tau), _log_q_of_each(rewards, tau))
+    return _kl(p, _log_q(p @ rewards.T, tau), _log_q(rewards.T, tau))
 
 
 def _kl(p: Tensor, log_q: Tensor, log_each: Tensor) -> Tensor:
@@ -262,7 +251,7 @@ def theory_table(problem: Problem, taus: list[float]) -> TheoryTable:
     rows = []
     for tau in map(check_tau, taus):
         sharp = _sharp_bounds(p, expected, rewards, tau)
-        log_q, log_each = _log_q(p, rewards, tau), _log_q_of_each(rewards, tau)
+        log_q, log_each = _log_q(expected, tau), _log_q(rewards.T, tau)
         rows.append(
             TheoryRow(
                 tau=tau,

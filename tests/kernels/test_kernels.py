@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.testing import assert_close
 
 import oracle
 import softq
@@ -38,12 +39,12 @@ def test_chain_of_ten_thousand(scale, dtype):
     want = torch.logsumexp(alpha, 1)
     emissions.requires_grad_()
     p = softq.Chain(emissions, transitions, lengths)
-    torch.testing.assert_close(
+    assert_close(
         p.log_partition.double(), want, rtol=1e-6 if dtype == torch.float32 else 1e-12, atol=0
     )
     (grad,) = torch.autograd.grad(p.log_partition.sum(), emissions)
     assert torch.isfinite(grad).all()
-    torch.testing.assert_close(grad.sum(-1)[0], torch.ones(10_000, dtype=dtype), atol=1e-4, rtol=0)
+    assert_close(grad.sum(-1)[0], torch.ones(10_000, dtype=dtype), atol=1e-4, rtol=0)
     assert p.score(p.mode()).double().le(want * (1 + 1e-6)).all()
 
 
@@ -67,7 +68,7 @@ def test_trees_of_up_to_six_words(size, multiroot):
         for heads, q in zip(trees, probs, strict=True):
             for word, head in enumerate(heads, start=1):
                 want[head, word] += q
-        torch.testing.assert_close(p.marginals, want, atol=1e-12, rtol=0)
+        assert_close(p.marginals, want, atol=1e-12, rtol=0)
         assert p.entropy().item() == pytest.approx(oracle.entropy(probs), abs=1e-9)
         assert p.score(p.mode()).item() == pytest.approx(max(values), abs=1e-10)
         assert tuple(p.mode().tolist()) == trees[values.index(max(values))]
@@ -99,11 +100,11 @@ def test_larger_trees_against_the_reference(cls, multiroot, scale):
     with softq.backend("reference"):
         reference = cls(arcs, lengths, multiroot)
         want, want_marginals = reference.log_partition, reference.marginals
-    torch.testing.assert_close(p.log_partition, want, rtol=1e-12, atol=1e-10)
-    torch.testing.assert_close(p.marginals, want_marginals, atol=1e-9, rtol=0)
-    torch.testing.assert_close(p.marginals.sum((1, 2)), lengths.double())  # one head for each word
+    assert_close(p.log_partition, want, rtol=1e-12, atol=1e-10)
+    assert_close(p.marginals, want_marginals, atol=1e-9, rtol=0)
+    assert_close(p.marginals.sum((1, 2)), lengths.double())  # one head for each word
     if not multiroot:
-        torch.testing.assert_close(p.marginals[:, 0].sum(1), torch.ones(6, dtype=torch.float64))
+        assert_close(p.marginals[:, 0].sum(1), torch.ones(6, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("multiroot", [False, True])
@@ -121,8 +122,8 @@ def test_sentences_that_share_charts_do_not_touch_each_other(multiroot):
         assert torch.equal(together.marginals[b], alone.marginals)
     with softq.backend("reference"):
         want = softq.ProjectiveTree(arcs, lengths, multiroot)
-        torch.testing.assert_close(together.log_partition, want.log_partition)
-        torch.testing.assert_close(together.marginals, want.marginals, atol=1e-9, rtol=0)
+        assert_close(together.log_partition, want.log_partition)
+        assert_close(together.marginals, want.marginals, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("multiroot", [False, True])
@@ -311,15 +312,15 @@ def test_transitions_shared_by_the_batch_per_step(steps):
         lambda p: softq.sqdml(p, refs, 0.5),
     ):
         a, b = softq.cross_entropy(make(shared), shared), softq.cross_entropy(make(each), each)
-        torch.testing.assert_close(a, b)
+        assert_close(a, b)
         for x, y in zip(
             torch.autograd.grad(a.sum(), [emissions, table]),
             torch.autograd.grad(b.sum(), [emissions, table]),
             strict=True,
         ):
-            torch.testing.assert_close(x, y)
-    torch.testing.assert_close(shared.pair_marginals, each.pair_marginals)
-    torch.testing.assert_close(
+            assert_close(x, y)
+    assert_close(shared.pair_marginals, each.pair_marginals)
+    assert_close(
         shared.pair_marginals.sum(-1)[:, 0], shared.marginals[:, 0] * (lengths > 1).unsqueeze(1)
     )
 
@@ -336,4 +337,4 @@ def test_large_inputs_take_the_same_path_to_the_same_gradient():
             loss = (softq.cross_entropy(softq.raml(p, refs, 0.3), p) * weights).sum()
             result += [loss, *torch.autograd.grad(loss, [emissions, transitions])]
     for a, b in zip(found, want, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-9, rtol=1e-9)
+        assert_close(a, b, atol=1e-9, rtol=1e-9)

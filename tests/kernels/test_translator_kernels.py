@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from softq.kernels.decoder import gpu as fast
 from softq.kernels.decoder import reference as plain
@@ -25,7 +26,7 @@ def both(name, make, outputs):
     getattr(plain, name)(*first)
     getattr(fast, name)(*second)
     for place in outputs:
-        torch.testing.assert_close(second[place], first[place], rtol=1e-5, atol=1e-6)
+        assert_close(second[place], first[place], rtol=1e-5, atol=1e-6)
 
 
 def within(tensor, size):
@@ -119,8 +120,8 @@ def test_scores(vocab, smoothing):
         plain.normalise(scores, bias, words, smoothing),
     )
     for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     arguments = scores, bias, words, smoothing, expected[0], draw(6), torch.float32
-    torch.testing.assert_close(
+    assert_close(
         fast.score_gradient(*arguments), plain.score_gradient(*arguments), rtol=1e-4, atol=1e-6
     )

@@ -53,7 +53,6 @@ def test_signature_bound_and_kind(reward):
     assert reward.signature.isascii()
     assert not any(c.isspace() for c in reward.signature)
     assert reward.bound > 0
-    assert reward.decomposes == isinstance(reward, rewards.PartReward)
     assert reward.pairwise == (not isinstance(reward, MultiReferenceBLEU))
     assert type(reward).__name__ in repr(reward)
 
@@ -101,10 +100,10 @@ def test_signature_does_not_depend_on_how_an_option_was_written():
 
 @every_reward
 def test_differences_keep_within_the_bound(reward):
-    """Of a reward that decomposes the bound is that of one part."""
+    """Of a `PartReward` the bound is that of one part."""
     found = []
     for seed in range(20):
-        lengths = {"longest": 1, "ref_longest": 1} if reward.decomposes else {}
+        lengths = {"longest": 1, "ref_longest": 1} if isinstance(reward, rewards.PartReward) else {}
         batch = random_batch(seed, size=20, **lengths)
         there = (batch[1] >= 0).unsqueeze(2) & (batch[3] >= 0).unsqueeze(1)
         values = reward(*batch)
@@ -307,61 +306,34 @@ def test_word_list_that_lacks_a_word(number):
         )
 
 
+def function(*options, **more):
+    return lambda: FromFunction(*(options or [reward_functions.shared]), **more)
+
+
+OTHER_PROCESSES = "goes to other processes.*define it at the top of a module, or use workers=0"
+WHOLE, POSITIVE = "must be a whole number from", "beta must be a positive number, got"
+RULES = "smoothing must be one of nltk3, mteval, sacrebleu, none, got"
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            lambda: FromFunction(lambda a, b: 1.0, workers=2),
-            "goes to other processes.*define it at the top of a module, or use workers=0",
-        ),
-        (
-            lambda: FromFunction(reward_functions.shared, decode=lambda tokens: "", workers=1),
-            "goes to other processes",
-        ),
-        (
-            lambda: FromFunction(reward_functions.shared, workers=-1),
-            "workers must be a whole number from 0, got -1",
-        ),
-        (
-            lambda: FromFunction(reward_functions.shared, workers=1.5),
-            "workers must be a whole number from 0, got 1.5",
-        ),
-        (
-            lambda: FromFunction(reward_functions.shared, workers=True),
-            "workers must be a whole number from 0, got True",
-        ),
-        (
-            lambda: FromFunction("shared"),
-            "must be a function of a candidate and a reference, got str",
-        ),
-        (
-            lambda: FromFunction(reward_functions.shared, bound=0.0),
-            "bound must be positive, got 0.0",
-        ),
-        (lambda: FromFunction(reward_functions.shared, bound=-1), "bound must be positive, got -1"),
-        (
-            lambda: FromFunction(reward_functions.shared, bound=math.nan),
-            "bound must be positive, got nan",
-        ),
-        (
-            lambda: SentenceBLEU(smoothing="nltk4"),
-            "smoothing must be one of nltk3, mteval, sacrebleu, none, got 'nltk4'",
-        ),
-        (
-            lambda: MultiReferenceBLEU(smoothing=None),
-            "smoothing must be one of nltk3, mteval, sacrebleu, none, got None",
-        ),
-        (lambda: SentenceBLEU(0), "max_order must be a whole number from 1, got 0"),
-        (lambda: SentenceBLEU(4.0), "max_order must be a whole number from 1, got 4.0"),
-        (lambda: MultiReferenceBLEU(True), "max_order must be a whole number from 1, got True"),
-        (lambda: ChrF(order=0), "order must be a whole number from 1, got 0"),
-        (lambda: ChrF(order=True), "order must be a whole number from 1, got True"),
-        (lambda: ChrF(beta=0), "beta must be a positive number, got 0"),
-        (lambda: ChrF(beta="2"), "beta must be a positive number, got '2'"),
-        (lambda: RougeL(-1.0), "beta must be a positive number, got -1.0"),
-        (lambda: RougeL(math.inf), "beta must be a positive number, got inf"),
-        (lambda: RougeL(math.nan), "beta must be a positive number, got nan"),
-        (lambda: RougeL(True), "beta must be a positive number, got True"),
+        (function(lambda a, b: 1.0, workers=2), OTHER_PROCESSES),
+        (function(decode=lambda tokens: "", workers=1), OTHER_PROCESSES),
+        *((function(workers=bad), f"workers {WHOLE} 0, got {bad}") for bad in (-1, 1.5, True)),
+        (function("shared"), "must be a function of a candidate and a reference, got str"),
+        *((function(bound=b), f"bound must be positive, got {b}") for b in (0.0, -1, math.nan)),
+        (lambda: SentenceBLEU(smoothing="nltk4"), f"{RULES} 'nltk4'"),
+        (lambda: MultiReferenceBLEU(smoothing=None), f"{RULES} None"),
+        (lambda: SentenceBLEU(0), f"max_order {WHOLE} 1, got 0"),
+        (lambda: SentenceBLEU(4.0), f"max_order {WHOLE} 1, got 4.0"),
+        (lambda: MultiReferenceBLEU(True), f"max_order {WHOLE} 1, got True"),
+        (lambda: ChrF(order=0), f"order {WHOLE} 1, got 0"),
+        (lambda: ChrF(beta=0), f"{POSITIVE} 0"),
+        (lambda: ChrF(beta="2"), f"{POSITIVE} '2'"),
+        (lambda: RougeL(-1.0), f"{POSITIVE} -1.0"),
+        (lambda: RougeL(math.nan), f"{POSITIVE} nan"),
+        (lambda: RougeL(True), f"{POSITIVE} True"),
         (
             lambda: Matrix(torch.tensor([[0.0, math.nan], [0.0, 0.0]])),
             "must be finite; forbid outputs by -inf scores",
@@ -402,75 +374,43 @@ def put(index, number):
     return change
 
 
-@every_reward
-@pytest.mark.parametrize(
-    ("batch", "error", "text"),
-    [
+GOOD = changed(0, torch.clone)
+INTEGERS = r"must be an int64 or int32 tensor, got"
+BATCHES = {
+    DtypeError: [
+        (changed(0, torch.Tensor.float), rf"tokens of candidates {INTEGERS} torch\.float32"),
+        (changed(1, torch.Tensor.bool), rf"lengths of candidates {INTEGERS} torch\.bool"),
+        (changed(2, torch.Tensor.tolist), f"tokens of references {INTEGERS} list"),
+        (changed(3, torch.Tensor.short), rf"lengths of references {INTEGERS} torch\.int16"),
+    ],
+    ShapeError: [
+        (changed(1, lambda x: x[:, :2]), r"candidates must have shape \[2, 3\], got \[2, 2\]"),
+        (changed(3, lambda x: x[0]), r"references must have shape \[2, 2\], got \[2\]"),
         (
-            changed(0, torch.Tensor.float),
-            DtypeError,
-            r"tokens of candidates must be an int64 or int32 tensor, got torch\.float32",
-        ),
-        (
-            changed(1, torch.Tensor.bool),
-            DtypeError,
-            r"lengths of candidates must be an int64 or int32 tensor, got torch\.bool",
-        ),
-        (
-            changed(2, torch.Tensor.tolist),
-            DtypeError,
-            "tokens of references must be an int64 or int32 tensor, got list",
-        ),
-        (
-            changed(3, torch.Tensor.short),
-            DtypeError,
-            r"lengths of references must be an int64 or int32 tensor, got torch\.int16",
-        ),
-        (
-            changed(1, lambda x: x[:, :2]),
-            ShapeError,
-            r"lengths of candidates must have shape \[2, 3\], got \[2, 2\]",
-        ),
-        (
-            changed(3, lambda x: x[0]),
-            ShapeError,
-            r"lengths of references must have shape \[2, 2\], got \[2\]",
-        ),
-        (
-            changed(1, put((1, 2), 5)),
-            LengthError,
-            r"lengths of candidates must lie in 0\.\.4 or be -1, got 5 at index \(1, 2\)",
-        ),
-        (
-            changed(3, put((0, 1), -2)),
-            LengthError,
-            r"lengths of references must lie in 0\.\.5 or be -1, got -2 at index \(0, 1\)",
-        ),
-        (
-            [
-                *changed(0, torch.clone)[:2],
-                torch.zeros(3, 2, 5, dtype=torch.int64),
-                torch.zeros(3, 2, dtype=torch.int64),
-            ],
-            ShapeError,
+            [*GOOD[:2], *(torch.zeros(size, dtype=torch.int64) for size in ((3, 2, 5), (3, 2)))],
             r"\[B, S, L\] and \[B, R, M\] with one B, got \[2, 3, 4\] and \[3, 2, 5\]",
         ),
-        (
-            [x[0] for x in changed(0, torch.clone)],
-            ShapeError,
-            r"with one B, got \[3, 4\] and \[2, 5\]",
-        ),
-        (
-            [*changed(0, torch.clone)[:2], *Sentences.pack([[[0, 1], [2]], [[3], [0, -4, 1]]])],
-            OutputError,
-            (
-                "token ids of references must not be negative, got -4 at example 1, sentence 1,"
-                " position 1"
-            ),
-        ),
+        ([x[0] for x in GOOD], r"with one B, got \[3, 4\] and \[2, 5\]"),
     ],
+    LengthError: [
+        (changed(1, put((1, 2), 5)), r"candidates .* 0\.\.4 or be -1, got 5 at index \(1, 2\)"),
+        (changed(3, put((0, 1), -2)), r"references .* 0\.\.5 or be -1, got -2 at index \(0, 1\)"),
+    ],
+    OutputError: [
+        (
+            [*GOOD[:2], *Sentences.pack([[[0, 1], [2]], [[3], [0, -4, 1]]])],
+            "references must not be negative, got -4 at example 1, sentence 1, position 1",
+        )
+    ],
+}
+
+
+@every_reward
+@pytest.mark.parametrize(
+    ("error", "batch", "text"),
+    [(error, *case) for error, cases in BATCHES.items() for case in cases],
 )
-def test_batches_that_do_not_fit(reward, batch, error, text):
+def test_batches_that_do_not_fit(reward, error, batch, text):
     with pytest.raises(error, match=text):
         reward(*batch)
     if hasattr(reward, "statistics"):
@@ -483,50 +423,46 @@ def test_single_numbers_are_no_batch():
         SentenceBLEU()(torch.tensor(5), torch.tensor(1), torch.tensor(5), torch.tensor(1))
 
 
-def test_numbers_outside_a_vocabulary_or_table():
-    reward = ChrF(PIECES)
-    with pytest.raises(
-        OutputError,
-        match=(
-            r"token ids of candidates must lie in 0\.\.5, got 6 at example 0, sentence 1,"
-            r" position 2"
+@pytest.mark.parametrize(
+    ("reward", "candidates", "references", "text"),
+    [
+        (
+            ChrF(PIECES),
+            [[[0, 1], [2, 3, 6]]],
+            [[[0]]],
+            "candidates must lie in 0..5, got 6 at example 0, sentence 1, position 2",
         ),
-    ):
-        score(reward, [[[0, 1], [2, 3, 6]]], [[[0]]])
-    with pytest.raises(
-        OutputError,
-        match=(
-            r"token ids of candidates must lie in 0\.\.5, got -1 at example 0, sentence 0,"
-            r" position 0"
+        (
+            ChrF(PIECES),
+            [[[-1, 1]]],
+            [[[0]]],
+            "candidates must lie in 0..5, got -1 at example 0, sentence 0, position 0",
         ),
-    ):
-        score(reward, [[[-1, 1]]], [[[0]]])
-    with pytest.raises(
-        OutputError,
-        match=(
-            r"token ids of references must lie in 0\.\.5, got 9 at example 1, sentence 0,"
-            r" position 0"
+        (
+            ChrF(PIECES),
+            [[[0]], [[0]]],
+            [[[0]], [[9]]],
+            "references must lie in 0..5, got 9 at example 1, sentence 0, position 0",
         ),
-    ):
-        score(reward, [[[0]], [[0]]], [[[0]], [[9]]])
-    reward = TokenReward(TABLE)
-    where = "example 0, candidate 1, reference 0, position 1"
-    with pytest.raises(
-        OutputError, match=rf"labels 0\.\.5, got {VOCAB} predicted and 2 right at {where}"
-    ):
-        score(reward, [[[0, 1], [2, VOCAB]]], [[[1, 2]]])
-    with pytest.raises(
-        OutputError, match=rf"labels 0\.\.5, got -3 predicted and 2 right at {where}"
-    ):
-        score(reward, [[[0, 1], [2, -3]]], [[[1, 2]]])
-    with pytest.raises(
-        OutputError,
-        match=(
-            r"classes 0\.\.5, got 1 predicted and 7 right at example 1, candidate 0, reference 1,"
-            r" position 0"
+        (
+            TokenReward(TABLE),
+            [[[0, 1], [2, VOCAB]]],
+            [[[1, 2]]],
+            f"0..5, got {VOCAB} predicted and 2 right at example 0, candidate 1, reference 0, "
+            "position 1",
         ),
-    ):
-        score(Matrix(TABLE), [[[0]], [[1]]], [[[0]], [[0], [7]]])
-    assert (
-        score(TokenAccuracy(), [[[0, 10**12]]], [[[0, 10**12]]]).item() == 2.0
-    )  # no table, no limit
+        (
+            Matrix(TABLE),
+            [[[0]], [[1]]],
+            [[[0]], [[0], [7]]],
+            "0..5, got 1 predicted and 7 right at example 1, candidate 0, reference 1, position 0",
+        ),
+    ],
+)
+def test_numbers_outside_a_vocabulary_or_table(reward, candidates, references, text):
+    with pytest.raises(OutputError, match=text):
+        score(reward, candidates, references)
+
+
+def test_token_accuracy_has_no_table_and_no_limit():
+    assert score(TokenAccuracy(), [[[0, 10**12]]], [[[0, 10**12]]]).item() == 2.0

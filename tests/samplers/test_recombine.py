@@ -205,11 +205,7 @@ def test_a_candidate_can_agree_with_several_references_better_than_each_of_them(
 def test_no_batch_at_all():
     assert Recombination(3)(
         Sentences(torch.zeros(0, 2, 4, dtype=torch.int64), torch.zeros(0, 2, dtype=torch.int64))
-    ).tokens.shape == (
-        0,
-        3,
-        0,
-    )
+    ).tokens.shape == (0, 3, 0)
 
 
 def test_importance_weights_are_refused():

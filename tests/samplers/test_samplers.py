@@ -39,19 +39,34 @@ def drawn(cands, start=0):
     return out
 
 
+def assert_frequencies(counts, law):
+    """Counts come from the law, by chi-square over cells of at least five expected draws."""
+    n = counts.total()
+    big = [y for y in law if law[y] * n >= 5]
+    observed, expected = [counts[y] for y in big], [law[y] * n for y in big]
+    if 1.0 - sum(law[y] for y in big) > 1e-9:
+        observed, expected = [*observed, n - sum(observed)], [*expected, n - sum(expected)]
+    assert len(observed) > 1
+    assert chisquare(observed, np.array(expected) * (sum(observed) / sum(expected))).pvalue > CHANCE
+
+
 def assert_follows(samples, law):
-    """Samples come from the law, by chi-square over cells of at least five expected draws, and report its log-probabilities."""
+    """Samples come from the law, and report its log-probabilities."""
     for y, value in set(samples):
         assert y in law, f"{y} is not in the space"
         assert value == pytest.approx(math.log(law[y]), abs=1e-9)
-    counts, n = Counter(y for y, _ in samples), len(samples)
-    big = [y for y in law if law[y] * n >= 5]
-    observed, expected = [counts[y] for y in big], [law[y] * n for y in big]
-    rest = n - sum(observed)
-    if 1.0 - sum(law[y] for y in big) > 1e-9:
-        observed, expected = [*observed, rest], [*expected, n - sum(expected)]
-    assert len(observed) > 1
-    assert chisquare(observed, np.array(expected) * (sum(observed) / sum(expected))).pvalue > CHANCE
+    assert_frequencies(Counter(y for y, _ in samples), law)
+
+
+def independent_words(weights):
+    """The law of n-grams whose words 0, 1, … are drawn one by one with these weights."""
+    weights = [float(weight) for weight in weights]
+
+    def law(n):
+        grams = itertools.product(range(len(weights)), repeat=n)
+        return {gram: math.prod(weights[w] for w in gram) / sum(weights) ** n for gram in grams}
+
+    return law
 
 
 UNIFORM_REFS = {
@@ -68,11 +83,11 @@ UNIFORM_REFS = {
 @pytest.mark.parametrize("keep_last", [False, True])
 @pytest.mark.parametrize("kind", ["uniform", "frequencies", "corpus"])
 def test_ngram_replacement_follows_its_law(refs, keep_last, kind):
-    words = [0, 1, 2]
-    weights = torch.tensor(
-        [0.6, 0.1, 0.3, 5.0], dtype=torch.float64
-    )  # the last is special and never written
+    # the last word is special and never written
+    weights = torch.tensor([0.6, 0.1, 0.3, 5.0], dtype=torch.float64)
     corpus = [(0, 1, 0, 0), (2, 1), (3, 0, 1, 2), (1, 0)]
+    law = independent_words(weights[:3] if kind == "frequencies" else [1, 1, 1])
+    options = {"frequencies": weights} if kind == "frequencies" else {}
     if kind == "corpus":
         options = {"corpus": [list(y) for y in corpus]}
 
@@ -81,15 +96,6 @@ def test_ngram_replacement_follows_its_law(refs, keep_last, kind):
                 y[i : i + n] for y in corpus for i in range(len(y) - n + 1) if 3 not in y[i : i + n]
             )
             return {g: c / grams.total() for g, c in grams.items()}
-
-    else:
-        options = {"frequencies": weights} if kind == "frequencies" else {}
-        p = weights[:3] / weights[:3].sum() if kind == "frequencies" else torch.ones(3) / 3
-
-        def law(n):
-            return {
-                g: math.prod(float(p[w]) for w in g) for g in itertools.product(words, repeat=n)
-            }
 
     expected = oracle.ngram_replacement(refs, 3, law, keep_last=keep_last)
     distinct = len(set(refs))
@@ -116,48 +122,22 @@ def test_ngram_replacement_follows_its_law(refs, keep_last, kind):
 
 def test_ngram_replacement_draws_without_replacement():
     """Two draws in a row have the law P(a) P(b) / (1 - P(a))."""
-    refs = [(0, 1)]
     weights = torch.tensor([0.9, 0.09, 0.01], dtype=torch.float64)
-
-    def law(n):
-        return {
-            g: math.prod(float(weights[w]) for w in g)
-            for g in itertools.product(range(3), repeat=n)
-        }
-
-    one = oracle.ngram_replacement(refs, 2, law)
+    one = oracle.ngram_replacement([(0, 1)], 2, independent_words(weights))
     pairs = {(a, b): one[a] * one[b] / (1 - one[a]) for a in one for b in one if a != b}
-    count = draws(20_000)
-    cands = NgramReplacement(3, max_n=2, size=3, frequencies=weights)(
-        [[0, 1]] * count, generator=gen(2)
-    )
+    sampler = NgramReplacement(3, max_n=2, size=3, frequencies=weights)
+    cands = sampler([[0, 1]] * draws(20_000), generator=gen(2))
     seen = Counter((tuple(rows[1]), tuple(rows[2])) for rows in cands.tokens.tolist())
-    big = [pair for pair in pairs if pairs[pair] * count >= 5]
-    observed = [*(seen[pair] for pair in big), count - sum(seen[pair] for pair in big)]
-    expected = [
-        *(pairs[pair] * count for pair in big),
-        count * (1 - sum(pairs[pair] for pair in big)),
-    ]
-    assert chisquare(observed, np.array(expected) * (sum(observed) / sum(expected))).pvalue > CHANCE
+    assert_frequencies(seen, pairs)
 
 
 @pytest.mark.parametrize("size", [30, 500])
 def test_small_spaces_are_exhausted(size):
     refs = [(0, 1, 2), (1, 1)]
-    space = oracle.ngram_replacement(
-        refs, 2, lambda n: dict.fromkeys(itertools.product(range(3), repeat=n), 3.0 ** (-n))
-    )
+    space = oracle.ngram_replacement(refs, 2, independent_words([1, 1, 1]))
     cands = NgramReplacement(3, max_n=2, size=size)([[list(y) for y in refs]] * 3, generator=gen())
-    for b in range(3):
-        found = [
-            y
-            for y, _ in drawn(
-                Candidates(
-                    cands.tokens[b : b + 1], cands.lengths[b : b + 1], cands.log_proposal[b : b + 1]
-                ),
-                2,
-            )
-        ]
+    for rows in cands.sentences.unpack():
+        found = [tuple(y) for y in rows[2:]]
         assert len(found) == len(set(found)) == min(size - 2, len(space))
         assert set(found) <= set(space)
     assert cands.present.sum(1).tolist() == [min(size, 2 + len(space))] * 3
@@ -178,9 +158,7 @@ def test_a_vocabulary_of_one_word():
 def test_a_space_that_chance_does_not_find_is_listed_by_its_law():
     """Where another word comes up once in millions of draws, the whole space is listed and drawn from by its probabilities."""
     weights = torch.tensor([1.0, 3e-7, 1e-7], dtype=torch.float64)
-    law = oracle.ngram_replacement(
-        [(0, 0)], 1, lambda n: {(w,): float(weights[w]) for w in range(3)}
-    )
+    law = oracle.ngram_replacement([(0, 0)], 1, independent_words(weights))
     assert sorted(law.values())[-1] > 2 * sorted(law.values())[0]
     cands = NgramReplacement(3, max_n=1, size=2, frequencies=weights / weights.sum())(
         [[0, 0]] * draws(1000), generator=gen(3)
@@ -203,20 +181,19 @@ def test_the_rest_of_a_set_comes_from_the_list():
 def test_a_large_space_of_very_uneven_words_is_refused():
     weights = torch.full((20_000,), 1e-9, dtype=torch.float64)
     weights[0] = 1.0
-    with pytest.raises(
-        SamplerError, match=r"found only 1 of 100 candidates for example 0.*too uneven"
-    ):
+    text = r"found only 1 of 100 candidates for example 0.*too uneven"
+    with pytest.raises(SamplerError, match=text):
         NgramReplacement(20_000, frequencies=weights)([[0] * 10], generator=gen())
 
 
-def test_every_candidate_of_a_short_reference_in_a_large_vocabulary():
-    cands = NgramReplacement(500, max_n=4, size=500)([[7]] * 3, generator=gen())
-    assert cands.present.all()
-
-
-def test_very_uneven_frequencies_still_fill_the_set():
-    weights = torch.tensor([1.0, 1e-9, 1e-9, 1e-9], dtype=torch.float64)
-    cands = NgramReplacement(4, max_n=1, size=7, frequencies=weights)([[0, 0]], generator=gen())
+@pytest.mark.parametrize(
+    ("vocab", "size", "ref", "rare"), [(500, 500, [7], None), (4, 7, [0, 0], [1.0, *[1e-9] * 3])]
+)
+def test_sets_are_filled_however_seldom_chance_finds_the_rest(vocab, size, ref, rare):
+    """Every other word of a large vocabulary once; words that hardly ever come up."""
+    weights = None if rare is None else torch.tensor(rare, dtype=torch.float64)
+    max_n = 4 if rare is None else 1
+    cands = NgramReplacement(vocab, max_n, size, frequencies=weights)([ref] * 3, generator=gen())
     assert cands.present.all()
     assert not cands.repeats().any()
 
@@ -341,13 +318,9 @@ def test_edits_follow_their_law(refs, keep_last):
         laws.append({(*y, *ref[free:]): p for y, p in made.items()})
     expected = oracle.mixture(laws)
     sampler = EditStratified(4, tau, size=100, specials=[3], keep_last=keep_last, max_edits=2)
-    (
-        assert_follows(
-            drawn(sampler([[list(y) for y in refs]] * draws(300), generator=gen(7))), expected
-        )
-        if len(expected) > 1
-        else None
-    )
+    if len(expected) > 1:
+        cands = sampler([[list(y) for y in refs]] * draws(300), generator=gen(7))
+        assert_follows(drawn(cands), expected)
 
 
 def test_edits_of_which_more_never_come():
@@ -370,24 +343,6 @@ def test_edits_of_which_more_never_come():
     assert torch.allclose(ours.log_proposal, theirs.log_proposal, rtol=0, atol=1e-9)
     others = (ours.lengths.unsqueeze(2) != refs.lengths.unsqueeze(1)).all(2)
     assert int(others.sum()) > 0  # words were inserted and left out
-
-
-def test_number_of_edit_ways():
-    """c(e, L) = Σ_s C(L, s) C(L + e - 2s, e - s) V^e, which is what the enumeration of ways has."""
-    words = [0, 1, 2]
-    law = edit_law(3, len(words), -1.0, 3)
-    for length in range(4):
-        for edits in range(length + 1):
-            ways = (
-                sum(
-                    math.comb(length, s) * math.comb(length + edits - 2 * s, edits - s)
-                    for s in range(edits + 1)
-                )
-                * 3**edits
-            )
-            assert len(oracle.edit_ways((0, 1, 2)[:length], words, edits)) == ways
-            prob = np.diff(law.cumulative[length], prepend=0.0)[edits]  # P(e) = P(0) c(e, L) e^{-e}
-            assert prob == pytest.approx(math.exp(law.log_none[length] - edits) * ways)
 
 
 @pytest.mark.parametrize("refs", [[(0, 1, 0)], [(0, 1), (1, 1, 0)], [(2,)], [()], [(), (1,)]])
@@ -413,16 +368,14 @@ def test_exact_edits_follow_the_payoff(refs, keep_last):
     )
 
 
-def test_exact_edits_of_very_long_references():
-    with pytest.raises(IntractableError, match="2000 words are too many"):
-        EditStratified(10, 0.5, size=1, exact=True, max_edits=1)([[1] * 2000], generator=gen())
-
-
-def test_exact_edits_give_up_in_time():
-    with pytest.raises(IntractableError, match="lower max_edits"):
-        EditStratified(1000, 0.5, size=1, exact=True, max_edits=12)(
-            [list(range(40))], generator=gen()
-        )
+@pytest.mark.parametrize(
+    ("vocab", "most", "reference", "text"),
+    [(10, 1, [1] * 2000, "2000 words are too many"), (1000, 12, range(40), "lower max_edits")],
+)
+def test_exact_edits_that_take_too_long(vocab, most, reference, text):
+    sampler = EditStratified(vocab, 0.5, size=1, exact=True, max_edits=most)
+    with pytest.raises(IntractableError, match=text):
+        sampler([list(reference)], generator=gen())
 
 
 def chain_model(table):
@@ -455,22 +408,23 @@ def assert_log_model(cands):
             assert value == pytest.approx(sum(math.log(TABLE[last, word]) for last, word in steps))
 
 
+def assert_samples_follow(table, seed, **options):
+    """Sentences sampled from the chain of TABLE have the law of this table; returns them."""
+    sampler = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3, **options)
+    cands = sampler([[1]] * draws(200), generator=gen(seed))
+    assert_follows(drawn(cands), {y: p for y, p in chain_law(table, 3).items() if p > 0})
+    return cands
+
+
 def test_model_samples_follow_the_model():
-    cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3)(
-        [[1]] * draws(200), generator=gen(9)
-    )
-    assert_follows(drawn(cands), chain_law(TABLE, 3))
+    cands = assert_samples_follow(TABLE, 9)
     assert_log_model(cands)
     assert torch.allclose(cands.log_model[cands.lengths < 3], cands.log_proposal[cands.lengths < 3])
 
 
 def test_model_samples_at_a_temperature():
     cool = TABLE**2 / (TABLE**2).sum(1, keepdim=True)
-    cands = FromModel(chain_model(TABLE.log()), size=100, end=0, max_length=3, temperature=0.5)(
-        [[1]] * draws(200), generator=gen(10)
-    )
-    assert_follows(drawn(cands), chain_law(cool, 3))
-    assert_log_model(cands)
+    assert_log_model(assert_samples_follow(cool, 10, temperature=0.5))
 
 
 def test_top_p_cuts_the_tail():
@@ -481,32 +435,20 @@ def test_top_p_cuts_the_tail():
         row[order[1:][mass[:-1] >= 0.7]] = 0.0
     kept /= kept.sum(1, keepdim=True)
     assert bool((kept == 0).any())
-    cands = FromModel(
-        chain_model(TABLE.log()), size=100, end=0, max_length=3, method="top-p", top_p=0.7
-    )([[1]] * draws(200), generator=gen(11))
-    law = {y: p for y, p in chain_law(kept, 3).items() if p > 0}
-    assert_follows(drawn(cands), law)
+    assert_samples_follow(kept, 11, method="top-p", top_p=0.7)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
 def test_a_beam_wide_enough_finds_the_best(penalty):
-    cands = FromModel(
-        chain_model(TABLE.log()),
-        size=20,
-        end=0,
-        max_length=3,
-        method="beam",
-        length_penalty=penalty,
-    )([[1], [2]])
+    options = {"method": "beam", "length_penalty": penalty}
+    cands = FromModel(chain_model(TABLE.log()), size=20, end=0, max_length=3, **options)([[1], [2]])
     assert cands.log_proposal is None
     assert_log_model(cands)
+    every = sorted(oracle.sentences([1, 2], 3))  # 15, and nothing else
     for rows, values in zip(cands.sentences.unpack(), cands.log_model.tolist(), strict=True):
-        assert sorted(map(tuple, rows)) == sorted(
-            oracle.sentences([1, 2], 3)
-        )  # 15, and nothing else
-        scores = [
-            value / (len(row) + 1) ** penalty for row, value in zip(rows, values, strict=False)
-        ]
+        assert sorted(map(tuple, rows)) == every
+        pairs = zip(rows, values, strict=False)
+        scores = [value / (len(row) + 1) ** penalty for row, value in pairs]
         assert scores == sorted(scores, reverse=True)
 
 
@@ -567,128 +509,69 @@ def test_model_inputs_start_and_references():
     assert cands.draws.tolist() == [2, 2]
 
 
-OPTIONS = [
-    (lambda: NgramReplacement(0), SamplerError, "vocab must be"),
-    (lambda: NgramReplacement(3.5), SamplerError, "vocab must be"),
-    (
-        lambda: NgramReplacement(10, max_n=0),
-        SamplerError,
-        "max_n must be a whole number from 1, got 0",
-    ),
-    (lambda: NgramReplacement(10, size=True), SamplerError, "size must be"),
-    (lambda: NgramReplacement(3, specials=[0, 1, 2]), SamplerError, "leaves none"),
-    (
-        lambda: NgramReplacement(3, specials=[3]),
-        SamplerError,
-        "specials must be word numbers in 0..2, got 3",
-    ),
-    (lambda: NgramReplacement(3, frequencies=torch.ones(2)), SamplerError, r"shape \[3\]"),
-    (
-        lambda: NgramReplacement(2, frequencies=torch.tensor([1.0, -1.0])),
-        SamplerError,
-        "not negative",
-    ),
-    (
-        lambda: NgramReplacement(2, frequencies=torch.tensor([0.0, 1.0]), specials=[1]),
-        SamplerError,
-        "positive for some word",
-    ),
-    (
-        lambda: NgramReplacement(2, frequencies=torch.ones(2), corpus=[[0]]),
-        SamplerError,
-        "not both",
-    ),
-    (
-        lambda: NgramReplacement(2, max_n=2, corpus=[[0], [1]]),
-        SamplerError,
-        "no 2-gram without specials.*max_n=1",
-    ),
-    (lambda: NgramReplacement(2, corpus=[[0, 2]]), OutputError, "lie in 0..1, got 2"),
-    (
-        lambda: NgramReplacement(100_000, max_n=4).enumerate([[1, 2]]),
-        SamplerError,
-        "too many to list",
-    ),
-    (lambda: NgramReplacement(10)([[1], []]), OutputError, "reference 0 of example 1 is empty"),
-    (lambda: NgramReplacement(10)([[1], [2, 10]]), OutputError, "lie in 0..9, got 10 at example 1"),
-    (
-        lambda: NgramReplacement(10, size=1)([[[1], [2]]]),
-        SamplerError,
-        "size 1 for the 2 references of example 0",
-    ),
-    (lambda: HammingStratified(10, 0.5)([[]]), OutputError, "is empty"),
-    (lambda: EditStratified(10, 0.5, exact=True), SamplerError, "needs max_edits"),
-    (lambda: EditStratified(10, 0.5, max_edits=0), SamplerError, "max_edits must be"),
-    (
-        lambda: EditStratified(10, 0.5, exact=True, max_edits=1, specials=[4])([[1, 4]]),
-        SamplerError,
-        "got 4 in example 0",
-    ),
-    (
-        lambda: FromModel(None, size=1, end=0, max_length=2, method="greedy"),
-        SamplerError,
-        "method must be one of",
-    ),
-    (
-        lambda: FromModel(None, size=1, end=0, max_length=2, method="top-p"),
-        SamplerError,
-        "top_p goes with",
-    ),
-    (
-        lambda: FromModel(None, size=1, end=0, max_length=2, method="top-p", top_p=0.0),
-        SamplerError,
-        r"\(0, 1\]",
-    ),
-    (
-        lambda: FromModel(None, size=1, end=0, max_length=2, method="beam", temperature=2.0),
-        SamplerError,
-        "1 for a beam",
-    ),
-    (
-        lambda: FromModel(None, size=1, end=0, max_length=2, method="beam", length_penalty=-1.0),
-        SamplerError,
-        "from 0, got -1",
-    ),
-    (
-        lambda: FromModel(lambda i, e, p: torch.zeros(1, 3), size=2, end=0, max_length=2)([[1]]),
-        ShapeError,
-        r"\[2, V\]",
-    ),
-    (
-        lambda: FromModel(lambda i, e, p: torch.zeros(2, 3), size=2, end=3, max_length=2)([[1]]),
-        ShapeError,
-        "end token 3",
-    ),
-    (
-        lambda: FromModel(
-            lambda i, e, p: torch.full((2, 3), math.nan), size=2, end=0, max_length=2
-        )([[1]]),
-        ScoreError,
-        "example 0",
-    ),
-    (
-        lambda: FromModel(
-            lambda i, e, p: torch.full((2, 3), -math.inf), size=2, end=0, max_length=2
-        )([[1]]),
-        ScoreError,
-        "example 0",
-    ),
-    (
-        lambda: FromModel(
-            lambda i, e, p: torch.full((len(p), 3), math.inf),
-            size=2,
-            end=0,
-            max_length=2,
-            method="beam",
-        )([[1]]),
-        ScoreError,
-        "none is",
-    ),
-]
+def ngrams(*options, refs=None, **more):
+    """A call that makes a sampler and, if there are references, uses it."""
+    return lambda: (lambda sampler: refs and sampler(refs))(NgramReplacement(*options, **more))
 
 
-@pytest.mark.parametrize(("call", "error", "text"), OPTIONS)
-def test_bad_options_and_references(call, error, text):
+def from_model(scores=None, *, end=0, **options):
+    """A call that samples two candidates from a model of constant scores."""
+
+    def model(inputs, examples, prefixes):
+        return scores
+
+    return lambda: FromModel(model, size=2, end=end, max_length=2, **options)([[1]])
+
+
+def edits(*refs, **options):
+    return lambda: EditStratified(10, 0.5, **options)(refs)
+
+
+SCORES = torch.zeros(2, 3)
+OPTIONS = {
+    SamplerError: [
+        (ngrams(0), "vocab must be"),
+        (ngrams(3.5), "vocab must be"),
+        (ngrams(10, max_n=0), "max_n must be a whole number from 1, got 0"),
+        (ngrams(10, size=True), "size must be"),
+        (ngrams(3, specials=[0, 1, 2]), "leaves none"),
+        (ngrams(3, specials=[3]), "specials must be word numbers in 0..2, got 3"),
+        (ngrams(3, frequencies=torch.ones(2)), r"shape \[3\]"),
+        (ngrams(2, frequencies=torch.tensor([1.0, -1.0])), "not negative"),
+        (ngrams(2, frequencies=torch.tensor([0.0, 1.0]), specials=[1]), "positive for some word"),
+        (ngrams(2, frequencies=torch.ones(2), corpus=[[0]]), "not both"),
+        (ngrams(2, max_n=2, corpus=[[0], [1]]), "no 2-gram without specials.*max_n=1"),
+        (lambda: NgramReplacement(100_000).enumerate([[1, 2]]), "too many to list"),
+        (ngrams(10, size=1, refs=[[[1], [2]]]), "size 1 for the 2 references of example 0"),
+        (edits(exact=True), "needs max_edits"),
+        (edits(max_edits=0), "max_edits must be"),
+        (edits([1, 4], exact=True, max_edits=1, specials=[4]), "got 4 in example 0"),
+        (from_model(method="greedy"), "method must be one of"),
+        (from_model(method="top-p"), "top_p goes with"),
+        (from_model(method="top-p", top_p=0.0), r"\(0, 1\]"),
+        (from_model(method="beam", temperature=2.0), "1 for a beam"),
+        (from_model(method="beam", length_penalty=-1.0), "from 0, got -1"),
+    ],
+    OutputError: [
+        (ngrams(2, corpus=[[0, 2]]), "lie in 0..1, got 2"),
+        (ngrams(10, refs=[[1], []]), "reference 0 of example 1 is empty"),
+        (ngrams(10, refs=[[1], [2, 10]]), "lie in 0..9, got 10 at example 1"),
+        (lambda: HammingStratified(10, 0.5)([[]]), "is empty"),
+    ],
+    ShapeError: [(from_model(SCORES[:1]), r"\[2, V\]"), (from_model(SCORES, end=3), "end token 3")],
+    ScoreError: [
+        (from_model(SCORES + math.nan), "example 0"),
+        (from_model(SCORES - math.inf), "example 0"),
+        (from_model(SCORES[:1] + math.inf, method="beam"), "none is"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "call", "text"),
+    [(error, *case) for error, cases in OPTIONS.items() for case in cases],
+)
+def test_bad_options_and_references(error, call, text):
     with pytest.raises(error, match=text):
         call()
 

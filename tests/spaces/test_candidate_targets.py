@@ -483,125 +483,73 @@ def test_selection_drops_columns_and_keeps_model_scores():
     assert moved.fixed is None
 
 
-def bad(call, error, text):
-    return pytest.param(call, error, text, id=text[:30])
-
-
 SMALL = Candidates(torch.tensor([[[0, 1], [1, 1]]]), torch.tensor([[2, 2]]))
 EMPTY = Candidates(torch.zeros(1, 2, 2, dtype=torch.int64), torch.tensor([[-1, -1]]))
+IMPOSSIBLE = Candidates(*SMALL.sentences, torch.tensor([[0.0, -math.inf]]))
+ONE_OF_TWO = Sentences.pack([[[0, 1], [1, 1]]])._replace(lengths=torch.tensor([[2, -1]]))
+CHAIN = softq.Chain(torch.zeros(1, 2, 2), torch.zeros(2, 2))
+PLACES = torch.zeros(1, 2, 2, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64)
+
+
+def raml(cands=SMALL, refs=([0, 1],), reward=BLEU, **options):
+    return lambda: softq.raml(cands, refs, 0.5, reward, **options)
+
+
+def loss(model, make=lambda: softq.ml(SMALL, [[0, 1]]), **options):
+    return lambda: softq.cross_entropy(make(), model, **options)
+
+
+def measure(*options):
+    return lambda: SMALL.measure(*options)
+
+
+REFUSED = {
+    RewardError: [
+        (raml(reward=None), "no natural reward"),
+        (raml(reward=3), "reward must be one of"),
+        (raml(reward=lambda c, r: math.nan), "nan for example 0, candidate 0, reference 0"),
+        (raml(CHAIN, torch.tensor([[0, 1]])), "candidates from"),
+    ],
+    EstimatorError: [
+        (measure("unbiased"), "one of set, paper, importance"),
+        (measure("paper"), "needs k"),
+        (measure("set", 3), "number of candidates, 2, got 3"),
+        (measure("set", 0), "k must be a whole number"),
+        (measure("importance"), "needs candidates with log_proposal"),
+        (measure("importance", 1), "uses every draw"),
+        (raml(SMALL.measure("set", 1)), "no place for candidates"),
+        (raml(SMALL.measure("paper", 1), [[[0, 1], [1, 1]]]), "2 references of example 0"),
+        (
+            raml(IMPOSSIBLE.measure("importance")),
+            "must be finite, got -inf for candidate 1 of example 0",
+        ),
+        (raml(EMPTY), "example 0 has none"),
+        (raml(refs=[[0, 1], [1, 1]]), "references must be those of the 1 examples"),
+        (lambda: softq.ml(SMALL, [[0, 0]]), "reference 0 of example 0 is not among"),
+    ],
+    WeightError: [
+        (raml(refs=ONE_OF_TWO, ref_weights=torch.ones(1, 2)), "must be 0 for a missing reference")
+    ],
+    ShapeError: [
+        (loss(torch.zeros(1, 3)), "one per candidate"),
+        (lambda: Candidates(torch.zeros(2, 2), torch.zeros(2)), r"\[B, S, L\]"),
+        (lambda: Candidates(*PLACES, torch.zeros(2)), "log_proposal must have"),
+    ],
+    DtypeError: [
+        (loss(softq.Categorical(torch.zeros(1, 2))), "log-probabilities"),
+        (lambda: Candidates(*PLACES, PLACES[1]), "floating"),
+    ],
+    TemperatureError: [
+        (loss(torch.zeros(1, 2), raml(), temperature_scaled=True), "normalised already")
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        bad(lambda: softq.raml(SMALL, [[0, 1]], 0.5), RewardError, "no natural reward"),
-        bad(lambda: softq.raml(SMALL, [[0, 1]], 0.5, 3), RewardError, "reward must be one of"),
-        bad(lambda: SMALL.measure("unbiased"), EstimatorError, "one of set, paper, importance"),
-        bad(lambda: SMALL.measure("paper"), EstimatorError, "needs k"),
-        bad(lambda: SMALL.measure("set", 3), EstimatorError, "number of candidates, 2, got 3"),
-        bad(lambda: SMALL.measure("set", 0), EstimatorError, "k must be a whole number"),
-        bad(
-            lambda: softq.raml(SMALL.measure("set", 1), [[0, 1]], 0.5, BLEU),
-            EstimatorError,
-            "no place for candidates",
-        ),
-        bad(
-            lambda: softq.raml(SMALL.measure("paper", 1), [[[0, 1], [1, 1]]], 0.5, BLEU),
-            EstimatorError,
-            "2 references of example 0",
-        ),
-        bad(
-            lambda: SMALL.measure("importance"),
-            EstimatorError,
-            "needs candidates with log_proposal",
-        ),
-        bad(lambda: SMALL.measure("importance", 1), EstimatorError, "uses every draw"),
-        bad(
-            lambda: softq.raml(
-                Candidates(SMALL.tokens, SMALL.lengths, torch.tensor([[0.0, -math.inf]])).measure(
-                    "importance"
-                ),
-                [[0, 1]],
-                0.5,
-                BLEU,
-            ),
-            EstimatorError,
-            "must be finite, got -inf for candidate 1 of example 0",
-        ),
-        bad(lambda: softq.raml(EMPTY, [[0, 1]], 0.5, BLEU), EstimatorError, "example 0 has none"),
-        bad(
-            lambda: softq.raml(SMALL, [[0, 1], [1, 1]], 0.5, BLEU),
-            EstimatorError,
-            "references must be those of the 1 examples",
-        ),
-        bad(
-            lambda: softq.ml(SMALL, [[0, 0]]),
-            EstimatorError,
-            "reference 0 of example 0 is not among",
-        ),
-        bad(
-            lambda: softq.raml(
-                SMALL,
-                Sentences.pack([[[0, 1], [1, 1]]])._replace(lengths=torch.tensor([[2, -1]])),
-                0.5,
-                BLEU,
-                ref_weights=torch.ones(1, 2),
-            ),
-            WeightError,
-            "must be 0 for a missing reference",
-        ),
-        bad(
-            lambda: softq.raml(SMALL, [[0, 1]], 0.5, lambda c, r: math.nan),
-            RewardError,
-            "nan for example 0, candidate 0, reference 0",
-        ),
-        bad(
-            lambda: softq.cross_entropy(softq.ml(SMALL, [[0, 1]]), torch.zeros(1, 3)),
-            ShapeError,
-            "one per candidate",
-        ),
-        bad(
-            lambda: softq.cross_entropy(
-                softq.ml(SMALL, [[0, 1]]), softq.Categorical(torch.zeros(1, 2))
-            ),
-            DtypeError,
-            "log-probabilities",
-        ),
-        bad(
-            lambda: softq.cross_entropy(
-                softq.raml(SMALL, [[0, 1]], 0.5, BLEU), torch.zeros(1, 2), temperature_scaled=True
-            ),
-            TemperatureError,
-            "normalised already",
-        ),
-        bad(
-            lambda: softq.raml(
-                softq.Chain(torch.zeros(1, 2, 2), torch.zeros(2, 2)),
-                torch.tensor([[0, 1]]),
-                0.5,
-                BLEU,
-            ),
-            RewardError,
-            "candidates from",
-        ),
-        bad(lambda: Candidates(torch.zeros(2, 2), torch.zeros(2)), ShapeError, r"\[B, S, L\]"),
-        bad(
-            lambda: Candidates(
-                torch.zeros(1, 2, 2).long(), torch.zeros(1, 2).long(), torch.zeros(2)
-            ),
-            ShapeError,
-            "log_proposal must have",
-        ),
-        bad(
-            lambda: Candidates(
-                torch.zeros(1, 2, 2).long(), torch.zeros(1, 2).long(), torch.zeros(1, 2).long()
-            ),
-            DtypeError,
-            "floating",
-        ),
-    ],
+    ("error", "call", "text"),
+    [(error, *case) for error, cases in REFUSED.items() for case in cases],
 )
-def test_what_does_not_fit_is_refused(call, error, text):
+def test_what_does_not_fit_is_refused(error, call, text):
     with pytest.raises(error, match=text):
         call()
 

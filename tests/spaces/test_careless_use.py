@@ -9,6 +9,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 from typer.testing import CliRunner
 
 import softq
@@ -83,7 +84,7 @@ def test_targets_are_as_precise_under_autocast(dtype):
         found = list(losses())
     for a, b in zip(found, right, strict=True):
         assert a.dtype == torch.float32
-        torch.testing.assert_close(a, b)
+        assert_close(a, b)
 
 
 class Returning(Reward):
@@ -256,7 +257,7 @@ def test_the_coldest_temperature_of_a_recursion_is_right(kind):
         matches = [int((y == reference).sum()) for y in outputs]
         best = [y for y, m in zip(outputs, matches, strict=True) if m == max(matches)]
         want = torch.stack([p.indicator(y) for y in best]).mean(0)
-        torch.testing.assert_close(target.marginals[:, 0], want, atol=1e-5, rtol=0)
+        assert_close(target.marginals[:, 0], want, atol=1e-5, rtol=0)
 
 
 def _possible(p, output):

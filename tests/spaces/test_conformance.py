@@ -10,6 +10,7 @@ import threading
 import pytest
 import torch
 from scipy import stats
+from torch.testing import assert_close
 
 import oracle
 import softq
@@ -61,7 +62,7 @@ def test_values_against_enumeration(family, backend, dtype, forbid):
                 for y, prob in zip(outputs, probs, strict=True):
                     for part in family.parts(y):
                         want[part] += prob
-            torch.testing.assert_close(marginals[b].double(), want, atol=tol, rtol=0)
+            assert_close(marginals[b].double(), want, atol=tol, rtol=0)
 
 
 @families
@@ -76,9 +77,7 @@ def test_log_prob_of_every_output_and_sample_shape(family):
     for b in range(2):
         _, values = family.enumerate(family.example(scores, 2, b), family.size)
         want = [v - oracle.log_sum_exp(values) if v > -math.inf else -math.inf for v in values]
-        torch.testing.assert_close(
-            found[:, b], torch.tensor(want, dtype=torch.float64), atol=1e-10, rtol=0
-        )
+        assert_close(found[:, b], torch.tensor(want, dtype=torch.float64), atol=1e-10, rtol=0)
 
 
 @families
@@ -111,7 +110,7 @@ def test_gradient_of_log_partition_is_the_marginals_with_a_weight_per_example(fa
     weights = torch.linspace(-1, 2, BATCH, dtype=torch.float64)
     (grad,) = torch.autograd.grad((p.log_partition * weights).sum(), scores[:1])
     shaped = weights.reshape(-1, *[1] * (grad.dim() - 1))
-    torch.testing.assert_close(grad, shaped * p.marginals.detach(), atol=1e-12, rtol=0)
+    assert_close(grad, shaped * p.marginals.detach(), atol=1e-12, rtol=0)
 
 
 @families
@@ -145,8 +144,8 @@ def test_wide_scores_stay_exact_where_probability_space_ends(family, scale):
         reference = family.make(*scores)
         want, want_marginals = reference.log_partition, reference.marginals
     p = family.make(*scores)
-    torch.testing.assert_close(p.log_partition, want, atol=1e-9, rtol=1e-13)
-    torch.testing.assert_close(p.marginals, want_marginals, atol=1e-9, rtol=0)
+    assert_close(p.log_partition, want, atol=1e-9, rtol=1e-13)
+    assert_close(p.marginals, want_marginals, atol=1e-9, rtol=0)
 
 
 @families
@@ -230,7 +229,7 @@ def test_batch_equals_loop_and_batch_dimensions(family):
     ]
     assert singles[0].batch_shape == ()
     for name in ("log_partition", "marginals"):
-        torch.testing.assert_close(
+        assert_close(
             getattr(flat, name),
             torch.stack([getattr(s, name) for s in singles]),
             atol=1e-12,
@@ -242,11 +241,9 @@ def test_batch_equals_loop_and_batch_dimensions(family):
         None if lengths is None else lengths.reshape(2, 3),
     )
     assert grid.batch_shape == (2, 3)
-    torch.testing.assert_close(grid.log_partition, flat.log_partition.reshape(2, 3))
-    torch.testing.assert_close(
-        grid.marginals, flat.marginals.reshape(2, 3, *flat.marginals.shape[1:])
-    )
-    torch.testing.assert_close(grid.entropy(), flat.entropy().reshape(2, 3))
+    assert_close(grid.log_partition, flat.log_partition.reshape(2, 3))
+    assert_close(grid.marginals, flat.marginals.reshape(2, 3, *flat.marginals.shape[1:]))
+    assert_close(grid.entropy(), flat.entropy().reshape(2, 3))
     assert torch.equal(grid.mode(), flat.mode().reshape(2, 3, *flat.event_shape))
     drawn = grid.sample((4,), generator=torch.Generator().manual_seed(0))
     assert drawn.shape == (4, 2, 3, *grid.event_shape)
@@ -344,10 +341,8 @@ def test_padding_never_matters_and_inputs_are_left_alone(family, backend):
 def test_entropy_cross_entropy_and_kl(family):
     scores, others = family.random_scores((3,), seed=12), family.random_scores((3,), seed=13)
     p, q = family.make(*scores), family.make(*others)
-    torch.testing.assert_close(softq.cross_entropy(p, p), p.entropy(), atol=1e-10, rtol=0)
-    torch.testing.assert_close(
-        softq.kl(p, p), torch.zeros(3, dtype=torch.float64), atol=1e-10, rtol=0
-    )
+    assert_close(softq.cross_entropy(p, p), p.entropy(), atol=1e-10, rtol=0)
+    assert_close(softq.kl(p, p), torch.zeros(3, dtype=torch.float64), atol=1e-10, rtol=0)
     for b in range(3):
         mine = oracle.probabilities(family.enumerate(family.example(scores, 3, b), family.size)[1])
         theirs = oracle.probabilities(
@@ -479,7 +474,7 @@ def test_scores_changed_in_place_count_from_then_on(family):
         (fresh.log_partition, fresh.marginals, fresh.entropy()),
         strict=True,
     ):
-        torch.testing.assert_close(now, right)
+        assert_close(now, right)
         assert not torch.equal(now, old)
 
 
@@ -491,7 +486,7 @@ def test_expanded_scores(family):
         for i, s in enumerate(one)
     ]
     p = family.make(*wide)
-    torch.testing.assert_close(p.log_partition, family.make(*one).log_partition.expand(5))
+    assert_close(p.log_partition, family.make(*one).log_partition.expand(5))
     torch.autograd.grad(p.log_partition.sum(), wide[:1])
 
 
@@ -510,4 +505,4 @@ def test_scores_may_lie_in_memory_in_any_order(family, batch):
         return [p.log_partition, p.marginals, p.entropy(), *(leaf.grad for leaf in leaves)]
 
     for plain, turned in zip(values(False), values(True), strict=True):
-        torch.testing.assert_close(turned, plain)
+        assert_close(turned, plain)

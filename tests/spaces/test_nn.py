@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import softq
 from softq.nn import CRF
@@ -45,7 +46,7 @@ def test_log_likelihood_and_gradients_are_those_of_pytorch_crf(masked, batch_fir
         value.sum().backward()
         found.append((value, emissions.grad, *(p.grad for p in crf.parameters())))
     for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+        assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -76,9 +77,7 @@ def test_one_precision():
     ours.load_state_dict(theirs.state_dict())
     emissions, tags = torch.randn(8, 30, 9), torch.randint(9, (8, 30))
     expected = theirs(emissions, tags, reduction="token_mean")
-    torch.testing.assert_close(
-        ours(emissions, tags, reduction="token_mean"), expected, rtol=1e-6, atol=0
-    )
+    assert_close(ours(emissions, tags, reduction="token_mean"), expected, rtol=1e-6, atol=0)
 
 
 def test_tags_not_labelled_are_summed_over():
@@ -91,7 +90,7 @@ def test_tags_not_labelled_are_summed_over():
         full = tags.clone()
         full[:, 1], full[:, 4] = i, j
         total += crf(emissions, full, reduction="none").exp()
-    torch.testing.assert_close(crf(emissions, hidden, reduction="none"), total.log())
+    assert_close(crf(emissions, hidden, reduction="none"), total.log())
 
 
 def test_a_mask_with_holes_takes_tokens_out():
@@ -101,7 +100,7 @@ def test_a_mask_with_holes_takes_tokens_out():
     mask[:, [0, 3]] = False
     kept = [1, 2, 4]
     expected = crf(emissions[:, kept], tags[:, kept], reduction="none")
-    torch.testing.assert_close(crf(emissions, tags, mask=mask, reduction="none"), expected)
+    assert_close(crf(emissions, tags, mask=mask, reduction="none"), expected)
     assert crf.decode(emissions, mask=mask) == crf.decode(emissions[:, kept])
 
 
@@ -119,7 +118,7 @@ def test_objectives_of_several_annotators(objective, batch_first):
     model = softq.Chain(emissions, crf.transitions, LENGTHS, **borders)
     make = getattr(softq, objective)
     target = make(model, tags.transpose(1, 2), 0.7, ref_weights=weights)
-    torch.testing.assert_close(found, -softq.cross_entropy(target, model))
+    assert_close(found, -softq.cross_entropy(target, model))
 
 
 def test_soft_tags():
@@ -127,9 +126,9 @@ def test_soft_tags():
     emissions, tags, mask = batch(batch_first=True)
     soft = torch.nn.functional.one_hot(tags, 4).double()
     expected = crf(emissions, tags, mask=mask)
-    torch.testing.assert_close(crf(emissions, soft, mask=mask), expected)
+    assert_close(crf(emissions, soft, mask=mask), expected)
     both = torch.stack([soft, soft], 2)  # two annotators who agree
-    torch.testing.assert_close(crf(emissions, both, mask=mask), expected)
+    assert_close(crf(emissions, both, mask=mask), expected)
 
 
 def test_half_precision_emissions():
@@ -138,7 +137,7 @@ def test_half_precision_emissions():
     half = emissions.bfloat16().requires_grad_()
     value = crf(half, tags)
     expected = crf(half.detach().float(), tags)
-    torch.testing.assert_close(value, expected)
+    assert_close(value, expected)
     (-value).backward()
     assert half.grad.dtype == torch.bfloat16
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import oracle
 import softq
@@ -94,7 +95,7 @@ def test_prior_against_enumeration(family, objective, power, forbid):
         want = cross_entropy(mixture, log_normalised(values))
         assert found[b].item() == pytest.approx(want, abs=1e-9)
     none = softq.cross_entropy(make(model, refs, tau, prior=prior, prior_weight=0.0), model)
-    torch.testing.assert_close(none, softq.cross_entropy(make(model, refs, tau), model))
+    assert_close(none, softq.cross_entropy(make(model, refs, tau), model))
 
 
 def test_the_prior_is_a_constant():
@@ -103,7 +104,7 @@ def test_the_prior_is_a_constant():
     target = softq.sqdml(model, torch.zeros(2, 3, dtype=torch.long), 1.0, prior=model)
     (with_prior,) = torch.autograd.grad(softq.cross_entropy(target, model).sum(), scores)
     expected = model.marginals - target.expected_parts(model)[0]
-    torch.testing.assert_close(with_prior, expected.detach())
+    assert_close(with_prior, expected.detach())
 
 
 def test_prior_of_candidates():
@@ -113,7 +114,7 @@ def test_prior_of_candidates():
         cands, [[1, 2]], 0.5, rewards.TokenAccuracy(), prior=prior, prior_weight=2.0
     )
     reward = torch.tensor([2.0, 1.0, 0.0], **DOUBLE)
-    torch.testing.assert_close(target.weights[0], torch.softmax(reward / 0.5 + 2 * prior[0], -1))
+    assert_close(target.weights[0], torch.softmax(reward / 0.5 + 2 * prior[0], -1))
     assert "prior=2" in target.signature
 
 
@@ -123,8 +124,8 @@ def test_components_of_a_target_are_a_prior_like_any_other():
     payoff = softq.sqdml(model, others, 0.5).components
     plain = softq.Independent(payoff.scores.clone())
     expected = softq.sqdml(model, refs, 0.4, prior=plain).log_prob(refs)
-    torch.testing.assert_close(softq.sqdml(model, refs, 0.4, prior=payoff).log_prob(refs), expected)
-    torch.testing.assert_close(payoff.tempered(2.0).scores, plain.scores / 2.0)
+    assert_close(softq.sqdml(model, refs, 0.4, prior=payoff).log_prob(refs), expected)
+    assert_close(payoff.tempered(2.0).scores, plain.scores / 2.0)
 
 
 def test_priors_that_do_not_fit():
@@ -144,13 +145,9 @@ def test_hard_references_as_tables_are_the_same(family):
     model = family.make(*scores, lengths_of(family))
     refs = model.sample(generator=torch.Generator().manual_seed(0))
     soft = model.indicator(model.zero_padding(refs))
-    for make in (
-        softq.ml,
-        lambda p, y: softq.raml(p, y, 0.4),
-        lambda p, y: softq.sqdml(p, y, 0.4),
-    ):
+    for make in (softq.ml, lambda p, y: softq.raml(p, y, 0.4), lambda p, y: softq.sqdml(p, y, 0.4)):
         expected = softq.cross_entropy(make(model, refs), model)
-        torch.testing.assert_close(softq.cross_entropy(make(model, soft), model), expected)
+        assert_close(softq.cross_entropy(make(model, soft), model), expected)
 
 
 @families
@@ -164,14 +161,14 @@ def test_ml_on_soft_references_matches_expected_parts(family):
     if isinstance(model, softq.Chain):  # labels count as independent: pairs have the product
         pairs = table[:, :-1, :, None] * table[:, 1:, None, :]
         expected = expected - (pairs * model.transitions).flatten(1).sum(1)
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
 
 
 def test_ml_on_soft_classes_is_torchs_soft_cross_entropy():
     logits, table = torch.randn(5, 4), torch.rand(5, 4).softmax(-1)
     model = softq.Categorical(logits)
     found = softq.cross_entropy(softq.ml(model, table), model).mean()
-    torch.testing.assert_close(found, torch.nn.functional.cross_entropy(logits, table))
+    assert_close(found, torch.nn.functional.cross_entropy(logits, table))
 
 
 @families
@@ -192,7 +189,7 @@ def test_soft_and_hard_references_of_one_example():
     soft = torch.rand(2, 3, 4, **DOUBLE).softmax(-1)
     both = softq.ml(model, torch.stack([hard, soft], 1))
     each = [softq.cross_entropy(softq.ml(model, table), model) for table in (hard, soft)]
-    torch.testing.assert_close(softq.cross_entropy(both, model), (each[0] + each[1]) / 2)
+    assert_close(softq.cross_entropy(both, model), (each[0] + each[1]) / 2)
 
 
 def test_tables_that_are_no_probabilities():
@@ -266,7 +263,7 @@ def test_zero_rows_and_missing_labels_mean_the_same():
     table = model.indicator(refs)
     for make in (softq.ml, lambda p, y: softq.sqdml(p, y, 0.5)):
         expected = softq.cross_entropy(make(model, refs), model)
-        torch.testing.assert_close(softq.cross_entropy(make(model, table), model), expected)
+        assert_close(softq.cross_entropy(make(model, table), model), expected)
 
 
 def test_soft_references_of_trees_have_no_entropy():
@@ -316,7 +313,7 @@ def test_distillation_at_a_temperature_scales_both():
     found = softq.cross_entropy(teacher, student, temperature=3.0, temperature_scaled=True)
     cooled = softq.Chain(student.emissions / 3.0, student.transitions / 3.0)
     expected = 9.0 * softq.cross_entropy(teacher, cooled, temperature=3.0)
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
 
 
 def test_gradients_reach_a_teacher():
@@ -357,10 +354,10 @@ def test_a_missing_label_that_nobody_may_see_gives_nan(family, soft):
     found = softq.cross_entropy(softq.ml(blind, given), blind)
     expected = softq.cross_entropy(softq.ml(looked, given), looked)
     if soft:  # tables are looked at whenever that is possible
-        torch.testing.assert_close(found, expected)
+        assert_close(found, expected)
     else:
         assert found.isnan().tolist() == [False, True, False]
-        torch.testing.assert_close(found[[0, 2]], expected[[0, 2]])
+        assert_close(found[[0, 2]], expected[[0, 2]])
 
 
 @families

@@ -109,29 +109,21 @@ def test_masses_that_rise_and_fall_are_found(mass):
     assert curve.at(curve.suggest(mass)).reference_mass == pytest.approx(mass, rel=1e-6)
 
 
+def curve(reward, **options):
+    return CandidateCurve(whole_space(), [list(REFS[0])], reward, **options)
+
+
+EXACT = rewards.ExactMatch()
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
         (lambda: HammingCurve(10, [3]).suggest(0.0), TemperatureError, "between 0 and 1"),
-        (
-            lambda: CandidateCurve(whole_space(), [list(REFS[0])], rewards.ExactMatch()).suggest(
-                0.001
-            ),
-            TemperatureError,
-            "no temperature leaves",
-        ),
-        (
-            lambda: CandidateCurve(
-                whole_space(), [list(REFS[0])], rewards.ExactMatch(), objective="ml"
-            ),
-            TemperatureError,
-            "objective must be",
-        ),
-        (
-            lambda: CandidateCurve(whole_space(), [list(REFS[0])], rewards.MultiReferenceBLEU()),
-            RewardError,
-            "against each reference",
-        ),
+        (lambda: curve(EXACT).suggest(0.001), TemperatureError, "no temperature leaves"),
+        (lambda: curve(EXACT, objective="ml"), TemperatureError, "objective must be"),
+        (lambda: curve(EXACT, estimator="paper"), TemperatureError, "estimator must be"),
+        (lambda: curve(rewards.MultiReferenceBLEU()), RewardError, "against each reference"),
         (lambda: HammingCurve(1, [3]), DtypeError, "from 2"),
         (lambda: HammingCurve(5, []), LengthError, "at least one"),
         (lambda: HammingCurve(5, [3]).at(-1.0), TemperatureError, "positive"),

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import softq
 from families import FAMILIES
@@ -41,7 +42,7 @@ def values(family, lengths, outputs):
 
 def agree(found, expected):
     for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+        assert_close(one, other, atol=1e-9, rtol=1e-9)
 
 
 def gradients(function, scores):
@@ -112,7 +113,7 @@ def test_gradients_per_example(family):
         leaf = (factor * scores[0]).requires_grad_()
         rest = [factor * score for score in scores[1:]]
         (expected,) = torch.autograd.grad(compute(leaf, *rest)[4].sum(), leaf)
-        torch.testing.assert_close(one, expected, atol=1e-9, rtol=1e-9)
+        assert_close(one, expected, atol=1e-9, rtol=1e-9)
 
 
 @families
@@ -172,7 +173,7 @@ def test_loss_and_gradient_of_one_call_share_a_table():
         log_z, marginals, _ = chain.OPERATOR(torch.tensor([4, 2, 3]), (emissions, leaf))
         total = log_z.sum() + (marginals * emissions).sum()
         found.append(torch.autograd.grad(total, leaf)[0].sum(0))
-    torch.testing.assert_close(*found)
+    assert_close(*found)
 
 
 def test_autograd_of_the_reference_within_an_operator():
@@ -181,6 +182,4 @@ def test_autograd_of_the_reference_within_an_operator():
     with torch._C._AutoDispatchBelowAutograd(), torch.no_grad():
         scores = (emissions, table)
         found = by_autograd(chain.reference.log_partition, lengths, scores, Expected())
-    torch.testing.assert_close(
-        found[:2], chain.OPERATOR(lengths, (emissions, table), gradient=True)[:2]
-    )
+    assert_close(found[:2], chain.OPERATOR(lengths, (emissions, table), gradient=True)[:2])

@@ -3,7 +3,7 @@
 Those that split over the parts of an output give exact targets, the others weigh candidates.
 """
 
-from softq.rewards.base import Reward
+from softq.rewards.base import Precomputed, Reward
 from softq.rewards.bleu import BLEUStatistics, MultiReferenceBLEU, SentenceBLEU
 from softq.rewards.function import FromFunction
 from softq.rewards.names import named_reward
@@ -17,7 +17,6 @@ from softq.rewards.parts import (
     TokenAccuracy,
     TokenReward,
 )
-from softq.rewards.precomputed import Precomputed
 
 __all__ = [
     "Attachment",

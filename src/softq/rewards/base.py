@@ -19,9 +19,6 @@ class Reward(ABC):
     that example.
     """
 
-    decomposes: ClassVar[bool] = False
-    """Whether it is a sum over parts of an output, so that targets over all outputs are exact."""
-
     pairwise: ClassVar[bool] = True
     """Whether there is one value per reference, or one for all references together."""
 
@@ -35,7 +32,7 @@ class Reward(ABC):
     def bound(self) -> float:
         """R of Theorem 1, the largest difference between two rewards, or ``math.inf``.
 
-        Of a reward that decomposes it is that of one part: n tokens have n times as much.
+        Of a `PartReward` it is that of one part: n tokens have n times as much.
         """
 
     @abstractmethod
@@ -105,6 +102,24 @@ class RewardWrapper(Reward):
     def bound(self) -> float:
         """That of the reward."""
         return self.reward.bound
+
+
+class Precomputed(RewardWrapper):
+    """A reward whose values for one set of candidates are known: a new temperature needs no others.
+
+    >>> from softq.rewards import SentenceBLEU
+    >>> cands, refs = Sentences.pack([[[1, 2], [1, 3]]]), Sentences.pack([[[1, 2]]])
+    >>> known = Precomputed(SentenceBLEU(), SentenceBLEU()(*cands, *refs))
+    >>> known.score(cands, refs).shape, known.signature == SentenceBLEU().signature
+    (torch.Size([1, 2, 1]), True)
+    """
+
+    def __init__(self, reward: Reward, values: Tensor) -> None:
+        super().__init__(reward)
+        self._values = values
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        return self._values
 
 
 def check_pair(

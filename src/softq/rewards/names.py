@@ -16,21 +16,21 @@ from softq.rewards.overlap import ChrF, NegativeEditDistance, RougeL
 from softq.rewards.parts import ExactMatch, NegativeHamming, TokenAccuracy
 
 
-class NamedReward(NamedTuple):
+class _NamedReward(NamedTuple):
     """What stands behind a name."""
 
-    factory: type[Reward]  # what it says of itself holds here too: whether it decomposes, its parts
+    factory: type[Reward]  # what it says of itself holds here too: which parts it splits over
     title: str
 
 
-REWARDS: dict[str, NamedReward] = {
-    RewardName.bleu: NamedReward(SentenceBLEU, "sentence BLEU"),
-    RewardName.chrf: NamedReward(ChrF, "chrF"),
-    RewardName.rouge_l: NamedReward(RougeL, "ROUGE-L"),
-    RewardName.edit: NamedReward(NegativeEditDistance, "minus edit distance"),
-    RewardName.hamming: NamedReward(NegativeHamming, "minus Hamming distance"),
-    RewardName.accuracy: NamedReward(TokenAccuracy, "words in their place"),
-    RewardName.exact: NamedReward(ExactMatch, "exact match"),
+REWARDS: dict[str, _NamedReward] = {
+    RewardName.bleu: _NamedReward(SentenceBLEU, "sentence BLEU"),
+    RewardName.chrf: _NamedReward(ChrF, "chrF"),
+    RewardName.rouge_l: _NamedReward(RougeL, "ROUGE-L"),
+    RewardName.edit: _NamedReward(NegativeEditDistance, "minus edit distance"),
+    RewardName.hamming: _NamedReward(NegativeHamming, "minus Hamming distance"),
+    RewardName.accuracy: _NamedReward(TokenAccuracy, "words in their place"),
+    RewardName.exact: _NamedReward(ExactMatch, "exact match"),
 }
 
 SHORT_NAMES = {"rouge": RewardName.rouge_l}

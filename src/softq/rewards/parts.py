@@ -29,7 +29,6 @@ class PartReward(Reward):
     """A reward that splits over parts of the named kind."""
 
     parts: ClassVar[Parts]
-    decomposes = True
 
     position_free: ClassVar[bool] = False
     """Whether a label's reward depends on the right one alone, not on its place.

@@ -23,10 +23,10 @@ State = tuple[int, ...]
 _MOST_STATES = 20_000
 
 
-class EditAutomaton:
+class _EditAutomaton:
     """All sentences within ``max_edits`` of one reference, weighted by e^{log_change · distance}.
 
-    >>> automaton = EditAutomaton([0], np.array([0, 1, 2]), 0.0, 1)  # weight 1 each
+    >>> automaton = _EditAutomaton([0], np.array([0, 1, 2]), 0.0, 1)  # weight 1 each
     >>> round(automaton.total)  # 0; nothing; 1 and 2 instead; 0 0, 0 1, 0 2, 1 0, 2 0
     9
     """
@@ -129,7 +129,7 @@ def exact_edit_samples(
                     f"got {strange[0]} in example {b}"
                 )
         parts = [
-            (EditAutomaton(ref[:end], words, log_change, max_edits), ref[end:])
+            (_EditAutomaton(ref[:end], words, log_change, max_edits), ref[end:])
             for ref, end in zip(refs, ends, strict=True)
         ]
         rows, values = [], []

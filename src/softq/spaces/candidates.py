@@ -243,7 +243,7 @@ class Candidates(Space):
 
     def references(
         self, refs: References, ref_weights: Tensor | None, *, likelihood: bool = False
-    ) -> CandidateReferences:
+    ) -> _CandidateReferences:
         _, found = aligned(self.sentences, as_references(refs))
         if len(found.tokens) != len(self.tokens):
             raise EstimatorError(
@@ -252,7 +252,7 @@ class Candidates(Space):
             )
         if ref_weights is None:
             present = found.present.double()
-            return CandidateReferences(found, present / present.sum(1, keepdim=True))
+            return _CandidateReferences(found, present / present.sum(1, keepdim=True))
         weights = check_weights(ref_weights, found.lengths.shape).to(self.tokens.device)
         if (place := first_true((weights > 0) & ~found.present)) is not None:
             raise WeightError(
@@ -261,9 +261,9 @@ class Candidates(Space):
             )
         # A reference without weight is one that is missing: it must not clip, or fill a subset.
         lengths = found.lengths.masked_fill(weights == 0, MISSING)
-        return CandidateReferences(found._replace(lengths=lengths), weights)
+        return _CandidateReferences(found._replace(lengths=lengths), weights)
 
-    def point_masses(self, references: CandidateReferences) -> OnCandidates:
+    def point_masses(self, references: _CandidateReferences) -> OnCandidates:
         equals = self.equals(references.sentences) & ~self.repeats().unsqueeze(2)
         if (place := first_true((references.weights > 0) & ~equals.any(1))) is not None:
             raise EstimatorError(
@@ -272,7 +272,7 @@ class Candidates(Space):
             )
         return OnCandidates(self, equals.double().transpose(1, 2), equals.any(2), None)
 
-    def rewards(self, references: CandidateReferences, reward: Reward) -> CandidateScores:
+    def rewards(self, references: _CandidateReferences, reward: Reward) -> _CandidateScores:
         if not reward.pairwise:
             raise RewardError(
                 f"RAML needs the reward against each reference, {type(reward).__name__} has one "
@@ -280,7 +280,7 @@ class Candidates(Space):
             )
         return self._scores(references, reward)
 
-    def mean_reward(self, references: CandidateReferences, reward: Reward) -> CandidateScores:
+    def mean_reward(self, references: _CandidateReferences, reward: Reward) -> _CandidateScores:
         scores = self._scores(references, reward)
         if reward.pairwise:
             return scores._replace(values=mixed(references.weights, scores.values))
@@ -292,20 +292,20 @@ class Candidates(Space):
             )
         return scores._replace(values=scores.values.squeeze(1))
 
-    def _scores(self, references: CandidateReferences, reward: Reward) -> CandidateScores:
+    def _scores(self, references: _CandidateReferences, reward: Reward) -> _CandidateScores:
         # Both are checked already, so that the reward need not do it again as when it is called.
         pair = aligned(self.sentences, references.sentences)
         values = reward.checked_score(*pair).transpose(1, 2)  # [B, R, S]
-        return CandidateScores(values, self.equals(references.sentences).any(2))
+        return _CandidateScores(values, self.equals(references.sentences).any(2))
 
     def gibbs(
-        self, scores: CandidateScores, tau: float, prior: Any, prior_weight: float
+        self, scores: _CandidateScores, tau: float, prior: Any, prior_weight: float
     ) -> OnCandidates:
         base = self.log_base()
         left_out = base == -math.inf
         if (place := first_true(left_out.all(1))) is not None:
             raise EstimatorError(f"every example needs a candidate, example {place[0]} has none")
-        total = base if prior is None else base + prior_weight * self.as_log_probs("prior", prior)
+        total = base if prior is None else base + prior_weight * self._as_log_probs("prior", prior)
         total = total if scores.values.dim() == 2 else total.unsqueeze(1)
         weights = torch.softmax(scores.values / tau + total, -1)
         name, k, rank = self.base
@@ -344,7 +344,7 @@ class Candidates(Space):
         log_base = None if exact else torch.zeros_like(rank)
         return OnCandidates(outputs, weights.gather(-1, rows) * factor, chosen, log_base)
 
-    def as_log_probs(self, name: str, given: Any) -> Tensor:
+    def _as_log_probs(self, name: str, given: Any) -> Tensor:
         """Log-probabilities of the candidates ``[B, S]``, in float32 or float64."""
         if not isinstance(given, Tensor) or not given.dtype.is_floating_point:
             raise DtypeError(
@@ -359,7 +359,7 @@ class Candidates(Space):
         return given if given.dtype == torch.float64 else given.float()  # 16 bits lose too much
 
     def as_model(self, model: Any) -> ModelOnCandidates:
-        return ModelOnCandidates(self.as_log_probs("model", model))
+        return ModelOnCandidates(self._as_log_probs("model", model))
 
     # --- other sets ---------------------------------------------------------------------------
 
@@ -418,12 +418,13 @@ class Candidates(Space):
         tokens = [pad(each.tokens, (0, width - each.tokens.shape[2])) for each in sets]
         lengths, log_model = [each.lengths for each in sets], None
         if any(each.log_model is not None for each in sets):
-            unknown = torch.full((), math.nan, dtype=torch.float64, device=self.tokens.device)
-            known = [
-                unknown.expand(each.lengths.shape) if each.log_model is None else each.log_model
+            log_models = [
+                torch.full_like(each.lengths, math.nan, dtype=torch.float64)
+                if each.log_model is None
+                else each.log_model
                 for each in sets
             ]
-            log_model = torch.cat(known, 1)
+            log_model = torch.cat(log_models, 1)
         return Candidates(torch.cat(tokens, 1), torch.cat(lengths, 1), log_model=log_model)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Candidates:
@@ -447,14 +448,14 @@ class Candidates(Space):
         return f"Candidates(examples={batch}, size={size}, width={width})"
 
 
-class CandidateReferences(NamedTuple):
+class _CandidateReferences(NamedTuple):
     """References of candidates, and their weights, which sum to one."""
 
     sentences: Sentences
     weights: Tensor
 
 
-class CandidateScores(NamedTuple):
+class _CandidateScores(NamedTuple):
     """Rewards of candidates, ``[B, R, S]`` or ``[B, S]``, and which of them are references."""
 
     values: Tensor

@@ -29,8 +29,7 @@ from softq.kernels.trees import UNLABELLED
 from softq.numerics import can_inspect, inner, length_mask
 from softq.rewards import PartReward
 from softq.spaces.base import Component, Space, constant, mixed
-from softq.spaces.point_masses import PointMasses
-from softq.spaces.references import OutputReferences
+from softq.spaces.references import OutputReferences, PointMasses
 
 T = TypeVar("T")
 

@@ -18,12 +18,12 @@ from softq.kernels.operator import Expected
 from softq.numerics import matmul
 from softq.rewards import PartReward, TokenAccuracy
 from softq.spaces.base import Component
+from softq.spaces.classes import Factorised
 from softq.spaces.distribution import Distribution, versions
-from softq.spaces.factorised import Factorised
 from softq.spaces.references import OutputReferences
 
 
-class LabelRewards(NamedTuple):
+class _LabelRewards(NamedTuple):
     """Rewards of the labels of a position by the reference's label there, for all positions."""
 
     rows: np.ndarray[Any, Any]
@@ -31,7 +31,7 @@ class LabelRewards(NamedTuple):
     labels: Tensor
     """``[*B, *R, n]``; K where it is not known."""
 
-    def squeeze(self, axis: int) -> LabelRewards:
+    def squeeze(self, axis: int) -> _LabelRewards:
         """The same without a dimension of size 1 of the labels."""
         return self._replace(labels=self.labels.squeeze(axis))
 
@@ -103,13 +103,13 @@ class LabelSequence(Distribution):
         rows = reward.on_parts(torch.eye(count + 1, count, dtype=torch.float64)).numpy()
         if references.partial is not False:
             labels = labels.masked_fill(labels < 0, count)
-        return LabelRewards(rows, labels)
+        return _LabelRewards(rows, labels)
 
     def gibbs(self, scores: Any, tau: float, prior: Any, prior_weight: float) -> Component:
-        if isinstance(scores, LabelRewards):
+        if isinstance(scores, _LabelRewards):
             if prior is None:
-                return RewardedLabels(self, scores._replace(rows=scores.rows / tau))
-            scores = RewardedLabels(self, scores).scores
+                return _RewardedLabels(self, scores._replace(rows=scores.rows / tau))
+            scores = _RewardedLabels(self, scores).scores
         return super().gibbs(scores, tau, prior, prior_weight)
 
 
@@ -152,7 +152,7 @@ class Independent(Factorised, LabelSequence):
         return Independent(given[0], self.lengths, validate=False)
 
 
-class RewardedLabels(Independent):
+class _RewardedLabels(Independent):
     """Independent labels whose scores depend on the reference's label alone: q(·|y_i; τ).
 
     There are only K + 1 different rows of scores. Where such a row leaves one mass to all labels
@@ -160,7 +160,7 @@ class RewardedLabels(Independent):
     is made.
     """
 
-    def __init__(self, space: LabelSequence, rewards: LabelRewards) -> None:
+    def __init__(self, space: LabelSequence, rewards: _LabelRewards) -> None:
         shape = rewards.labels.shape
         lengths = space._lengths_for(shape[:-1])
         Distribution.__init__(self, space.scores, shape[:-1], shape[-1:], lengths, validate=False)

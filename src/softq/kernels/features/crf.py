@@ -100,26 +100,27 @@ def _product(
 ) -> None:
     size, cells = len(offsets) - 1, len(indices)
     row = np.zeros(padded(labels) + _WIDTH, np.float32)
+    summands, sums = vectors(dense, PLAIN), vectors(row, PLAIN)
     for block in range(first, _BLOCKS, stride):
         # blocks have as many entries, not as many rows: a few features stand on most tokens
         low = np.searchsorted(offsets, cells * block // _BLOCKS) if block else 0
         high = np.searchsorted(offsets, cells * (block + 1) // _BLOCKS)
         for r in range(low, high if block < _BLOCKS - 1 else size):
-            _sum_rows(offsets, indices, values, dense, r, labels, row)
+            _sum_rows(offsets, indices, values, summands, r, labels, sums)
             for k in range(labels):
                 into[r * labels + k] = row[k]
 
 
 @numba.njit(inline="always")  # a call would take as long as the sum of a short row
 def _sum_rows(
-    offsets: Any, indices: Any, values: Any, dense: Any, r: int, labels: int, row: Any
+    offsets: Any, indices: Any, values: Any, summands: Any, r: int, labels: int, sums: Any
 ) -> None:
-    """One row of the product, to the first K entries of ``row``; its last sixteen are zeros."""
-    summands, sums = vectors(dense, PLAIN), vectors(row, PLAIN)
+    """One row of the product, to the first K entries of ``sums``; sixteen zeros are at K + 16."""
     start, end = np.uint64(offsets[r]), np.uint64(offsets[r + 1])
-    width = np.uint64(labels)
-    for at in range(np.uint64(0), width, np.uint64(_WIDTH)):
-        total = sums[len(row) - _WIDTH]
+    # Unsigned: an index that could be negative is looked at, once for each row of few features.
+    width, step = np.uint64(labels), np.uint64(_WIDTH)
+    for at in range(np.uint64(0), width, step):
+        total = sums[width + step]
         for i in range(start, end):
             factor = np.float32(1.0) if values is None else values[i]
             total = total + summands[np.uint64(indices[i]) * width + at] * factor
@@ -180,6 +181,7 @@ def _differences(
     labels = target.shape[1]
     sentences = len(starts) - 1
     row = np.zeros(padded(labels) + _WIDTH, np.float32)
+    summands, sums = vectors(weights, PLAIN), vectors(row, PLAIN)
     table = load_table(transitions, 0, 1, longest)
     work = workspace(longest, labels)
     scores = np.empty((longest, labels))
@@ -192,7 +194,7 @@ def _differences(
             if length == 0:
                 continue
             for t in range(length):
-                _sum_rows(offsets, indices, values, weights, start + t, labels, row)
+                _sum_rows(offsets, indices, values, summands, start + t, labels, sums)
                 for k in range(labels):
                     scores[t, k] = row[k]
             scores[0] += first_scores
