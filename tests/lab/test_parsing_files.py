@@ -13,7 +13,8 @@ from softq.lab.run import RESULT
 from softq.lab.tasks.parsing_data import read_corpora
 from softq.lab.tasks.parsing_learner import Problem
 from softq.linear import DependencyParser
-from softq.linear.parsing import FEWEST_BITS, MOST_BITS, ParserObjective, Trees
+from softq.linear.parser_training import ParserObjective
+from softq.linear.parsing import FEWEST_BITS, MOST_BITS, Trees
 from softq.metrics import ATTACHMENT_METRICS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")

@@ -33,7 +33,7 @@ def small_tagger(scheme="bioes", hash_bits=None, seed=0):
 @pytest.mark.parametrize("scheme", [None, "bioes"])
 @pytest.mark.parametrize("cells", [1, 25, 1 << 20])
 def test_decoding_and_marginals_by_enumeration(monkeypatch, scheme, cells):
-    monkeypatch.setattr("softq.linear.tagging.model._BATCH_CELLS", cells)
+    monkeypatch.setattr("softq.linear.tagging._BATCH_CELLS", cells)
     tagger, matrix = small_tagger(scheme)
     scores = feature_crf.emissions(matrix.offsets, matrix.indices, matrix.values, tagger.weights, 5)
     best, right, marginals = (

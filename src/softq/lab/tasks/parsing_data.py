@@ -15,7 +15,8 @@ from softq.lab.tasks.files import halves, once
 from softq.lab.tasks.parsing_recipe import Data, Features
 from softq.lab.worlds import TreeWorld
 from softq.linear.features import ArcCodes, ArcIndex, lacks_tags
-from softq.linear.parsing import Parse, Treebank, Trees
+from softq.linear.parser_training import Treebank
+from softq.linear.parsing import Parse, Trees
 from softq.metrics import attachment_statistics
 
 

@@ -15,7 +15,7 @@ from softq.lab.tasks.parsing_data import Part, Prepared, prepare, statistics
 from softq.lab.tasks.parsing_recipe import ParsingRecipe
 from softq.lab.torch_learner import generator_for
 from softq.linear.parser import DependencyParser
-from softq.linear.parsing import ParserFit
+from softq.linear.parser_training import ParserFit
 from softq.metrics import Metric
 
 Array = np.ndarray[Any, Any]
