@@ -401,14 +401,6 @@ def test_a_penalty_that_is_too_strong_leaves_nothing():
     assert (search.point == 0).all()
 
 
-def test_the_smallest_penalty_is_none():
-    f, columns, _ = logistic(6)
-    start = torch.zeros(columns, dtype=torch.float64)
-    plain = minimise(LBFGS(start, as_evaluate(f), tolerance=1e-9))
-    nearly = minimise(OWLQN(start, as_evaluate(f), c1=1e-12, tolerance=1e-9))
-    torch.testing.assert_close(nearly.point, plain.point, atol=1e-6, rtol=0)
-
-
 def test_values_fall_and_every_trial_goes_downhill_in_every_coordinate():
     f, columns, _ = logistic(7)
     tried = []

@@ -162,13 +162,6 @@ def test_damaged_notes_are_told_in_a_sentence(fitted, tmp_path, change):
         CRFTagger.load(tmp_path / "changed")
 
 
-def test_files_that_are_no_taggers(fitted, tmp_path):
-    (tmp_path / "text").write_text("no")
-    for name in ("text", "nothing"):
-        with pytest.raises(DataError, match=f"{name} is not a tagger of softq"):
-            CRFTagger.load(tmp_path / name)
-
-
 def test_a_run_of_the_command_is_read(tmp_path):
     train = tmp_path / "train.conll"
     sentences = EntityWorld().sample(40, seed=3)
