@@ -30,7 +30,8 @@ from rich.table import Table
 from softq.formats.conll import Sentence, read_conll
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.lbfgs import LBFGS
-from softq.linear.tagging import CRFObjective, CRFSettings, References, Tagger
+from softq.linear.tagger_training import CRFObjective, CRFSettings
+from softq.linear.tagging import References, Tagger
 from softq.metrics import SpanScores, span_statistics
 
 SENTENCES, MEAN_LENGTH, FEATURES, LABELS, VOCABULARY = 5_000, 15, 60, 9, 300_000

@@ -29,7 +29,8 @@ from rich.table import Table
 from softq.formats.conllu import TreeSentence, read_conllu
 from softq.lab.worlds import TreeWorld
 from softq.linear.features import ArcIndex
-from softq.linear.parsing import Descent, ParserSettings, Treebank, Trees
+from softq.linear.parser_training import Descent, ParserSettings, Treebank
+from softq.linear.parsing import Trees
 from softq.metrics import attachment_statistics, las, uas
 
 BARS = {

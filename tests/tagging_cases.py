@@ -9,10 +9,8 @@ import torch
 
 import oracle
 from softq.linear.features import FeatureMatrix
-from softq.linear.tagging import (
-    CRFSettings,
-    References,
-)
+from softq.linear.tagger_training import CRFSettings
+from softq.linear.tagging import References
 
 LENGTHS = {
     1: (3, 0, 1),

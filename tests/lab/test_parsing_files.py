@@ -13,7 +13,8 @@ from softq.formats.conllu import read_conllu
 from softq.lab.run import RESULT
 from softq.lab.tasks.parsing import prepare, read_corpora
 from softq.linear import DependencyParser
-from softq.linear.parsing import ParserObjective, Trees
+from softq.linear.parser_training import ParserObjective
+from softq.linear.parsing import Trees
 from softq.metrics import ATTACHMENT_METRICS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")

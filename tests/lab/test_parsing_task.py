@@ -21,7 +21,8 @@ from softq.lab.tasks import train_cells
 from softq.lab.tasks.parsing import bayes_statistics, prepare, read_corpora
 from softq.lab.tasks.parsing_recipe import Data
 from softq.linear import DependencyParser
-from softq.linear.parsing import Descent, Parser
+from softq.linear.parser_training import Descent
+from softq.linear.parsing import Parser
 from softq.metrics import ATTACHMENT_METRICS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "no_events")
@@ -245,7 +246,7 @@ def test_what_is_not_finite_stops_with_the_batch_saved(tmp_path, files, monkeypa
     assert (tmp_path / "run" / "nonfinite.safetensors").is_file()
     assert not (tmp_path / "run" / RESULT).exists()
     monkeypatch.setattr(
-        "softq.linear.parsing.fit._slopes", lambda scores, *rest: (math.inf, scores)
+        "softq.linear.parser_training._slopes", lambda scores, *rest: (math.inf, scores)
     )
     with pytest.raises(RunError, match=r"iteration \d+: the objective is .*nonfinite.safetensors"):
         run(tmp_path / "search", *parts(files, "train"), "--method", "lbfgs")

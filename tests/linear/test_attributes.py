@@ -114,55 +114,21 @@ def test_hashed_attributes():
 @pytest.mark.parametrize(
     ("token", "text"),
     [
-        (
-            {"a": None},
-            (
-                r"sentence 1, token 2, key 'a': expected a string, a number, a dict or a list of"
-                r" strings, got None \(NoneType\)"
-            ),
-        ),
-        (
-            {"x": 1.0, "a": {"b": 1j}},
-            r"sentence 1, token 2, key 'a:b': expected a string, a number",
-        ),
-        (
-            {"x": 2.0, 7: "a"},
-            r"sentence 1, token 2: expected a key that is a string, got 7 \(int\)",
-        ),
-        (
-            {"a": ["x", 1.0]},
-            r"sentence 1, token 2, key 'a': expected a feature that is a string, got 1.0 \(float\)",
-        ),
-        (
-            ["x", 1.0],
-            r"sentence 1, token 2: expected a feature that is a string, got 1.0 \(float\)",
-        ),
-        ([b"\xff"], "sentence 1, token 2: expected a feature in UTF-8"),
-        (
-            "xyz",
-            (
-                r"sentence 1, token 2: expected a dict or a list, tuple or set of strings, got"
-                r" 'xyz' \(str\)"
-            ),
-        ),
-        (5, "sentence 1, token 2: expected a dict or a list"),
-        (
-            {"b": 2.0, "a": float("nan")},
-            (
-                "sentence 1, token 2, key 'a': expected a finite number that a 32-bit float can"
-                " hold, got nan"
-            ),
-        ),
-        (
-            {"a": {"b": 1e39}},
-            "sentence 1, token 2, key 'a:b': expected a finite number .* got 1e[+]39",
-        ),
-        ({"a": 10**400}, "sentence 1, token 2, key 'a': expected a finite number"),
-        ({"a": "\ud800"}, r"sentence 1, token 2: expected text, got .* lone surrogate"),
+        ({"a": None}, r", key 'a': expected a string, a number, a dict or a list .*, got None"),
+        ({"x": 1.0, "a": {"b": 1j}}, ", key 'a:b': expected a string, a number"),
+        ({"x": 2.0, 7: "a"}, r": expected a key that is a string, got 7 \(int\)"),
+        ({"a": ["x", 1.0]}, r", key 'a': expected a feature that is a string, got 1.0 \(float\)"),
+        (["x", 1.0], r": expected a feature that is a string, got 1.0 \(float\)"),
+        ([b"\xff"], ": expected a feature in UTF-8"),
+        ("xyz", r": expected a dict or a list, tuple or set of strings, got 'xyz' \(str\)"),
+        ({"a": float("nan")}, ", key 'a': expected a finite number that a 32-bit float can hold"),
+        ({"a": {"b": 1e39}}, ", key 'a:b': expected a finite number .* got 1e[+]39"),
+        ({"a": 10**400}, ", key 'a': expected a finite number"),
+        ({"a": "\ud800"}, ": expected text, got .* lone surrogate"),
     ],
 )
 def test_bad_attributes(token, text):
-    with pytest.raises(DataError, match=text):
+    with pytest.raises(DataError, match=f"sentence 1, token 2{text}"):
         AttributeIndex.fit([[["p"]], [["q"], {"r": 2.0}, token, ["s"]]])
 
 
@@ -173,12 +139,3 @@ def test_bad_sentences_of_attributes(sentence):
         match="sentence 1 must be a sequence of tokens, each a dict or a list of strings, got",
     ):
         AttributeIndex.fit([[["p"]], sentence])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"min_freq": True}, {"hash_bits": 0}, {"hash_bits": 2.0}, {"min_freq": 2, "hash_bits": 3}],
-)
-def test_bad_options_of_attributes(options):
-    with pytest.raises(RecipeError, match=r"min_freq|hash_bits"):
-        AttributeIndex.fit([[["p"]]], **options)

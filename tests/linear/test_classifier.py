@@ -13,16 +13,14 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_iris
 from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from sklearn.utils.parallel import Parallel, delayed
 
 import softq
-from classifier_problems import OBJECTIVES, REWARDS, blobs, draw_four_classes, random_problem
+from classifier_problems import REWARDS, blobs, draw_four_classes, random_problem
 from softq.errors import DtypeError, OutputError
 from softq.linear import RewardClassifier
 
@@ -149,14 +147,6 @@ def test_early_stopping_keeps_the_best_epoch():
     assert model.score(inputs[held_out], labels[held_out, 0]) == pytest.approx(rewards[best])
 
 
-def test_without_early_stopping_nothing_is_held_out():
-    X, y = blobs(30)
-    model = RewardClassifier(solver="sgd", max_epochs=4).fit(X, y)
-    assert model.validation_rewards_.shape == (0,)
-    assert model.loss_curve_.shape == (4,)
-    assert model.n_iter_ == 4
-
-
 def test_randomness_is_an_argument():
     X, y = blobs(60)
 
@@ -185,18 +175,6 @@ def test_inputs_are_not_changed():
         np.testing.assert_array_equal(given, copy)
 
 
-def test_unscaled_features_are_learned():
-    X, y = load_iris(return_X_y=True)
-    for objective in OBJECTIVES:
-        accuracy = cross_val_score(
-            RewardClassifier(objective=objective, random_state=0),
-            X * [1e5, 1.0, 1e-5, 1.0],
-            y,
-            cv=3,
-        ).mean()
-        assert accuracy > 0.93, objective
-
-
 def test_grid_search_over_several_labels_per_row():
     inputs, labels, _ = draw_four_classes(1500, 10, seed=0)
     labels = np.where(np.random.default_rng(0).random(labels.shape) < 0.1, math.nan, labels)
@@ -209,19 +187,6 @@ def test_grid_search_over_several_labels_per_row():
     }
     search = GridSearchCV(model, grid, cv=KFold(3), error_score="raise").fit(inputs, labels)
     assert search.cv_results_["mean_test_score"] == pytest.approx(2.31, abs=0.1)
-
-
-def test_models_train_side_by_side():
-    X, y = blobs(80)
-    alone = [
-        RewardClassifier(max_epochs=5, random_state=seed).fit(X, y).predict_proba(X)
-        for seed in range(4)
-    ]
-    tasks = (
-        delayed(RewardClassifier(max_epochs=5, random_state=seed).fit)(X, y) for seed in range(4)
-    )
-    for model, expected in zip(Parallel(n_jobs=4, prefer="threads")(tasks), alone, strict=True):
-        np.testing.assert_array_equal(model.predict_proba(X), expected)
 
 
 @pytest.mark.gpu

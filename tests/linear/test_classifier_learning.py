@@ -17,8 +17,7 @@ import softq
 from classifier_problems import OBJECTIVES, REWARDS, blobs, draw_four_classes, random_problem
 from softq import theory
 from softq.linear import RewardClassifier
-from softq.linear.class_labels import learn_labels
-from softq.linear.class_targets import class_targets, expected_rewards, mean_rewards
+from softq.linear.class_targets import class_targets, expected_rewards, learn_labels, mean_rewards
 
 # --- the paper's four-class problem -------------------------------------------------------------------
 
@@ -137,22 +136,6 @@ def first_layers(X, y, **options):
     return model.coefs_, model.intercepts_
 
 
-def test_first_weights_fill_the_range_of_their_layer():
-    """Uniform in ±1/√inputs.
-
-    Of 1,000 numbers the largest is nearly there, and the smaller half lies in half the range (6 σ =
-    0.095).
-    """
-    X, y = np.random.default_rng(0).normal(size=(20, 9)), np.arange(20) % 2
-    (first, second), _ = first_layers(X, y, hidden=(500,), random_state=0)
-    for weight, bound in ((first, 1 / 3), (second, 500**-0.5)):
-        sizes = np.abs(weight) / bound
-        assert 0.98 < sizes.max() <= 1.0
-        assert (sizes < 0.5).mean() == pytest.approx(0.5, abs=0.095)
-        assert weight.mean() == pytest.approx(0.0, abs=6 * bound / math.sqrt(3 * weight.size))
-    assert (first_layers(X, y, hidden=(500,), random_state=1)[0][0] != first).mean() > 0.99
-
-
 @pytest.mark.parametrize(
     ("objective", "scaled"), [("ml", False), ("raml", False), ("sqdml", False), ("sqdml", True)]
 )
@@ -213,26 +196,6 @@ def test_training_against_torch(objective, scaled):
         model.predict_proba(inputs), torch.softmax(scores, -1).numpy(), atol=2e-6
     )
     np.testing.assert_allclose(model.loss_curve_, losses, rtol=1e-5)
-
-
-def test_the_loss_of_an_epoch_is_a_mean_over_rows():
-    """Without steps to speak of, the last small batch must weigh by its rows.
-
-    The loss is that of all rows at once.
-    """
-    X, y = blobs(50)
-    options = {
-        "solver": "sgd",
-        "alpha": 1.0,
-        "tau": 1.0,
-        "learning_rate": 1e-12,
-        "max_epochs": 1,
-        "random_state": 0,
-    }
-    whole, parts = (
-        RewardClassifier(batch_size=size, **options).fit(X, y).loss_curve_ for size in (50, 48)
-    )
-    np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 
 def test_the_network_is_the_mean_over_the_last_epoch():
@@ -363,15 +326,3 @@ def test_expected_reward_of_a_model_that_has_learned_its_target(objective):
     np.testing.assert_allclose(model.expected_reward(X), np.tile(p @ table.T, (4, 1)), atol=1e-9)
     np.testing.assert_allclose(model.predict_proba(X), np.tile(target, (4, 1)))
     np.testing.assert_allclose(model.predict_log_proba(X), np.log(np.tile(target, (4, 1))))
-
-
-def test_options_of_the_next_fit_change_nothing_yet():
-    X, y = blobs(60)
-    model = RewardClassifier(
-        reward=np.diag([1.0, 2.0, 4.0]), tau=1.0, max_epochs=2, random_state=0
-    ).fit(X, np.stack([y, np.roll(y, 1)], 1))
-    before = model.expected_reward(X)
-    assert (model.objective_, model.tau_) == ("sqdml", 1.0)
-    model.set_params(objective="raml", tau=5.0, reward=None)
-    np.testing.assert_array_equal(model.expected_reward(X), before)
-    assert np.abs(clone(model).fit(X, y).expected_reward(X) - before).max() > 0.1

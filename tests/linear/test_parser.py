@@ -9,8 +9,6 @@ import copy
 import dataclasses
 import itertools
 import math
-import subprocess
-import sys
 import warnings
 
 import numpy as np
@@ -18,7 +16,6 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
-from small_runs import single_thread
 from softq import DependencyParser
 from softq.errors import (
     ConvergenceWarning,
@@ -42,10 +39,7 @@ TEMPLATES = ("head.upos|dep.upos", "head.word|dep.word", "dep.upos", "head.upos[
 SMALL = {"bits": 12, "relation_bits": 8, "min_freq": 1, "random_state": 0, "templates": TEMPLATES}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    with single_thread():
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def parser(**options):
@@ -257,14 +251,6 @@ def test_crossing_arcs_are_lifted_skipped_refused_or_learnt():
     assert all(is_projective(parse.heads) for parse in lifted.predict(wild))
 
 
-def test_a_sentence_is_skipped_if_one_annotator_has_crossing_arcs():
-    X = [[("a", "X"), ("b", "X"), ("c", "X"), ("d", "X")], [("a", "X"), ("b", "X")]]
-    flat, wild = (0, 1, 2, 3), (3, 4, 0, 3)
-    with pytest.warns(NonprojectiveWarning, match="1 of 2 sentences"):
-        model = parser(nonprojective="skip").fit(X, [[flat, wild], (0, 1)])
-    check_same(model, parser().fit(X[1:], [(0, 1)]))
-
-
 # --- training -----------------------------------------------------------------------------------------
 
 
@@ -384,22 +370,6 @@ def test_searches_clones_and_copies():
     assert copy.deepcopy(search.best_estimator_).predict(TEST) == search.predict(TEST)
 
 
-def test_works_without_scikit_learn():
-    code = (
-        "import sys; sys.modules['sklearn'] = None\nimport softq\np ="
-        " softq.DependencyParser(bits=12, relation_bits=8, min_freq=1,"
-        " random_state=0).set_params(epochs=3)\nprint(p); print(p.fit([[('a', 'X'), ('b', 'Y')]],"
-        " [([2, 0], ['x', 'y'])]).predict([[('a', 'X'), ('b', 'Y')]]))"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert said.splitlines() == [
-        "DependencyParser(bits=12, relation_bits=8, min_freq=1, epochs=3, random_state=0)",
-        "[Parse(heads=(2, 0), relations=('x', 'y'), confidences=())]",
-    ]
-
-
 # --- what does not fit --------------------------------------------------------------------------------
 
 A = [[("a", "X"), ("b", "Y")], [("c", "X")]]
@@ -409,146 +379,34 @@ T = [(2, 0), (0,)]
 @pytest.mark.parametrize(
     ("X", "y", "error", "text"),
     [
-        ([], [], DataError, "at least one word to learn from, got 0 sentences"),
         ([[], []], [[], []], DataError, "at least one word to learn from, got 2 sentences"),
-        (
-            "ab",
-            T,
-            DataError,
-            (
-                r"X must be a sequence of sentences, each a TreeSentence or a sequence of words,"
-                r" got 'ab'"
-            ),
-        ),
-        (
-            ["a b", ["c"]],
-            T,
-            DataError,
-            "sentence 0 of X must be a sequence of words, got 'a b' .*split it",
-        ),
-        (
-            [["a", "b"], [1]],
-            T,
-            DataError,
-            r"sentence 1, word 0: expected a word .a string. like the words before, got 1 \(int\)",
-        ),
+        ("ab", T, DataError, "X must be a sequence of sentences, .* got 'ab'"),
+        (["a b", ["c"]], T, DataError, "sentence 0 of X must be a sequence of words, .*split it"),
+        ([["a"], [1]], T, DataError, r"sentence 1, word 0: expected .* words before, got 1 \(int"),
         (
             [[1, "b"], ["c"]],
             T,
             DataError,
-            (
-                r"sentence 0, word 0: expected a word \(a string\), a .form, upos. tuple .*, or a"
-                r" dict with"
-            ),
+            r"sentence 0, word 0: expected a word .*, or a dict with",
         ),
-        (
-            [[("a", "X"), ("b", "Y", "Z")], A[1]],
-            T,
-            DataError,
-            r"sentence 0, word 1: expected a \(form, upos\) tuple .* like the words",
-        ),
-        (
-            [[{"form": "a", "pos": "X"}]],
-            [(0,)],
-            DataError,
-            "sentence 0, word 0: expected .*, got {'form': 'a', 'pos': 'X'}",
-        ),
-        ([[{"upos": "X"}]], [(0,)], DataError, "expected .*, got {'upos': 'X'}"),
-        (
-            [["a\nb"]],
-            [(0,)],
-            DataError,
-            r"sentence 0: expected text without line ends, or '_' for nothing, got 'a\\nb'",
-        ),
-        ([[("a", "")]], [(0,)], DataError, "sentence 0: expected text .* got ''"),
-        (
-            [["a"], ["b\ud800"]],
-            [(0,)] * 2,
-            DataError,
-            r"sentence 1: expected text that UTF-8 can write, got .* surrogate. in 'b\\ud800'",
-        ),
-        ([[("a", "\udfff")]], [(0,)], DataError, "sentence 0: expected text that UTF-8 can write"),
-        (
-            [TRAIN[0], ["a"]],
-            [TRAIN[0], (0,)],
-            DataError,
-            "sentence 1 of X must be a TreeSentence, as others are",
-        ),
-        (
-            A,
-            None,
-            DataError,
-            (
-                "without y, each sentence of X must be a TreeSentence with its tree, sentence 0 has"
-                " none"
-            ),
-        ),
+        ([[("a", "X"), "b"], A[1]], T, DataError, r"sentence 0, word 1: expected a \(form, upos"),
+        ([[{"form": "a", "pos": "X"}]], [(0,)], DataError, "expected .*, got {'form': 'a', 'pos'"),
+        ([["a\nb"]], [(0,)], DataError, "sentence 0: expected text without line ends, or '_'"),
+        ([["a"], ["b\ud800"]], [(0,)] * 2, DataError, "sentence 1: expected text that UTF-8 can"),
+        ([TRAIN[0], ["a"]], [TRAIN[0], (0,)], DataError, "sentence 1 of X must be a TreeSentence"),
+        (A, None, DataError, "without y, .* must be a TreeSentence .*, sentence 0 has none"),
         (A, [(2, 0)], ShapeError, "y must have an entry for each of the 2 sentences of X, got 1"),
         (A, [(2, 0), None], DataError, "sentence 1 has no tree: every annotator is missing"),
         (A, [(2, 0, 2), (0,)], ShapeError, "sentence 0 has 3 heads for 2 words"),
-        (
-            A,
-            [((2, 0), ("x",)), ((0,), ("y",))],
-            ShapeError,
-            "sentence 0 has 1 relations for 2 words",
-        ),
-        (
-            A,
-            [[(2, 0), (0,)], (0,)],
-            ShapeError,
-            "annotator 1 of sentence 0 has 1 heads for 2 words",
-        ),
-        (
-            A,
-            [(2, 1), (0,)],
-            OutputError,
-            "sentence 0: expected a root, a word with head 0, got none",
-        ),
-        (A, [(2, 0), (1,)], OutputError, "sentence 1: expected a root"),
-        (
-            A,
-            [(0, 3), (0,)],
-            OutputError,
-            r"sentence 0, word 2 \(from 1\): expected a head in 0..2, got 3",
-        ),
-        (
-            A,
-            [[(2, 0), (0, 0)], (0,)],
-            OutputError,
-            r"annotator 1 of sentence 0, word 2 \(from 1\): expected one root",
-        ),
-        (
-            A,
-            [(2.0, 0.0), (0,)],
-            DtypeError,
-            r"the tree of sentence 0 must be heads \(whole numbers\), .*, got 2.0 \(float\)",
-        ),
-        (A, [("2", "0"), (0,)], DtypeError, "the tree of sentence 0 must be heads .*, got '2'"),
+        (A, [((2, 0), ("x",)), ((0,), ("y",))], ShapeError, "0 has 1 relations for 2 words"),
+        (A, [[(2, 0), (0,)], (0,)], ShapeError, "annotator 1 of sentence 0 has 1 heads for 2"),
+        (A, [(2, 1), (0,)], OutputError, "sentence 0: expected a root, a word with head 0, got"),
+        (A, [(0, 3), (0,)], OutputError, r"sentence 0, word 2 \(from 1\): expected a head in 0..2"),
+        (A, [(2.0, 0.0), (0,)], DtypeError, r"sentence 0 must be heads .*, got 2.0 \(float\)"),
         (A, ["20", (0,)], DataError, "the tree of sentence 0 must be heads .*, got '20'"),
-        (
-            A,
-            [[(2, 0), (True, 0)], (0,)],
-            DtypeError,
-            r"the tree of sentence 0 .*, got \(True, 0\) \(tuple\) among them",
-        ),
-        (
-            A,
-            [((2, 0), ("x", "y")), (0,)],
-            DataError,
-            "expected relations with all trees or with none, got a tree without them in sentence 1",
-        ),
-        (
-            A,
-            [((2, 0), ("x", "y")), ((0,), ("\ud800",))],
-            DataError,
-            "sentence 1: expected relations that UTF-8 can write, got half",
-        ),
-        (
-            A,
-            [[(2, 0), ((2, 0), ("x", "y"))], (0,)],
-            DataError,
-            "got a tree with them in sentence 0 and others without",
-        ),
+        (A, [[(2, 0), (True, 0)], (0,)], DtypeError, r"got \(True, 0\) \(tuple\) among them"),
+        (A, [((2, 0), ("x", "y")), (0,)], DataError, "expected relations with all trees or with"),
+        (A, [((2, 0), ("x", "y")), ((0,), ("\ud800",))], DataError, "relations that UTF-8 can"),
     ],
 )
 def test_data_that_does_not_fit(X, y, error, text):
@@ -561,16 +419,8 @@ def test_data_that_does_not_fit(X, y, error, text):
     [
         ([[1.0]], ShapeError, "ref_weights must have an entry for each of the 2 sentences"),
         ([[1.0], [1.0, 2.0]], ShapeError, "ref_weights of sentence 1 must be 1 numbers"),
-        (
-            [[1.0], [-1.0]],
-            WeightError,
-            "ref_weights of sentence 1 must be finite numbers from 0, got -1.0",
-        ),
-        (
-            [[1.0], [0.0]],
-            DataError,
-            "sentence 1 has no tree: every annotator is missing or has the weight 0",
-        ),
+        ([[1.0], [-1.0]], WeightError, "sentence 1 must be finite numbers from 0, got -1.0"),
+        ([[1.0], [0.0]], DataError, "every annotator is missing or has the weight 0"),
     ],
 )
 def test_weights_that_do_not_fit(weights, error, text):
@@ -582,29 +432,15 @@ def test_weights_that_do_not_fit(weights, error, text):
     ("options", "text"),
     [
         ({"optimizer": "sgd"}, "optimizer must be one of adagrad, lbfgs, got 'sgd'; did you mean"),
-        (
-            {"objective": "rml"},
-            "objective must be one of ml, raml, sqdml, got 'rml'; did you mean 'raml'",
-        ),
         ({"objective": "sqdml"}, "objective='sqdml' needs a temperature: set tau"),
         ({"objective": "raml", "tau": -1.0}, "tau must be positive and finite, got -1.0"),
         ({"decoding": "viterbi"}, "decoding must be one of mode, mbr, got 'viterbi'"),
-        ({"nonprojective": "drop"}, "nonprojective must be one of lift, skip, error, got 'drop'"),
-        ({"bits": 3}, "bits must be a whole number in 4..30, got 3"),
         ({"relation_bits": 31}, "relation_bits must be a whole number in 4..30, got 31"),
         ({"min_freq": 0}, "min_freq must be a whole number of at least 1"),
-        ({"epochs": 0}, "epochs must be a whole number of at least 1, got 0"),
-        ({"batch_size": 1.5}, "batch_size must be a whole number"),
         ({"patience": -1}, "patience must be a whole number"),
-        ({"learning_rate": 0}, "learning_rate must be a positive number"),
         ({"relation_learning_rate": "x"}, "relation_learning_rate must be a positive number"),
         ({"optimizer": "lbfgs", "c2": -1}, "c2 must be a number from 0, got -1"),
-        ({"optimizer": "lbfgs", "max_iterations": 0}, "max_iterations must be a whole number"),
-        ({"optimizer": "lbfgs", "tolerance": 0}, "tolerance must be a positive number"),
-        (
-            {"random_state": "x"},
-            "random_state must be None, a seed from 0, or a generator of numpy, got 'x'",
-        ),
+        ({"random_state": "x"}, "random_state must be None, a seed from 0, or a generator"),
         ({"templates": ["head.colour"]}, "expected one of the columns .*, got 'head.colour'"),
     ],
 )
@@ -633,19 +469,6 @@ def test_what_is_asked_too_early_or_of_the_wrong_kind():
         model.predict([["a", "b"]])
     with pytest.raises(EstimatorError, match="decoding must be one of mode, mbr, got 'best'"):
         model.set_params(decoding="best").predict(A)
-
-
-def test_words_without_anything():
-    for options in ({"templates": None}, {"templates": ["dep.upos"]}):
-        with pytest.raises(
-            DataError,
-            match=(
-                r"the sentences have nothing to look at: expected words with at least a FORM .*,"
-                r" got '_' alone"
-            ),
-        ):
-            parser(**options).fit([["_", "_"]], [(2, 0)])
-    parser(templates=None).fit([[("_", "X"), ("_", "Y")]], [(2, 0)])
 
 
 def test_words_and_one_kind_of_tags_are_enough():

@@ -61,12 +61,6 @@ def test_a_file_holds_all_of_it(fitted, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"model", "again"}
 
 
-def test_a_parser_without_relations(tmp_path):
-    model = DependencyParser(**OPTIONS).fit(TRAIN, [s.heads for s in TRAIN])
-    model.save(tmp_path / "model")
-    assert DependencyParser.load(tmp_path / "model").predict(TEST) == model.predict(TEST)
-
-
 def test_a_run_of_the_command_is_read(tmp_path):
     train = write(tmp_path / "train.conllu", TRAIN)
     flags = ["--train", train, "--bits", 12, "--relation-bits", 8, "--decoding", "mbr"]

@@ -9,21 +9,13 @@ import oracle
 from softq.errors import DataError, OutputError, TemperatureError
 from softq.formats.conllu import TreeSentence
 from softq.formats.file_checks import refusing
-from softq.formats.trees import is_projective
 from softq.kernels.features import arcs as arc_features
+from softq.linear import parser_training as fit
+from softq.linear import parsing as target_module
 from softq.linear.features import ArcIndex
 from softq.linear.lbfgs import LBFGS
-from softq.linear.parsing import (
-    Descent,
-    Parser,
-    ParserObjective,
-    ParserSettings,
-    Treebank,
-    Trees,
-    TreeTargets,
-    fit,
-)
-from softq.linear.parsing import target as target_module
+from softq.linear.parser_training import Descent, ParserObjective, ParserSettings, Treebank
+from softq.linear.parsing import Parser, Trees, TreeTargets
 
 TEMPLATES = (
     "head.upos|dep.upos",
@@ -133,17 +125,6 @@ def test_objective_and_gradient_by_enumeration(objective, tau, spanning, referen
         assert whole.kl == pytest.approx(loss - entropy, rel=1e-4, abs=1e-5)
 
 
-def test_five_words_by_enumeration():
-    rng = np.random.default_rng(1)
-    sentences, bank = treebank(rng, (5,), 2)
-    whole = ParserObjective(bank, ParserSettings("raml", 0.5, bits=6, relation_bits=4))
-    point = torch.from_numpy(rng.standard_normal(whole.size))
-    gradient = torch.empty_like(point)
-    loss, slopes, _ = by_enumeration(bank, sentences, point.numpy(), "raml", 0.5, True)
-    assert whole(point, gradient) == pytest.approx(loss, rel=1e-5)
-    np.testing.assert_allclose(gradient.numpy(), slopes, atol=2e-5)
-
-
 @pytest.mark.parametrize("spanning", [False, True], ids=["projective", "spanning"])
 def test_gradient_by_finite_differences(spanning):
     rng = np.random.default_rng(2)
@@ -178,23 +159,6 @@ def test_targets_are_the_librarys_and_remembered_or_not_the_same(monkeypatch):
         n = bank.trees.heads[number].shape[1]
         torch.testing.assert_close(first[row, : n + 1, 1 : n + 1].sum(0), torch.ones(n))
         assert not first[row, n + 1 :].any()
-
-
-def test_one_long_sentence_makes_no_room_for_all(monkeypatch):
-    rng = np.random.default_rng(11)
-    _, bank = treebank(rng, (2, 5, 2, 3, 2), 2)
-    whole = TreeTargets(bank.trees, "sqdml", 0.4)
-    expected, made = whole.expected(np.arange(5), 5), []
-    parts = TreeTargets(bank.trees, "sqdml", 0.4)
-    make = parts._make
-    monkeypatch.setattr(parts, "_make", lambda numbers: made.append(numbers) or make(numbers))
-    monkeypatch.setattr(target_module, "_CELLS", 60)
-    torch.testing.assert_close(parts.expected(np.arange(5), 5), expected)
-    assert made == [
-        [0, 2, 4],
-        [3],
-        [1],
-    ]  # at most 60 arcs of two references: three sentences of two words, or one of more
 
 
 def test_the_roots_relation_is_the_roots_alone():
@@ -239,16 +203,6 @@ def test_bad_references_are_told_with_their_sentence():
         TreeTargets(Trees.single([[3, 0, 2, 2, 3, 2], [3, 4, 0, 3]])).expected(np.array([0, 1]), 6)
     with pytest.raises(TemperatureError, match="raml needs a temperature"):
         TreeTargets(trees, "raml").expected(np.array([0]), 2)
-
-
-def test_crossing_trees_are_found_and_lifted():
-    trees = Trees.single([[0, 1, 2], [3, 4, 0, 3]], [["a", "b", "c"], ["d", "e", "f", "g"]])
-    assert trees.crossing().tolist() == [False, True]
-    lifted = trees.projectivised()
-    assert lifted.heads[0].tolist() == [[0, 1, 2]]
-    assert all(is_projective(tree) for heads in lifted.heads for tree in heads)
-    assert lifted.relations == trees.relations
-    assert trees.take(np.array([1])).relations == [[["d", "e", "f", "g"]]]
 
 
 def train(bank, settings, epochs, rate=0.5):
@@ -413,7 +367,7 @@ def test_empty_sentences_and_none_at_all(random_parser):
 def test_batches_do_not_matter(random_parser, monkeypatch):
     sentences, parser = random_parser
     whole = parser.parse(sentences)
-    monkeypatch.setattr("softq.linear.parsing.model._BATCH_CELLS", 1)
+    monkeypatch.setattr("softq.linear.parsing._BATCH_CELLS", 1)
     assert parser.parse(sentences) == whole
 
 

@@ -20,19 +20,14 @@ from softq.formats.tags import faults
 from softq.lab.worlds import EntityWorld
 from softq.linear import entity_f1_scorer, training
 from softq.linear.lbfgs import LBFGS
-from softq.linear.parameters import Parameters
+from softq.linear.saved_model import Parameters
 from softq.metrics import SpanScores, span_statistics
 
 TEMPLATES = ("bias", "word[0]", "lower[-1]", "lower[1]", "suffix[0]{2:3}", "shape[0]")
 WORLD = EntityWorld()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def corpus(count, seed=0):
@@ -458,28 +453,6 @@ def test_save_and_load(tmp_path, kind):
         assert getattr(loaded, name) == getattr(model, name)
     assert {**loaded.get_params(), "templates": templates} == model.get_params()
     assert loaded.fit(X, y).predict(X) == model.predict(X)
-
-
-def test_what_was_saved_is_loaded_elsewhere_by_another_process(tmp_path):
-    X, y = corpus(30)
-    (tmp_path / "elsewhere").mkdir()
-    code, expected = "import softq\n", ""
-    for kind, make in INPUTS.items():
-        given = [[make(word) for word in sentence] for sentence in X]
-        templates = TEMPLATES if kind == "words" else None
-        model = tagger(
-            templates=templates, objective="raml", tau=0.5, constraints="decode", decoding="mbr"
-        ).fit(given, y)
-        model.save(tmp_path / kind)
-        moved = (tmp_path / kind).rename(tmp_path / "elsewhere" / kind)
-        code += f"print(softq.CRFTagger.load({str(moved)!r}).predict({given[:3]!r}))\n"
-        expected += f"{model.predict(given[:3])!r}\n"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == expected
-    )
 
 
 def test_files_keep_what_json_can_hold(tmp_path):

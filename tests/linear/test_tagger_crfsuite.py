@@ -22,12 +22,7 @@ sklearn_crfsuite = pytest.importorskip("sklearn_crfsuite")
 metrics = pytest.importorskip("sklearn_crfsuite.metrics")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def word2features(sent, i):
@@ -234,8 +229,7 @@ def tutorial(CRF):
 
 
 @pytest.mark.filterwarnings(
-    "ignore::softq.errors.ConvergenceWarning",
-    "ignore::sklearn.exceptions.UndefinedMetricWarning",
+    "ignore::softq.errors.ConvergenceWarning", "ignore::sklearn.exceptions.UndefinedMetricWarning"
 )
 def test_the_tutorial_with_nothing_but_the_class_changed():
     ours, theirs = tutorial(softq.CRFTagger), tutorial(sklearn_crfsuite.CRF)

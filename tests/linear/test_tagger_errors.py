@@ -13,7 +13,6 @@ from softq.errors import (
     EstimatorError,
     ShapeError,
     SoftqError,
-    WeightError,
 )
 
 A = [["a", "b"], ["c"]]
@@ -23,93 +22,20 @@ L = [["X", "Y"], ["Y"]]
 @pytest.mark.parametrize(
     ("X", "y", "error", "text"),
     [
-        ([], [], DataError, "at least one token to learn from, got 0 sentences"),
         ([[], []], [[], []], DataError, "at least one token to learn from, got 2 sentences"),
-        (
-            "ab",
-            L,
-            DataError,
-            r"X must be a sequence of sentences, each a sequence of tokens, got 'ab' \(str\)",
-        ),
-        (
-            ["a b", ["c"]],
-            L,
-            DataError,
-            "sentence 0 of X must be a sequence of tokens, got 'a b' .*split it",
-        ),
-        (
-            [["a", "b"], [1]],
-            L,
-            DataError,
-            (
-                r"sentence 1, token 0: expected a word \(a string\), a .word, part of .*, got 1"
-                r" \(int\)"
-            ),
-        ),
-        (
-            [["a", {"b": 1}], ["c"]],
-            L,
-            DataError,
-            "sentence 0, token 1: expected a word .* like the tokens before, got {'b': 1}",
-        ),
-        (
-            [[("a", "N"), ("b", "N", "x")], [("c", "N")]],
-            L,
-            DataError,
-            "sentence 0, token 1: a tuple must be .word, part of speech.*as a list",
-        ),
-        (
-            A,
-            [["X", "Y"]],
-            ShapeError,
-            "y must have an entry for each of the 2 sentences of X, got 1",
-        ),
-        (
-            A,
-            None,
-            DataError,
-            r"y must be a sequence with an entry for each sentence of X, got None",
-        ),
+        ("ab", L, DataError, r"X must be a sequence of sentences, .*, got 'ab' \(str\)"),
+        (["a b", ["c"]], L, DataError, "sentence 0 of X must be a sequence of tokens, .*split it"),
+        ([[1], ["a"]], L, DataError, r"sentence 0, token 0: expected a word .*, or .*, got 1"),
+        ([["a", {"b": 1}]], L, DataError, "0, token 1: expected a word .* tokens before, got {'b'"),
+        ([[("b", "N", "x")], [("c", "N")]], L, DataError, "a tuple must be .word, part of speech"),
+        (A, L[:1], ShapeError, "y must have an entry for each of the 2 sentences of X, got 1"),
+        (A, None, DataError, "y must be a sequence with an entry for each sentence of X, got None"),
         (A, [["X"], ["Y"]], ShapeError, "sentence 0 has 1 labels for 2 tokens"),
-        (
-            A,
-            [[["X", "Y"], ["X"]], ["Y"]],
-            ShapeError,
-            "annotator 1 of sentence 0 has 1 labels for 2 tokens",
-        ),
-        (
-            A,
-            [["X", "Y"], [None, None]],
-            DataError,
-            "sentence 1 has no labels: every annotator is missing",
-        ),
-        (A, [["X", "Y"], None], DataError, "sentence 1 has no labels"),
-        (A, [["X", "Y"], []], ShapeError, "sentence 1 has 0 labels for 1 tokens"),
-        (
-            A,
-            ["XY", ["Y"]],
-            DataError,
-            "the labels of sentence 0 must be a list of strings, or one such list .* got 'XY'",
-        ),
-        (
-            A,
-            [["X", 2], ["Y"]],
-            DtypeError,
-            r"the labels of sentence 0 must be .*, got 2 \(int\) among them",
-        ),
-        (
-            A,
-            [[1, 2], ["Y"]],
-            DtypeError,
-            r"the labels of sentence 0 must be .*, got 1 \(int\) among them",
-        ),
-        (A, [["X", None], ["Y"]], DtypeError, r"got None \(NoneType\) among them"),
-        (
-            A,
-            [[["X", None]], ["Y"]],
-            DtypeError,
-            "annotator 0 of sentence 0 has None .*None for the whole sentence",
-        ),
+        (A, [[["X", "Y"], ["X"]], ["Y"]], ShapeError, "annotator 1 of sentence 0 has 1 labels"),
+        (A, [["X", "Y"], [None]], DataError, "1 has no labels: every annotator is missing"),
+        (A, ["XY", ["Y"]], DataError, "labels of sentence 0 must be a list of strings, .*'XY'"),
+        (A, [["X", 2], ["Y"]], DtypeError, r"labels of sentence 0 .*, got 2 \(int\) among them"),
+        (A, [[["X", None]], ["Y"]], DtypeError, "annotator 0 .* has None .*the whole sentence"),
     ],
 )
 def test_data_that_does_not_fit(X, y, error, text):
@@ -118,83 +44,24 @@ def test_data_that_does_not_fit(X, y, error, text):
 
 
 @pytest.mark.parametrize(
-    ("weights", "error", "text"),
-    [
-        ([[1.0]], ShapeError, "ref_weights must have an entry for each of the 2 sentences"),
-        ([[1.0], [1.0, 2.0]], ShapeError, "ref_weights of sentence 1 must be 1 numbers"),
-        (
-            [[1.0], [-1.0]],
-            WeightError,
-            "ref_weights of sentence 1 must be finite numbers from 0, got -1.0",
-        ),
-        (
-            [[1.0], ["x"]],
-            WeightError,
-            "ref_weights of sentence 1 must be finite numbers from 0, got 'x'",
-        ),
-        (
-            [[1.0], [0.0]],
-            DataError,
-            "sentence 1 has no labels: every annotator is missing or has the weight 0",
-        ),
-    ],
-)
-def test_weights_that_do_not_fit(weights, error, text):
-    with pytest.raises(error, match=text):
-        CRFTagger().fit(A, L, ref_weights=weights)
-
-
-@pytest.mark.parametrize(
     ("options", "text"),
     [
-        (
-            {"algorithm": "arow"},
-            "algorithm must be 'lbfgs' or 'adagrad', got 'arow'.*take 'adagrad'",
-        ),
-        (
-            {"algorithm": "lbfg"},
-            "algorithm must be one of lbfgs, adagrad, got 'lbfg'; did you mean 'lbfgs'",
-        ),
+        ({"algorithm": "arow"}, "must be 'lbfgs' or 'adagrad', got 'arow'.*take 'adagrad'"),
+        ({"algorithm": "lbfg"}, "algorithm must be one of .*, got 'lbfg'; did you mean 'lbfgs'"),
         ({"algorithm": "adagrad", "c1": 0.1}, "c1 is for algorithm='lbfgs'"),
-        ({"c1": -1}, "c1 must be a number from 0, got -1"),
         ({"c2": "x"}, "c2 must be a number from 0, got 'x'"),
-        ({"min_freq": -1}, "min_freq must be a number from 0"),
         ({"max_iterations": 0}, "max_iterations must be a whole number of at least 1, got 0"),
-        ({"num_memories": 0}, "num_memories must be a whole number"),
-        ({"epsilon": -1}, "epsilon must be a number from 0"),
-        ({"delta": "x"}, "delta must be a number from 0"),
-        ({"period": 0}, "period must be a whole number"),
         ({"learning_rate": 0}, "learning_rate must be a positive number"),
-        (
-            {"objective": "rml"},
-            "objective must be one of ml, raml, sqdml, got 'rml'; did you mean 'raml'",
-        ),
         ({"objective": "raml"}, "objective='raml' needs a temperature: set tau"),
         ({"objective": "raml", "tau": -1.0}, "tau must be positive and finite, got -1.0"),
-        (
-            {"reward": np.eye(3)},
-            r"reward must be \[2, 2\] .predicted, right. for the labels of y, X, Y; got \[3, 3\]",
-        ),
+        ({"reward": np.eye(3)}, r"reward must be \[2, 2\] .* labels of y, X, Y; got \[3, 3\]"),
         ({"reward": {"Z": 1.0}}, "reward must name labels that occur in y, X, Y; got 'Z'"),
         ({"reward": {"X": "much"}}, "reward of X must be a number from 0, got 'much'"),
         ({"reward": "token-accuracy"}, r"reward must be a table \[K, K\] of numbers, .*, got str"),
-        (
-            {"reward": np.eye(2), "entity_weight": 2.0},
-            "reward and entity_weight=2 do not go together",
-        ),
-        ({"entity_weight": 0.0}, "entity_weight must be a positive number"),
-        (
-            {"constraints": "all"},
-            "constraints must be one of none, decode, target, model, got 'all'",
-        ),
-        (
-            {"constraints": "decode"},
-            "constraints are for tags of entities such as B-PER, and the labels of y are X, Y",
-        ),
-        (
-            {"constraints": "decode", "scheme": "bilou"},
-            "scheme must be one of auto, iob1, bio, bioes, got 'bilou'",
-        ),
+        ({"reward": np.eye(2), "entity_weight": 2.0}, "entity_weight=2 do not go together"),
+        ({"constraints": "all"}, "constraints must be one of none, decode, target, model, got"),
+        ({"constraints": "decode"}, "tags of entities such as B-PER, and the labels of y are X, Y"),
+        ({"scheme": "bilou"}, "scheme must be one of auto, iob1, bio, bioes, got 'bilou'"),
         ({"templates": ["colour["]}, "colour"),
         ({"hash_bits": 99}, "hash_bits must be None or a whole number in 1..30"),
     ],

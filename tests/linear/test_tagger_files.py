@@ -33,12 +33,7 @@ SENTENCES = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def write_golden():
@@ -165,13 +160,6 @@ def test_damaged_notes_are_told_in_a_sentence(fitted, tmp_path, change):
         ),
     ):
         CRFTagger.load(tmp_path / "changed")
-
-
-def test_files_that_are_no_taggers(fitted, tmp_path):
-    (tmp_path / "text").write_text("no")
-    for name in ("text", "nothing"):
-        with pytest.raises(DataError, match=f"{name} is not a tagger of softq"):
-            CRFTagger.load(tmp_path / name)
 
 
 def test_a_run_of_the_command_is_read(tmp_path):

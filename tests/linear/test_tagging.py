@@ -6,19 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import softq
 from softq.errors import OutputError, ShapeError, TemperatureError, WeightError
 from softq.kernels import jit
+from softq.linear import tagging as target
 from softq.linear.features import FeatureMatrix
-from softq.linear.tagging import (
-    CRFObjective,
-    Forbidden,
-    Layout,
-    References,
-    corpus_target,
-    entity_reward,
-    target,
-)
+from softq.linear.tagger_training import CRFObjective, Layout
+from softq.linear.tagging import Forbidden, References, corpus_target, entity_reward
 from softq.rewards import TokenReward
 from tagging_cases import (
     LENGTHS,
@@ -109,57 +102,6 @@ def test_the_gradient_is_that_of_the_value(objective, constraints):
         assert (above - below) / 2 == pytest.approx(
             float(gradient.double() @ step.double()), rel=2e-3, abs=2e-6
         )
-
-
-def chain_of(matrix, names, scheme, parameters):
-    """The dense, padded, differentiable chain of a corpus without empty sentences."""
-    labels = len(names)
-    weights = parameters[: matrix.size * labels].reshape(matrix.size, labels)
-    dense = torch.zeros(matrix.tokens, matrix.size, dtype=torch.float64)
-    for t in range(matrix.tokens):
-        for i in range(matrix.offsets[t], matrix.offsets[t + 1]):
-            dense[t, matrix.indices[i]] += 1.0 if matrix.values is None else float(matrix.values[i])
-    scores = (dense @ weights).split(matrix.lengths.tolist())
-    emissions = torch.nn.utils.rnn.pad_sequence(scores, batch_first=True)
-    transitions = parameters[matrix.size * labels :].reshape(labels, labels)
-    return Forbidden.by(scheme, names).chain(
-        emissions, torch.from_numpy(matrix.lengths), transitions
-    )
-
-
-@pytest.mark.parametrize("labels", [3, 9, 17])
-@pytest.mark.parametrize("constrained", [False, True])
-@pytest.mark.parametrize("objective", ["raml", "sqdml"])
-def test_it_is_the_cross_entropy_of_chains(labels, constrained, objective):
-    names, lengths = NAMES[labels], (12, 3, 1, 25)
-    rng = np.random.default_rng(labels)
-    references = References(
-        [rng.integers(0, labels, (2, n)) for n in lengths], [np.array([1.0, 3.0])] * 4
-    )
-    matrix = features(3, lengths, size=40, valued=True)
-    whole = settings_for(names, objective, 0.4, "model" if constrained else "none").whole(
-        matrix, references
-    )
-    parameters = (
-        torch.randn(
-            whole.layout.size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-        )
-        .float()
-        .double()
-    )
-    parameters.requires_grad_()
-    chain = chain_of(matrix, names, SCHEMES[labels] if constrained else None, parameters)
-    refs = torch.zeros(4, 2, 25, dtype=torch.int64)
-    for row, sentence in enumerate(references.labels):
-        refs[row, :, : sentence.shape[1]] = torch.from_numpy(sentence)
-    make = softq.raml if objective == "raml" else softq.sqdml
-    loss = softq.cross_entropy(
-        make(chain, refs, tau=0.4, ref_weights=torch.tensor([[1.0, 3.0]] * 4).double()), chain
-    ).sum()
-    loss.backward()
-    value, gradient = evaluate(whole, parameters.detach().float())
-    assert value == pytest.approx(float(loss.detach()), rel=1e-6)
-    assert torch.allclose(gradient.double(), parameters.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [100.0, 1e4])
@@ -257,7 +199,7 @@ def test_targets_do_not_depend_on_batches(monkeypatch, objective, scheme):
     forbidden = Forbidden.by(scheme, names)
     one = corpus_target(objective, references, forbidden, tau=0.6)
     for cells in (1, 100, 700):
-        monkeypatch.setattr(target, "_CELLS", cells)
+        monkeypatch.setattr(target, "_TARGET_CELLS", cells)
         other = corpus_target(objective, references, forbidden, tau=0.6)
         assert np.allclose(one.labels, other.labels, atol=1e-7)
         assert np.allclose(one.pairs, other.pairs, rtol=1e-12)

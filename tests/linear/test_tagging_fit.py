@@ -8,20 +8,9 @@ import pytest
 import torch
 
 from softq.kernels.features import crf as feature_crf
-from softq.linear.tagging import (
-    BatchFit,
-    Layout,
-    References,
-    seen_layout,
-)
-from tagging_cases import (
-    NAMES,
-    by_enumeration,
-    evaluate,
-    features,
-    settings_for,
-    some_references,
-)
+from softq.linear.tagger_training import BatchFit, Layout, seen_layout
+from softq.linear.tagging import References
+from tagging_cases import NAMES, by_enumeration, evaluate, features, settings_for, some_references
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -171,61 +160,3 @@ def test_steps_of_adagrad_are_the_formula(constraints):
         assert np.allclose(flat[:18], weights[:18], atol=1e-4)
         assert np.allclose(transitions.reshape(-1), weights[18:], atol=1e-4)
         assert not flat[18:].any()
-
-
-def test_an_epoch_of_adagrad_adds_up_to_the_objective():
-    names = NAMES[3]
-    settings = settings_for(names, "raml", 0.7, c2=0.4)
-    lengths = (3, 1, 2, 0, 2, 4)
-    matrix, references = features(8, lengths, size=9), some_references(8, lengths, names)
-    parts = [np.array([0, 3]), np.array([1, 2]), np.array([4, 5])]
-    descent = BatchFit(
-        settings,
-        SimpleNamespace(size=9),
-        matrix.take,
-        references,
-        lambda epoch: parts,
-        1e-6,  # so small a rate that the weights stay where they are
-    )
-    used = np.unique(matrix.indices)
-    generator = torch.Generator().manual_seed(0)
-    descent.load_state(
-        {
-            **descent.state(),
-            "weights": torch.randn(9, 3, generator=generator),
-            "transitions": torch.randn(3, 3, generator=generator),
-        }
-    )
-    descent.weights[np.setdiff1d(np.arange(9), used)] = 0.0
-    parameters = torch.from_numpy(
-        np.concatenate([descent.weights.reshape(-1), descent.transitions.reshape(-1)])
-    )
-    _, gradient = evaluate(settings.whole(matrix, references), parameters)
-    total = np.zeros(36)
-    for step in range(3):
-        before = {name: tensor.numpy().copy() for name, tensor in descent.state().items()}
-        descent.load_state(
-            {
-                **descent.state(),
-                "squares": torch.zeros(9, 3),
-                "transition_squares": torch.zeros(3, 3),
-            }
-        )
-        descent.step(0, step)
-        after = descent.state()
-        # After one step from squares of 0 they are the slopes, up to the sign; the sign is that of
-        # the step.
-        signs = np.sign(
-            np.concatenate(
-                [(before[n] - after[n].numpy()).reshape(-1) for n in ("weights", "transitions")]
-            )
-        )
-        total += signs * np.sqrt(
-            np.concatenate(
-                [after[n].numpy().reshape(-1) for n in ("squares", "transition_squares")]
-            )
-        )
-        descent.load_state(
-            {**after, **{n: torch.from_numpy(before[n]) for n in ("weights", "transitions")}}
-        )
-    assert np.allclose(total, gradient.numpy(), atol=2e-3)

@@ -13,7 +13,7 @@ import oracle
 from softq import CRFTagger
 from softq.errors import DataError, ShapeError
 from softq.kernels.features import crf as feature_crf
-from softq.linear.features import AttributeIndex, TemplateIndex
+from softq.linear.features import TemplateIndex
 from softq.linear.lbfgs import LBFGS
 from softq.linear.tagging import Tagger
 from tagging_cases import NAMES, evaluate, features, sequences, settings_for, some_references
@@ -33,7 +33,7 @@ def small_tagger(scheme="bioes", hash_bits=None, seed=0):
 @pytest.mark.parametrize("scheme", [None, "bioes"])
 @pytest.mark.parametrize("cells", [1, 25, 1 << 20])
 def test_decoding_and_marginals_by_enumeration(monkeypatch, scheme, cells):
-    monkeypatch.setattr("softq.linear.tagging.model._BATCH_CELLS", cells)
+    monkeypatch.setattr("softq.linear.tagging._BATCH_CELLS", cells)
     tagger, matrix = small_tagger(scheme)
     scores = feature_crf.emissions(matrix.offsets, matrix.indices, matrix.values, tagger.weights, 5)
     best, right, marginals = (
@@ -106,17 +106,6 @@ def test_a_loaded_tagger_stays_on_the_disk(tmp_path):
         assert path.name in file.read()
     again.save(path)  # over the file that it is mapped from
     assert again.predict([["a", "b"]]) == CRFTagger.load(path).predict([["a", "b"]]) == [["X", "Y"]]
-
-
-def test_a_tagger_of_own_features():
-    index, matrix = AttributeIndex.fit(
-        [[{"w": "Ann", "cap": True}, {"w": "ran", "bias": 2.0}], [{"w": "Bob"}]]
-    )
-    weights = np.arange(feature_crf.padded(index.size * 3), dtype=np.float32)
-    tagger = Tagger(index, NAMES[3], weights, np.zeros((3, 3)), None)
-    again = Tagger.from_tensors(tensors_of(tagger), tagger.notes())
-    assert isinstance(again.index, AttributeIndex)
-    assert again.decode(matrix) == tagger.decode(matrix) == [["B-PER", "B-PER"], ["B-PER"]]
 
 
 def test_what_is_no_tagger_is_refused(tmp_path):

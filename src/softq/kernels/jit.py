@@ -42,8 +42,9 @@ def _compiler(fastmath: set[str]) -> Callable[[F], F]:
             function
         )
         if compiled is not function:  # else NUMBA_DISABLE_JIT is set
-            cached = compiled._cache._cache_file
-            cached._source_stamp = (cached._source_stamp, _DIGEST)
+            # in the place of numba's version, which is compared before anything is unpickled: what
+            # other sources wrote may name classes that are gone
+            compiled._cache._cache_file._version += f" {_DIGEST}"
         return cast(F, compiled)
 
     return compile_function

@@ -164,10 +164,10 @@ def _spans_are_whole(heads: Any, n: int, spans: Any) -> bool:
             spans[above, 1] = max(spans[above, 1], word)
             spans[above, 2] += 1
             above = heads[above - 1]
+    whole = True
     for word in range(1, n + 1):
-        if spans[word, 1] - spans[word, 0] + 1 != spans[word, 2]:
-            return False
-    return True
+        whole &= spans[word, 1] - spans[word, 0] + 1 == spans[word, 2]
+    return whole
 
 
 @jit

@@ -8,11 +8,11 @@ import json
 import math
 import numbers
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -33,11 +33,15 @@ from softq.formats.file_checks import (
     string_list,
 )
 from softq.lab.run import write_atomically
-from softq.linear import options
-from softq.linear.class_labels import learn_labels, match_labels, read_classes
-from softq.linear.class_targets import Array, expected_rewards, mean_rewards
+from softq.linear.class_targets import (
+    Array,
+    expected_rewards,
+    learn_labels,
+    match_labels,
+    mean_rewards,
+    read_classes,
+)
 from softq.linear.classifier_training import (
-    Chosen,
     Examples,
     Schedule,
     Solver,
@@ -45,6 +49,18 @@ from softq.linear.classifier_training import (
     choose,
     forward,
     train,
+)
+from softq.linear.estimator_inputs import (
+    CheckedOptions,
+    Rule,
+    auto_or,
+    choice,
+    count,
+    device,
+    not_negative,
+    number,
+    plain,
+    positive,
 )
 from softq.targets import ObjectiveName
 
@@ -57,7 +73,13 @@ class RewardWarning(UserWarning):
     """The right class does not earn most: rewards may be costs by mistake."""
 
 
-class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+def _layers(name: str, value: Any) -> tuple[int, ...]:
+    """Units of each hidden layer; one number is one layer."""
+    layers = value if isinstance(value, Iterable) else [value]
+    return tuple(count("each layer of hidden", units) for units in layers)
+
+
+class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A small network trained toward the rewards of its decisions, by ML, RAML or SQDML (§4.1.1).
 
     Give it the reward of each decision against each right answer, or its cost, and one or several
@@ -143,6 +165,23 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     """
 
+    _rules: ClassVar[Mapping[str, Rule]] = {
+        "objective": choice(ObjectiveName),
+        "tau": auto_or(lambda name, value: check_tau(value)),
+        "alpha": auto_or(not_negative),
+        "hidden": auto_or(_layers),
+        "solver": choice(Solver),
+        "learning_rate": positive,
+        "momentum": number("a number of at least 0 and below 1", lambda value: 0.0 <= value < 1.0),
+        "batch_size": auto_or(count),
+        "max_epochs": count,
+        "validation_fraction": number(
+            "a number above 0 and below 1", lambda value: 0.0 < value < 1.0
+        ),
+        "patience": count,
+        "device": device,
+    }
+
     def __init__(
         self,
         *,
@@ -165,23 +204,25 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: Any = None,
     ) -> None:
         # scikit-learn's convention: keep what was given, check it in fit.
-        self.reward = reward
-        self.cost = cost
-        self.objective = objective
-        self.tau = tau
-        self.temperature_scaled = temperature_scaled
-        self.alpha = alpha
-        self.hidden = hidden
-        self.solver = solver
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.device = device
-        self.random_state = random_state
+        self.__dict__.update(
+            reward=reward,
+            cost=cost,
+            objective=objective,
+            tau=tau,
+            temperature_scaled=temperature_scaled,
+            alpha=alpha,
+            hidden=hidden,
+            solver=solver,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            batch_size=batch_size,
+            max_epochs=max_epochs,
+            early_stopping=early_stopping,
+            validation_fraction=validation_fraction,
+            patience=patience,
+            device=device,
+            random_state=random_state,
+        )
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, rewards: Any = None) -> Self:
         """Train on inputs ``X [n, D]`` and labels ``y``.
@@ -201,17 +242,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 of costs, give the negative.
 
         """
-        objective = options.choice("objective", self.objective, get_args(ObjectiveName))
-        tau = None if _is_auto(self.tau) else check_tau(options.plain(self.tau))
-        alpha = (
-            None if _is_auto(self.alpha) else options.not_negative('alpha (or "auto")', self.alpha)
-        )
-        layers = self.hidden if isinstance(self.hidden, Iterable) else [self.hidden]
-        hidden = (
-            None
-            if _is_auto(self.hidden)
-            else tuple(options.count("each layer of hidden", units) for units in layers)
-        )
+        objective, tau, alpha, hidden = map(self._option, ("objective", "tau", "alpha", "hidden"))
         random = check_random_state(self.random_state)
         X = validate_data(self, X, dtype=np.float64)
         classes, patterns = learn_labels(y, len(X))
@@ -242,16 +273,16 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if objective == "ml" and tau is None:
             tau = 1.0
-        given = Chosen(hidden, alpha, tau)
-        sizes, alpha, tau = choose(given, training, task, schedule=schedule, random=random)
+        sizes, alpha, tau = choose(
+            (hidden, alpha, tau), training, task, schedule=schedule, random=random
+        )
         task = task._replace(tau=tau)
         trained = train(
             sizes, training, validation, task=task, alpha=alpha, schedule=schedule, random=random
         )
         self.classes_, self.reward_ = classes, table if rewards is None else None
-        self._given = (
-            "cost" if self.cost is not None else "reward" if self.reward is not None else None
-        )
+        given = [name for name in ("reward", "cost") if getattr(self, name) is not None]
+        self._given = given[0] if given else None
         self.objective_, self.tau_, self.alpha_ = objective, tau, alpha
         self.mean_, self.scale_ = mean, scale
         self.coefs_, self.intercepts_ = trained.layers
@@ -388,7 +419,7 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "tau": self.tau_,
             "alpha": self.alpha_,
         }
-        metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=options.plain)}
+        metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=plain)}
         arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
         write_atomically(Path(path), to_safetensors(arrays, metadata))
 
@@ -442,12 +473,11 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.coefs_ = [tensors[f"coefs.{layer}"] for layer in layers]
         self.intercepts_ = [tensors[f"intercepts.{layer}"] for layer in layers]
         self.n_iter_, self.n_features_in_ = len(self.loss_curve_), sizes[0]
-        self.labels_per_row_ = options.number(
-            "labels_per_row", notes["labels_per_row"], "a number of at least 1", lambda x: x >= 1.0
+        self.labels_per_row_ = number("a number of at least 1", lambda value: value >= 1.0)(
+            "labels_per_row", notes["labels_per_row"]
         )
-        self.objective_ = options.choice("objective", notes["objective"], get_args(ObjectiveName))
-        self.tau_ = check_tau(notes["tau"])
-        self.alpha_ = options.not_negative("alpha", notes["alpha"])
+        self.objective_ = self._rules["objective"]("objective", notes["objective"])
+        self.tau_, self.alpha_ = check_tau(notes["tau"]), not_negative("alpha", notes["alpha"])
         if notes["feature_names"] is not None:
             names = string_list("feature_names", notes["feature_names"])
             if len(names) != sizes[0]:
@@ -474,36 +504,17 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _schedule(self, rows: int) -> Schedule:
         """Options of training on this many rows."""
-        solver = options.choice("solver", self.solver, get_args(Solver))
-        device = options.device(self.device)
-        if solver == "auto":
-            small = (
-                rows <= _MOST_ROWS_FOR_LBFGS and device.type == "cpu" and not self.early_stopping
-            )
-            solver = "lbfgs" if small else "sgd"
-        elif solver == "lbfgs" and self.early_stopping:
+        schedule = Schedule(**self._options_of(Schedule._fields))
+        if schedule.solver == "auto":
+            on_cpu = schedule.device.type == "cpu"
+            small = rows <= _MOST_ROWS_FOR_LBFGS and on_cpu and not self.early_stopping
+            return schedule._replace(solver="lbfgs" if small else "sgd")
+        if schedule.solver == "lbfgs" and self.early_stopping:
             raise EstimatorError(
                 "early_stopping is for gradient descent: set solver='sgd', "
                 "or turn early_stopping off"
             )
-        return Schedule(
-            solver=solver,
-            learning_rate=options.positive("learning_rate", self.learning_rate),
-            momentum=options.number(
-                "momentum",
-                self.momentum,
-                "a number of at least 0 and below 1",
-                lambda value: 0.0 <= value < 1.0,
-            ),
-            batch_size=(
-                None
-                if _is_auto(self.batch_size)
-                else options.count('batch_size (or "auto")', self.batch_size)
-            ),
-            max_epochs=options.count("max_epochs", self.max_epochs),
-            patience=options.count("patience", self.patience),
-            device=device,
-        )
+        return schedule
 
     def _table(self, classes: Array) -> Array:
         """The rewards as float64 ``[K, K]``; exact match if none are given."""
@@ -526,14 +537,8 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Training rows, and those that early stopping holds out."""
         if not self.early_stopping:
             return examples, None
-        share = options.number(
-            "validation_fraction",
-            self.validation_fraction,
-            "a number above 0 and below 1",
-            lambda value: 0.0 < value < 1.0,
-        )
         rows = len(examples.inputs)
-        held_out = math.ceil(share * rows)
+        held_out = math.ceil(self._option("validation_fraction") * rows)
         if held_out >= rows:
             raise DataError(
                 f"early stopping would hold out {held_out} of n_samples = {rows} and leave none to "
@@ -546,10 +551,6 @@ class RewardClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def _solved_as(objective: ObjectiveName, labels_per_row: float) -> ObjectiveName:
     """The objective by whose equation a model is read: from one label per row, SQDML learns Q'."""
     return "raml" if objective == "sqdml" and labels_per_row == 1.0 else objective
-
-
-def _is_auto(value: Any) -> bool:
-    return isinstance(value, str) and value == "auto"
 
 
 def _checked(name: str, values: Any, shape: tuple[int, ...], classes: Array) -> Array:

@@ -38,7 +38,7 @@ _TOLERANCE = 1e-4  # of L-BFGS: the norm of the gradient, relative to the first 
 class Schedule(NamedTuple):
     """Options of training."""
 
-    solver: Solver  # never "auto"
+    solver: Solver  # by the time of training never "auto"
     learning_rate: float
     momentum: float
     batch_size: int | None  # None: a tenth of the rows, between 16 and 200
@@ -105,7 +105,7 @@ class Trained(NamedTuple):
     validation_rewards: Array
 
 
-def layers_of(parameters: Tensor, sizes: Sequence[int], scale: float) -> Layers:
+def _layers_of(parameters: Tensor, sizes: Sequence[int], scale: float) -> Layers:
     """The layers of a network's parameters ``[P]``; the scores are divided by ``scale``."""
     weights, biases = [], []
     lengths = [count for before, after in pairwise(sizes) for count in (before * after, after)]
@@ -188,7 +188,7 @@ def _minimise(
     while search.status == "going" and search.iterations < schedule.max_epochs:
         search.iterate()
         losses.append(latest)
-    return Trained(layers_of(search.point, sizes, scale), np.array(losses), np.array([]))
+    return Trained(_layers_of(search.point, sizes, scale), np.array(losses), np.array([]))
 
 
 def _descend(
@@ -251,49 +251,39 @@ def _descend(
         if validation is None:
             kept = mean
             continue
-        earned = task.rewards(layers_of(mean, sizes, task.scale), validation)
+        earned = task.rewards(_layers_of(mean, sizes, task.scale), validation)
         rewards.append(float(np.average(earned, weights=validation.weights)))
         if epoch == 0 or rewards[-1] > rewards[best_epoch]:
             kept, best_epoch = mean, epoch
         elif epoch - best_epoch >= schedule.patience:
             break
-    return Trained(layers_of(kept, sizes, task.scale), np.array(losses), np.array(rewards))
-
-
-class Chosen(NamedTuple):
-    """Options that are given, or chosen where they are None."""
-
-    hidden: tuple[int, ...] | None
-    alpha: float | None
-    tau: float | None
+    return Trained(_layers_of(kept, sizes, task.scale), np.array(losses), np.array(rewards))
 
 
 def choose(
-    given: Chosen,
+    given: tuple[tuple[int, ...] | None, float | None, float | None],
     rows: Examples,
     task: Task,
     *,
     schedule: Schedule,
     random: np.random.RandomState,
 ) -> tuple[tuple[int, ...], float, float]:
-    """Sizes of the layers, penalty and temperature that do best on held-out rows.
+    """Sizes of the layers, penalty and temperature: as given, or where None the best on held-out rows.
 
     Layers and penalty are those whose P(y|x) has the least cross-entropy, whatever the objective.
     The temperature is the one whose decisions earn most, if they earn more than those of the first
     choice by two standard errors: with three others to try, less is mostly luck.
     """
+    hidden, alpha, tau = given
     unit = float(np.ptp(task.table)) or 1.0
     start = _WARM if task.objective == "sqdml" else TEMPERATURES[0]
-    shapes = HIDDEN if given.hidden is None else [given.hidden]
-    penalties = ALPHAS if given.alpha is None else [given.alpha]
     settings = [
-        ((rows.inputs.shape[1], *hidden, task.shares.shape[1]), alpha)
-        for hidden in shapes
-        for alpha in penalties
+        ((rows.inputs.shape[1], *layers, task.shares.shape[1]), penalty)
+        for layers in (HIDDEN if hidden is None else [hidden])
+        for penalty in (ALPHAS if alpha is None else [alpha])
     ]
-    sizes, alpha = settings[-1]
-    if len(rows.inputs) < 2 or (len(settings) == 1 and given.tau is not None):
-        return sizes, alpha, start * unit if given.tau is None else given.tau
+    if len(rows.inputs) < 2 or (len(settings) == 1 and tau is not None):
+        return *settings[-1], start * unit if tau is None else tau
     if len(rows.inputs) > _MOST_ROWS_TO_CHOOSE_BY:
         rows = rows.at(random.permutation(len(rows.inputs))[:_MOST_ROWS_TO_CHOOSE_BY])
     folds = _folds(rows, task.shares, random)
@@ -310,23 +300,30 @@ def choose(
             )
             yield trained.layers, held_out
 
+    best = settings[-1]
     if len(settings) > 1:
         labels = task._replace(objective="ml")
         losses = [sum(labels.loss(*pair) for pair in networks(labels, *one)) for one in settings]
-        sizes, alpha = settings[int(np.argmin(losses))]
-    if given.tau is not None:
-        return sizes, alpha, given.tau
+        best = settings[int(np.argmin(losses))]
+    if tau is not None:
+        return *best, tau
     earned = {}
     for factor in TEMPERATURES:
         candidate = task._replace(tau=factor * unit)
-        by_fold = [candidate.rewards(*pair) for pair in networks(candidate, sizes, alpha)]
-        earned[factor] = np.concatenate(by_fold)
+        earned[factor] = np.concatenate(
+            [candidate.rewards(*pair) for pair in networks(candidate, *best)]
+        )
     weights = np.concatenate([held_out.weights for _, held_out in folds])
+    return *best, unit * _clearly_best(earned, start, weights)
+
+
+def _clearly_best(earned: dict[float, Array], start: float, weights: Array) -> float:
+    """The temperature that earns most, if that is two standard errors more than the first choice."""
     best = max(earned, key=lambda factor: float(weights @ (earned[factor] - earned[start])))
     more = earned[best] - earned[start]
     mean = float(np.average(more, weights=weights))
     error = math.sqrt(float(weights**2 @ (more - mean) ** 2)) / float(weights.sum())
-    return sizes, alpha, (best if mean > 2.0 * error else start) * unit
+    return best if mean > 2.0 * error else start
 
 
 def _folds(

@@ -1,48 +1,218 @@
-"""What users give to estimators of sentences.
+"""What users give to estimators: options, sentences, and annotations of each sentence.
 
-Entries for each sentence, one or several annotations of it, their weights.
+By scikit-learn's convention all of it is checked in ``fit``. An estimator declares a rule for each
+of its options (`CheckedOptions`), a function of the option's name and value that returns the value
+to use or raises an error.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar, get_args
 
 import numpy as np
+import torch
 
-from softq.errors import DataError, ShapeError, WeightError
+from softq.checks import check_tau
+from softq.errors import (
+    DataError,
+    EstimatorError,
+    ShapeError,
+    SoftqError,
+    TemperatureError,
+    WeightError,
+)
+from softq.options import FEWEST_BITS, MOST_BITS, ObjectiveName
 
 Annotation = TypeVar("Annotation")
+Kind = TypeVar("Kind", bound=str)
+Random = np.random.RandomState | np.random.Generator
+Rule = Callable[[str, Any], Any]
+
+# --- options ----------------------------------------------------------------------------------------------
 
 
-class Kept(NamedTuple, Generic[Annotation]):
-    """An annotation of a sentence, its weight, and its annotator's place in y."""
+class CheckedOptions:
+    """An estimator whose options are checked by its rules."""
 
-    annotation: Annotation
-    weight: float
-    place: int
+    _rules: ClassVar[Mapping[str, Rule]]
+
+    def _option(self, name: str) -> Any:
+        """An option, checked."""
+        return self._rules[name](name, getattr(self, name))
+
+    def _options_of(self, fields: Iterable[str]) -> dict[str, Any]:
+        """Options that have the names of these fields, checked."""
+        return {name: self._option(name) for name in fields if name in self._rules}
+
+    def _objective_and_tau(self) -> tuple[ObjectiveName, float | None]:
+        """The objective, and its temperature, which all but ML need; None where none is set."""
+        objective: ObjectiveName = self._option("objective")
+        tau = getattr(self, "tau", None)
+        if objective != "ml" and tau is None:
+            raise TemperatureError(
+                f"objective={objective!r} needs a temperature: set tau, such as 0.1"
+            )
+        return objective, None if tau is None else check_tau(tau)
 
 
-class Annotated(NamedTuple, Generic[Annotation]):
-    """The annotations of a sentence, and how many places of annotators it has, missing ones too."""
+def count(name: str, value: Any) -> int:
+    """A whole number of at least 1."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral) or value < 1:
+        raise EstimatorError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return int(value)
 
-    kept: list[Kept[Annotation]]
-    places: int
+
+def bits(name: str, value: Any) -> int:
+    """A power of two that is the size of a table of hashed features."""
+    if count(name, value) not in range(FEWEST_BITS, MOST_BITS + 1):
+        raise EstimatorError(
+            f"{name} must be a whole number in {FEWEST_BITS}..{MOST_BITS}, got {value!r}"
+        )
+    return int(value)
 
 
-def as_long(name: str, given: Any, count: int) -> list[Any]:
-    """Entries for each of so many sentences."""
-    if given is None or isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+def number(wanted: str, accept: Callable[[float], bool]) -> Rule:
+    """A rule for numbers that are accepted; its error says what is ``wanted``."""
+
+    def rule(name: str, value: Any) -> float:
+        real = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+        if not real or not accept(float(value)):
+            raise EstimatorError(f"{name} must be {wanted}, got {value!r}")
+        return float(value)
+
+    return rule
+
+
+positive = number("a positive number", lambda value: 0.0 < value < math.inf)
+not_negative = number("a number from 0", lambda value: 0.0 <= value < math.inf)
+
+
+def choice(names: Any) -> Rule:
+    """A rule for one of the names of a `Literal`."""
+    known = get_args(names)
+
+    def rule(name: str, value: Any) -> str:
+        if value not in known:
+            near = difflib.get_close_matches(str(value).lower(), known, 1, cutoff=0.0)
+            raise EstimatorError(
+                f"{name} must be one of {', '.join(known)}, got {value!r}; did you mean"
+                f" {near[0]!r}?"
+            )
+        return str(value)
+
+    return rule
+
+
+def none_or(rule: Rule) -> Rule:
+    """The same rule, or None."""
+    return lambda name, value: None if value is None else rule(name, value)
+
+
+def auto_or(rule: Rule) -> Rule:
+    """The same rule, or "auto", for which None stands."""
+    return lambda name, value: (
+        None if isinstance(value, str) and value == "auto" else rule(f'{name} (or "auto")', value)
+    )
+
+
+def device(name: str, value: Any) -> torch.device:
+    """A device that torch can use here."""
+    try:
+        torch.empty(0, device=value)  # a name may be known, and the device not there
+        return torch.device(value)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise EstimatorError(
+            f"{name} must be one that torch can use here, such as 'cpu', got {value!r} ({error})"
+        ) from None
+
+
+def generator(name: str, value: Any) -> Random:
+    """What draws random numbers.
+
+    Numpy's generators themselves, or a fresh one from a seed, or from None.
+    """
+    if isinstance(value, (np.random.RandomState, np.random.Generator)):
+        return value
+    try:
+        return np.random.default_rng(value)
+    except (TypeError, ValueError):
+        raise EstimatorError(
+            f"{name} must be None, a seed from 0, or a generator of numpy, got {value!r}"
+        ) from None
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy as one of Python."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+# --- sentences --------------------------------------------------------------------------------------------
+
+
+def read_sequences(given: Any, each: str) -> list[Any]:
+    """The sentences of X; ``each`` is what an error calls one."""
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise DataError(f"X must be a sequence of sentences, each {each}, got {shown(given)}")
+    return list(given)
+
+
+def check_sequence(sentence: Any, number: int, unit: str) -> None:
+    """A sentence has a length, and is no text."""
+    if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
         raise DataError(
-            f"{name} must be a sequence with an entry for each sentence of X, got {shown(given)}"
+            f"sentence {number} of X must be a sequence of {unit}s, got {shown(sentence)}; split it"
+            f" into {unit}s first"
         )
-    entries = list(given)
-    if len(entries) != count:
-        raise ShapeError(
-            f"{name} must have an entry for each of the {count} sentences of X, got {len(entries)}"
-        )
-    return entries
+
+
+def common_kind(
+    sentences: Iterable[Iterable[Any]],
+    kind_of: Callable[[Any], Kind | None],
+    names: Mapping[Kind, str],
+    unit: str,
+) -> Kind | None:
+    """The one kind of all words or tokens, None where there are none; else an error.
+
+    Args:
+        sentences: what to look at.
+        kind_of: the kind of a word or token, None if it is of no kind that is known.
+        names: how an error calls each kind.
+        unit: "word" or "token".
+
+    """
+    first: Kind | None = None
+    *names_before, last = names.values()
+    for number, sentence in enumerate(sentences):
+        for place, token in enumerate(sentence):
+            kind = kind_of(token)
+            if kind is None or kind != (first or kind):
+                expected = (
+                    f"{names[first]} like the {unit}s before"
+                    if first
+                    else f"{', '.join(names_before)}, or {last}"
+                )
+                raise DataError(
+                    f"sentence {number}, {unit} {place}: expected {expected}, got {shown(token)}"
+                )
+            first = kind
+    return first
+
+
+@contextmanager
+def held_out_data() -> Iterator[None]:
+    """Errors in here say that they are of sentences to be scored."""
+    try:
+        yield
+    except SoftqError as error:
+        raise type(error)(f"X_dev and y_dev: {error}") from None
+
+
+# --- annotations ------------------------------------------------------------------------------------------
 
 
 def read_annotations(
@@ -52,8 +222,11 @@ def read_annotations(
     read: Callable[[Any, int], list[Annotation | None]],
     check: Callable[[Annotation, int, str], None],
     what: str,
-) -> Iterator[Annotated[Annotation]]:
-    """The annotations of each sentence; those that are missing, or have the weight 0, are left out.
+) -> Iterator[tuple[list[Annotation], np.ndarray[Any, Any], list[int], int]]:
+    """The annotations of each sentence but those that are missing, or have the weight 0.
+
+    With each sentence come their weights, their annotators' places in y, and how many places of
+    annotators it has, missing ones too.
 
     Args:
         given: y, an entry for each sentence.
@@ -69,59 +242,50 @@ def read_annotations(
     shares = (
         [None] * len(lengths)
         if ref_weights is None
-        else as_long("ref_weights", ref_weights, len(lengths))
+        else _as_long("ref_weights", ref_weights, len(lengths))
     )
-    entries = as_long("y", given, len(lengths))
+    entries = _as_long("y", given, len(lengths))
     for number, (entry, length, share) in enumerate(zip(entries, lengths, shares, strict=True)):
         found = read(entry, number)
-        kept = kept_annotators(found, share, number, what)
+        weights = _weights(share, len(found), number)
+        kept = {place: one for place, one in enumerate(found) if one is not None and weights[place]}
+        if not kept:
+            weighed = "" if share is None else " or has the weight 0"
+            raise DataError(
+                f"sentence {number} has no {what}: every annotator is missing{weighed}; leave it"
+                " out"
+            )
         for annotator, one in enumerate(found):
             who = f"annotator {annotator} of " if len(found) > 1 else ""
             if one is not None:
                 check(one, length, f"{who}sentence {number}")
-        yield Annotated(kept, len(found))
+        places = list(kept)
+        yield list(kept.values()), weights[places], places, len(found)
 
 
-def may_be_annotator(entry: Any) -> bool:
-    """Whether an entry for a sentence can be what one of several annotators gave, None for one who is missing."""
-    return entry is None or (
-        hasattr(entry, "__len__") and not isinstance(entry, (str, bytes, Mapping))
-    )
-
-
-def kept_annotators(
-    found: Sequence[Annotation | None], shares: Any, number: int, what: str
-) -> list[Kept[Annotation]]:
-    """Annotations of a sentence but those that are missing, or have the weight 0.
-
-    ``shares`` are their weights, None: all alike.
-    """
-    weights = _weights(shares, len(found), number)
-    kept = [
-        Kept(one, weight, place)
-        for place, (one, weight) in enumerate(zip(found, weights, strict=True))
-        if one is not None and weight
-    ]
-    if not kept:
-        missing = (
-            "every annotator is missing"
-            if shares is None
-            else "every annotator is missing or has the weight 0"
+def _as_long(name: str, given: Any, count: int) -> list[Any]:
+    """Entries for each of so many sentences."""
+    if given is None or isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise DataError(
+            f"{name} must be a sequence with an entry for each sentence of X, got {shown(given)}"
         )
-        raise DataError(f"sentence {number} has no {what}: {missing}; leave it out")
-    return kept
+    entries = list(given)
+    if len(entries) != count:
+        raise ShapeError(
+            f"{name} must have an entry for each of the {count} sentences of X, got {len(entries)}"
+        )
+    return entries
 
 
-def _weights(given: Any, count: int, number: int) -> list[float]:
+def _weights(given: Any, count: int, number: int) -> np.ndarray[Any, Any]:
     if given is None:
-        return [1.0] * count
+        return np.ones(count)
     if not hasattr(given, "__len__") or len(given) != count:
         raise ShapeError(
             f"ref_weights of sentence {number} must be {count} numbers, one for each annotation of"
             f" it, got {shown(given)}"
         )
-    weights = list(given)
-    for weight in weights:
+    for weight in given:
         if (
             isinstance(weight, bool)
             or not isinstance(weight, (int, float, np.number))
@@ -131,7 +295,14 @@ def _weights(given: Any, count: int, number: int) -> list[float]:
                 f"ref_weights of sentence {number} must be finite numbers from 0, got"
                 f" {shown(weight)}"
             )
-    return [float(weight) for weight in weights]
+    return np.array([float(weight) for weight in given])
+
+
+def may_be_annotator(entry: Any) -> bool:
+    """Whether an entry for a sentence can be what one of several annotators gave, None for one who is missing."""
+    return entry is None or (
+        hasattr(entry, "__len__") and not isinstance(entry, (str, bytes, Mapping))
+    )
 
 
 def shown(value: Any) -> str:

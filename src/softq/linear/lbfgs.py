@@ -1,10 +1,14 @@
-"""L-BFGS for smooth convex objectives over all data at once (Liu and Nocedal 1989; Nocedal and Wright 2006, chapters 3 and 7)."""
+"""Searches for the minimum of a convex objective over all data at once.
+
+L-BFGS (Liu and Nocedal 1989; Nocedal and Wright 2006, chapters 3 and 7), and OWL-QN for a penalty
+on absolute values (Andrew and Gao 2007).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +20,7 @@ Status = Literal["going", "converged", "stuck"]
 
 _SUFFICIENT_DECREASE, _CURVATURE = 1e-4, 0.9  # the Wolfe conditions
 _MOST_TRIALS = 25  # of one line search
+_MOST_HALVINGS = 40  # of one line search with a penalty on absolute values
 _ROUNDING = 1e-7  # relative noise of a value: below it two values count as equal
 _CHUNK = 1 << 16  # numbers whose products are taken at a time: small enough to stay in the cache
 
@@ -47,6 +52,9 @@ class LBFGS:
     >>> search.status, search.point.round(decimals=4)
     ('converged', tensor([3., 3.]))
     """
+
+    # What a step replaces; of the last one, the gradient of what has curvature, changes are kept.
+    _moving: ClassVar[tuple[str, ...]] = ("point", "gradient")
 
     def __init__(
         self,
@@ -111,22 +119,38 @@ class LBFGS:
             self._kept = 0
             direction = -self.gradient
             slope = -(self.norm**2)
-        first = 1.0 if self._kept else min(1.0, 1.0 / self.norm)
-        before = self.point, self.gradient, self.value
-        self.point, self.gradient = torch.empty_like(self.point), torch.empty_like(self.gradient)
-        found = self._search(before[0], direction, _Trial(0.0, self.value, slope), first)
-        if found is None:
-            self.point, self.gradient, self.value = before
+        value, before = self.value, {name: getattr(self, name) for name in self._moving}
+        self.__dict__.update({name: torch.empty_like(tensor) for name, tensor in before.items()})
+        moved = self._move(before["point"], before["gradient"], direction, slope)
+        if moved is None:
+            self.__dict__.update(before, value=value)
             if not self._kept:
                 self.status = "stuck"
             self._kept = 0  # try once more without memory
             return
-        self.value = found.value
         self.norm = float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
         self.iterations += 1
         self._judge()
         if self.status == "going":
-            self._remember(direction.mul_(found.step), before[1].neg_().add_(self.gradient))
+            curved = self._moving[-1]
+            self._remember(moved, before[curved].neg_().add_(getattr(self, curved)))
+
+    def _move(
+        self, origin: Tensor, gradient: Tensor, direction: Tensor, slope: float
+    ) -> Tensor | None:
+        """Search along a direction: the step taken, with `point`, `gradient` and `value` set to its end.
+
+        None if none is found.
+        """
+        found = self._search(origin, direction, _Trial(0.0, self.value, slope), self._first_step)
+        if found is None:
+            return None
+        self.value = found.value
+        return direction.mul_(found.step)
+
+    @property
+    def _first_step(self) -> float:
+        return 1.0 if self._kept else min(1.0, 1.0 / self.norm)
 
     def _direction(self) -> Tensor:
         """-H g, H being what the memory says of the inverse Hessian."""
@@ -240,7 +264,7 @@ class LBFGS:
                 self.iterations,
                 self.evaluations,
                 self._kept,
-                ["going", "converged", "stuck"].index(self.status),
+                get_args(Status).index(self.status),
             ]
         )
         return {
@@ -260,10 +284,8 @@ class LBFGS:
             state[name].clone() for name in ("basis", "products", "against")
         )
         self.value, self.norm, self.scale = state["numbers"].tolist()
-        counts: list[Any] = state["counts"].tolist()
-        self.iterations, self.evaluations, self._kept = counts[:3]
-        statuses: tuple[Status, ...] = ("going", "converged", "stuck")
-        self.status = statuses[counts[3]]
+        self.iterations, self.evaluations, self._kept, status = state["counts"].tolist()
+        self.status = get_args(Status)[status]
 
 
 def _between(low: _Trial, high: _Trial) -> float:
@@ -287,3 +309,99 @@ def _between(low: _Trial, high: _Trial) -> float:
             else 0.5
         )
     return low.step + width * (min(max(share, 0.1), 0.9) if math.isfinite(share) else 0.5)
+
+
+class OWLQN(LBFGS):
+    """One minimisation of f(x) + c1 ‖x‖₁: `iterate` until its status is no longer "going".
+
+    ``value`` is f + c1 ‖x‖₁, ``gradient`` its pseudo-gradient: of all subgradients the one nearest
+    to 0, whose negative is the direction of steepest descent, and which is 0 at the minimum and
+    nowhere else. The memory is that of `LBFGS` and knows f alone, for the penalty has no curvature.
+    A step keeps to the orthant of its start: weights that would change their sign become 0,
+    exactly.
+
+    >>> def bowl(x, gradient):
+    ...     gradient.copy_(2 * (x - torch.tensor([3.0, 0.1])))
+    ...     return float(((x - torch.tensor([3.0, 0.1])) ** 2).sum())
+    >>> search = OWLQN(torch.zeros(2), bowl, c1=1.0, tolerance=1e-6)
+    >>> while search.status == "going":
+    ...     search.iterate()
+    >>> search.status, search.point.round(decimals=4)
+    ('converged', tensor([2.5000, 0.0000]))
+    """
+
+    _moving = ("point", "gradient", "_smooth")
+
+    def __init__(
+        self,
+        point: Tensor,
+        evaluate: Evaluate,
+        *,
+        c1: float,
+        tolerance: float,
+        memory: int = 8,
+    ) -> None:
+        """Begin at ``point [N]`` (it is copied).
+
+        Args:
+            point: where to begin.
+            evaluate: f.
+            c1: penalty, positive.
+            tolerance: converged is a pseudo-gradient whose norm is at most this part of the first
+                one's.
+            memory: steps to remember.
+
+        """
+        self._smooth = torch.empty_like(point)  # the gradient of f at the point evaluated last
+
+        def penalised(x: Tensor, gradient: Tensor) -> float:
+            value = evaluate(x, self._smooth)
+            torch.where(
+                x == 0,
+                torch.nn.functional.softshrink(self._smooth, c1),
+                self._smooth + c1 * x.sign(),
+                out=gradient,
+            )
+            return value + c1 * float(torch.linalg.vector_norm(x, 1, dtype=torch.float64))
+
+        super().__init__(point, penalised, tolerance=tolerance, memory=memory)
+
+    def _direction(self) -> Tensor:
+        """Downhill in every coordinate, or not at all."""
+        direction = super()._direction()
+        return direction.masked_fill_(direction * self.gradient >= 0, 0.0)
+
+    def _move(
+        self, origin: Tensor, gradient: Tensor, direction: Tensor, slope: float
+    ) -> Tensor | None:
+        """Halve the step until it makes the value smaller by enough, within the orthant of its start."""
+        start = self.value
+        orthant = torch.where(origin == 0, -gradient.sign(), origin.sign())
+        step = self._first_step
+        for _ in range(_MOST_HALVINGS):
+            torch.add(origin, direction, alpha=step, out=self.point)
+            self.point.masked_fill_(self.point * orthant <= 0, 0.0)
+            moved = self.point - origin
+            promised = float(torch.dot(gradient, moved))
+            if promised >= 0:  # too short to move at all
+                return None
+            self.value = self._evaluate(self.point, self.gradient)
+            self.evaluations += 1
+            # Close to the minimum values differ by less than their rounding, and slopes say more.
+            flat = (
+                abs(self.value - start) <= _ROUNDING * abs(start)
+                and abs(self._slope(moved)) <= -_CURVATURE * promised
+            )
+            if flat or self.value <= start + _SUFFICIENT_DECREASE * promised:
+                return moved
+            step /= 2
+        return None
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything `iterate` continues from."""
+        return super().state() | {"smooth": self._smooth}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state."""
+        super().load_state(state)
+        self._smooth = state["smooth"].clone()

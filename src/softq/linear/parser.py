@@ -5,16 +5,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Any, Literal, Self, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from softq.errors import DataError
 from softq.formats.conllu import TreeSentence
-from softq.linear import options
+from softq.linear.estimator_inputs import (
+    Rule,
+    bits,
+    choice,
+    count,
+    generator,
+    held_out_data,
+    not_negative,
+    positive,
+)
 from softq.linear.features import ArcIndex
-from softq.linear.options import choice, not_negative, positive
 from softq.linear.parser_input import (
     attachment_score,
     check_tags,
@@ -22,7 +30,8 @@ from softq.linear.parser_input import (
     read_sentences,
     read_trees,
 )
-from softq.linear.parsing import Decoding, Parse, Parser, ParserFit, ParserSettings, Treebank
+from softq.linear.parser_training import ParserFit, ParserSettings, Treebank
+from softq.linear.parsing import Decoding, Parse, Parser
 from softq.linear.saved_model import SavedEstimator
 from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
 from softq.targets import ObjectiveName
@@ -115,11 +124,29 @@ class DependencyParser(SavedEstimator):
         "nonprojective_",
     )
 
-    parser_: Parser
-    converged_: bool | None
     kl_: float | None
-    dev_scores_: list[float]
     dev_score_: float | None
+
+    _rules: ClassVar[Mapping[str, Rule]] = {
+        "objective": choice(ObjectiveName),
+        "spanning": lambda name, value: bool(value),
+        "decoding": choice(Decoding),
+        "bits": bits,
+        "relation_bits": bits,
+        "min_freq": count,
+        "optimizer": choice(Optimizer),
+        "learning_rate": positive,
+        "relation_learning_rate": positive,
+        "epochs": count,
+        "batch_size": count,
+        "patience": lambda name, value: count(name, value) if value else 0,
+        "c2": not_negative,
+        "max_iterations": count,
+        "tolerance": positive,
+        "num_memories": count,
+        "nonprojective": choice(Nonprojective),
+        "random_state": generator,
+    }
 
     def __init__(
         self,
@@ -148,28 +175,30 @@ class DependencyParser(SavedEstimator):
         verbose: bool = False,
     ) -> None:
         # scikit-learn's convention: keep what was given, check it in fit.
-        self.objective = objective
-        self.tau = tau
-        self.spanning = spanning
-        self.decoding = decoding
-        self.templates = templates
-        self.relation_templates = relation_templates
-        self.bits = bits
-        self.relation_bits = relation_bits
-        self.min_freq = min_freq
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.relation_learning_rate = relation_learning_rate
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.patience = patience
-        self.c2 = c2
-        self.max_iterations = max_iterations
-        self.tolerance = tolerance
-        self.num_memories = num_memories
-        self.nonprojective = nonprojective
-        self.random_state = random_state
-        self.verbose = verbose
+        self.__dict__.update(
+            objective=objective,
+            tau=tau,
+            spanning=spanning,
+            decoding=decoding,
+            templates=templates,
+            relation_templates=relation_templates,
+            bits=bits,
+            relation_bits=relation_bits,
+            min_freq=min_freq,
+            optimizer=optimizer,
+            learning_rate=learning_rate,
+            relation_learning_rate=relation_learning_rate,
+            epochs=epochs,
+            batch_size=batch_size,
+            patience=patience,
+            c2=c2,
+            max_iterations=max_iterations,
+            tolerance=tolerance,
+            num_memories=num_memories,
+            nonprojective=nonprojective,
+            random_state=random_state,
+            verbose=verbose,
+        )
 
     def fit(
         self,
@@ -198,9 +227,8 @@ class DependencyParser(SavedEstimator):
 
         """
         settings = self.settings()  # what is wrong with options is told before it takes long
-        self._check_options()
-        random = options.generator(self.random_state)
-        treatment = choice("nonprojective", self.nonprojective, get_args(Nonprojective))
+        checked = self._options_of(self._rules)
+        random, treatment = checked["random_state"], checked["nonprojective"]
         sentences = read_sentences(X)
         trees = read_trees(sentences, y, ref_weights)
         held_out = read_held_out(X_dev, y_dev)
@@ -222,10 +250,8 @@ class DependencyParser(SavedEstimator):
         possible = trees.projectivised() if treatment == "lift" and len(crossing) else trees
         bank = Treebank(index, index.encode(sentences), trees, possible)
         if held_out is not None:
-            try:
+            with held_out_data():
                 check_tags(index, held_out[0], relations=bool(bank.relations))
-            except DataError as error:
-                raise DataError(f"X_dev and y_dev: {error}") from None
 
         def batches(epoch: int) -> list[Array]:
             order = random.permutation(len(bank))
@@ -288,23 +314,24 @@ class DependencyParser(SavedEstimator):
             self.keep(fit)
         if fit.search is not None:
             fit.search.warn()
-        else:
-            self.n_iter_, self.loss_curve_ = len(fit.losses), list(fit.losses)
-        self.relation_loss_curve_ = list(fit.relation_losses) if self.relations_ else []
+        self._measure(fit)
         self.kl_ = fit.kl(self.best_iter_)
         self.dev_scores_, self.dev_score_ = scores, max(scores, default=None)
 
     def keep(self, fit: ParserFit) -> None:
         """Take the parser that training has found, with what was measured on the way."""
         self._keep(fit.model())
-        self.n_iter_ = self.best_iter_ = len(fit.relation_losses)  # epochs
-        self.converged_ = self.kl_ = None
-        self.loss_curve_ = list(fit.losses)
-        self.relation_loss_curve_ = list(fit.relation_losses) if self.relations_ else []
-        if fit.search is not None:
-            self.n_iter_ = self.best_iter_ = fit.search.iterations
-            self.converged_, self.loss_curve_ = fit.search.converged, list(fit.search.losses)
+        self._measure(fit)
+        self.best_iter_ = self.n_iter_
         self.dev_scores_, self.dev_score_, self.nonprojective_ = [], None, 0
+
+    def _measure(self, fit: ParserFit) -> None:
+        """What training has measured so far."""
+        search = fit.search
+        self.n_iter_ = len(fit.relation_losses) if search is None else search.iterations
+        self.loss_curve_ = list(fit.losses if search is None else search.losses)
+        self.relation_loss_curve_ = list(fit.relation_losses) if self.relations_ else []
+        self.converged_, self.kl_ = None if search is None else search.converged, None
 
     def _keep(self, model: Parser) -> None:
         self.parser_, self.index_, self.relations_ = model, model.index, list(model.relations)
@@ -341,7 +368,7 @@ class DependencyParser(SavedEstimator):
         return attachment_score(self._parse(sentences), read_trees(sentences, y))
 
     def _parse(self, sentences: list[TreeSentence]) -> list[Parse]:
-        return self.parser_.parse(sentences, choice("decoding", self.decoding, get_args(Decoding)))
+        return self.parser_.parse(sentences, self._option("decoding"))
 
     def _sentences(self, X: Any) -> list[TreeSentence]:
         parser = self._fitted()
@@ -353,27 +380,9 @@ class DependencyParser(SavedEstimator):
 
     def settings(self) -> ParserSettings:
         """What to train toward, and how large a parser."""
-        objective = choice("objective", self.objective, get_args(ObjectiveName))
-        return ParserSettings(
-            objective=objective,
-            tau=options.temperature(objective, self.tau),
-            spanning=bool(self.spanning),
-            bits=options.bits("bits", self.bits),
-            relation_bits=options.bits("relation_bits", self.relation_bits),
-        )
-
-    def _check_options(self) -> None:
-        for name in ("min_freq", "batch_size", "epochs", "num_memories"):
-            options.count(name, getattr(self, name))
-        for name in ("learning_rate", "relation_learning_rate"):
-            positive(name, getattr(self, name))
-        if self.patience:
-            options.count("patience", self.patience)
-        choice("decoding", self.decoding, get_args(Decoding))
-        if choice("optimizer", self.optimizer, get_args(Optimizer)) == "lbfgs":
-            not_negative("c2", self.c2)
-            options.count("max_iterations", self.max_iterations)
-            positive("tolerance", self.tolerance)
+        objective, tau = self._objective_and_tau()
+        sizes = self._options_of(("spanning", "bits", "relation_bits"))
+        return ParserSettings(objective, tau, **sizes)
 
 
 def _tell_of_crossing(crossing: Array, sentences: int, treatment: Nonprojective) -> None:

@@ -9,14 +9,22 @@ import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
-from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError
+from softq.errors import DataError, DtypeError, OutputError, ShapeError
 from softq.formats.conllu import TreeSentence
 from softq.formats.trees import tree_faults
-from softq.linear.estimator_inputs import may_be_annotator, read_annotations, shown
+from softq.linear.estimator_inputs import (
+    check_sequence,
+    common_kind,
+    held_out_data,
+    may_be_annotator,
+    read_annotations,
+    read_sequences,
+    shown,
+)
 from softq.linear.features import ArcIndex, lacks_tags
 from softq.linear.parsing import Parse, Trees
 
@@ -37,12 +45,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def read_sentences(given: Any) -> list[TreeSentence]:
     """X as sentences with columns."""
-    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-        raise DataError(
-            "X must be a sequence of sentences, each a TreeSentence or a sequence of words, got"
-            f" {shown(given)}"
-        )
-    sentences = list(given)
+    sentences = read_sequences(given, "a TreeSentence or a sequence of words")
     if any(isinstance(sentence, TreeSentence) for sentence in sentences):
         for number, sentence in enumerate(sentences):
             if not isinstance(sentence, TreeSentence):
@@ -51,50 +54,25 @@ def read_sentences(given: Any) -> list[TreeSentence]:
                     f" {shown(sentence)}"
                 )
     else:
-        sentences = _from_words(sentences)
+        for number, sentence in enumerate(sentences):
+            check_sequence(sentence, number, "word")
+        common_kind(sentences, _kind, _NAMES, "word")
+        columns: list[Any] = [list(zip(*map(_columns, words), strict=True)) for words in sentences]
+        sentences = [TreeSentence(*(rows or [()] * len(_KEYS))) for rows in columns]
     _check_texts(sentences)
     return sentences
-
-
-def _from_words(sentences: list[Any]) -> list[TreeSentence]:
-    first: Kind | None = None
-    made = []
-    for number, sentence in enumerate(sentences):
-        if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
-            raise DataError(
-                f"sentence {number} of X must be a sequence of words, got {shown(sentence)}; split"
-                " it into words first"
-            )
-        rows = []
-        for place, word in enumerate(sentence):
-            kind = _kind(word)
-            if kind is None or kind != (first or kind):
-                expected = (
-                    f"{_NAMES[first]} like the words before"
-                    if first
-                    else f"{', '.join(list(_NAMES.values())[:-1])}, or {_NAMES['dicts']}"
-                )
-                raise DataError(
-                    f"sentence {number}, word {place}: expected {expected}, got {shown(word)}"
-                )
-            first = kind
-            rows.append(_columns(word))
-        forms, lemmas, upos, xpos, feats = zip(*rows, strict=True) if rows else ((),) * len(_KEYS)
-        made.append(TreeSentence(forms, lemmas, upos, xpos, feats))
-    return made
 
 
 def _kind(word: Any) -> Kind | None:
     if isinstance(word, str):
         return "words"
-    if (
-        isinstance(word, tuple)
-        and len(word) in (2, 3)
-        and all(isinstance(part, str) for part in word)
-    ):
-        return "pairs" if len(word) == 2 else "triples"
-    known = isinstance(word, Mapping) and "form" in word and set(word) <= set(_KEYS)
-    return "dicts" if known and all(isinstance(value, str) for value in word.values()) else None
+    parts: Iterable[Any] = ()
+    kind: Kind | None = None
+    if isinstance(word, tuple) and len(word) in (2, 3):
+        parts, kind = word, "pairs" if len(word) == 2 else "triples"
+    elif isinstance(word, Mapping) and "form" in word and set(word) <= set(_KEYS):
+        parts, kind = word.values(), "dicts"
+    return kind if all(isinstance(part, str) for part in parts) else None
 
 
 def _columns(word: Any) -> tuple[str, ...]:
@@ -137,13 +115,6 @@ def check_tags(index: ArcIndex, sentences: Sequence[TreeSentence], *, relations:
         )
 
 
-class _Tree(NamedTuple):
-    """One annotation of a sentence; without relations these are empty."""
-
-    heads: tuple[int, ...]
-    relations: tuple[str, ...]
-
-
 def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any = None) -> Trees:
     """The trees of y, checked against the sentences.
 
@@ -163,23 +134,22 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
     heads, relations, weights = [], [], []
     labelled: bool | None = None
     read = read_annotations(given, lengths, ref_weights, _annotations, _check_tree, "tree")
-    for number, (length, (kept, _)) in enumerate(zip(lengths, read, strict=True)):
-        for one in kept if length else ():
-            labelled = bool(one.annotation.relations) if labelled is None else labelled
-            if bool(one.annotation.relations) != labelled:
+    for number, (length, (trees, shares, *_)) in enumerate(zip(lengths, read, strict=True)):
+        for tree in trees if length else ():
+            labelled = bool(tree.relations) if labelled is None else labelled
+            if bool(tree.relations) != labelled:
                 raise DataError(
                     "expected relations with all trees or with none, got a tree"
                     f" {'without' if labelled else 'with'} them in sentence {number} and others"
                     f" {'with' if labelled else 'without'}"
                 )
-        trees = [one.annotation.heads for one in kept]
-        heads.append(np.array(trees, np.int64).reshape(len(kept), length))
-        relations.append([one.annotation.relations for one in kept])
-        weights.append(np.array([one.weight for one in kept]))
+        heads.append(np.array([tree.heads for tree in trees], np.int64).reshape(len(trees), length))
+        relations.append([tree.relations for tree in trees])
+        weights.append(shares)
     return Trees(heads, relations if labelled else [], weights)
 
 
-def _annotations(entry: Any, number: int) -> list[_Tree | None]:
+def _annotations(entry: Any, number: int) -> list[Parse | None]:
     """One tree, or those of several annotators.
 
     Heads are integers and relations strings, so that the two cannot be confused.
@@ -202,44 +172,30 @@ def _annotations(entry: Any, number: int) -> list[_Tree | None]:
     return found
 
 
-def _as_tree(entry: Any) -> _Tree | None:
+def _as_tree(entry: Any) -> Parse | None:
     """A single tree; None if it is none."""
     if isinstance(entry, (TreeSentence, Parse)):
-        return _Tree(entry.heads, entry.relations)
+        return Parse(entry.heads, entry.relations)
     heads = _as_heads(entry)
-    if heads is not None:
-        return _Tree(heads, ())
-    if not (isinstance(entry, (tuple, list)) and len(entry) == 2):
-        return None
+    if heads is not None or not (isinstance(entry, (tuple, list)) and len(entry) == 2):
+        return None if heads is None else Parse(heads)
     heads, names = _as_heads(entry[0]), entry[1]
-    if names is None or (
-        not isinstance(names, (str, bytes, Mapping))
-        and hasattr(names, "__len__")
-        and len(names) == 0
-    ):
-        named: tuple[str, ...] | None = (
-            () if isinstance(entry, tuple) else None
-        )  # in a list they are an annotator who is missing
-    else:
-        named = _as_names(names)
-    return None if heads is None or named is None else _Tree(heads, named)
+    relations = _values([] if names is None else names)
+    if heads is None or relations is None:
+        return None
+    if not relations:  # in a list they are an annotator who is missing
+        return Parse(heads) if isinstance(entry, tuple) else None
+    texts = all(isinstance(name, str) for name in relations)
+    return Parse(heads, tuple(map(str, relations))) if texts else None
 
 
 def _as_heads(entry: Any) -> tuple[int, ...] | None:
     values = _values(entry)
-    whole = values is not None and all(
+    if values is None or not all(
         isinstance(value, numbers.Integral) and not isinstance(value, bool) for value in values
-    )
-    return tuple(map(int, values)) if values is not None and whole else None
-
-
-def _as_names(entry: Any) -> tuple[str, ...] | None:
-    values = _values(entry)
-    return (
-        tuple(map(str, values))
-        if values is not None and all(isinstance(value, str) for value in values)
-        else None
-    )
+    ):
+        return None
+    return tuple(map(int, values))
 
 
 def _values(entry: Any) -> list[Any] | None:
@@ -249,7 +205,7 @@ def _values(entry: Any) -> list[Any] | None:
     return entry.tolist() if getattr(entry, "ndim", 0) == 1 and hasattr(entry, "tolist") else None
 
 
-def _check_tree(tree: _Tree, words: int, who: str) -> None:
+def _check_tree(tree: Parse, words: int, who: str) -> None:
     if len(tree.heads) != words:
         raise ShapeError(
             f"y must have a head for each word: {who} has {len(tree.heads)} heads for {words} words"
@@ -279,11 +235,9 @@ def read_held_out(given: Any, trees: Any) -> tuple[list[TreeSentence], Trees] | 
                 "X_dev and y_dev go together: expected both or neither, got y_dev alone"
             )
         return None
-    try:
+    with held_out_data():
         sentences = read_sentences(given)
         return sentences, read_trees(sentences, trees)
-    except SoftqError as error:
-        raise type(error)(f"X_dev and y_dev: {error}") from None
 
 
 def attachment_score(parses: Sequence[Parse], trees: Trees) -> float:

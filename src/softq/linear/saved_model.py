@@ -17,20 +17,67 @@ from torch import Tensor
 from softq.errors import DataError, EstimatorError
 from softq.formats.file_checks import check_format, mapping, notes_in, read_tensors, refusing
 from softq.lab.run import BEST, write_atomically
+from softq.linear.estimator_inputs import CheckedOptions, plain
+
+_ABOUT = "about"  # the tensor that holds the notes
+
+
+class Parameters:
+    """What scikit-learn's ``BaseEstimator`` gives an estimator, for where it is not installed.
+
+    Reads and sets the keywords of a constructor, which keeps each under its own name.
+
+    >>> class Rule(Parameters):
+    ...     def __init__(self, *, depth: int = 2) -> None:
+    ...         self.depth = depth
+    >>> Rule().set_params(depth=3), Rule().get_params()
+    (Rule(depth=3), {'depth': 2})
+    """
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        return {
+            name: keyword.default for name, keyword in inspect.signature(cls).parameters.items()
+        }
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The keywords as they are now.
+
+        ``deep`` changes nothing, for none of them is an estimator.
+        """
+        return {name: getattr(self, name) for name in self._defaults()}
+
+    def set_params(self, **parameters: Any) -> Self:
+        """Change keywords; what is fitted stays as it is until the next ``fit``."""
+        known = self._defaults()
+        for name, value in parameters.items():
+            if name not in known:
+                raise EstimatorError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}"
+                )
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        changed = (
+            f"{name}={getattr(self, name)!r}"
+            for name, default in self._defaults().items()
+            if getattr(self, name) is not default
+        )
+        return f"{type(self).__name__}({', '.join(changed)})"
+
 
 try:
     from sklearn.base import BaseEstimator
 except ModuleNotFoundError:  # scikit-learn's searches need it; taggers and parsers do not
-    from softq.linear.parameters import Parameters as BaseEstimator
-
-_ABOUT = "about"  # the tensor that holds the notes
+    BaseEstimator = Parameters
 
 
 class NotFittedError(EstimatorError, AttributeError):
     """An estimator was asked for what it has after `fit` only."""
 
 
-class SavedEstimator(BaseEstimator):  # type: ignore[misc]
+class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
     """An estimator whose model is one safetensors file, with its options and what `fit` measured.
 
     A run folder of ``softq train`` holds the same file. Subclasses name what they are, the
@@ -57,14 +104,11 @@ class SavedEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, model: Any) -> None:
         """Take this for the model."""
-        setattr(self, self._model_name, model)
+        raise NotImplementedError
 
     def _options(self) -> dict[str, Any]:
         """Options as JSON can hold them; of a ``random_state`` that is no seed None is kept."""
-        kept = {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in self.get_params().items()
-        }
+        kept = {name: plain(value) for name, value in self.get_params().items()}
         for name, value in kept.items():
             if name.endswith("templates") and value is not None:
                 kept[name] = list(value)

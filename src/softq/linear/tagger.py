@@ -5,11 +5,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Self, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
-import torch
 
 from softq.annotators.reliability import AnnotatorRow
 from softq.annotators.reliability import Model as AnnotatorModel
@@ -18,30 +17,37 @@ from softq.errors import DataError, EstimatorError
 from softq.formats.file_checks import one_of
 from softq.formats.tags import OUTSIDE, Scheme
 from softq.kernels.features import crf as kernels
-from softq.linear import options
-from softq.linear.features import FeatureMatrix
-from softq.linear.options import choice, not_negative, positive
-from softq.linear.saved_model import SavedEstimator
-from softq.linear.tagger_input import Annotations, Index, Kind, Sentences, check_held_out
-from softq.linear.tagger_options import SchemeOption, reward_as_json, reward_for, scheme_for
-from softq.linear.tagging import (
-    BatchFit,
-    Constraints,
-    CRFObjective,
-    CRFSettings,
-    Decoding,
-    Layout,
-    References,
-    SearchFit,
-    Tagger,
+from softq.linear.estimator_inputs import (
+    Rule,
+    choice,
+    count,
+    generator,
+    none_or,
+    not_negative,
+    positive,
 )
+from softq.linear.features import FeatureMatrix
+from softq.linear.saved_model import SavedEstimator
+from softq.linear.tagger_input import (
+    Annotations,
+    Index,
+    Kind,
+    SchemeOption,
+    Sentences,
+    check_held_out,
+    reward_as_json,
+    reward_for,
+    scheme_for,
+)
+from softq.linear.tagger_training import BatchFit, CRFSettings, SearchFit
+from softq.linear.tagging import Constraints, Decoding, References, Tagger
 from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
 from softq.metrics import SpanScores, span_statistics
 from softq.targets import ObjectiveName
 
 Algorithm = Literal["lbfgs", "adagrad"]
 
-_DEFAULT_ITERATIONS = 1000
+_MOST_ITERATIONS = 1000  # unless said
 _CRFSUITE_ONLY = ("l2sgd", "ap", "pa", "arow")
 
 
@@ -155,13 +161,30 @@ class CRFTagger(SavedEstimator):
         "_kind",
     )
 
-    tagger_: Tagger
-    n_iter_: int
-    loss_curve_: list[float]
-    converged_: bool | None
     kl_: float | None
-    annotators_: tuple[AnnotatorRow, ...]
     dev_score_: float | None
+
+    _rules: ClassVar[Mapping[str, Rule]] = {
+        "algorithm": choice(Algorithm),
+        "c1": not_negative,
+        "c2": not_negative,
+        "min_freq": not_negative,
+        "max_iterations": none_or(count),
+        "num_memories": count,
+        "epsilon": not_negative,
+        "delta": not_negative,
+        "period": count,
+        "tolerance": none_or(positive),
+        "learning_rate": positive,
+        "batch_size": count,
+        "max_epochs": count,
+        "objective": choice(ObjectiveName),
+        "entity_weight": positive,
+        "constraints": choice(Constraints),
+        "scheme": choice(SchemeOption),
+        "decoding": choice(Decoding),
+        "random_state": generator,
+    }
 
     def __init__(
         self,
@@ -194,32 +217,34 @@ class CRFTagger(SavedEstimator):
         verbose: bool | None = False,
     ) -> None:
         # scikit-learn's convention: keep what was given, check it in fit.
-        self.algorithm = algorithm
-        self.c1 = c1
-        self.c2 = c2
-        self.min_freq = min_freq
-        self.all_possible_states = all_possible_states
-        self.all_possible_transitions = all_possible_transitions
-        self.max_iterations = max_iterations
-        self.num_memories = num_memories
-        self.epsilon = epsilon
-        self.delta = delta
-        self.period = period
-        self.tolerance = tolerance
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.objective = objective
-        self.tau = tau
-        self.reward = reward
-        self.entity_weight = entity_weight
-        self.constraints = constraints
-        self.scheme = scheme
-        self.templates = templates
-        self.hash_bits = hash_bits
-        self.decoding = decoding
-        self.random_state = random_state
-        self.verbose = verbose
+        self.__dict__.update(
+            algorithm=algorithm,
+            c1=c1,
+            c2=c2,
+            min_freq=min_freq,
+            all_possible_states=all_possible_states,
+            all_possible_transitions=all_possible_transitions,
+            max_iterations=max_iterations,
+            num_memories=num_memories,
+            epsilon=epsilon,
+            delta=delta,
+            period=period,
+            tolerance=tolerance,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            max_epochs=max_epochs,
+            objective=objective,
+            tau=tau,
+            reward=reward,
+            entity_weight=entity_weight,
+            constraints=constraints,
+            scheme=scheme,
+            templates=templates,
+            hash_bits=hash_bits,
+            decoding=decoding,
+            random_state=random_state,
+            verbose=verbose,
+        )
 
     def fit(
         self, X: Any, y: Any, X_dev: Any = None, y_dev: Any = None, *, ref_weights: Any = None
@@ -245,7 +270,7 @@ class CRFTagger(SavedEstimator):
         check_held_out(X_dev, y_dev, sentences.kind)
         annotators: tuple[AnnotatorRow, ...] = ()
         if isinstance(ref_weights, str):
-            model = choice("ref_weights", ref_weights, get_args(AnnotatorModel))
+            model = choice(AnnotatorModel)("ref_weights", ref_weights)
             annotations, annotators = Annotations.read(y, sentences.lengths).weighed(model)
         else:
             annotations = Annotations.read(y, sentences.lengths, ref_weights)
@@ -259,9 +284,9 @@ class CRFTagger(SavedEstimator):
             references,
             self._batches(len(matrix.lengths)),
         )
+        searches = isinstance(fit, SearchFit)
         lower = f"lower learning_rate ({self.learning_rate:g})"
         rescale = f"rescale features with large values, or raise c2 ({settings.c2:g})"
-        searches = isinstance(fit, SearchFit)
         with diverging(rescale if searches else lower):
             for epoch, measured in epochs_of(fit, 1 if searches else self.max_epochs):
                 if not searches:
@@ -270,10 +295,10 @@ class CRFTagger(SavedEstimator):
             fit.search.warn()
         self.keep(fit, kind, settings.scheme or annotations.scheme())
         if self.kl_ is None:
-            self.kl_ = _kl(self.tagger_, settings, matrix, references)
+            self.kl_ = settings.kl(self.tagger_, matrix, references)
         self.annotators_ = annotators
-        self.dev_score_ = None if X_dev is None else self.score(X_dev, y_dev)
         if X_dev is not None:
+            self.dev_score_ = self.score(X_dev, y_dev)
             self._tell(f"share of right labels on X_dev: {self.dev_score_:.4f}")
         return self
 
@@ -312,16 +337,9 @@ class CRFTagger(SavedEstimator):
     def keep(self, fit: SearchFit | BatchFit, kind: Kind, scheme: Scheme | None) -> None:
         """Take the model that training has found, with what was measured on the way."""
         self._keep(fit.model())
-        self.kl_ = None
-        if isinstance(fit, SearchFit):
-            self.loss_curve_, self.converged_ = list(fit.search.losses), fit.search.converged
-            self.n_iter_, self.kl_ = (
-                fit.search.iterations,
-                fit.objective.kl / fit.objective.sentences,
-            )
-        else:
-            self.loss_curve_, self.converged_ = list(fit.losses), None
-            self.n_iter_ = len(fit.losses)
+        self.loss_curve_, self.converged_, self.kl_ = list(fit.losses), fit.converged, fit.kl
+        # the first loss of a search is at its start
+        self.n_iter_ = len(fit.losses) - isinstance(fit, SearchFit)
         self._kind = kind
         self.scheme_ = self.file_scheme_ = scheme
         self.pos_column_ = 2 if kind == "pairs" else 0
@@ -334,10 +352,11 @@ class CRFTagger(SavedEstimator):
         """The same batches in each epoch, in an order that is new."""
         if self._option("algorithm") != "adagrad":
             return lambda epoch: []
-        random = options.generator(self.random_state)
-        count = -(-sentences // self.batch_size)
-        batches = np.array_split(random.permutation(sentences), count)
-        return lambda epoch: [batches[number] for number in random.permutation(count)]
+        random = self._option("random_state")
+        batches = np.array_split(
+            random.permutation(sentences), -(-sentences // self._option("batch_size"))
+        )
+        return lambda epoch: [batches[number] for number in random.permutation(len(batches))]
 
     def _tell(self, text: str) -> None:
         if self.verbose:
@@ -348,7 +367,7 @@ class CRFTagger(SavedEstimator):
     def predict(self, X: Any) -> list[list[str]]:
         """Labels of each sentence."""
         features = self._features(X)
-        return self.tagger_.decode(features, choice("decoding", self.decoding, get_args(Decoding)))
+        return self.tagger_.decode(features, self._option("decoding"))
 
     def predict_single(self, xseq: Any) -> list[str]:
         """Labels of one sentence."""
@@ -433,9 +452,11 @@ class CRFTagger(SavedEstimator):
     # --- options ------------------------------------------------------------------------------------------
 
     def _option(self, name: str) -> Any:
-        """An option; its default where it is None."""
+        """An option, checked; its default where it is None, as in sklearn_crfsuite."""
         value = getattr(self, name)
-        return inspect.signature(CRFTagger).parameters[name].default if value is None else value
+        if value is None:
+            value = inspect.signature(CRFTagger).parameters[name].default
+        return self._rules[name](name, value)
 
     def _check_options(self) -> None:
         if self.algorithm in _CRFSUITE_ONLY:
@@ -444,73 +465,40 @@ class CRFTagger(SavedEstimator):
                 " CRFsuite's alone: take 'adagrad' to learn in batches of sentences, 'lbfgs' for"
                 " the best weights there are"
             )
-        if choice("algorithm", self._option("algorithm"), get_args(Algorithm)) == "adagrad":
-            if self.c1:
-                raise EstimatorError(
-                    "c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got"
-                    f" {self.c1!r}"
-                )
-            options.generator(self.random_state)
-        else:
-            self._stopping()
-            not_negative("c1", self._option("c1"))
-            options.count("num_memories", self._option("num_memories"))
-        positive("learning_rate", self.learning_rate)
-        options.count("batch_size", self.batch_size)
-        options.count("max_epochs", self.max_epochs)
+        if self._option("algorithm") == "adagrad" and self.c1:
+            raise EstimatorError(
+                "c1 is for algorithm='lbfgs', 'adagrad' has no such penalty: leave out c1, got"
+                f" {self.c1!r}"
+            )
+        self._options_of(self._rules)
+
+    def _stopping(self) -> Stopping:
+        rules = self._options_of(Stopping._fields)
+        return Stopping(**rules | {"max_iterations": rules["max_iterations"] or _MOST_ITERATIONS})
 
     def _settings_for(self, annotations: Annotations) -> CRFSettings:
         """What to train toward, for labels as they are in y."""
-        if choice("constraints", self.constraints, get_args(Constraints)) == "none":
+        if self._option("constraints") == "none":
             return self.settings(annotations.labels, None)
         # Without O, labels such as B-PER and E-PER leave nothing that a sentence of one word can
         # be.
         labels = tuple(sorted({OUTSIDE, *annotations.labels}))
-        return self.settings(labels, scheme_for(self.scheme, annotations))
+        return self.settings(labels, scheme_for(self._option("scheme"), annotations))
 
     def settings(self, labels: tuple[str, ...], scheme: Scheme | None) -> CRFSettings:
         """What to train toward with these labels, which follow this scheme."""
-        objective = choice("objective", self.objective, get_args(ObjectiveName))
-        by_search = self._option("algorithm") == "lbfgs"
+        objective, tau = self._objective_and_tau()
+        in_batches = self._option("algorithm") == "adagrad"
         return CRFSettings(
             labels=labels,
             objective=objective,
-            tau=options.temperature(objective, self.tau),
-            reward=reward_for(self.reward, self.entity_weight, labels),
+            tau=tau,
+            reward=reward_for(self.reward, self._option("entity_weight"), labels),
             scheme=scheme,
-            constraints=choice("constraints", self.constraints, get_args(Constraints)),
-            c2=not_negative("c2", self._option("c2")),
-            all_states=bool(self.all_possible_states) or not by_search,
-            all_transitions=bool(self.all_possible_transitions) or not by_search,
-            min_freq=not_negative("min_freq", self._option("min_freq")),
+            all_states=in_batches or bool(self.all_possible_states),
+            all_transitions=in_batches or bool(self.all_possible_transitions),
+            **self._options_of(("constraints", "c2", "min_freq")),
         )
-
-    def _stopping(self) -> Stopping:
-        return Stopping(
-            max_iterations=(
-                _DEFAULT_ITERATIONS
-                if self.max_iterations is None
-                else options.count("max_iterations", self.max_iterations)
-            ),
-            tolerance=None if self.tolerance is None else positive("tolerance", self.tolerance),
-            epsilon=not_negative("epsilon", self._option("epsilon")),
-            delta=not_negative("delta", self._option("delta")),
-            period=options.count("period", self._option("period")),
-        )
-
-
-def _kl(
-    tagger: Tagger, settings: CRFSettings, matrix: FeatureMatrix, references: References
-) -> float:
-    """KL(target ‖ model) per sentence."""
-    layout = Layout(matrix.size, len(settings.labels), None, None)
-    objective = CRFObjective(
-        matrix, settings.target(references), layout, c2=0.0, forbidden=settings.forbidden
-    )
-    parameters = torch.empty(layout.size)
-    layout.pack(tagger.weights, tagger.transitions, parameters)
-    objective(parameters, torch.empty_like(parameters))
-    return objective.kl / objective.sentences
 
 
 def entity_f1_scorer(estimator: Any, X: Any, y: Any) -> float:

@@ -1,23 +1,41 @@
-"""Sentences and labels as users have them.
+"""Sentences, labels and options as users of taggers have them.
 
 Read, checked, and turned into what taggers are made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 
 from softq.annotators.reliability import AnnotatorRow, Model, estimate, reference_weights
-from softq.errors import DataError, DtypeError, OutputError, ShapeError, SoftqError
+from softq.errors import (
+    DataError,
+    DtypeError,
+    EstimatorError,
+    OutputError,
+    RewardError,
+    ShapeError,
+)
 from softq.formats.conll import MISSING, Sentence, find_scheme
-from softq.formats.tags import Scheme, spans
-from softq.linear.estimator_inputs import may_be_annotator, read_annotations, shown
+from softq.formats.tags import Scheme, faults, spans
+from softq.linear.estimator_inputs import (
+    check_sequence,
+    common_kind,
+    held_out_data,
+    may_be_annotator,
+    not_negative,
+    read_annotations,
+    read_sequences,
+    shown,
+)
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
-from softq.linear.tagging import References
+from softq.linear.tagging import References, entity_reward
+from softq.rewards import TokenReward
 
 Index = TemplateIndex | AttributeIndex
 Kind = Literal["words", "pairs", "features"]
@@ -39,20 +57,12 @@ class Sentences(NamedTuple):
     @classmethod
     def read(cls, given: Any) -> Sentences:
         """Check that ``given`` is a sequence of sequences of tokens."""
-        if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
-            raise DataError(
-                f"X must be a sequence of sentences, each a sequence of tokens, got {shown(given)}"
-            )
-        sentences = list(given)
+        sentences = read_sequences(given, "a sequence of tokens")
         for number, sentence in enumerate(sentences):
-            if isinstance(sentence, (str, bytes, Mapping)) or not hasattr(sentence, "__len__"):
-                raise DataError(
-                    f"sentence {number} of X must be a sequence of tokens, got {shown(sentence)};"
-                    " split it into tokens first"
-                )
+            check_sequence(sentence, number, "token")
         kinds = {_kind(token_type) for token_type in set(map(type, chain.from_iterable(sentences)))}
-        if len(kinds) > 1 or None in kinds:
-            raise _mixed(sentences)
+        if len(kinds) > 1 or None in kinds:  # this finds the token
+            common_kind(sentences, lambda token: _kind(type(token)), _NAMES, "token")
         kind = next(iter(kinds), None)
         if kind == "pairs":
             _check_pairs(sentences)
@@ -63,9 +73,10 @@ class Sentences(NamedTuple):
         """Tokens of each sentence."""
         return [len(sentence) for sentence in self.sentences]
 
-    def _columns(self, kind: Kind) -> tuple[list[Any], dict[str, list[list[str]]] | None]:
+    def _columns(self, kind: Kind) -> tuple[Any, ...]:
+        """Words, or features; and the columns beside words, where there are any."""
         if kind != "pairs":
-            return self.sentences, None
+            return (self.sentences,)
         words, pos = (
             [[token[part] for token in sentence] for sentence in self.sentences] for part in (0, 1)
         )
@@ -87,8 +98,10 @@ class Sentences(NamedTuple):
                     " leave out one of them"
                 )
             return *AttributeIndex.fit(self.sentences, hash_bits=hash_bits), self.kind
-        words, columns = self._columns(self.kind)
-        return *TemplateIndex.fit(words, templates, columns=columns, hash_bits=hash_bits), self.kind
+        words, *columns = self._columns(self.kind)
+        return *TemplateIndex.fit(
+            words, templates, columns=columns[0] if columns else None, hash_bits=hash_bits
+        ), self.kind
 
     def features(self, index: Index, kind: Kind) -> FeatureMatrix:
         """Features of these sentences by an index that was made of tokens of this kind."""
@@ -96,12 +109,7 @@ class Sentences(NamedTuple):
             raise DataError(
                 f"each token of X must be {_NAMES[kind]}, as in fit, got {_NAMES[self.kind]}"
             )
-        words, columns = self._columns(kind)
-        return (
-            index.transform(words)
-            if isinstance(index, AttributeIndex)
-            else index.transform(words, columns)
-        )
+        return index.transform(*self._columns(kind))
 
 
 def _kind(token_type: type) -> Kind | None:
@@ -110,26 +118,6 @@ def _kind(token_type: type) -> Kind | None:
     if issubclass(token_type, tuple):
         return "pairs"
     return "features" if issubclass(token_type, (dict, list, set, frozenset)) else None
-
-
-def _mixed(sentences: list[Any]) -> DataError:
-    """The error for the first token that is nothing known, or not what the first one is."""
-    first: Kind | None = None
-    for s, sentence in enumerate(sentences):
-        for t, token in enumerate(sentence):
-            kind = _kind(type(token))
-            if kind is None:
-                expected = f"{_NAMES['words']}, {_NAMES['pairs']}, or {_NAMES['features']}"
-                return DataError(
-                    f"sentence {s}, token {t}: expected {expected}, got {shown(token)}"
-                )
-            first = first or kind
-            if kind != first:
-                return DataError(
-                    f"sentence {s}, token {t}: expected {_NAMES[first]} like the tokens before, got"
-                    f" {shown(token)}"
-                )
-    raise RuntimeError("all tokens are alike")
 
 
 def _check_pairs(sentences: list[Any]) -> None:
@@ -156,15 +144,9 @@ class Annotations(NamedTuple):
 
         Annotators that are missing, or have the weight 0, are left out.
         """
-        read = list(
-            read_annotations(given, lengths, ref_weights, _sequences, _check_length, "labels")
-        )
-        return cls(
-            [[one.annotation for one in found.kept] for found in read],
-            [np.array([one.weight for one in found.kept]) for found in read],
-            [[one.place for one in found.kept] for found in read],
-            [found.places for found in read],
-        )
+        read = read_annotations(given, lengths, ref_weights, _sequences, _check_length, "labels")
+        found = list(zip(*read, strict=True)) or [()] * 4
+        return cls(*map(list, found))
 
     def weighed(self, model: Model) -> tuple[Annotations, tuple[AnnotatorRow, ...]]:
         """The same with annotators, who are told apart by their places in y, weighed by how reliable they seem (EM); and their rows."""
@@ -245,11 +227,9 @@ def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
         )
     if sentences is None:
         return
-    try:
+    with held_out_data():
         held_out = Sentences.read(sentences)
         Annotations.read(labels, held_out.lengths)
-    except SoftqError as error:
-        raise type(error)(f"X_dev and y_dev: {error}") from None
     if kind is not None and held_out.kind not in (kind, None):
         raise DataError(
             f"each token of X_dev must be {_NAMES[kind]}, as in X, got {_NAMES[held_out.kind]}"
@@ -283,17 +263,89 @@ def _sequences(labels: Any, number: int) -> list[Sequence[str] | None]:
     if not all(map(may_be_annotator, entries)):
         odd = next(entry for entry in entries if not isinstance(entry, str))
         raise DtypeError(f"{wanted}, got {shown(odd)} among them")
-    return [
-        None if entry is None else _sequence(entry, annotator, number)
-        for annotator, entry in enumerate(entries)
-    ]
+    for annotator, entry in enumerate(entries):
+        for label in () if entry is None else entry:
+            if not isinstance(label, str):
+                raise DtypeError(
+                    f"every label must be a string, annotator {annotator} of sentence {number} has"
+                    f" {shown(label)}; an annotator who left out a token is None for the whole"
+                    " sentence"
+                )
+    return [None if entry is None else list(entry) for entry in entries]
 
 
-def _sequence(entry: Any, annotator: int, number: int) -> list[str]:
-    for label in entry:
-        if not isinstance(label, str):
-            raise DtypeError(
-                f"every label must be a string, annotator {annotator} of sentence {number} has"
-                f" {shown(label)}; an annotator who left out a token is None for the whole sentence"
+Array = np.ndarray[Any, Any]
+SchemeOption = Literal["auto", "iob1", "bio", "bioes"]
+
+
+def scheme_for(option: SchemeOption, annotations: Annotations) -> Scheme:
+    """The tag scheme of an option, where it says "auto" the one that the labels follow."""
+    found = annotations.scheme()
+    if option == "auto":
+        if found is None:
+            labels = ", ".join(annotations.labels[:5])
+            raise DataError(
+                "constraints are for tags of entities such as B-PER, and the labels of y are"
+                f" {labels}: leave constraints at 'none'"
             )
-    return list(entry)
+        return found
+    if found in (option, None):
+        return option
+    # Labels of another scheme would all be forbidden, and a tagger that keeps to this one would
+    # predict nothing but O.
+    for number, sequences in enumerate(annotations.sequences):
+        for place, message in chain.from_iterable(faults(labels, option) for labels in sequences):
+            raise DataError(
+                f"scheme={option!r} does not fit: sentence {number}, token {place}: {message};"
+                f" the labels of y follow {found}"
+            )
+    return option
+
+
+def reward_for(option: Any, entity_weight: float, labels: Sequence[str]) -> TokenReward:
+    """The reward over these labels."""
+    if option is None:
+        return entity_reward(labels, entity_weight)
+    if entity_weight != 1.0:
+        raise EstimatorError(
+            f"reward and entity_weight={entity_weight:g} do not go together: put the weight into the"
+            " reward"
+        )
+    if isinstance(option, Mapping):
+        unknown = [label for label in option if label not in labels]
+        if unknown:
+            raise OutputError(
+                f"reward must name labels that occur in y, {', '.join(labels)}; got {unknown[0]!r}"
+            )
+        weights = [not_negative(f"reward of {label}", option.get(label, 1.0)) for label in labels]
+        return TokenReward.weighted(torch.tensor(weights, dtype=torch.float64))
+    table = _reward_table(option)
+    if table.shape != (len(labels), len(labels)):
+        wanted = (
+            f"[{len(labels)}, {len(labels)}] (predicted, right) for the labels of y,"
+            f" {', '.join(labels)}"
+        )
+        raise ShapeError(f"reward must be {wanted}; got {list(table.shape)}")
+    return TokenReward(torch.from_numpy(table))
+
+
+def _reward_table(option: Any) -> Array:
+    """A reward that is given as a table, as float64."""
+    try:
+        return np.array(
+            option.table.cpu().numpy() if isinstance(option, TokenReward) else option,
+            dtype=np.float64,
+        )
+    except (TypeError, ValueError):
+        wanted = (
+            "a table [K, K] of numbers, a softq.rewards.TokenReward, or a dict from labels to"
+            " numbers"
+        )
+        raise RewardError(f"reward must be {wanted}, got {type(option).__name__}") from None
+
+
+def reward_as_json(option: Any) -> Any:
+    """A reward as JSON can hold it; a tagger that gets the result has the same one."""
+    if isinstance(option, Mapping):
+        return {label: float(weight) for label, weight in option.items()}
+    return None if option is None else _reward_table(option).tolist()

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from softq.errors import ConvergenceWarning, ScoreError
-from softq.linear.lbfgs import LBFGS, Evaluate
-from softq.linear.owlqn import OWLQN
+from softq.linear.lbfgs import LBFGS, OWLQN, Evaluate
 
 Array = np.ndarray[Any, Any]
 Model_co = TypeVar("Model_co", covariant=True)

@@ -23,7 +23,8 @@ from softq.lab.tasks.ner_recipe import NerRecipe, TagRecipe, scheme_of
 from softq.lab.torch_learner import generator_for
 from softq.linear.features import FINKEL, FeatureMatrix
 from softq.linear.tagger import CRFTagger
-from softq.linear.tagging import BatchFit, SearchFit, entity_reward
+from softq.linear.tagger_training import BatchFit, SearchFit
+from softq.linear.tagging import entity_reward
 from softq.metrics import SPAN_METRICS, Metric, SpanScores, span_statistics
 
 Array = np.ndarray[Any, Any]

@@ -27,7 +27,8 @@ from softq.lab.torch_learner import generator_for
 from softq.lab.worlds import TreeWorld
 from softq.linear.features import ArcCodes, ArcIndex, lacks_tags
 from softq.linear.parser import DependencyParser
-from softq.linear.parsing import Parse, ParserFit, Treebank, Trees
+from softq.linear.parser_training import ParserFit, Treebank
+from softq.linear.parsing import Parse, Trees
 from softq.metrics import ATTACHMENT_METRICS, Metric, attachment_statistics
 from softq.rewards import Attachment
 

@@ -2,7 +2,7 @@
 
 from softq.linear.features.arcs import ArcCodes, ArcIndex, given_columns, lacks_tags
 from softq.linear.features.attributes import AttributeIndex
-from softq.linear.features.matrix import FeatureMatrix
+from softq.linear.features.matrix import FeatureIndex, FeatureMatrix
 from softq.linear.features.template_index import TemplateIndex
 from softq.linear.features.templates import (
     ARC_TEMPLATES,
@@ -18,6 +18,7 @@ __all__ = [
     "ArcCodes",
     "ArcIndex",
     "AttributeIndex",
+    "FeatureIndex",
     "FeatureMatrix",
     "TemplateIndex",
     "default_templates",

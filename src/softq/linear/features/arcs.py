@@ -85,13 +85,13 @@ class ArcCodes(NamedTuple):
 
 def given_columns(sentences: Sequence[TreeSentence]) -> set[str]:
     """The columns in which some word has something."""
-    found = set()
-    for column, (attribute, _) in _READ.items():
+    return {
+        column
+        for column, (attribute, _) in _READ.items()
         if any(
             value != _NOTHING for sentence in sentences for value in getattr(sentence, attribute)
-        ):
-            found.add(column)
-    return found
+        )
+    }
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
@@ -11,21 +11,27 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from softq.errors import DataError
-from softq.formats.file_checks import Tensors
 from softq.kernels.features.words import columns_of, feature_keys, hash_texts
-from softq.linear.features.matrix import Array, FeatureMatrix
-from softq.linear.features.strings import encode, number_strings
-from softq.linear.features.table import ColumnTable, check_min_freq
+from softq.linear.features.matrix import (
+    Array,
+    FeatureIndex,
+    FeatureMatrix,
+    check_min_freq,
+    encode,
+    half_character,
+    named_columns,
+    number_strings,
+)
 
 Attributes: TypeAlias = Mapping[str, Any] | Iterable[str]
 """Features of a token: a dict, or a list, tuple or set of strings."""
 
-_KIND = "attributes"
 _LARGEST = float(np.finfo(np.float32).max)
 _LISTS = (list, tuple, set, frozenset)
+_NUMBERS = (Real, np.bool_)
 
 
-class AttributeIndex:
+class AttributeIndex(FeatureIndex):
     """Columns of features that the caller made, given as to python-crfsuite.
 
     A token is a list, tuple or set of strings, which are its features, with the value 1; or a dict,
@@ -47,8 +53,7 @@ class AttributeIndex:
     array([1., 1., 1., 2.], dtype=float32)
     """
 
-    def __init__(self, table: ColumnTable) -> None:
-        self._table = table
+    _kind = "attributes"
 
     @classmethod
     def fit(
@@ -70,54 +75,23 @@ class AttributeIndex:
         check_min_freq(min_freq, hash_bits)
         read = _read(sentences)
         if hash_bits is not None:
-            table = ColumnTable.hashed(hash_bits)
-        else:
-            kept = np.arange(len(read.distinct))
-            if min_freq > 1:
-                rows = np.repeat(np.arange(len(read.counts)), read.counts)
-                once = np.unique(rows * len(read.distinct) + read.ids) % max(
-                    len(read.distinct), 1
-                )  # each feature once per token
-                kept = np.flatnonzero(np.bincount(once, minlength=len(read.distinct)) >= min_freq)
-            names = [read.distinct[number].encode() for number in kept]
-            offsets = np.concatenate(
-                [[0], np.cumsum([len(name) for name in names], dtype=np.int64)]
-            )
-            table = ColumnTable.make(
-                read.keys[kept], np.frombuffer(b"".join(names), np.uint8), offsets
-            )
-        return cls(table), read.matrix(table)
+            index = cls({}, hash_bits)
+            return index, read.matrix(index)
+        kept = np.arange(len(read.distinct))
+        if min_freq > 1:
+            rows = np.repeat(np.arange(len(read.counts)), read.counts)
+            # each feature once per token
+            once = np.unique(rows * len(read.distinct) + read.ids) % max(len(read.distinct), 1)
+            kept = np.flatnonzero(np.bincount(once, minlength=len(read.distinct)) >= min_freq)
+        names = [read.distinct[number].encode() for number in kept]
+        offsets = np.concatenate([[0], np.cumsum([len(name) for name in names], dtype=np.int64)])
+        text = np.frombuffer(b"".join(names), np.uint8)
+        index = cls(named_columns(read.keys[kept], text, offsets))
+        return index, read.matrix(index)
 
     def transform(self, sentences: Sequence[Sequence[Attributes]]) -> FeatureMatrix:
         """Features of sentences; those that `fit` has not met (or not kept) are left out."""
-        return _read(sentences).matrix(self._table)
-
-    @property
-    def size(self) -> int:
-        """F, number of columns."""
-        return self._table.size
-
-    def names(self) -> list[str]:
-        """A name for each column."""
-        return self._table.names()
-
-    def tensors(self) -> dict[str, Array]:
-        """Arrays to save; with `notes`, all there is."""
-        return self._table.tensors()
-
-    def notes(self) -> dict[str, Any]:
-        """What else to save: it can stand in JSON."""
-        return {"kind": _KIND, **self._table.notes()}
-
-    @classmethod
-    def from_tensors(cls, tensors: Tensors, notes: Mapping[str, Any]) -> AttributeIndex:
-        """The index that was saved. The arrays are used as they are, read-only ones too."""
-        if notes.get("kind") != _KIND:
-            raise DataError(
-                f"expected the notes of an AttributeIndex (kind {_KIND!r}), got kind"
-                f" {notes.get('kind')!r}"
-            )
-        return cls(ColumnTable.from_tensors(tensors, notes))
+        return _read(sentences).matrix(self)
 
 
 class _Read(NamedTuple):
@@ -130,15 +104,15 @@ class _Read(NamedTuple):
     counts: Array  # [T] features of each token
     lengths: Array  # [N]
 
-    def matrix(self, table: ColumnTable) -> FeatureMatrix:
-        columns = columns_of(table.known, self.keys)[self.ids]
+    def matrix(self, index: AttributeIndex) -> FeatureMatrix:
+        columns = columns_of(index.known, self.keys)[self.ids]
         known = columns >= 0
         before = np.concatenate([[0], np.cumsum(known)])  # known features before each
         offsets = before[np.concatenate([[0], np.cumsum(self.counts)])]
         values = None if self.values is None else self.values[known]
         if values is not None and bool((values == 1.0).all()):
             values = None
-        return FeatureMatrix(offsets, columns[known], values, self.lengths, table.size)
+        return FeatureMatrix(offsets, columns[known], values, self.lengths, index.size)
 
 
 def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
@@ -154,26 +128,17 @@ def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
             )
         before = len(ends)
         for t, token in enumerate(sentence):
-            if not _read_plain(token, names, weights):
-                for name, value in _features(token, f"sentence {s}, token {t}", ""):
-                    if value != 1:
-                        weights[len(names)] = value
-                    names.append(name)
+            _read_token(token, "", (s, t), names, weights)
             ends.append(len(names))
         lengths.append(len(ends) - before)
     stream = number_strings(names)
     try:
         texts = encode(stream.distinct)
     except UnicodeEncodeError:
-        place = next(
-            place
-            for place, name in enumerate(names)
-            if any("\ud800" <= character <= "\udfff" for character in name)
-        )
-        where = _where(place, ends, lengths)
+        place = next(place for place, name in enumerate(names) if half_character(name))
         raise DataError(
-            f"{where}: expected text, got {names[place]!r}, which holds half of a character (a lone"
-            " surrogate)"
+            f"{_where(*_token_of(place, ends, lengths))}: expected text, got {names[place]!r},"
+            " which holds half of a character (a lone surrogate)"
         ) from None
     values = None
     if weights:
@@ -181,7 +146,7 @@ def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
             (place for place, value in weights.items() if not -_LARGEST <= value <= _LARGEST), None
         )
         if bad is not None:
-            where = f"{_where(bad, ends, lengths)}, key {names[bad]!r}"
+            where = _where(*_token_of(bad, ends, lengths), names[bad])
             raise DataError(
                 f"{where}: expected a finite number that a 32-bit float can hold, got"
                 f" {weights[bad]!r}"
@@ -201,74 +166,60 @@ def _read(sentences: Sequence[Sequence[Attributes]]) -> _Read:
     )
 
 
-def _where(place: int, ends: Sequence[int], lengths: Sequence[int]) -> str:
+def _token_of(place: int, ends: Sequence[int], lengths: Sequence[int]) -> tuple[int, int]:
     """Sentence and token of the feature at this place."""
     token = bisect_right(ends, place)
     starts = [0, *accumulate(lengths)]
     sentence = bisect_right(starts, token) - 1
-    return f"sentence {sentence}, token {token - starts[sentence]}"
+    return sentence, token - starts[sentence]
 
 
-def _read_plain(token: Any, names: list[str], weights: dict[int, float]) -> bool:
-    """Read the common tokens fast: strings in a list or set, strings and numbers in a dict.
-
-    For others False, and nothing done.
-    """
-    kind = type(token)
-    if kind is not dict:
-        if kind not in _LISTS:
-            return False
-        for name in token:
-            if type(name) is not str:
-                return False
-        names += sorted(token) if kind is set or kind is frozenset else token
-        return True
-    start = len(names)
-    for key, value in token.items():
-        if type(key) is str:
-            kind = type(value)
-            if kind is str:
-                names.append(f"{key}:{value}")
-                continue
-            if kind is bool or kind is float or kind is int:
-                if value != 1:
-                    weights[len(names)] = value
-                names.append(key)
-                continue
-        del names[
-            start:
-        ]  # weights may stay: whoever reads the token again puts the same ones there
-        return False
-    return True
+def _where(sentence: int, token: int, key: str = "") -> str:
+    return f"sentence {sentence}, token {token}{f', key {key!r}' if key else ''}"
 
 
-def _features(token: Any, where: str, prefix: str) -> Iterator[tuple[str, float]]:
-    """Names and values of a token's features, or of what stands inside of one, with a prefix.
+def _read_token(
+    token: Any,
+    prefix: str,
+    place: tuple[int, int],
+    names: list[str],
+    weights: dict[int, float],
+) -> None:
+    """Append the names of a token's features, or of what stands inside of one, with a prefix.
 
-    ``where`` is for errors.
+    Values that are not 1 become ``weights``. The common types come first, and are told by `type`,
+    for speed; ``place`` is for errors.
     """
     if isinstance(token, dict):
         for key, value in token.items():
-            name = prefix + _text(key, where, "a key")
-            if isinstance(value, (dict, *_LISTS)):
-                yield from _features(value, where, f"{name}:")
+            name = prefix + (key if type(key) is str else _text(key, _where(*place), "a key"))
+            kind = type(value)
+            if kind is str:
+                names.append(f"{name}:{value}")
+            elif kind is bool or kind is float or kind is int or isinstance(value, _NUMBERS):
+                if value != 1:
+                    weights[len(names)] = value.item() if isinstance(value, np.generic) else value
+                names.append(name)
+            elif isinstance(value, (dict, *_LISTS)):
+                _read_token(value, f"{name}:", place, names, weights)
             elif isinstance(value, (str, bytes)):
-                yield f"{name}:{_text(value, f'{where}, key {name!r}', 'a value')}", 1.0
-            elif isinstance(value, (Real, np.bool_)):
-                yield name, value.item() if isinstance(value, np.generic) else value  # type: ignore[misc]
+                names.append(f"{name}:{_text(value, _where(*place, name), 'a value')}")
             else:
-                wanted = "expected a string, a number, a dict or a list of strings"
                 raise DataError(
-                    f"{where}, key {name!r}: {wanted}, got {value!r} ({type(value).__name__})"
+                    f"{_where(*place, name)}: expected a string, a number, a dict or a list of"
+                    f" strings, got {value!r} ({type(value).__name__})"
                 )
     elif isinstance(token, _LISTS):
-        at = f"{where}, key {prefix[:-1]!r}" if prefix else where
-        texts = [_text(name, at, "a feature") for name in token]
-        for text in sorted(texts) if isinstance(token, (set, frozenset)) else texts:
-            yield prefix + text, 1.0
+        texts = list(token)
+        if set(map(type, texts)) - {str}:
+            where = _where(*place, prefix.removesuffix(":"))
+            texts = [_text(name, where, "a feature") for name in texts]
+        if isinstance(token, (set, frozenset)):
+            texts.sort()
+        names += [prefix + text for text in texts] if prefix else texts
     else:
         raise DataError(
-            f"{where}: expected a dict or a list, tuple or set of strings, got {token!r}"
+            f"{_where(*place)}: expected a dict or a list, tuple or set of strings, got {token!r}"
             f" ({type(token).__name__})"
         )
 

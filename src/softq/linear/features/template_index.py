@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softq.errors import DataError
-from softq.formats.file_checks import Tensors, string_list
+from softq.formats.file_checks import string_list
 from softq.kernels.features.columns import learn, number_by_occurrence, render_names
 from softq.kernels.features.words import (
     UNKNOWN,
@@ -23,9 +23,18 @@ from softq.kernels.features.words import (
     shapes,
     write_rows,
 )
-from softq.linear.features.matrix import Array, FeatureMatrix
-from softq.linear.features.strings import Stream, Texts, encode, read_stream, shape_symbols
-from softq.linear.features.table import ColumnTable, check_min_freq
+from softq.linear.features.matrix import (
+    Array,
+    FeatureIndex,
+    FeatureMatrix,
+    Stream,
+    Texts,
+    check_min_freq,
+    encode,
+    named_columns,
+    read_stream,
+    shape_symbols,
+)
 from softq.linear.features.templates import (
     Atom,
     Template,
@@ -36,7 +45,6 @@ from softq.linear.features.templates import (
 
 Sentences = Sequence[Sequence[str]]
 
-_KIND = "templates"
 _LONGEST_RUN = {"shape": 4, "type": 1}
 _ENDS = ("<s>", "</s>")
 _END_HASHES = np.array(
@@ -44,7 +52,7 @@ _END_HASHES = np.array(
 )  # of no text: a word "<s>" is another value than the end
 
 
-class TemplateIndex:
+class TemplateIndex(FeatureIndex):
     """Columns of the features that templates give to tokens.
 
     See `softq.linear.features.templates` for the language.
@@ -61,9 +69,16 @@ class TemplateIndex:
     array([4, 6, 7, 2], dtype=int32)
     """
 
-    def __init__(self, templates: Sequence[str], table: ColumnTable) -> None:
+    _kind = "templates"
+
+    def __init__(
+        self,
+        templates: Sequence[str],
+        tensors: Mapping[str, Array],
+        hash_bits: int | None = None,
+    ) -> None:
+        super().__init__(tensors, hash_bits)
         self._templates = parse_templates(templates)
-        self._table = table
 
     @classmethod
     def fit(
@@ -91,7 +106,7 @@ class TemplateIndex:
         if templates is None:
             templates = default_templates(columns or ())
         if hash_bits is not None:
-            index = cls(templates, ColumnTable.hashed(hash_bits))
+            index = cls(templates, {}, hash_bits)
             return index, index.transform(sentences, columns)
         parsed = parse_templates(templates)
         work = _Extraction.of(parsed, sentences, columns)
@@ -107,49 +122,29 @@ class TemplateIndex:
             learned = learned.take(frequent)
         matrix = FeatureMatrix(offsets, indices, None, work.lengths, len(learned.keys))
         names = render_names(*work, learned, [template.label for template in parsed])
-        return cls(templates, ColumnTable.make(learned.keys, *names)), matrix
+        return cls(templates, named_columns(learned.keys, *names)), matrix
 
     def transform(
         self, sentences: Sentences, columns: Mapping[str, Sentences] | None = None
     ) -> FeatureMatrix:
         """Features of sentences; those that `fit` has not met (or not kept) are left out."""
         work = _Extraction.of(self._templates, sentences, columns)
-        rows = write_rows(*work, look_up(*work, self._table.known))
+        rows = write_rows(*work, look_up(*work, self.known))
         return FeatureMatrix(*rows, None, work.lengths, self.size)
-
-    @property
-    def size(self) -> int:
-        """F, number of columns."""
-        return self._table.size
 
     @property
     def templates(self) -> tuple[str, ...]:
         """The templates, as they were given."""
         return tuple(template.text for template in self._templates)
 
-    def names(self) -> list[str]:
-        """A name for each column: its template without braces, and the values."""
-        return self._table.names()
-
-    def tensors(self) -> dict[str, Array]:
-        """Arrays to save; with `notes`, all there is."""
-        return self._table.tensors()
-
     def notes(self) -> dict[str, Any]:
         """What else to save: it can stand in JSON."""
-        return {"kind": _KIND, "templates": list(self.templates), **self._table.notes()}
+        return super().notes() | {"templates": list(self.templates)}
 
     @classmethod
-    def from_tensors(cls, tensors: Tensors, notes: Mapping[str, Any]) -> TemplateIndex:
-        """The index that was saved. The arrays are used as they are, read-only ones too."""
-        if notes.get("kind") != _KIND:
-            raise DataError(
-                f"expected the notes of a TemplateIndex (kind {_KIND!r}), got kind"
-                f" {notes.get('kind')!r}"
-            )
-        return cls(
-            string_list("templates", notes["templates"]), ColumnTable.from_tensors(tensors, notes)
-        )
+    def _restored(cls, arrays: Mapping[str, Array], notes: Mapping[str, Any]) -> TemplateIndex:
+        templates = string_list("templates", notes["templates"])
+        return cls(templates, arrays, notes["hash_bits"])
 
 
 class _Extraction(NamedTuple):
@@ -173,10 +168,7 @@ class _Extraction(NamedTuple):
         for name in needed:
             streams[name], others = read_stream(f"column {name!r}", columns[name])
             _check_lengths(name, lengths, others)
-        atoms = _AtomBlocks(streams)
-        for template in templates:
-            for atom in template.atoms:
-                atoms.add(atom)
+        atoms = _AtomBlocks(streams, [atom for template in templates for atom in template.atoms])
         elements = atoms.elements()
         plan = _plan(templates, atoms)
         tokens = Tokens(
@@ -191,31 +183,23 @@ class _Extraction(NamedTuple):
         return np.diff(self.tokens.offsets)
 
 
-class _Block(NamedTuple):
-    """Where the entries of an atom begin, and how many these are."""
-
-    entry: int
-    entries: int
-
-
 class _AtomBlocks:
     """Elements of each atom for every entry of its stream, one block after the other.
 
     Atoms at several places share one.
     """
 
-    def __init__(self, streams: Mapping[str | None, Stream]) -> None:
+    def __init__(self, streams: Mapping[str | None, Stream], atoms: Sequence[Atom]) -> None:
         self.streams = {name: number for number, name in enumerate(streams)}
         self._distinct = {name: stream.distinct for name, stream in streams.items()}
         self._texts: dict[str | None, Texts] = {}
-        self._blocks: dict[tuple[str, int, int], _Block] = {}
-        self._symbols: Array | None = None
+        self._blocks: dict[tuple[str, int, int], tuple[int, int]] = {}
         self._parts: list[Elements] = []
         self._codes = self._elements = self._entries = 0
+        for key, atom in {self._key(atom): atom for atom in atoms}.items():
+            self._add(key, atom)
 
-    def add(self, atom: Atom) -> None:
-        if self._key(atom) in self._blocks:
-            return
+    def _add(self, key: tuple[str, int, int], atom: Atom) -> None:
         made = self._make(atom)
         ends = encode(_ENDS)
         count = len(made.begins)
@@ -227,13 +211,14 @@ class _AtomBlocks:
             np.concatenate([made.offsets, [count + 1]])
             + self._elements,  # the end of the last is the next one's start
         )
-        self._blocks[self._key(atom)] = _Block(self._entries, len(part.offsets))
+        self._blocks[key] = self._entries, len(part.offsets)
         self._parts.append(part)
         self._codes += len(part.codes)
         self._elements += len(part.begins)
         self._entries += len(part.offsets)
 
-    def block(self, atom: Atom) -> _Block:
+    def block(self, atom: Atom) -> tuple[int, int]:
+        """Where the entries of an atom begin, and how many these are."""
         return self._blocks[self._key(atom)]
 
     def elements(self) -> Elements:
@@ -261,9 +246,8 @@ class _AtomBlocks:
         if atom.name in ("prefix", "suffix"):
             return affixes(*texts, atom.low, atom.high, at_end=atom.name == "suffix")
         if atom.name in _LONGEST_RUN:
-            if self._symbols is None:
-                self._symbols = shape_symbols(distinct)
-            return _one_each(Texts(*shapes(*texts, self._symbols, _LONGEST_RUN[atom.name])))
+            symbols = shape_symbols(distinct)
+            return _one_each(Texts(*shapes(*texts, symbols, _LONGEST_RUN[atom.name])))
         return _one_each(texts)
 
 
@@ -276,7 +260,7 @@ def _plan(templates: Sequence[Template], blocks: _AtomBlocks) -> Plan:
     joint = np.array([len(template.atoms) != 1 for template in templates])
     sizes = np.array(
         [
-            0 if len(template.atoms) != 1 else blocks.block(template.atoms[0]).entries
+            0 if len(template.atoms) != 1 else blocks.block(template.atoms[0])[1]
             for template in templates
         ]
     )
@@ -290,8 +274,8 @@ def _plan(templates: Sequence[Template], blocks: _AtomBlocks) -> Plan:
         lows=np.array([atom.first for atom in atoms], np.int64),
         highs=np.array([atom.last for atom in atoms], np.int64),
         streams=np.array([blocks.streams[atom.column] for atom in atoms], np.int64),
-        entries=np.array([blocks.block(atom).entries - 2 for atom in atoms], np.int64),
-        blocks=np.array([blocks.block(atom).entry for atom in atoms], np.int64),
+        entries=np.array([blocks.block(atom)[1] - 2 for atom in atoms], np.int64),
+        blocks=np.array([blocks.block(atom)[0] for atom in atoms], np.int64),
         rows=np.where(joint, np.cumsum(joint) - joint, np.cumsum(sizes) - sizes),
     )
 

@@ -9,7 +9,7 @@ one table of weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -21,16 +21,20 @@ from softq.kernels.features import arcs as arc_features
 from softq.kernels.features import relations as arc_relations
 from softq.kernels.operator import Expected
 from softq.linear.features import ArcCodes, ArcIndex
-from softq.linear.parsing.model import Parser, score_arcs
-from softq.linear.parsing.target import Trees, TreeTargets
+from softq.linear.features.matrix import batches_of_like_lengths
+from softq.linear.parsing import Parser, Trees, TreeTargets, score_arcs
 from softq.linear.training import Array, Batches, NotFiniteError, Search, Stopping
 from softq.spaces import ProjectiveTree, SpanningTree
 from softq.targets import ObjectiveName
 
-"""Bits of tables of weights.
+__all__ = [
+    "Descent",
+    "ParserFit",
+    "ParserObjective",
+    "ParserSettings",
+    "Treebank",
+]
 
-Each of eight banks has two weights at least, and a feature is a number of 32 bits.
-"""
 
 _BATCH_CELLS = 1 << 19  # arcs of one batch where the whole corpus is summed
 _SQUARES, _RELATION_SQUARES = (
@@ -155,17 +159,6 @@ class ParserObjective:
         self.size = 1 << settings.bits
         self.cross_entropy = self.kl = float("nan")
 
-    def _batches(self) -> Iterator[Array]:
-        lengths = self._bank.codes.lengths
-        order = np.argsort(lengths, kind="stable")
-        cells = np.cumsum((lengths[order] + 1) ** 2)
-        begin = 0
-        while begin < len(order):
-            before = cells[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(cells, before + _BATCH_CELLS)))
-            yield order[begin:end]
-            begin = end
-
     def __call__(self, parameters: Tensor, gradient: Tensor | None = None) -> float:
         """The value at ``parameters [F]``.
 
@@ -174,7 +167,10 @@ class ParserObjective:
         weights = parameters.numpy()
         sums = None if gradient is None else arc_features.Sums.like(weights)
         total = entropy = 0.0
-        for batch in self._batches():
+        lengths = self._bank.codes.lengths
+        cells = (lengths + 1) ** 2
+        # sums are of so many batches in this order, to the bit
+        for batch in batches_of_like_lengths(lengths, cells, _BATCH_CELLS - 1, padded=False):
             codes = self._bank.codes.take(batch)
             words, scores = score_arcs(self._bank.index, codes, weights)
             expected, target_entropy = self._targets.both(batch, scores.shape[1] - 1)
@@ -322,18 +318,20 @@ class Descent:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that `step` resumes from."""
-        state = {name: torch.from_numpy(array) for name, array in self._arrays().items()}
+        tables = {"": self._trees, "relation_": self._relations}
+        arrays = {
+            f"{prefix}{name}": array
+            for prefix, table in tables.items()
+            for name, array in table.arrays().items()
+        }
+        state = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return state | {"steps": torch.tensor(self.steps)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Resume from there."""
-        for name, array in self._arrays().items():
-            array[:] = state[name].numpy()
+        for name, tensor in self.state().items():
+            tensor.copy_(state[name])  # the arrays' own memory
         self.steps = int(state["steps"])
-
-    def _arrays(self) -> dict[str, Array]:
-        relations = self._relations.arrays()
-        return self._trees.arrays() | {f"relation_{name}": relations[name] for name in relations}
 
 
 class ParserFit:

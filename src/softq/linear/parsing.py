@@ -1,4 +1,8 @@
-"""A trained parser: from tagged words to distributions over trees, to trees and their relations."""
+"""Dependency parsers: edge-factored log-linear models of trees (Appendix D.2.3).
+
+One or several trees per sentence, the exact targets of ML, RAML and SQDML they make, and the
+trained model.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,168 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from softq.errors import DataError, ScoreError
+from softq.errors import DataError, OutputError, ScoreError
 from softq.formats.conllu import TreeSentence
 from softq.formats.file_checks import as_array, mapping, one_of, starting_with, string_list
+from softq.formats.trees import is_projective, projectivise
 from softq.kernels.features import arcs as arc_features
 from softq.kernels.features import relations as arc_relations
 from softq.linear.features import ArcCodes, ArcIndex
 from softq.linear.features.matrix import batches_of_like_lengths
+from softq.options import ObjectiveName
 from softq.options import TreeDecoding as Decoding
+from softq.rewards import Attachment
 from softq.spaces import ProjectiveTree, SpanningTree
+from softq.targets import target_of
+
+__all__ = [
+    "Decoding",
+    "Parse",
+    "Parser",
+    "TreeTargets",
+    "Trees",
+]
+
 
 Array = np.ndarray[Any, Any]
+
+_REMEMBERED = 1 << 30  # bytes of targets
+_TARGET_CELLS = 1 << 19  # arcs of sentences whose targets are made together
+
+
+class Trees(NamedTuple):
+    """One or several trees for each of N sentences.
+
+    Attributes:
+        heads: ``[N]`` arrays ``[R, n]`` of heads, 0 the root.
+        relations: ``[N][R][n]`` names of relations; empty where there are none.
+        weights: ``[N]`` arrays ``[R]`` of weights, of any positive sum.
+
+    """
+
+    heads: Sequence[Array]
+    relations: Sequence[Sequence[Sequence[str]]]
+    weights: Sequence[Array]
+
+    @classmethod
+    def single(
+        cls, heads: Sequence[Sequence[int]], relations: Sequence[Sequence[str]] = ()
+    ) -> Trees:
+        """One tree per sentence."""
+        return cls(
+            [np.array([tree], np.int64) for tree in heads],
+            [[names] for names in relations],
+            [np.ones(1) for _ in heads],
+        )
+
+    def take(self, sentences: Array) -> Trees:
+        """Those of these sentences."""
+        relations = [self.relations[i] for i in sentences] if self.relations else []
+        return Trees(
+            [self.heads[i] for i in sentences], relations, [self.weights[i] for i in sentences]
+        )
+
+    def crossing(self) -> Array:
+        """Which sentences have a tree that is not projective, ``[N]``."""
+        return np.array([not all(map(is_projective, heads)) for heads in self.heads], bool)
+
+    def projectivised(self) -> Trees:
+        """Every tree lifted until it is projective (`softq.formats.trees.projectivise`)."""
+        return self._replace(
+            heads=[
+                np.array([projectivise(tree) for tree in heads], np.int64) for heads in self.heads
+            ]
+        )
+
+
+class TreeTargets:
+    """Exact targets of sentences (eq. 2, 16 or 15), by inside-outside or the matrix-tree theorem on trees scored by their reward.
+
+    A target depends on the references and the temperature alone, so what was found once is remembered, up to a gigabyte, unless
+    ``remember`` is off.
+
+    >>> targets = TreeTargets(Trees.single([[0, 1]]), "raml", tau=1.0)
+    >>> targets.expected(np.array([0]), 2)[0].round(decimals=2)  # two trees, of 2 right heads and of none: e² / (e² + 1) = 0.88
+    tensor([[0.0000, 0.8800, 0.1200],
+            [0.0000, 0.0000, 0.8800],
+            [0.0000, 0.1200, 0.0000]])
+    """
+
+    def __init__(
+        self,
+        trees: Trees,
+        objective: ObjectiveName = "ml",
+        tau: float | None = None,
+        *,
+        spanning: bool = False,
+        remember: bool = True,
+    ) -> None:
+        self._trees, self._objective, self._tau = trees, objective, tau
+        self._space = SpanningTree if spanning else ProjectiveTree
+        self._known: dict[int, tuple[Tensor, float]] = {}
+        self._room = _REMEMBERED if remember else 0
+
+    def expected(self, sentences: Array, size: int) -> Tensor:
+        """Expectation of each arc under the target ``[B, size + 1, size + 1]`` float32, 0 where a sentence has no such word."""
+        return self.both(sentences, size)[0]
+
+    def entropy(self, sentences: Array) -> float:
+        """Entropy of the targets, in nats, summed.
+
+        Of RAML with several references, the mean of its components' (between eq. 4 and 6).
+        """
+        return sum(entropy for _, entropy in self._of(sentences))
+
+    def both(self, sentences: Array, size: int) -> tuple[Tensor, float]:
+        """Expectations and entropy."""
+        found = torch.zeros(len(sentences), size + 1, size + 1)
+        targets = self._of(sentences)
+        for row, (target, _) in zip(found, targets, strict=True):
+            row[: len(target), : len(target)] = target
+        return found, sum(entropy for _, entropy in targets)
+
+    def _of(self, sentences: Array) -> list[tuple[Tensor, float]]:
+        numbers = [int(number) for number in sentences]
+        fresh = [number for number in dict.fromkeys(numbers) if number not in self._known]
+        counts, lengths = (
+            np.array([self._trees.heads[number].shape for number in fresh]).reshape(-1, 2).T
+        )
+        made = dict.fromkeys(fresh, (torch.zeros(1, 1), 0.0))  # of sentences without words
+        for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, _TARGET_CELLS, counts):
+            chosen = [fresh[place] for place in batch]
+            made.update(zip(chosen, self._make(chosen), strict=True))
+        for number, (target, entropy) in made.items():
+            if target.numel() * 4 <= self._room:
+                self._room -= target.numel() * 4
+                self._known[number] = (target, entropy)
+        return [self._known.get(number) or made[number] for number in numbers]
+
+    def _make(self, numbers: Sequence[int]) -> list[tuple[Tensor, float]]:
+        heads = [self._trees.heads[number] for number in numbers]
+        lengths = torch.tensor([tree.shape[1] for tree in heads])
+        most, longest = max(len(tree) for tree in heads), int(lengths.max())
+        refs = torch.zeros(len(numbers), most, longest, dtype=torch.int64)
+        weights = torch.zeros(len(numbers), most, dtype=torch.float64)
+        for row, (number, tree) in enumerate(zip(numbers, heads, strict=True)):
+            refs[row, : len(tree), : tree.shape[1]] = torch.from_numpy(tree)
+            weights[row, : len(tree)] = torch.from_numpy(self._trees.weights[number])
+        space = self._space(torch.zeros(len(numbers), longest + 1, longest + 1), lengths)
+        try:
+            target = target_of(
+                self._objective, space, refs, self._tau, Attachment(), ref_weights=weights
+            )
+        except OutputError as error:
+            raise OutputError(
+                f"{error}; of sentences {', '.join(map(str, sorted(numbers)[:5]))} and others,"
+                " counted from 0"
+            ) from None
+        (expected,) = target.expected_parts(space)
+        entropy = target.entropy() if self._objective == "ml" else target.component_entropy()
+        return [
+            (expected[row, : length + 1, : length + 1].clone(), float(of))
+            for row, (length, of) in enumerate(zip(lengths.tolist(), entropy, strict=True))
+        ]
+
 
 _BATCH_CELLS = 1 << 20  # arcs of one batch of sentences
 

@@ -1,26 +1,48 @@
-"""What a tagger is trained toward.
+"""Taggers with string features: the targets they are trained toward, and the trained model.
 
-Exact ML, RAML and SQDML targets of a whole corpus, reduced to the parts that a chain scores.
+The targets are the exact ML, RAML and SQDML targets of a whole corpus, reduced to the parts that a
+chain scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from softq.errors import OutputError
+from softq.errors import DataError, OutputError, ScoreError, ShapeError
+from softq.formats.file_checks import as_array, mapping, one_of, starting_with, string_list
 from softq.formats.tags import OUTSIDE, Scheme, allowed_transitions
+from softq.kernels.features import crf as kernels
+from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
+from softq.linear.features.matrix import batches_of_like_lengths
+from softq.options import Constraints, ObjectiveName
+from softq.options import LabelDecoding as Decoding
 from softq.rewards import PartReward, TokenAccuracy, TokenReward
 from softq.spaces import Chain
-from softq.targets import ObjectiveName, target_of
+from softq.targets import target_of
+
+__all__ = [
+    "Constraints",
+    "CorpusTarget",
+    "Decoding",
+    "Forbidden",
+    "References",
+    "Tagger",
+    "corpus_target",
+    "entity_reward",
+]
+
 
 Array = np.ndarray[Any, Any]
 
-_CELLS = 1 << 21  # numbers of one batch of targets, in float64: some 16 MiB
+
+_TARGET_CELLS = 1 << 21  # numbers of one batch of targets, in float64: some 16 MiB
 
 
 class Forbidden(NamedTuple):
@@ -40,20 +62,12 @@ class Forbidden(NamedTuple):
         >>> Forbidden.by("bio", ["O", "B-PER", "I-PER"]).first
         tensor([0., 0., -inf], dtype=torch.float64)
         """
-        if scheme is None:
-            count = len(labels)
-            return cls(
-                *(
-                    torch.zeros(shape, dtype=torch.float64)
-                    for shape in ((count, count), (count,), (count,))
-                )
-            )
-        return cls(
-            *(
-                torch.where(allowed, 0.0, -torch.inf).double()
-                for allowed in allowed_transitions(labels, scheme)
-            )
+        allowed = (
+            allowed_transitions(labels, scheme)
+            if scheme is not None
+            else (torch.ones(len(labels), len(labels)), *torch.ones(2, len(labels)))
         )
+        return cls(*(torch.where(table.bool(), 0.0, -torch.inf).double() for table in allowed))
 
     def space(self, count: int, lengths: Tensor) -> Chain:
         """The label sequences of ``count`` sentences that are allowed, all with the score 0."""
@@ -132,7 +146,8 @@ def corpus_target(
     unary = np.empty((int(starts[-1]), classes), np.float32)
     pairs = torch.zeros(classes, classes, dtype=torch.float64)
     entropy = 0.0
-    for batch in _batches(references, classes):
+    copies = np.array([len(labels) for labels in references.labels], np.int64)
+    for batch in batches_of_like_lengths(lengths, lengths * classes, _TARGET_CELLS, copies):
         sizes = torch.from_numpy(lengths[batch])
         refs, weights = _padded(references, batch, int(sizes.max()))
         _check_range(refs, weights, classes, batch)
@@ -152,29 +167,6 @@ def corpus_target(
                 row, : lengths[sentence]
             ].numpy()
     return CorpusTarget(unary, pairs.numpy(), entropy)
-
-
-def _batches(references: References, classes: int) -> Iterator[Array]:
-    """Sentences of like lengths and numbers of references.
-
-    A batch's padded arrays hold about `_CELLS` numbers.
-    """
-    shapes = np.array([labels.shape for labels in references.labels], np.int64).reshape(-1, 2)
-    order = np.lexsort((shapes[:, 0], shapes[:, 1]))
-    order = order[shapes[order, 1] > 0]
-    start = 0
-    while start < len(order):
-        # Sorted by length, so the last one is the longest; the number of references may be
-        # anyone's.
-        end = start + 1
-        most = shapes[order[start], 0]
-        while end < len(order):
-            most = max(most, shapes[order[end], 0])
-            if (end + 1 - start) * most * shapes[order[end], 1] * classes > _CELLS:
-                break
-            end += 1
-        yield order[start:end]
-        start = end
 
 
 def _padded(references: References, batch: Array, longest: int) -> tuple[Tensor, Tensor]:
@@ -236,12 +228,140 @@ def entity_reward(
             [0.0000, 1.5000, 3.0000]], dtype=torch.float64)
 
     """
-    kinds = [label.partition("-")[2] for label in labels]
     table = torch.zeros(len(labels), len(labels), dtype=torch.float64)
-    for i, said in enumerate(labels):
-        for j, right in enumerate(labels):
-            if said == right:
-                table[i, j] = 1.0 if said == OUTSIDE else entity_weight
-            elif kinds[i] and kinds[i] == kinds[j]:
-                table[i, j] = entity_weight * type_credit
+    for (i, predicted), (j, right) in product(enumerate(labels), repeat=2):
+        kind = predicted.partition("-")[2]
+        if predicted == right:
+            table[i, j] = 1.0 if right == OUTSIDE else entity_weight
+        elif kind and kind == right.partition("-")[2]:
+            table[i, j] = entity_weight * type_credit
     return TokenReward(table)
+
+
+_BATCH_CELLS = 1 << 20  # scores of one batch of sentences
+
+
+@dataclass(frozen=True)
+class Tagger:
+    """Weights of features and labels, of neighbouring labels, and what gives words their features.
+
+    Attributes:
+        index: from words, or from the user's own features, to columns.
+        labels: K label names.
+        weights: flat ``[F, K]`` float32, padded as `softq.kernels.features.crf` needs it.
+        transitions: ``[K, K]`` float64 (from, to).
+        scheme: forbid label sequences that break this tag scheme; None: all are possible.
+
+    """
+
+    index: TemplateIndex | AttributeIndex
+    labels: tuple[str, ...]
+    weights: Array
+    transitions: Array
+    scheme: Scheme | None
+
+    def chains(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain]]:
+        """Distributions over label sequences, in batches of sentences of like length.
+
+        Their numbers, and the chain.
+        """
+        if matrix.size != self.index.size:
+            raise ShapeError(
+                f"expected features of the tagger's own index, which has {self.index.size} columns,"
+                f" got {matrix.size}"
+            )
+        forbidden = Forbidden.by(self.scheme, self.labels)
+        transitions = torch.from_numpy(self.transitions)
+        scores = kernels.emissions(
+            matrix.offsets, matrix.indices, matrix.values, self.weights, len(self.labels)
+        )
+        if not np.isfinite(scores).all():  # kernels would find no label that is best
+            raise ScoreError(
+                "the scores of labels are not finite: the weights of the tagger, or values of"
+                " features, are too large or damaged"
+            )
+        starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
+        cells = matrix.lengths * len(self.labels)
+        for batch in batches_of_like_lengths(matrix.lengths, cells, _BATCH_CELLS):
+            lengths = matrix.lengths[batch]
+            within = np.arange(int(lengths.max()))
+            real = within < lengths[:, None]
+            emissions = np.zeros((*real.shape, len(self.labels)), np.float32)
+            emissions[real] = scores[(starts[batch][:, None] + within)[real]]
+            yield (
+                batch,
+                forbidden.chain(
+                    torch.from_numpy(emissions), torch.from_numpy(lengths), transitions
+                ),
+            )
+
+    def decode(self, matrix: FeatureMatrix, decoding: Decoding = "viterbi") -> list[list[str]]:
+        """Labels of each sentence."""
+        found: list[list[str]] = [[] for _ in matrix.lengths]
+        names = np.array(self.labels, dtype=object)
+        for batch, chain in self.chains(matrix):
+            best = (chain.mode() if decoding == "viterbi" else chain.mbr()).numpy()
+            for sentence, row, length in zip(
+                batch.tolist(), names[best], matrix.lengths[batch].tolist(), strict=True
+            ):
+                found[sentence] = row[:length].tolist()
+        return found
+
+    def marginals(self, matrix: FeatureMatrix) -> list[Array]:
+        """Probabilities of labels ``[n, K]`` for each sentence."""
+        found = [np.zeros((0, len(self.labels)), np.float32) for _ in matrix.lengths]
+        for batch, chain in self.chains(matrix):
+            for sentence, row, length in zip(
+                batch.tolist(), chain.marginals.numpy(), matrix.lengths[batch].tolist(), strict=True
+            ):
+                found[sentence] = row[:length]
+        return found
+
+    # --- on the disk ------------------------------------------------------------------------------------
+
+    def tensors(self) -> dict[str, Array]:
+        """Its arrays, by name."""
+        index = {f"index.{name}": array for name, array in self.index.tensors().items()}
+        return index | {"weights": self.weights, "transitions": self.transitions}
+
+    def notes(self) -> dict[str, Any]:
+        """The rest of it, as JSON can hold it."""
+        return {
+            "labels": list(self.labels),
+            "scheme": self.scheme,
+            "index": type(self.index).__name__,
+            "index_notes": self.index.notes(),
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> Tagger:
+        """The tagger of `tensors` and `notes`; nothing large is copied.
+
+        Kernels trust its indices and sizes, so that they are checked here.
+        """
+        indices = {kind.__name__: kind for kind in (TemplateIndex, AttributeIndex)}
+        kind: Any = indices[one_of("index", notes["index"], tuple(indices))]
+        index = kind.from_tensors(
+            starting_with("index.", tensors), mapping("index_notes", notes["index_notes"])
+        )
+        labels = string_list("labels", notes["labels"])
+        count = len(labels)
+        if not count or len(set(labels)) != count:
+            raise DataError(
+                f"expected at least one label, and each once, got {count} with {len(set(labels))}"
+                " distinct ones"
+            )
+        scheme = one_of("scheme", notes["scheme"], (None, *get_args(Scheme)))
+        Forbidden.by(scheme, labels)  # they may be no tags of the scheme
+        weights = as_array("weights", tensors["weights"], np.float32, 1)
+        transitions = as_array("transitions", tensors["transitions"], np.float64, 2)
+        expected = (kernels.padded(index.size * count),), (count, count)
+        if (weights.shape, transitions.shape) != expected:
+            raise DataError(
+                f"expected weights {list(expected[0])} and transitions {list(expected[1])} for"
+                f" {index.size} features and {count} labels, got {list(weights.shape)} and"
+                f" {list(transitions.shape)}"
+            )
+        if not bool((transitions < np.inf).all()):
+            raise DataError("expected transitions that are numbers, got NaN or inf")
+        return cls(index, labels, weights, transitions, scheme)
