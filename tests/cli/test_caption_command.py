@@ -154,7 +154,7 @@ def test_draws_follow_from_the_seed_and_the_number_of_the_image(
     )
     command = ["predict", folder / "ours", *flags]
     assert well(softq(*command, folder / "test.features.npy")) == expected
-    monkeypatch.setattr(captions_of_models, "_AT_A_TIME", 2)
+    monkeypatch.setattr(captions_of_models, "AT_A_TIME", 2)
     np.save(tmp_path / "a.npy", vectors[:3])
     np.save(tmp_path / "b.npy", vectors[3:])
     assert well(softq(*command, tmp_path / "a.npy", tmp_path / "b.npy")) == expected

@@ -11,7 +11,7 @@ from test_predict_trees import as_text
 from ner_commands import refused, softq, told, well
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
-from softq.cli.kinds import parser
+from softq.cli.kinds import base, parser
 from softq.formats.conllu import TreeSentence, read_conllu
 from softq.lab.worlds import TreeWorld
 from softq.metrics import ATTACHMENT_METRICS, align_score, attachment_statistics
@@ -47,7 +47,7 @@ def gold(tmp_path_factory):
 
 
 def test_predicting_and_scoring_are_evaluating(models, gold, tmp_path, monkeypatch):
-    monkeypatch.setattr(parser, "_AT_A_TIME", 7)
+    monkeypatch.setattr(base, "AT_A_TIME", 7)
     well(softq("predict", models / "good", gold, "--out", tmp_path / "system.conllu"))
     direct = told(softq("evaluate", models / "good", gold, "--json"))
     again = told(softq("evaluate", "--predictions", tmp_path / "system.conllu", gold, "--json"))

@@ -8,7 +8,7 @@ import lzma
 import pytest
 
 from ner_commands import FAST, make_corpus, make_runs, refused, softq, told, well
-from softq.cli.kinds import tagger as tagger_kind
+from softq.cli.kinds import base
 from softq.errors import DataError
 from softq.formats.chunks import read_chunks, read_plain_chunks
 from softq.formats.conll import read_conll
@@ -352,7 +352,7 @@ def test_faults_of_later_parts_have_their_line(text, message):
 
 @pytest.mark.parametrize("name", ["bio", "bioes"])
 def test_predicting_and_scoring_are_evaluating(corpus, runs, tmp_path, name, monkeypatch):
-    monkeypatch.setattr(tagger_kind, "_AT_A_TIME", 7)
+    monkeypatch.setattr(base, "AT_A_TIME", 7)
     model, file, labelled = runs[0] / name, corpus / "test.conll", tmp_path / "labelled.conll"
     well(softq("predict", model, file, "--out", labelled))
     direct = told(softq("evaluate", model, file, "--json"))

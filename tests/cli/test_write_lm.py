@@ -6,7 +6,7 @@ from transformers import AutoTokenizer
 
 from lm_runs import train_two, write_files
 from ner_commands import refused, softq, told, well
-from softq.cli.kinds import MethodName, Options
+from softq.cli.kinds import Options
 from softq.cli.kinds.sentences import FileTranslator, for_two_methods, search_options
 from softq.errors import DataError
 from softq.integrations.transformers.generation import Writer
@@ -187,7 +187,7 @@ def test_other_models_have_no_such_options(runs, files, tmp_path):
         "reward must be one of bleu",
     )
     with pytest.raises(DataError, match="--reward is one of bleu, rouge, edit, got 'chrf'"):
-        FileTranslator(tmp_path, Options(method=MethodName.mbr, reward="chrf"))
+        FileTranslator(tmp_path, Options(method="mbr", reward="chrf"))
     refused(softq("predict", tmp_path, "--batch-size", 3), "is not a model of softq")
     refused(
         softq("evaluate", tmp_path, tmp_path / "x", "--against-method", "mbr"),
@@ -197,7 +197,7 @@ def test_other_models_have_no_such_options(runs, files, tmp_path):
 
 def test_two_searches_take_what_each_can_be_told():
     asked = Options(beam=3, samples=7, seed=1)
-    first, second = for_two_methods(asked, MethodName.mbr)
+    first, second = for_two_methods(asked, "mbr")
     assert (search_options(first)["method"], first.beam, first.samples, first.seed) == (
         "beam",
         3,
@@ -210,7 +210,7 @@ def test_two_searches_take_what_each_can_be_told():
         7,
         1,
     )
-    first, second = for_two_methods(Options(samples=7), MethodName.beam)  # which neither takes
+    first, second = for_two_methods(Options(samples=7), "beam")  # which neither takes
     with pytest.raises(DataError, match="--samples is for --method mbr, got --method beam"):
         search_options(first)
 

@@ -129,29 +129,30 @@ def evaluate(
     """
     if predictions is not None:
         given = [*([model] if model is not None else []), *(files or [])]
-        found, other = _score_files(predictions, given, against, options)
-    elif model is None or not files:
+        scored = _score_files(predictions, given, against, options)
+    elif model is not None and files:
+        scored = _score_models(model, files, against, options)
+    else:
         raise DataError(
             "expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate"
             " --predictions FILE"
         )
-    else:
-        found, other = _score_models(model, files, against, options)
-    compared = found.compare(other) if other is not None else {}
+    found, *others = scored
+    compared = {name: row for other in others for name, row in found.compare(other).items()}
     if as_json:
         asked = None if predictions is not None else model
         facts = {"model": asked and str(asked), **found.facts}
         facts |= {name: None if math.isnan(x) else x for name, x in found.overall.items()}
         facts |= found.details
-        if other is not None:
-            facts["against"] = _as_json(compared, str(against)) | other.as_other
+        for other in others:
+            facts["against"] = {"model": str(against), **_as_json(compared), **other.as_other}
         print_json("evaluate", facts)
         return
     console = results_console()
     print_line(console, found.heading)
-    for table in found.tables:
+    for table in found.all_tables:
         console.print(table)
-    if other is not None:
+    for other in others:
         ways = [one.facts.get("decoding") for one in (found, other)]
         of = [f", {way}" if ways[0] != ways[1] else "" for way in ways]
         _show_difference(found, compared, f"{predictions or model}{of[0]}", f"{against}{of[1]}")
@@ -163,38 +164,31 @@ def evaluate(
 
 def _score_models(
     model: Path, files: list[Path], against: Path | None, options: Options
-) -> tuple[Scores, Scores | None]:
-    """Scores of a model, and of a second one of the same kind."""
+) -> list[Scores]:
+    """Scores of a model, and of a second one of the same kind, which may search by ``--against-method``."""
     kind = find_kind(model)
     what = f"{model} is a {kind.name}"
     refuse_others(options, kind.evaluate, lambda name: _who(name, "evaluate"), what)
-    asked = [options]
+    paths, asked = [model], [options]
     if against is not None:
         other = find_kind(against)
         if other is not kind:
             raise DataError(
                 f"{what}: expected another one after --against, got {against}, a {other.name}"
             )
-        asked = _options_of_both(options)
-    paths = [model] if against is None else [model, against]
+        paths, asked = [model, against], [options, options]
+        if options.against_method is not None:
+            from softq.cli.kinds.sentences import for_two_methods
+
+            asked = list(for_two_methods(options, options.against_method))
     models = [kind.code.load(*one) for one in zip(paths, asked, strict=True)]
-    gold = kind.code.read_gold(files, options, models)
-    scored = [one.score(gold) for one in models]
-    return scored[0], scored[1] if against is not None else None
-
-
-def _options_of_both(options: Options) -> list[Options]:
-    """Options of both models: the second one may have its own ``--against-method``."""
-    if options.against_method is None:
-        return [options, options]
-    from softq.cli.kinds.sentences import for_two_methods
-
-    return list(for_two_methods(options, options.against_method))
+    scored: list[Scores] = kind.code.score_models(files, options, models)
+    return scored
 
 
 def _score_files(
     predictions: Path, files: list[Path], against: Path | None, options: Options
-) -> tuple[Scores, Scores | None]:
+) -> list[Scores]:
     """Scores of predictions that are there already, and of others beside them."""
     kind = _kind_of_predictions(predictions, files, options)
     refuse_others(
@@ -207,12 +201,8 @@ def _score_files(
         raise DataError(
             "--against compares two models, or two files of text or captions: leave it out"
         )
-    scored = [
-        kind.code.score_predictions(path, files, options)
-        for path in (predictions, against)
-        if path is not None
-    ]
-    return scored[0], scored[1] if against is not None else None
+    paths = filter(None, (predictions, against))
+    return [kind.code.score_predictions(path, files, options) for path in paths]
 
 
 def _kind_of_predictions(predictions: Path, files: list[Path], options: Options) -> Kind:
@@ -234,9 +224,9 @@ def _who(name: str, command: str) -> str:
     return "other commands"
 
 
-def _as_json(compared: Mapping[str, Difference], against: str) -> dict[str, Any]:
-    """The second model, its scores, and the differences."""
-    return {"model": against} | {
+def _as_json(compared: Mapping[str, Difference]) -> dict[str, Any]:
+    """The second model's scores, and the differences."""
+    return {
         name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}}
         for name, (score, test) in compared.items()
     }
