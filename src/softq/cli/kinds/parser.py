@@ -49,7 +49,25 @@ from softq.metrics.attachment import universal
 _NOTHING = "_"
 _ENOUGH = 1000  # words that tell which columns a file has
 _UNIVERSAL = frozenset(
-    ["ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM", "VERB", "X"]
+    [
+        "ADJ",
+        "ADP",
+        "ADV",
+        "AUX",
+        "CCONJ",
+        "DET",
+        "INTJ",
+        "NOUN",
+        "NUM",
+        "PART",
+        "PRON",
+        "PROPN",
+        "PUNCT",
+        "SCONJ",
+        "SYM",
+        "VERB",
+        "X",
+    ]
 )  # parts of speech of the column UPOS
 _TITLES = {
     "uas": "UAS",

@@ -29,7 +29,7 @@ from softq.cli.kinds.base import (
     sizes_of,
     word_counts,
 )
-from softq.cli.options import flag
+from softq.cli.options import choose, flag
 from softq.cli.shared import make_table
 from softq.errors import DataError, DependencyError
 from softq.formats.bitext import Bitext, read_bitext
@@ -128,10 +128,7 @@ class Writer(Predictor):
         super().__init__(path, options)
         self.search = search_options(options)
         if options.reward is not None:
-            if options.reward not in MBR_REWARDS:
-                raise DataError(
-                    f"--reward is one of {', '.join(MBR_REWARDS)}, got {options.reward!r}"
-                )
+            choose("--reward", options.reward, MBR_REWARDS)
             name = SHORT_NAMES.get(options.reward, options.reward)
             self.search["reward"] = named_reward(name)
         self.model = TextGenerator.load(find_model(path), self.kind).to(find_device("auto"))
