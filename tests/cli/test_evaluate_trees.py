@@ -109,7 +109,7 @@ def test_rows_by_hand():
         relations=("det", "root", "obj:x", "det"),
     )
     heads, names = [(2, 0, 4, 2)], [("det", "root", "obj", "obj")]
-    relations, arc_lengths = parser.tree_classes([sentence], heads, names)
+    relations, arc_lengths = parser._tree_classes([sentence], heads, names)
     rows = attachment_statistics([sentence], heads, names)
     assert relations["det"] == (1.0, 0.5, 2 / 3, 1, 2)
     assert relations["obj"] == (0.0, 0.0, 0.0, 2, 1)
@@ -123,7 +123,7 @@ def test_rows_by_hand():
     )  # 1 and 3 are gold, 1 and 3 (to 4) predicted
     assert arc_lengths["2"] == (0.0, 0.0, 0.0, 1, 0)
     assert arc_lengths["3-5"] == (0.0, 0.0, 0.0, 0, 1)
-    assert parser.length_classes([sentence], rows) == {
+    assert parser._length_classes([sentence], rows) == {
         "1-5": {"sentences": 1, "words": 4, "uas": 0.5, "las": 0.5, "exact_match": 0.0}
     }
 

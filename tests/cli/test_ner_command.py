@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import shlex
 import warnings
 
 import pytest
@@ -316,15 +317,7 @@ def test_reproduce_ner(tmp_path, monkeypatch):
 
     monkeypatch.setattr(reproduction, "run_sweep", run_sweep)
     arguments = [
-        "reproduce",
-        "ner",
-        "--sentences",
-        "40",
-        "--dev-sentences",
-        "20",
-        "--jobs",
-        "3",
-        "--out",
+        *shlex.split("reproduce ner --sentences 40 --dev-sentences 20 --jobs 3 --out"),
         tmp_path,
     ]
     count = models_asked_for(recipes.RECIPES / "ner-small.toml")

@@ -3,6 +3,7 @@
 import gzip
 import json
 import runpy
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -119,17 +120,9 @@ def test_a_stopped_run_goes_on_with_the_same_batches_of_similar_length(
 ):
     flags = [
         *SCRATCH,
-        "--dropout",
-        0.1,
-        "--epochs",
-        2,
-        "--batch-size",
-        2,
-        "--group-by-length",
-        "--optimizer",
-        "adafactor",
-        "--eval-every",
-        48,
+        *shlex.split(
+            "--dropout 0.1 --epochs 2 --batch-size 2 --group-by-length --optimizer adafactor --eval-every 48"
+        ),
     ]
     assert (
         train_and_stop(monkeypatch, 30, files, tmp_path / "broken", *flags).exit_code == 130
@@ -147,14 +140,7 @@ def test_training_stops_when_nothing_gets_better(files, runs, tmp_path):
     flags = [
         "--model",
         runs / "ml" / lm.BEST,
-        "--epochs",
-        5,
-        "--eval-every",
-        2,
-        "--patience",
-        1,
-        "--learning-rate",
-        1e-12,
+        *shlex.split("--epochs 5 --eval-every 2 --patience 1 --learning-rate 1e-12"),
     ]
     well(train(files, tmp_path / "run", *flags))
     assert [row["step"] for row in rows_of(tmp_path / "run")] == [2, 4]
@@ -192,16 +178,7 @@ def test_adafactor_moves_weights_in_proportion_to_their_size(files, tmp_path, mo
             for name in ("shared.weight", "encoder.block.0.layer.1.DenseReluDense.wo.weight")
         }
 
-    flags = [
-        "--optimizer",
-        "adafactor",
-        "--learning-rate",
-        0.02,
-        "--epochs",
-        1,
-        "--weight-decay",
-        1e-4,
-    ]
+    flags = shlex.split("--optimizer adafactor --learning-rate 0.02 --epochs 1 --weight-decay 1e-4")
     well(train(files, tmp_path / "run", *SCRATCH, *flags))
     optimizer = trainers[0].optimizer.optimizer
     assert isinstance(optimizer, torch.optim.Adafactor)
@@ -244,16 +221,7 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
     flags = [
         "--model",
         tmp_path / "gpt2",
-        "--lora",
-        2,
-        "--objective",
-        "sqdml",
-        "--tau",
-        0.5,
-        "--sampler",
-        "dataset",
-        "--epochs",
-        1,
+        *shlex.split("--lora 2 --objective sqdml --tau 0.5 --sampler dataset --epochs 1"),
     ]
     flags += [
         "--train",
@@ -418,29 +386,12 @@ def test_names_that_a_recipe_repeats_are_those_of_the_trainer():
             ["sampler must be one of ngram"],
         ),
         (
-            [
-                "--from-scratch",
-                "t5-tiny",
-                "--objective",
-                "raml",
-                "--tau",
-                1,
-                "--sampler",
-                "dataset",
-            ],
+            shlex.split("--from-scratch t5-tiny --objective raml --tau 1 --sampler dataset"),
             ["train.tsv, row 1", "needs candidates"],
         ),
         (["--from-scratch", "t5-tiny", "--reward", "blue"], ["reward must be one of bleu"]),
         (
-            [
-                "--from-scratch",
-                "t5-tiny",
-                "--temperature-scaled",
-                "--objective",
-                "raml",
-                "--tau",
-                1,
-            ],
+            shlex.split("--from-scratch t5-tiny --temperature-scaled --objective raml --tau 1"),
             ["temperature_scaled"],
         ),
         (["--from-scratch", "t5-tiny", "--lora", 4], ["lora adapts a model"]),

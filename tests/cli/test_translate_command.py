@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -132,12 +133,7 @@ def test_there_are_as_many_lines_as_came(tmp_path, files, sources):
     run(
         tmp_path / "subwords",
         *parts(files, "train", "dev"),
-        "--vocabulary.kind",
-        "subwords",
-        "--vocabulary.size",
-        280,
-        "--epochs",
-        1,
+        *shlex.split("--vocabulary.kind subwords --vocabulary.size 280 --epochs 1"),
     )
     texts = sources * 3  # nearly untrained: any bytes are drawn
     found = well(
@@ -563,11 +559,17 @@ def test_faults(tmp_path):
     assert found.exit_code == 2
     assert found.stdout.splitlines() == [
         f"{good}: no faults",
-        f"{bad}:2: expected a tab between source and reference, got none",
-        f"{bad}:3: the source in column 1 is empty",
-        f"{bad}:4: the reference in column 2 is empty",
-        f"{bad}:5: expected a source, a tab and references, got an empty line",
-        f"{bad}:6: the reference in column 3 is empty",
+        *(
+            f"{bad}:{line}: expected a source, a tab and one or more references separated by tabs,"
+            f" got {got}"
+            for line, got in (
+                (2, "no tab"),
+                (3, "references without a source"),
+                (4, "'a' without a reference"),
+                (5, "an empty line"),
+                (6, "an empty reference in column 3"),
+            )
+        ),
     ]
     (tmp_path / "s").write_text("a b\n\nc\n")
     (tmp_path / "t").write_text("A\nB C\n")
@@ -593,10 +595,9 @@ def test_an_empty_line_is_found_without_being_told_the_format(tmp_path, blank):
     bad = tmp_path / "bad.tsv"
     bad.write_text(lines([*rows[:blank], "", *rows[blank:]]))
     found = softq("data", "check", bad)
-    assert (found.exit_code, found.stdout) == (
-        2,
-        f"{bad}:{blank + 1}: expected a source, a tab and references, got an empty line\n",
-    )
+    assert found.exit_code == 2
+    assert found.stdout.startswith(f"{bad}:{blank + 1}: expected a source, a tab and ")
+    assert found.stdout.endswith(", got an empty line\n")
     refused(softq("data", "stats", bad), f"bad.tsv, line {blank + 1}: ", "got an empty line")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -293,8 +294,8 @@ def _scores(
 ) -> Scores:
     """Scores of heads and relations of the same words; None where one side has no relations."""
     rows = attachment_statistics(gold.sentences, heads, relations)
-    by_relation, by_arc = tree_classes(gold.sentences, heads, relations)
-    by_length = length_classes(gold.sentences, rows)
+    by_relation, by_arc = _tree_classes(gold.sentences, heads, relations)
+    by_length = _length_classes(gold.sentences, rows)
     titles = ("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
     lengths = [
         (
@@ -354,7 +355,7 @@ def _aligned_scores(gold: Gold, system: Gold, facts: dict[str, Any]) -> Scores:
     )
 
 
-def tree_classes(
+def _tree_classes(
     gold: Sequence[TreeSentence],
     heads: Sequence[Sequence[int]],
     relations: Sequence[Sequence[str]] | None,
@@ -363,11 +364,6 @@ def tree_classes(
     true_heads = [head for sentence in gold for head in sentence.heads]
     guessed_heads = [head for tree in heads for head in tree]
     right = [true == guess for true, guess in zip(true_heads, guessed_heads, strict=True)]
-    by_relation: dict[str, KindScores] = {}
-    if relations is not None:
-        true = [universal(name) for sentence in gold for name in sentence.relations]
-        guessed = [universal(name) for names in relations for name in names]
-        by_relation = _by_class(true, guessed, right, sorted({*true, *guessed}))
     places = [place for sentence in gold for place in range(1, len(sentence.forms) + 1)]
     true_arcs, guessed_arcs = (
         [
@@ -376,8 +372,12 @@ def tree_classes(
         ]
         for side in (true_heads, guessed_heads)
     )
-    names = (_ROOT, *_classes(_ARC_LENGTHS))
-    return by_relation, _by_class(true_arcs, guessed_arcs, right, names)
+    by_arc = _by_class(true_arcs, guessed_arcs, right, (_ROOT, *_classes(_ARC_LENGTHS)))
+    if relations is None:
+        return {}, by_arc
+    true = [universal(name) for sentence in gold for name in sentence.relations]
+    guessed = [universal(name) for names in relations for name in names]
+    return _by_class(true, guessed, right, sorted({*true, *guessed})), by_arc
 
 
 @cache
@@ -396,38 +396,38 @@ def _classes(ends: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _class_of(value: int, ends: tuple[int, ...]) -> str:
-    return _classes(ends)[sum(value > end for end in ends)]
+    return _classes(ends)[bisect_left(ends, value)]
 
 
 def _by_class(
-    true: Sequence[str], guessed: Sequence[str], right: Sequence[bool], names: Sequence[str]
+    true: Sequence[str], guessed: Sequence[str], right: Sequence[bool], names: Iterable[str]
 ) -> dict[str, KindScores]:
     """Scores of each class that occurs, from the classes of gold and predicted arcs and whether their heads are the same."""
-    both = Counter(
-        kind
-        for kind, guess, same in zip(true, guessed, right, strict=True)
-        if same and kind == guess
-    )
+    pairs = zip(true, guessed, right, strict=True)
+    both = Counter(kind for kind, guess, same in pairs if same and kind == guess)
     gold, predicted = Counter(true), Counter(guessed)
-    found = {}
-    for name in names:
-        sizes = predicted[name], gold[name]
-        if any(sizes):
-            precision, recall, f1 = (both[name] / max(1, size) for size in (*sizes, sum(sizes) / 2))
-            found[name] = KindScores(precision, recall, f1, *sizes)
-    return found
+    return {
+        name: KindScores(
+            both[name] / max(1, predicted[name]),
+            both[name] / max(1, gold[name]),
+            2 * both[name] / (predicted[name] + gold[name]),
+            predicted[name],
+            gold[name],
+        )
+        for name in names
+        if name in gold or name in predicted
+    }
 
 
-def length_classes(gold: Sequence[TreeSentence], rows: Tensor) -> dict[str, dict[str, float]]:
+def _length_classes(gold: Sequence[TreeSentence], rows: Tensor) -> dict[str, dict[str, float]]:
     """UAS, LAS and exact match by the number of words, with the numbers of sentences and words."""
     kinds = [_class_of(len(sentence.forms), _SENTENCE_LENGTHS) for sentence in gold]
     found = {}
-    for name in _classes(_SENTENCE_LENGTHS):
+    for name in [name for name in _classes(_SENTENCE_LENGTHS) if name in kinds]:
         members = [place for place, kind in enumerate(kinds) if kind == name]
-        if members:
-            sums = rows[members].sum(0)
-            scores = {metric: float(ATTACHMENT_METRICS[metric](sums)) for metric in _OF_LENGTHS}
-            found[name] = {"sentences": len(members), "words": int(sums[0]), **scores}
+        sums = rows[members].sum(0)
+        scores = {metric: float(ATTACHMENT_METRICS[metric](sums)) for metric in _OF_LENGTHS}
+        found[name] = {"sentences": len(members), "words": int(sums[0]), **scores}
     return found
 
 

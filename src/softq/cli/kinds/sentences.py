@@ -34,6 +34,7 @@ from softq.cli.shared import make_table
 from softq.errors import DataError, DependencyError
 from softq.formats.bitext import Bitext, read_bitext
 from softq.formats.captions import Captions
+from softq.formats.rows import read_rows as read_columns
 from softq.formats.text import (
     Fault,
     file_type,
@@ -63,6 +64,11 @@ _OF_METHOD = {  # options that some methods alone take
     "top_p": ("sample", "mbr"),
     "length_penalty": ("beam",),
 }
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda value: 0 < value < math.inf, "a positive number"),
+    "top_p": (lambda value: 0 < value <= 1, "more than 0 and at most 1"),
+    "length_penalty": (lambda value: 0 <= value < math.inf, "a number from 0"),
+}
 _SAMPLING = ("sample", "mbr")
 TITLES = {
     "sentence_bleu": "sentence BLEU",
@@ -82,14 +88,11 @@ def search_options(options: Options) -> dict[str, Any]:
             raise DataError(
                 f"{flag(name)} is for --method {' or '.join(methods)}, got --method {method}"
             )
-    if options.temperature is not None and not 0 < options.temperature < math.inf:
-        raise DataError(f"--temperature must be a positive number, got {options.temperature}")
-    if options.top_p is not None and not 0 < options.top_p <= 1:
-        raise DataError(f"--top-p must be more than 0 and at most 1, got {options.top_p}")
-    if options.length_penalty is not None and not 0 <= options.length_penalty < math.inf:
-        raise DataError(f"--length-penalty must be a number from 0, got {options.length_penalty}")
-    names = ("beam", "samples", "temperature", "top_p", "length_penalty")
-    given = {name: getattr(options, name) for name in names}
+    for name, (allowed, expected) in _RANGES.items():
+        value = getattr(options, name)
+        if value is not None and not allowed(value):
+            raise DataError(f"{flag(name)} must be {expected}, got {value}")
+    given = {name: getattr(options, name) for name in ("beam", "samples", *_RANGES)}
     return {"method": method} | {name: value for name, value in given.items() if value is not None}
 
 
@@ -402,52 +405,36 @@ def check(paths: Sequence[Path], _options: Options) -> dict[Path, list[Fault]]:
     """Every fault of each file, in the order of its lines."""
     found: dict[Path, list[Fault]] = {}
     for group in _grouped(paths):
-        lines = {}
+        lengths = {}
         for path in group:
-            faults, of_path = _read_faults(path)
-            if of_path is not None:
-                lines[path] = len(of_path)
-                faults += _column_faults(of_path) if len(group) == 1 else _line_faults(of_path)
+            faults: list[Fault] = []
             found[path] = faults
-        for path, length in lines.items():
-            if len(lines) > 1 and length != lines.get(group[0], length):
-                message = f"expected {lines[group[0]]} lines, as in {group[0]}, got {length}"
+            try:
+                if len(group) == 1:
+                    lengths[path] = len(list(read_columns(path, ("a source", "reference"), faults)))
+                else:
+                    lengths[path] = _count_lines(path, faults)
+            except DataError as error:
+                faults.append(Fault(0, str(error)))
+            if not (lengths.get(path) or faults):
+                faults.append(Fault(0, "no sentences: expected one per line"))
+        wanted = lengths.get(group[0])
+        for path, length in lengths.items():
+            if wanted is not None and length != wanted:
+                message = f"expected {wanted} lines, as in {group[0]}, got {length}"
                 found[path].append(Fault(0, message))
     return {
-        path: sorted(faults, key=lambda fault: fault.line or math.inf)
-        for path, faults in found.items()
+        path: sorted(faults, key=lambda one: one.line or math.inf) for path, faults in found.items()
     }
 
 
-def _read_faults(path: Path) -> tuple[list[Fault], list[str] | None]:
-    """The faults of a file's characters, and its lines; None where it cannot be read."""
-    try:
-        with opened(path) as file:
-            parts = list(read_parts(file, str(path), sentences=False, strict=False))
-    except DataError as error:
-        return [Fault(0, str(error))], None
-    lines = [line for part in parts for line in part.lines]
-    empty = [] if lines else [Fault(0, "no sentences: expected one per line")]
-    return [*(fault for part in parts for fault in part.faults), *empty], lines
-
-
-def _column_faults(lines: Sequence[str]) -> Iterator[Fault]:
-    for number, line in enumerate(lines, start=1):
-        row = [part.strip() for part in line.split("\t")]
-        if not any(row):
-            yield Fault(number, "expected a source, a tab and references, got an empty line")
-        elif len(row) == 1:
-            yield Fault(number, "expected a tab between source and reference, got none")
-        else:
-            for column, text in enumerate(row, start=1):
-                if not text:
-                    what = "source" if column == 1 else "reference"
-                    yield Fault(number, f"the {what} in column {column} is empty")
-
-
-def _line_faults(lines: Sequence[str]) -> Iterator[Fault]:
-    return (
-        Fault(number, "the line is empty")
-        for number, line in enumerate(lines, start=1)
-        if not line.strip()
-    )
+def _count_lines(path: Path, faults: list[Fault]) -> int:
+    """How many lines a file has, of which those that are wrong or empty are faults."""
+    length = 0
+    with opened(path) as file:
+        for part in read_parts(file, str(path), sentences=False, strict=False):
+            faults += part.faults
+            for length, line in enumerate(part.lines, start=part.first):
+                if not line.strip():
+                    faults.append(Fault(length, "the line is empty"))
+    return length

@@ -351,11 +351,9 @@ def _scores(gold: Gold, statistics: SpanStatistics) -> Scores:
 
 def _annotators(options: Options) -> Annotators:
     text = options.annotators
-    if text == "all":
-        return "all"
-    if not (text.isascii() and text.isdigit()):
+    if text != "all" and not (text.isascii() and text.isdigit()):
         raise DataError(f"--annotators must be a number, 0 or more, or all, got {text!r}")
-    return int(text)
+    return "all" if text == "all" else int(text)
 
 
 def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
