@@ -30,6 +30,11 @@ def told(result):
     return json.loads(well(result).splitlines()[-1])
 
 
+def evaluated(*arguments):
+    """What `softq evaluate --json` says."""
+    return told(softq("evaluate", *arguments, "--json"))
+
+
 def refused(result, *texts):
     """One line on stderr, exit code 2."""
     assert result.exit_code == 2, result.output

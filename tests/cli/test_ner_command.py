@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 
-from ner_commands import QUICK, make_corpus, make_runs, refused, softq, told, well
+from ner_commands import QUICK, evaluated, make_corpus, make_runs, refused, softq, told, well
 from small_runs import single_thread, snapshot
 from softq.annotators.reliability import estimate
 from softq.cli import progress, recipes, reproduction, shared
@@ -360,7 +360,7 @@ def test_labels_of_any_kind(tmp_path, corpus):
     (row,) = json.loads((run / "result.json").read_text())["cells"]
     assert row["test"] == row["test_token_accuracy"] > 0.9
     assert "test_f1" not in row
-    scores = told(softq("evaluate", run, tmp_path / "test", "--json"))
+    scores = evaluated(run, tmp_path / "test")
     assert scores["token_accuracy"] == row["test"]
     assert scores["scheme"] is None
     assert "f1" not in scores

@@ -7,7 +7,7 @@ import lzma
 
 import pytest
 
-from ner_commands import FAST, make_corpus, make_runs, refused, softq, told, well
+from ner_commands import FAST, evaluated, make_corpus, make_runs, refused, softq, told, well
 from softq.cli.kinds import base
 from softq.errors import DataError
 from softq.formats.chunks import read_chunks, read_plain_chunks
@@ -270,10 +270,7 @@ def test_files_of_the_estimator(corpus, tmp_path):
     scores = SpanScores.of(
         span_statistics([sentence.labels[0] for sentence in tests], predicted, "bio")
     )
-    assert (
-        told(softq("evaluate", tmp_path / "words", corpus / "test.conll", "--json"))["f1"]
-        == scores.f1
-    )
+    assert evaluated(tmp_path / "words", corpus / "test.conll")["f1"] == scores.f1
     pairs = [list(zip(s.tokens, s.extra[0], strict=True)) for s in sentences]
     CRFTagger(**FAST, templates=["word[0]", "pos[0]"]).fit(pairs, labels).save(tmp_path / "pairs")
     assert (
@@ -355,8 +352,8 @@ def test_predicting_and_scoring_are_evaluating(corpus, runs, tmp_path, name, mon
     monkeypatch.setattr(base, "AT_A_TIME", 7)
     model, file, labelled = runs[0] / name, corpus / "test.conll", tmp_path / "labelled.conll"
     well(softq("predict", model, file, "--out", labelled))
-    direct = told(softq("evaluate", model, file, "--json"))
-    again = told(softq("evaluate", "--predictions", labelled, "--json"))
+    direct = evaluated(model, file)
+    again = evaluated("--predictions", labelled)
     assert (direct.pop("model"), direct.pop("file")) == (str(model), str(file))
     assert (again.pop("model"), again.pop("file")) == (None, str(labelled))
     assert direct == again
@@ -381,7 +378,7 @@ def test_predicting_and_scoring_are_evaluating(corpus, runs, tmp_path, name, mon
 
 
 def test_a_file_in_another_scheme_has_the_same_scores(corpus, runs, tmp_path):
-    expected = told(softq("evaluate", runs[0] / "bio", corpus / "test.conll", "--json"))
+    expected = evaluated(runs[0] / "bio", corpus / "test.conll")
     for scheme in ("iob1", "bioes"):
         text = "".join(
             "".join(
@@ -392,7 +389,7 @@ def test_a_file_in_another_scheme_has_the_same_scores(corpus, runs, tmp_path):
             for s in read_conll(corpus / "test.conll").sentences
         )
         (tmp_path / scheme).write_text(text)
-        found = told(softq("evaluate", runs[0] / "bio", tmp_path / scheme, "--json"))
+        found = evaluated(runs[0] / "bio", tmp_path / scheme)
         assert (found["scheme"], found["f1"], found["kinds"]) == (
             scheme,
             expected["f1"],
@@ -408,10 +405,8 @@ def test_a_file_in_another_scheme_has_the_same_scores(corpus, runs, tmp_path):
 
 def test_one_model_against_another(corpus, runs):
     file = corpus / "test.conll"
-    first, second = (
-        told(softq("evaluate", runs[0] / name, file, "--json")) for name in ("bio", "bioes")
-    )
-    found = told(softq("evaluate", runs[0] / "bio", file, "--against", runs[0] / "bioes", "--json"))
+    first, second = (evaluated(runs[0] / name, file) for name in ("bio", "bioes"))
+    found = evaluated(runs[0] / "bio", file, "--against", runs[0] / "bioes")
     others = found.pop("against")
     assert found == first
     assert others.pop("model") == str(runs[0] / "bioes")
@@ -420,9 +415,9 @@ def test_one_model_against_another(corpus, runs):
         assert row["score"] == pytest.approx(second[name])
         assert row["difference"]["value"] == pytest.approx(first[name] - second[name])
         assert row["difference"]["low"] < row["difference"]["value"] < row["difference"]["high"]
-    back = told(softq("evaluate", runs[0] / "bioes", file, "--against", runs[0] / "bio", "--json"))[
-        "against"
-    ]["f1"]["difference"]
+    back = evaluated(runs[0] / "bioes", file, "--against", runs[0] / "bio")["against"]["f1"][
+        "difference"
+    ]
     assert back["value"] == pytest.approx(-others["f1"]["difference"]["value"])
     assert back["low"] == pytest.approx(-others["f1"]["difference"]["high"])
     shown = well(softq("evaluate", runs[0] / "bio", file, "--against", runs[0] / "bioes"))
@@ -431,9 +426,9 @@ def test_one_model_against_another(corpus, runs):
         f"{gap['value']:+.4f}   [{gap['low']:+.4f}, {gap['high']:+.4f}]   {gap['p_value']:.3f}"
         in shown
     )
-    same = told(softq("evaluate", runs[0] / "bio", file, "--against", runs[0] / "bio", "--json"))[
-        "against"
-    ]["f1"]["difference"]
+    same = evaluated(runs[0] / "bio", file, "--against", runs[0] / "bio")["against"]["f1"][
+        "difference"
+    ]
     assert same == {"value": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
 
 
@@ -449,20 +444,11 @@ def test_decoding_for_evaluation(corpus, runs, tmp_path):
             tmp_path / "out",
         )
     )
-    found = told(
-        softq(
-            "evaluate", runs[0] / "bioes", corpus / "test.conll", "--decoding", "viterbi", "--json"
-        )
-    )
+    found = evaluated(runs[0] / "bioes", corpus / "test.conll", "--decoding", "viterbi")
+    assert found["token_accuracy"] == evaluated("--predictions", tmp_path / "out")["token_accuracy"]
     assert (
         found["token_accuracy"]
-        == told(softq("evaluate", "--predictions", tmp_path / "out", "--json"))["token_accuracy"]
-    )
-    assert (
-        found["token_accuracy"]
-        != told(softq("evaluate", runs[0] / "bioes", corpus / "test.conll", "--json"))[
-            "token_accuracy"
-        ]
+        != evaluated(runs[0] / "bioes", corpus / "test.conll")["token_accuracy"]
     )
 
 
@@ -523,8 +509,8 @@ def test_evaluate_refuses_in_one_line(runs, tmp_path, arguments, text, texts):
 
 def test_labels_without_entities_have_the_scheme_of_the_model(runs, tmp_path):
     (tmp_path / "a").write_text("a\tO\n")
-    assert told(softq("evaluate", runs[0] / "bio", tmp_path / "a", "--json"))["scheme"] == "bio"
+    assert evaluated(runs[0] / "bio", tmp_path / "a")["scheme"] == "bio"
     (tmp_path / "b").write_text("a\tO\tS-X\n")
-    assert told(softq("evaluate", "--predictions", tmp_path / "b", "--json"))["scheme"] == "bioes"
+    assert evaluated("--predictions", tmp_path / "b")["scheme"] == "bioes"
     (tmp_path / "c").write_text("a\tO\tO\n")
-    assert told(softq("evaluate", "--predictions", tmp_path / "c", "--json"))["exact_match"] == 1
+    assert evaluated("--predictions", tmp_path / "c")["exact_match"] == 1

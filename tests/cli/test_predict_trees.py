@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import itertools
-import json
 import lzma
 
 import numpy as np
@@ -262,7 +261,7 @@ def test_running_text_for_a_parser_of_words(models):
     ]
     refused(
         softq("predict", models / "parser", "-", "--plain", stdin=text),
-        "parser needs what running text does not have (UPOS or XPOS): give",
+        "parser needs parts of speech (UPOS or XPOS), and running text has none: give CoNLL-U",
     )
 
 
@@ -335,35 +334,4 @@ def test_decodings_of_the_other_kind(models, test_file):
     refused(
         softq("evaluate", models / "parser", test_file, "--decoding", "viterbi"),
         "is a parser, whose --decoding is mode or mbr",
-    )
-
-
-def test_an_error_leaves_the_old_result(models, test_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(conllu, "_PART", 5)
-    out = tmp_path / "out.conllu"
-    out.write_text("old\n")
-    broken = test_file.read_text() + "1\tAnn\tAnn\tNOUN\n"
-    line = broken.count("\n")
-    refused(
-        softq("predict", models / "parser", "-", "--out", out, stdin=broken),
-        f"standard input, line {line}",
-        "expected 10 columns",
-    )
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
-        ("out.conllu", "old\n")
-    ]
-    refused(
-        softq("predict", models / "parser", tmp_path / "none", "--out", out), "cannot read", "none"
-    )
-    assert out.read_text() == "old\n"
-
-
-def test_facts_of_standard_output(models):
-    *_, last = well(softq("predict", models / "parser", "-", "--json", stdin=RAW)).splitlines()
-    facts = json.loads(last)
-    assert (facts["command"], facts["model"], facts["sentences"], facts["tokens"]) == (
-        "predict",
-        str(models / "parser"),
-        2,
-        4,
     )

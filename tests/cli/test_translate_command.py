@@ -16,7 +16,7 @@ import threading
 import pytest
 import torch
 
-from ner_commands import FAST, refused, softq, told, well
+from ner_commands import FAST, evaluated, refused, softq, told, well
 from softq import neural
 from softq.cli.kinds import sentences
 from softq.cli.kinds.sentences import line_generator, read_as_they_come
@@ -201,69 +201,37 @@ def test_what_is_not_text_leaves_nothing_behind(runs, sources, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "bad.gz"]
 
 
-def test_what_does_not_go_together(runs, files, tmp_path):
-    refused(
-        softq("predict", runs / "ml", "--beam", 3, "--method", "greedy", stdin="a"),
-        "--beam is for --method beam, got --method greedy",
-    )
-    refused(
-        softq("predict", runs / "ml", "--samples", 3, stdin="a"),
-        "--samples is for --method mbr, got --method beam",
-    )
-    refused(
-        softq("predict", runs / "ml", "--seed", 3, stdin="a"),
-        "--seed is for --method sample or mbr",
-    )
-    refused(
-        softq("predict", runs / "ml", "--top-p", 0.5, stdin="a"),
-        "--top-p is for --method sample or mbr, got --method beam",
-    )
-    refused(
-        softq("predict", runs / "ml", "--temperature", 2, "--method", "greedy", stdin="a"),
-        "--temperature is for --method sample or mbr",
-    )
-    refused(
-        softq("predict", runs / "ml", "--length-penalty", 1, "--method", "mbr", stdin="a"),
-        "--length-penalty is for --method beam",
-    )
-    for flag, value in (
-        ("--temperature", 0),
-        ("--temperature", "nan"),
-        ("--top-p", 0),
-        ("--top-p", 1.5),
-    ):
-        refused(
-            softq("predict", runs / "ml", "--method", "sample", flag, value, stdin="a"),
-            f"{flag} must be ",
-            f"got {float(value)}",
-        )
-    refused(
-        softq("predict", runs / "ml", "--length-penalty", -1, stdin="a"),
-        "--length-penalty must be a number from 0, got -1.0",
-    )
-    refused(
-        softq("predict", runs / "ml", "--plain", stdin="a"),
-        "--plain is for taggers and parsers",
-        "is a translator",
-    )
-    refused(softq("predict", runs / "ml", "--decoding", "mbr", stdin="a"), "is a translator")
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--beam 3 --method greedy", "--beam is for --method beam, got --method greedy"),
+        ("--samples 3", "--samples is for --method mbr, got --method beam"),
+        ("--seed 3", "--seed is for --method sample or mbr"),
+        ("--top-p 0.5", "--top-p is for --method sample or mbr, got --method beam"),
+        ("--temperature 2 --method greedy", "--temperature is for --method sample or mbr"),
+        ("--length-penalty 1 --method mbr", "--length-penalty is for --method beam"),
+        ("--method sample --temperature 0", "--temperature must be a positive number, got 0.0"),
+        ("--method sample --temperature nan", "--temperature must be a positive number, got nan"),
+        ("--method sample --top-p 0", "--top-p must be more than 0 and at most 1, got 0.0"),
+        ("--method sample --top-p 1.5", "--top-p must be more than 0 and at most 1, got 1.5"),
+        ("--length-penalty -1", "--length-penalty must be a number from 0, got -1.0"),
+        ("--plain", "--plain is for taggers and parsers"),
+        ("--decoding mbr", "is a translator"),
+    ],
+)
+def test_what_does_not_go_together(runs, options, text):
+    refused(softq("predict", runs / "ml", *options.split(), stdin="a"), text)
+
+
+def test_other_models_take_no_search(files, tmp_path):
     CRFTagger(**FAST).fit([["a"]], [["O"]]).save(tmp_path / "tagger")
     for flag in ("--beam", "--temperature", "--top-p", "--length-penalty"):
         refused(
             softq("predict", tmp_path / "tagger", flag, 1, stdin="a"), f"{flag} is for translators"
         )
-    refused(
-        softq("evaluate", tmp_path / "tagger", files["test"], "--method", "greedy"),
-        "--method is for translators",
-    )
-    refused(
-        softq("evaluate", tmp_path / "tagger", files["test"], files["test"]),
-        "is scored on one file, got 2",
-    )
-    refused(
-        softq("predict", tmp_path / "none", stdin="a"),
-        "none is not a model of softq (there is no such file)",
-    )
+    evaluated = ["evaluate", tmp_path / "tagger", files["test"]]
+    refused(softq(*evaluated, "--method", "greedy"), "--method is for translators")
+    refused(softq(*evaluated, files["test"]), "is scored on one file, got 2")
 
 
 def test_lines_are_read_as_they_come():
@@ -318,7 +286,7 @@ def scores(translator, text, **options):
 def test_scores_of_a_model(runs, files, tmp_path):
     text = read_bitext(files["test"])
     found, rows = scores(TextGenerator.load(runs / "raml" / BEST), text)
-    facts = told(softq("evaluate", runs / "raml", files["test"], "--json"))
+    facts = evaluated(runs / "raml", files["test"])
     for name, metric in TRANSLATION_METRICS.items():
         assert facts[name] == pytest.approx(float(metric(rows.sum(0))))
     sacre = sacre_bleu([one.text for one in found], text.references)
@@ -326,7 +294,7 @@ def test_scores_of_a_model(runs, files, tmp_path):
     assert (facts["sentences"], facts["references"], facts["decoding"]) == (10, 20, "beam of 2")
     assert facts["perplexity"] > 1
     source, *references = write_side_by_side(tmp_path, "test", text)
-    beside = told(softq("evaluate", runs / "raml", source, *references, "--json"))
+    beside = evaluated(runs / "raml", source, *references)
     assert {name: value for name, value in beside.items() if name != "files"} == {
         n: v for n, v in facts.items() if n != "files"
     }
@@ -335,7 +303,7 @@ def test_scores_of_a_model(runs, files, tmp_path):
         "sentence BLEU ", "sentence BLEU   "
     )
     assert sacre.signature in shown
-    greedy = told(softq("evaluate", runs / "raml", files["test"], "--method", "greedy", "--json"))
+    greedy = evaluated(runs / "raml", files["test"], "--method", "greedy")
     _, rows = scores(TextGenerator.load(runs / "raml" / BEST), text, method="greedy")
     assert greedy["sentence_bleu"] == pytest.approx(
         float(TRANSLATION_METRICS["sentence_bleu"](rows.sum(0)))
@@ -344,7 +312,7 @@ def test_scores_of_a_model(runs, files, tmp_path):
 
 def test_without_sacrebleu(runs, files, monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
-    assert told(softq("evaluate", runs / "ml", files["test"], "--json"))["sacrebleu"] is None
+    assert evaluated(runs / "ml", files["test"])["sacrebleu"] is None
     assert "sacreBLEU is not installed: pip install 'softq[translation]'" in well(
         softq("evaluate", runs / "ml", files["test"])
     )
@@ -355,9 +323,7 @@ def test_two_models(runs, files):
     (_, ours), (_, theirs) = (
         scores(TextGenerator.load(runs / name / BEST), text) for name in ("raml", "ml")
     )
-    facts = told(
-        softq("evaluate", runs / "raml", files["test"], "--against", runs / "ml", "--json")
-    )["against"]
+    facts = evaluated(runs / "raml", files["test"], "--against", runs / "ml")["against"]
     for name, metric in TRANSLATION_METRICS.items():
         (test,) = paired_test(
             ours[None, None], theirs[None], metric, generator=torch.Generator().manual_seed(0)
@@ -404,16 +370,8 @@ def test_scores_of_text(files, tmp_path):
         [["<", "unk", ">", "rain", "!"], ["It", "rains", "!"]],
     ]
     rows = translation_statistics(words, references)
-    facts = told(
-        softq(
-            "evaluate",
-            "--predictions",
-            tmp_path / "hyp",
-            tmp_path / "ref",
-            tmp_path / "more",
-            "--json",
-        )
-    )
+    scored = ["evaluate", "--predictions", tmp_path / "hyp"]
+    facts = told(softq(*scored, tmp_path / "ref", tmp_path / "more", "--json"))
     for name, metric in TRANSLATION_METRICS.items():
         assert facts[name] == pytest.approx(float(metric(rows.sum(0))))
     assert facts["exact_match"] == pytest.approx(1 / 3)
@@ -426,47 +384,17 @@ def test_scores_of_text(files, tmp_path):
     (tmp_path / "test.jsonl").write_text(
         lines(json.dumps({"source": "x", "references": several}) for several in texts)
     )
-    objects = told(
-        softq("evaluate", "--predictions", tmp_path / "hyp", tmp_path / "test.jsonl", "--json")
-    )
+    objects = told(softq(*scored, tmp_path / "test.jsonl", "--json"))
     assert {name: objects[name] for name in TRANSLATION_METRICS} == {
         name: facts[name] for name in TRANSLATION_METRICS
     }
-    split = told(
-        softq(
-            "evaluate",
-            "--predictions",
-            tmp_path / "hyp",
-            tmp_path / "ref",
-            "--tokenizer",
-            "space",
-            "--json",
-        )
-    )
+    split = told(softq(*scored, tmp_path / "ref", "--tokenizer", "space", "--json"))
     assert split["length_ratio"] == pytest.approx(6 / 7)
-    compared = told(
-        softq(
-            "evaluate",
-            "--predictions",
-            tmp_path / "hyp",
-            tmp_path / "ref",
-            "--against",
-            tmp_path / "other",
-            "--json",
-        )
-    )
+    against = [*scored, tmp_path / "ref", "--against", tmp_path / "other"]
+    compared = told(softq(*against, "--json"))
     assert compared["against"]["exact_match"]["score"] == pytest.approx(1 / 3)
     assert compared["against"]["exact_match"]["difference"]["value"] == pytest.approx(0)
-    assert "sentence BLEU" in well(
-        softq(
-            "evaluate",
-            "--predictions",
-            tmp_path / "hyp",
-            tmp_path / "ref",
-            "--against",
-            tmp_path / "other",
-        )
-    )
+    assert "sentence BLEU" in well(softq(*against))
 
 
 @pytest.mark.parametrize(

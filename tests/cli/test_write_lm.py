@@ -5,7 +5,7 @@ from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 from transformers import AutoTokenizer
 
 from lm_runs import train_two, write_files
-from ner_commands import refused, softq, told, well
+from ner_commands import evaluated, refused, softq, told, well
 from softq.cli.kinds import Options
 from softq.cli.kinds.sentences import FileTranslator, for_two_methods, search_options
 from softq.errors import DataError
@@ -103,7 +103,7 @@ def test_mbr_takes_the_text_of_the_highest_mean_reward(runs, monkeypatch):
 
 def test_scores_are_those_of_the_texts_and_of_training(runs, files):
     (cell,) = RunFolder(runs / "ml").result()["cells"]
-    facts = told(softq("evaluate", runs / "ml", files / "dev.tsv", "--json"))
+    facts = evaluated(runs / "ml", files / "dev.tsv")
     assert {
         name: facts[name] for name in facts if name in cell and name != "seconds"
     } == pytest.approx({name: cell[name] for name in cell if name in facts and name != "seconds"})
@@ -128,10 +128,8 @@ def test_scores_are_those_of_the_texts_and_of_training(runs, files):
 
 
 def test_two_models_and_two_ways_to_write_are_compared(runs, files):
-    facts = told(
-        softq("evaluate", runs / "raml", files / "test.tsv", "--against", runs / "ml", "--json")
-    )
-    alone = told(softq("evaluate", runs / "ml", files / "test.tsv", "--json"))
+    facts = evaluated(runs / "raml", files / "test.tsv", "--against", runs / "ml")
+    alone = evaluated(runs / "ml", files / "test.tsv")
     against = facts["against"]
     assert against["reward"]["score"] == pytest.approx(alone["reward"])
     gap = against["chrf"]["difference"]
@@ -145,9 +143,7 @@ def test_two_models_and_two_ways_to_write_are_compared(runs, files):
     assert all(
         text in shown for text in ("mbr of 3", "beam of 2", "95 % interval", "seconds to write")
     )
-    nothing = told(softq("evaluate", runs / "ml", files / "test.tsv", *itself, "--json"))[
-        "against"
-    ]["reward"]["difference"]
+    nothing = evaluated(runs / "ml", files / "test.tsv", *itself)["against"]["reward"]["difference"]
     assert (nothing["low"], nothing["high"]) == pytest.approx((0, 0), abs=1e-12)
     refused(
         softq("evaluate", runs / "ml", files / "test.tsv", "--against", files),
@@ -164,19 +160,8 @@ def test_two_models_and_two_ways_to_write_are_compared(runs, files):
     [("words:exact", "words:exact"), ("rouge", "rouge-l:"), ("chrf", "characters:chrf")],
 )
 def test_texts_are_chosen_by_every_reward_that_a_recipe_knows(runs, files, name, signature):
-    facts = told(
-        softq(
-            "evaluate",
-            runs / "ml",
-            files / "dev.tsv",
-            "--method",
-            "mbr",
-            "--samples",
-            2,
-            "--reward",
-            name,
-            "--json",
-        )
+    facts = evaluated(
+        runs / "ml", files / "dev.tsv", "--method", "mbr", "--samples", 2, "--reward", name
     )
     assert facts["signature"].startswith(signature)
 

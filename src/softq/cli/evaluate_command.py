@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,11 +21,11 @@ from softq.cli.kinds import (
 )
 from softq.cli.options import refuse_others, takes_options
 from softq.cli.predict_command import MODEL_HELP
-from softq.cli.shared import AsJson, make_table, print_json, print_line, results_console
+from softq.cli.shared import AsJson, make_table, number, print_json, print_line, results_console
 from softq.errors import DataError
 
 if TYPE_CHECKING:
-    from softq.cli.kinds.base import Difference, Scores
+    from softq.cli.kinds.base import Scores
 
 
 @takes_options(Options, panels("evaluate", "predictions"))
@@ -137,25 +135,55 @@ def evaluate(
             "expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate"
             " --predictions FILE"
         )
-    found, *others = scored
-    compared = {name: row for other in others for name, row in found.compare(other).items()}
     if as_json:
-        asked = None if predictions is not None else model
-        facts = {"model": asked and str(asked), **found.facts}
-        facts |= {name: None if math.isnan(x) else x for name, x in found.overall.items()}
-        facts |= found.details
-        for other in others:
-            facts["against"] = {"model": str(against), **_as_json(compared), **other.as_other}
-        print_json("evaluate", facts)
-        return
+        asked = {"model": None if predictions is not None else str(model)}
+        print_json("evaluate", asked | _as_json(scored, against))
+    else:
+        _show(scored, predictions or model, against)
+
+
+def _as_json(scored: list[Scores], against: Path | None) -> dict[str, Any]:
+    """All scores; of two models, those of the second one and the differences as well."""
+    found, *others = scored
+    told = found.facts | {name: number(value) for name, value in found.overall.items()}
+    told |= found.details
+    for other in others:
+        differences = {
+            name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}}
+            for name, (score, test) in found.compare(other).items()
+        }
+        told["against"] = {"model": str(against), **differences, **other.as_other}
+    return told
+
+
+def _show(scored: list[Scores], model: Path | None, against: Path | None) -> None:
+    """The same for people."""
     console = results_console()
+    found, *others = scored
     print_line(console, found.heading)
     for table in found.all_tables:
         console.print(table)
     for other in others:
         ways = [one.facts.get("decoding") for one in (found, other)]
         of = [f", {way}" if ways[0] != ways[1] else "" for way in ways]
-        _show_difference(found, compared, f"{predictions or model}{of[0]}", f"{against}{of[1]}")
+        rows = [
+            (
+                found.titles.get(name, name),
+                f"{found.overall[name]:.4f}",
+                f"{score:.4f}",
+                f"{test.gain.value:+.4f}",
+                f"[{test.gain.low:+.4f}, {test.gain.high:+.4f}]",
+                f"{test.p_value:.3f}",
+            )
+            for name, (score, test) in found.compare(other).items()
+        ]
+        titles = ("", f"{model}{of[0]}", f"{against}{of[1]}", "difference", "95 % interval", "p")
+        console.print(make_table(titles, rows))
+        print_line(
+            console,
+            "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the"
+            " file.",
+        )
         if other.other_line:
             print_line(console, f"{against}: {other.other_line}")
     for line in found.lines:
@@ -222,34 +250,3 @@ def _who(name: str, command: str) -> str:
             of = "--predictions of " if one == "predictions" != command else ""
             return of + who_takes(name, one)
     return "other commands"
-
-
-def _as_json(compared: Mapping[str, Difference]) -> dict[str, Any]:
-    """The second model's scores, and the differences."""
-    return {
-        name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}}
-        for name, (score, test) in compared.items()
-    }
-
-
-def _show_difference(
-    found: Scores, compared: Mapping[str, Difference], model: str, against: str
-) -> None:
-    rows = [
-        (
-            found.titles.get(name, name),
-            f"{found.overall[name]:.4f}",
-            f"{score:.4f}",
-            f"{test.gain.value:+.4f}",
-            f"[{test.gain.low:+.4f}, {test.gain.high:+.4f}]",
-            f"{test.p_value:.3f}",
-        )
-        for name, (score, test) in compared.items()
-    ]
-    console = results_console()
-    console.print(make_table(("", model, against, "difference", "95 % interval", "p"), rows))
-    print_line(
-        console,
-        "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the"
-        " file.",
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -68,6 +69,11 @@ def tell(message: str) -> None:
 def print_json(command: str, facts: dict[str, Any]) -> None:
     """Print one JSON object with the command and the version first."""
     typer.echo(json.dumps({"command": command, "softq": softq.__version__, **facts}))
+
+
+def number(value: float) -> float | None:
+    """A number for JSON, which has no NaN."""
+    return None if math.isnan(value) else value
 
 
 def results_console() -> Console:

@@ -51,16 +51,33 @@ class Predictor:
         path: of the run folder or the file.
         options: what the command line says.
         decoding: how predictions are chosen, as results name it.
+        reads: what its files are, for messages of taggers and parsers.
 
     """
 
     decoding: str
+    reads = "text"
 
     def __init__(self, path: Path, options: Options) -> None:
         self.path, self.options = path, options
 
     def check_files(self, files: Sequence[Path]) -> None:
         """An error if files cannot be what the model reads, before anything is written."""
+        if self.options.plain or self.options.text:
+            self.check_text()
+
+    def check_text(self) -> None:
+        """An error if the model looks at what neither running text nor ``--tagger`` has."""
+        needed = self.needs_tags()
+        if needed and self.options.tagger is None:
+            raise DataError(
+                f"{self.path} needs parts of speech ({needed}), and running text has none: give"
+                f" {self.reads}, or name a tagger of parts of speech with --tagger"
+            )
+
+    def needs_tags(self) -> str:
+        """Where the model looks for parts of speech, "" where it looks for none."""
+        return ""
 
     def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """Read an open, unpacked file, which errors call ``where``, and give it back part by part with predictions."""
@@ -108,30 +125,26 @@ class Predictor:
         return known[known.index(asked)]
 
     def text_chunks(
-        self,
-        file: IO[bytes],
-        path: Path,
-        where: str,
-        expected: str,
-        looks: Callable[[Sequence[str]], bool],
+        self, file: IO[bytes], path: Path, where: str, looks: Callable[[Sequence[str]], bool]
     ) -> Iterator[Chunk] | None:
         """Sentences of running text, None where the file is not text.
 
         Standard input and .txt files are text if they look so, or if ``--text`` or ``--plain`` says so; another file that looks so is
-        an error, which names what was ``expected``.
+        an error.
         """
-        if self.options.plain:
-            return read_plain_chunks(file, where)
-        if not self.options.text:
+        if not (self.options.text or self.options.plain):
             with readable(where):
                 first = _first_lines(file)
             if not looks(first):
                 return None
             if path != STDIN and file_type(path) != ".txt":
                 raise DataError(
-                    f"{where}, line 1: expected {expected}, got what looks like running text: add"
+                    f"{where}, line 1: expected {self.reads}, got what looks like running text: add"
                     " --text to split it into words"
                 )
+        self.check_text()
+        if self.options.plain:
+            return read_plain_chunks(file, where)
         return read_plain_chunks(file, where, split=split_words)
 
 
@@ -269,11 +282,6 @@ def kind_table(
             for name, row in named
         ],
     )
-
-
-def number(value: float) -> float | None:
-    """A number for JSON, which has no NaN."""
-    return None if math.isnan(value) else value
 
 
 # --- softq data -----------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from softq.cli.kinds.base import (
     bare_words,
     fact_rows,
     heading,
-    number,
     only_file,
     size_rows,
     sizes_of,
@@ -37,7 +36,7 @@ from softq.cli.kinds.sentences import (
     plain_words,
 )
 from softq.cli.progress import Watch, progress_bars, progress_of_images
-from softq.cli.shared import make_table
+from softq.cli.shared import make_table, number
 from softq.errors import DataError
 from softq.formats.captions import (
     Captions,

@@ -26,11 +26,10 @@ from softq.cli.kinds.base import (
     heading,
     in_batches,
     kind_table,
-    number,
     only_file,
 )
 from softq.cli.kinds.tagger import load_pos_tagger
-from softq.cli.shared import make_table
+from softq.cli.shared import make_table, number
 from softq.errors import DataError
 from softq.formats.chunks import Chunk
 from softq.formats.conllu import TreeSentence, check_conllu, is_conllu, iter_conllu, read_conllu
@@ -88,6 +87,7 @@ class FileParser(Predictor):
     """A parser, and how it decodes."""
 
     decoding: Decoding
+    reads = "CoNLL-U"
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
@@ -98,24 +98,19 @@ class FileParser(Predictor):
 
     def check_files(self, files: Sequence[Path]) -> None:
         """CoNLL-X has no place for probabilities; text that is asked for must be enough for the parser."""
-        if self.options.plain or self.options.text:
-            self._check_text()
-        elif self.options.probabilities:
-            for path in files:
-                if file_type(path) == ".conllx":
-                    raise DataError(
-                        f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and"
-                        " --probabilities writes into MISC, which CoNLL-U has there: leave"
-                        " --probabilities out, or give CoNLL-U"
-                    )
+        super().check_files(files)
+        columns = not (self.options.text or self.options.plain)
+        for path in files:
+            if columns and self.options.probabilities and file_type(path) == ".conllx":
+                raise DataError(
+                    f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and"
+                    " --probabilities writes into MISC, which CoNLL-U has there: leave"
+                    " --probabilities out, or give CoNLL-U"
+                )
 
-    def _check_text(self) -> None:
-        """An error if the parser looks at columns that neither text nor ``--tagger`` has."""
-        if self.pos_tagger is None and self._lacks_tags([_bare(("word",))]):
-            raise DataError(
-                f"{self.path} needs what running text does not have (UPOS or XPOS): give CoNLL-U"
-                " files, whose words are tagged, or name a tagger of parts of speech with --tagger"
-            )
+    def needs_tags(self) -> str:
+        """Words alone tell whether they are enough."""
+        return "UPOS or XPOS" if self._lacks_tags([_bare(("word",))]) else ""
 
     def _lacks_tags(self, sentences: list[TreeSentence]) -> bool:
         return lacks_tags(self.parser.index, sentences, relations=bool(self.parser.relations))
@@ -131,11 +126,10 @@ class FileParser(Predictor):
 
     def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """Sentences with HEAD and DEPREL; text becomes CoNLL-U."""
-        text = self.text_chunks(file, path, where, "CoNLL-U", _has_no_tabs)
+        text = self.text_chunks(file, path, where, _has_no_tabs)
         if text is None:
             several = self._checked(iter_conllu(file, where, trees=False), where)
         else:
-            self._check_text()
             several = map(self._tagged, text)
         for sentences in several:
             parses = self.parser.parse(

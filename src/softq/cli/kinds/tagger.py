@@ -70,6 +70,7 @@ class FileTagger(Predictor):
     """
 
     decoding: Decoding
+    reads = "a column file with a token on each line"
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
@@ -116,7 +117,6 @@ class FileTagger(Predictor):
             file,
             path,
             where,
-            "a column file with a token on each line",
             lambda lines: not self.options.columns and looks_like_text(lines, labels),
         )
         for chunk in read_chunks(file, where) if text is None else map(self._with_pos, text):
@@ -134,21 +134,12 @@ class FileTagger(Predictor):
                     " them one by one"
                 )
 
-    def check_files(self, files: Sequence[Path]) -> None:
-        """Nothing can be known before a file is read, but that words in a row have no parts of speech."""
-        if self.options.plain or self.options.text:
-            self._check_pos()
-
-    def _check_pos(self) -> None:
-        if self.pos and self.pos_tagger is None:
-            raise DataError(
-                f"{self.path} needs parts of speech (column {self.pos}), and running text has none:"
-                " give column files, or name a tagger of parts of speech with --tagger"
-            )
+    def needs_tags(self) -> str:
+        """The column of parts of speech."""
+        return f"column {self.pos}" if self.pos else ""
 
     def _with_pos(self, chunk: Chunk) -> Chunk:
         """A chunk of text with parts of speech as a column, where the model looks at them."""
-        self._check_pos()
         if not self.pos or self.pos_tagger is None:
             return chunk
         words = [block.columns[0] for block in chunk.blocks]
