@@ -35,6 +35,11 @@ def evaluated(*arguments):
     return told(softq("evaluate", *arguments, "--json"))
 
 
+def predictions(*arguments, **options):
+    """What `softq predict` writes, of a command that went well in silence."""
+    return well(softq("predict", *arguments, **options))
+
+
 def refused(result, *texts):
     """One line on stderr, exit code 2."""
     assert result.exit_code == 2, result.output

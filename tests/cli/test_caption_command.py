@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from ner_commands import FAST, evaluated, refused, softq, well
+from ner_commands import FAST, evaluated, predictions, refused, softq, well
 from softq.cli.kinds import captioner as captions_of_models
 from softq.cli.kinds.sentences import line_generator
 from softq.cli.progress import BarWatcher
@@ -90,22 +90,18 @@ def vectors(folder):
 def test_rows_become_captions(folder, vectors):
     expected = TextGenerator.load(folder / "ours").generate(vectors)
     assert len({said.text for said in expected}) > 3
-    assert well(softq("predict", folder / "ours", folder / "test.features.npy")) == lines(
+    assert predictions(folder / "ours", folder / "test.features.npy") == lines(
         said.text for said in expected
     )
-    named = well(softq("predict", folder / "ours", folder / "named.npy"))
+    named = predictions(folder / "ours", folder / "named.npy")
     assert named == lines(
         f"{image}\t{said.text}" for image, said in zip(IMAGES[::-1], expected[::-1], strict=True)
     )
-    with_chances = well(
-        softq("predict", folder / "ours", folder / "test.features.npy", "--probabilities")
+    with_chances = predictions(
+        folder / "ours", folder / "test.features.npy", "--probabilities"
     ).splitlines()
     assert with_chances == [f"{said.text}\t{said.log_prob:.4f}" for said in expected]
-    twice = well(
-        softq(
-            "predict", folder / "ours", folder / "test.features.npy", folder / "test.features.npy"
-        )
-    )
+    twice = predictions(folder / "ours", folder / "test.features.npy", folder / "test.features.npy")
     assert twice == lines(said.text for said in expected) * 2
 
 
@@ -145,7 +141,7 @@ def test_draws_follow_from_the_seed_and_the_number_of_the_image(
 
 def test_no_rows_have_no_captions(folder, tmp_path):
     np.save(tmp_path / "none.npy", np.zeros((0, SIZE), np.float32))
-    assert well(softq("predict", folder / "ours", tmp_path / "none.npy")) == ""
+    assert predictions(folder / "ours", tmp_path / "none.npy") == ""
 
 
 def test_features_that_do_not_fit_leave_nothing_behind(folder, vectors, tmp_path):
@@ -248,9 +244,9 @@ def test_images_are_encoded_as_the_captioner_learnt_them(scenes):
             "bac", TextGenerator.load(folder / "model").generate(seen), strict=True
         )
     ]
-    assert well(softq("predict", folder / "model", folder / "scenes")) == lines(sorted(expected))
+    assert predictions(folder / "model", folder / "scenes") == lines(sorted(expected))
     files = [folder / "scenes" / f"{name}.png" for name in "bac"]
-    assert well(softq("predict", folder / "model", *files)) == lines(expected)
+    assert predictions(folder / "model", *files) == lines(expected)
 
 
 def test_encoding_is_watched(scenes, monkeypatch):
@@ -350,11 +346,9 @@ def test_captions_that_are_there_already_have_the_scores_of_their_model(folder, 
     gold = folder / "test.captions.tsv"
     expected = evaluated(folder / "ours", gold)
     for model in ("ours", "theirs"):
-        (tmp_path / model).write_text(
-            well(softq("predict", folder / model, folder / "test.features.npy"))
-        )
+        (tmp_path / model).write_text(predictions(folder / model, folder / "test.features.npy"))
     (tmp_path / "named").write_text(
-        well(softq("predict", folder / "ours", folder / "named.npy")) + "other.jpg\tA stranger.\n"
+        predictions(folder / "ours", folder / "named.npy") + "other.jpg\tA stranger.\n"
     )
     (tmp_path / "below").write_text(
         "".join(f"some/{line}\n" for line in (tmp_path / "named").read_text().splitlines())

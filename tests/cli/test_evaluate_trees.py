@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 from test_predict_trees import as_text
 
-from ner_commands import evaluated, refused, softq, well
+from ner_commands import evaluated, predictions, refused, softq, well
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
 from softq.cli.kinds import base, parser
@@ -48,7 +48,7 @@ def gold(tmp_path_factory):
 
 def test_predicting_and_scoring_are_evaluating(models, gold, tmp_path, monkeypatch):
     monkeypatch.setattr(base, "AT_A_TIME", 7)
-    well(softq("predict", models / "good", gold, "--out", tmp_path / "system.conllu"))
+    predictions(models / "good", gold, "--out", tmp_path / "system.conllu")
     direct = evaluated(models / "good", gold)
     again = evaluated("--predictions", tmp_path / "system.conllu", gold)
     assert (direct.pop("model"), again.pop("model"), again.pop("predictions")) == (

@@ -11,7 +11,17 @@ import warnings
 
 import pytest
 
-from ner_commands import QUICK, evaluated, make_corpus, make_runs, refused, softq, told, well
+from ner_commands import (
+    QUICK,
+    evaluated,
+    make_corpus,
+    make_runs,
+    predictions,
+    refused,
+    softq,
+    told,
+    well,
+)
 from small_runs import single_thread, snapshot
 from softq.annotators.reliability import estimate
 from softq.cli import progress, recipes, reproduction, shared
@@ -367,7 +377,7 @@ def test_labels_of_any_kind(tmp_path, corpus):
     against = well(softq("evaluate", run, tmp_path / "test", "--against", run))
     assert "token accuracy" in against
     assert "F1" not in against
-    tagged = well(softq("predict", run, tmp_path / "test")).split("\n")
+    tagged = predictions(run, tmp_path / "test").split("\n")
     right = [line.split("\t")[1] == line.split("\t")[2] for line in tagged if line]
     assert sum(right) / len(right) == pytest.approx(row["test"])
     loaded = CRFTagger.load(run)

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from lm_runs import SCRATCH, SMALL, rows_of, train, train_two, write_files
-from ner_commands import refused, softq, told, well
+from ner_commands import predictions, refused, softq, told, well
 from softq.errors import DataError, ModelError
 from softq.integrations.transformers.arguments import CandidateKind
 from softq.integrations.transformers.loading import SIZES, Loaded, save_model, train_tokenizer
@@ -243,7 +243,7 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
     assert all(
         "weight" in name and ("attn" in name or "mlp" in name) for name in changed
     )  # what adapters are merged into
-    assert len(well(softq("predict", tmp_path / "run", files / "test.txt")).splitlines()) == 12
+    assert len(predictions(tmp_path / "run", files / "test.txt").splitlines()) == 12
 
 
 def tiny_gpt2(texts):

@@ -16,7 +16,7 @@ import threading
 import pytest
 import torch
 
-from ner_commands import FAST, evaluated, refused, softq, told, well
+from ner_commands import FAST, evaluated, predictions, refused, softq, told, well
 from softq import neural
 from softq.cli.kinds import sentences
 from softq.cli.kinds.sentences import line_generator, read_as_they_come
@@ -64,8 +64,8 @@ def test_lines_come_back_as_translations(runs, sources):
     expected = lines(one.text for one in translator.generate(sources))
     assert len(set(expected.split("\n"))) > 2
     for arguments in (["-"], []):
-        assert well(softq("predict", runs / "ml", *arguments, stdin=lines(sources))) == expected
-    assert well(softq("predict", runs / "ml" / BEST, stdin=lines(sources).rstrip("\n"))) == expected
+        assert predictions(runs / "ml", *arguments, stdin=lines(sources)) == expected
+    assert predictions(runs / "ml" / BEST, stdin=lines(sources).rstrip("\n")) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_lines_come_back_as_translations(runs, sources):
 )
 def test_methods(runs, sources, flags, options):
     expected = list(TextGenerator.load(runs / "ml" / BEST).generate(sources, **options))
-    assert well(softq("predict", runs / "ml", *flags, stdin=lines(sources))) == lines(
+    assert predictions(runs / "ml", *flags, stdin=lines(sources)) == lines(
         one.text for one in expected
     )
 
@@ -123,8 +123,8 @@ def test_draws_follow_from_the_seed_and_the_line(
 
 
 def test_sources_that_are_alike_are_not_drawn_for_alike(runs, sources):
-    found = well(
-        softq("predict", runs / "ml", "--method", "sample", stdin=lines(sources[:1] * 20))
+    found = predictions(
+        runs / "ml", "--method", "sample", stdin=lines(sources[:1] * 20)
     ).splitlines()
     assert len(set(found)) > 5
 
@@ -136,16 +136,8 @@ def test_there_are_as_many_lines_as_came(tmp_path, files, sources):
         *shlex.split("--vocabulary.kind subwords --vocabulary.size 280 --epochs 1"),
     )
     texts = sources * 3  # nearly untrained: any bytes are drawn
-    found = well(
-        softq(
-            "predict",
-            tmp_path / "subwords",
-            "--method",
-            "sample",
-            "--temperature",
-            3,
-            stdin=lines(texts),
-        )
+    found = predictions(
+        tmp_path / "subwords", "--method", "sample", "--temperature", 3, stdin=lines(texts)
     )
     assert found.endswith("\n")
     assert len(found.removesuffix("\n").split("\n")) == len(found.splitlines()) == len(texts)
@@ -153,9 +145,7 @@ def test_there_are_as_many_lines_as_came(tmp_path, files, sources):
 
 
 def test_log_probabilities(runs, sources):
-    found = well(
-        softq("predict", runs / "ml", "--probabilities", stdin=lines(sources))
-    ).splitlines()
+    found = predictions(runs / "ml", "--probabilities", stdin=lines(sources)).splitlines()
     for line, one in zip(
         found, TextGenerator.load(runs / "ml" / BEST).generate(sources), strict=True
     ):

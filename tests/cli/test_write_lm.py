@@ -5,7 +5,7 @@ from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 from transformers import AutoTokenizer
 
 from lm_runs import train_two, write_files
-from ner_commands import evaluated, refused, softq, told, well
+from ner_commands import evaluated, predictions, refused, softq, told, well
 from softq.cli.kinds import Options
 from softq.cli.kinds.sentences import FileTranslator, for_two_methods, search_options
 from softq.errors import DataError
@@ -34,14 +34,11 @@ def runs(tmp_path_factory, files):
 
 def test_a_text_for_each_line_whatever_the_batches(runs, files, tmp_path):
     sources = (files / "test.txt").read_text(encoding="utf-8").splitlines()
-    expected = well(softq("predict", runs / "ml", files / "test.txt"))
+    expected = predictions(runs / "ml", files / "test.txt")
     assert len(expected.splitlines()) == len(sources)
-    assert (
-        well(softq("predict", runs / "ml" / lm.BEST, files / "test.txt", "--batch-size", 5))
-        == expected
-    )
+    assert predictions(runs / "ml" / lm.BEST, files / "test.txt", "--batch-size", 5) == expected
     with_gap = [sources[0], "", *sources[1:]]
-    found = well(softq("predict", runs / "ml", stdin="".join(f"{source}\n" for source in with_gap)))
+    found = predictions(runs / "ml", stdin="".join(f"{source}\n" for source in with_gap))
     assert found.splitlines() == [expected.splitlines()[0], "", *expected.splitlines()[1:]]
     facts = told(
         softq(
@@ -60,9 +57,7 @@ def test_a_text_for_each_line_whatever_the_batches(runs, files, tmp_path):
     assert (facts["decoding"], facts["sentences"]) == ("mbr of 4", 12)
     assert facts["seconds"] > 0
     drawn = [
-        well(
-            softq("predict", runs / "ml", files / "test.txt", "--method", "sample", "--seed", seed)
-        )
+        predictions(runs / "ml", files / "test.txt", "--method", "sample", "--seed", seed)
         for seed in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -108,7 +103,7 @@ def test_scores_are_those_of_the_texts_and_of_training(runs, files):
         name: facts[name] for name in facts if name in cell and name != "seconds"
     } == pytest.approx({name: cell[name] for name in cell if name in facts and name != "seconds"})
     assert facts["decoding"] == "beam of 2"
-    texts = well(softq("predict", runs / "ml", files / "dev.txt")).splitlines()
+    texts = predictions(runs / "ml", files / "dev.txt").splitlines()
     references = [row["references"] for row in read_rows(files / "dev.tsv")]
     assert facts["sacrebleu_bleu"] == pytest.approx(sacre_bleu(texts, references).score)
     tokenizer = AutoTokenizer.from_pretrained(runs / "ml" / lm.BEST)

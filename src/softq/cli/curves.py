@@ -44,27 +44,20 @@ def show(path: Path, taus: list[float], options: TheoryOptions, *, as_json: bool
     suggestions = [(mass, _suggest(curve, mass)) for mass in masses]
     if options.plot is not None:
         _draw(points, f"{objective}, {scorer.signature}", options.plot)
+    facts = {
+        "references": path.name,
+        "examples": len(numbers),
+        "words": len(words),
+        "reward": scorer.signature,
+        "objective": objective,
+        **about,
+    }
     if as_json:
-        facts = {
-            "references": path.name,
-            "examples": len(numbers),
-            "words": len(words),
-            "reward": scorer.signature,
-            "objective": objective,
-            **about,
-            "rows": [
-                {
-                    name: value if math.isfinite(value) else None
-                    for name, value in point._asdict().items()
-                }
-                for point in points
-            ],
-            "suggestions": [
-                {"mass": mass, "tau": tau if isinstance(tau, float) else None}
-                for mass, tau in suggestions
-            ],
-        }
-        print_json("theory", facts)
+        found = [
+            {"mass": mass, "tau": tau if isinstance(tau, float) else None}
+            for mass, tau in suggestions
+        ]
+        print_json("theory", facts | {"rows": list(map(_as_json, points)), "suggestions": found})
         return
     source = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in about.items())
     title = (
@@ -80,6 +73,12 @@ def show(path: Path, taus: list[float], options: TheoryOptions, *, as_json: bool
         print_line(console, tau)
     if options.plot is not None:
         typer.echo(f"wrote {options.plot}")
+
+
+def _as_json(point: TemperaturePoint) -> dict[str, float | None]:
+    return {
+        name: value if math.isfinite(value) else None for name, value in point._asdict().items()
+    }
 
 
 def _row(point: TemperaturePoint) -> tuple[str, ...]:

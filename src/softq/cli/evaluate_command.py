@@ -149,8 +149,11 @@ def _as_json(scored: list[Scores], against: Path | None) -> dict[str, Any]:
     told |= found.details
     for other in others:
         differences = {
-            name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}}
-            for name, (score, test) in found.compare(other).items()
+            name: {
+                "score": other.overall[name],
+                "difference": test.gain._asdict() | {"p_value": test.p_value},
+            }
+            for name, test in found.compare(other).items()
         }
         told["against"] = {"model": str(against), **differences, **other.as_other}
     return told
@@ -170,12 +173,12 @@ def _show(scored: list[Scores], model: Path | None, against: Path | None) -> Non
             (
                 found.titles.get(name, name),
                 f"{found.overall[name]:.4f}",
-                f"{score:.4f}",
+                f"{other.overall[name]:.4f}",
                 f"{test.gain.value:+.4f}",
                 f"[{test.gain.low:+.4f}, {test.gain.high:+.4f}]",
                 f"{test.p_value:.3f}",
             )
-            for name, (score, test) in found.compare(other).items()
+            for name, test in found.compare(other).items()
         ]
         titles = ("", f"{model}{of[0]}", f"{against}{of[1]}", "difference", "95 % interval", "p")
         console.print(make_table(titles, rows))

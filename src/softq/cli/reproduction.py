@@ -75,22 +75,12 @@ def run_experiments(
 ) -> None:
     """Run the experiment of a task, or all, and write the page after each."""
     task, flags = split_flags(task, arguments)
-    known = [name for name in TASKS if name in GUIDES and GUIDES[name].reproduce]
-    if task is not None and task not in known:
-        raise RecipeError(f"the experiments are {', '.join(known)}, got {task!r}")
-    if importlib.util.find_spec("matplotlib") is None:  # before hours of training, not after
-        raise DependencyError(
-            "the report needs matplotlib, which is not installed: pip install 'softq[plot]'"
-        )
+    folder_flags = [] if data is None else ["--data", str(data)]
+    experiments = _find_experiments(task, scale, data, flags)
     out = out or Path("reproduction") / scale
-    named = _flags_of_folder(task, data) if data is not None else []
-    experiments = {
-        name: _find_experiment(name, scale, [*named, *flags], alone=task is not None)
-        for name in ([task] if task else known)
-    }
     told, sources = [], []
     page, title = out / "report.html", "softq: the paper’s experiments, run again"
-    same = ["--scale", scale, *([] if data is None else ["--data", str(data)]), *flags]
+    same = ["--scale", scale, *folder_flags, *flags]
     say: Callable[[str], object] = (lambda _: None) if as_json else typer.echo
     say(f"page: {page}, with each experiment as soon as it is finished")
     with local_processes(jobs) as executor:  # one set of processes for all experiments
@@ -111,6 +101,24 @@ def run_experiments(
     say(f"page: {page}")
     if as_json:
         typer.echo(json.dumps({"page": str(page), "experiments": told}))
+
+
+def _find_experiments(
+    task: str | None, scale: Scale, data: Path | None, flags: Sequence[str]
+) -> dict[str, Wanted]:
+    """The recipe of a task's experiment, or of each."""
+    known = [name for name in TASKS if name in GUIDES and GUIDES[name].reproduce]
+    if task is not None and task not in known:
+        raise RecipeError(f"the experiments are {', '.join(known)}, got {task!r}")
+    if importlib.util.find_spec("matplotlib") is None:  # before hours of training, not after
+        raise DependencyError(
+            "the report needs matplotlib, which is not installed: pip install 'softq[plot]'"
+        )
+    named = _flags_of_folder(task, data) if data is not None else []
+    return {
+        name: _find_experiment(name, scale, [*named, *flags], alone=task is not None)
+        for name in ([task] if task else known)
+    }
 
 
 def _flags_of_folder(task: str | None, folder: Path) -> list[str]:

@@ -118,11 +118,8 @@ def sweep(
             )
         what = str(out / SWEEP)
     task, recipe, grids = find_recipe(what, flags, sweep=True)
-    given = {
-        name: value
-        for name, value in asdict(options).items()
-        if value not in (None, False) and name != "over"
-    }
+    given = asdict(replace(options, over=None))
+    given = {name: value for name, value in given.items() if value not in (None, False)}
     if options.objective:
         given["objective"] = options.objective.split(",")
     asked = build(Grid, given, "flags")

@@ -190,13 +190,6 @@ def in_batches(items: Sequence[Item], label: object, unit: str) -> Iterator[Sequ
 # --- softq evaluate -------------------------------------------------------------------------------------
 
 
-class Difference(NamedTuple):
-    """The second model's score, and the test of the first one's advantage."""
-
-    score: float
-    test: PairedTest
-
-
 @dataclass(frozen=True)
 class Scores:
     """Scores of predictions for one file.
@@ -245,7 +238,7 @@ class Scores:
         }
         return [make_table(("", "score"), (scores | self.further).items()), *self.tables]
 
-    def compare(self, other: Scores) -> dict[str, Difference]:
+    def compare(self, other: Scores) -> dict[str, PairedTest]:
         """Paired bootstrap of both on the same examples; metrics that one of them has no value of are left out."""
         found = {}
         for name, metric in self.metrics.items():
@@ -255,7 +248,7 @@ class Scores:
                     self.rows[None, None], other.rows[None], metric, generator=generator
                 )
                 if not math.isnan(test.p_value):  # a draw may hold nothing that the metric counts
-                    found[name] = Difference(other.overall[name], test)
+                    found[name] = test
         return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -356,22 +357,22 @@ def _tree_classes(
 ) -> tuple[dict[str, KindScores], dict[str, KindScores]]:
     """Scores of head and relation by the relation up to its first ``:``, and of heads by the length of the arc."""
     true_heads = [head for sentence in gold for head in sentence.heads]
-    guessed_heads = [head for tree in heads for head in tree]
-    right = [true == guess for true, guess in zip(true_heads, guessed_heads, strict=True)]
+    guessed_heads = list(chain.from_iterable(heads))
+    right = list(map(operator.eq, true_heads, guessed_heads))
     places = [place for sentence in gold for place in range(1, len(sentence.forms) + 1)]
     true_arcs, guessed_arcs = (
-        [
-            _class_of(abs(head - place), _ARC_LENGTHS) if head else _ROOT
-            for head, place in zip(side, places, strict=True)
-        ]
-        for side in (true_heads, guessed_heads)
+        list(map(_arc_class, side, places)) for side in (true_heads, guessed_heads)
     )
     by_arc = _by_class(true_arcs, guessed_arcs, right, (_ROOT, *_classes(_ARC_LENGTHS)))
     if relations is None:
         return {}, by_arc
     true = [universal(name) for sentence in gold for name in sentence.relations]
-    guessed = [universal(name) for names in relations for name in names]
+    guessed = list(map(universal, chain.from_iterable(relations)))
     return _by_class(true, guessed, right, sorted({*true, *guessed})), by_arc
+
+
+def _arc_class(head: int, place: int) -> str:
+    return _class_of(abs(head - place), _ARC_LENGTHS) if head else _ROOT
 
 
 @cache
@@ -437,6 +438,15 @@ _SIZES = {
     "mean_length": "words per sentence, mean",
     "longest": "words of the longest sentence",
 }
+_TREE_FACTS = (
+    "nonprojective_sentences",
+    "nonprojective_arcs",
+    "nonprojective_sentence_share",
+    "nonprojective_arc_share",
+    "mean_arc_length",
+    "mean_depth",
+    "deepest",
+)
 _OF_TREES = {
     "mean_arc_length": "arc length, mean",
     "mean_depth": "depth, mean",
@@ -450,21 +460,6 @@ def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
         sentences = read_conllu(path, trees=None)
         lengths = [len(sentence.forms) for sentence in sentences]
         trees = [sentence.heads for sentence in sentences if sentence.heads]
-        crossing = list(map(crossing_arcs, trees))
-        nonprojective = sum(arcs > 0 for arcs in crossing)
-        arcs = [
-            abs(head - word) for heads in trees for word, head in enumerate(heads, start=1) if head
-        ]
-        depths = list(map(tree_depth, trees))
-        of_trees = {
-            "nonprojective_sentences": nonprojective,
-            "nonprojective_arcs": sum(crossing),
-            "nonprojective_sentence_share": nonprojective / max(1, len(trees)),
-            "nonprojective_arc_share": sum(crossing) / max(1, sum(map(len, trees))),
-            "mean_arc_length": sum(arcs) / len(arcs) if arcs else None,
-            "mean_depth": sum(depths) / max(1, len(depths)),
-            "deepest": max(depths, default=0),
-        }
         yield {
             "path": str(path),
             "format": "conllu",
@@ -476,10 +471,28 @@ def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
             "mean_length": sum(lengths) / len(sentences),
             "longest": max(lengths),
             "trees": len(trees),
-            **(of_trees if trees else dict.fromkeys(of_trees)),
+            **(_count_trees(trees) if trees else dict.fromkeys(_TREE_FACTS)),
             "relations": counted(name for sentence in sentences for name in sentence.relations),
             "upos": counted(name for sentence in sentences for name in sentence.upos),
         }
+
+
+def _count_trees(trees: Sequence[Sequence[int]]) -> dict[str, float | None]:
+    crossing, depths = list(map(crossing_arcs, trees)), list(map(tree_depth, trees))
+    nonprojective = sum(arcs > 0 for arcs in crossing)
+    lengths = [
+        abs(head - word) for heads in trees for word, head in enumerate(heads, start=1) if head
+    ]
+    found = (
+        nonprojective,
+        sum(crossing),
+        nonprojective / len(trees),
+        sum(crossing) / sum(map(len, trees)),
+        sum(lengths) / len(lengths) if lengths else None,
+        sum(depths) / len(depths),
+        max(depths),
+    )
+    return dict(zip(_TREE_FACTS, found, strict=True))
 
 
 def show(file: dict[str, Any]) -> Table:

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from itertools import count as numbers_from
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -259,19 +259,7 @@ def known_words(text: str, plain: PlainWords) -> list[str]:
 
 def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]]:
     """References of each line; tabs separate those of one line, or it is an object with them, and files may add more."""
-    columns = []
-    for path in files:
-        if is_jsonl(path):
-            columns.append([row["references"] for row in read_rows(path)])
-            continue
-        lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
-        for number, several in enumerate(lines, start=1):
-            if not all(several):
-                raise DataError(
-                    f"{path}, line {number}: expected a reference for a line of {predictions}, got"
-                    " an empty one"
-                )
-        columns.append(lines)
+    columns = [_references_of(path, predictions) for path in files]
     if not columns[0]:
         raise DataError(f"{files[0]} is empty: expected a reference per line")
     for path, lines in zip(files, columns, strict=True):
@@ -280,7 +268,20 @@ def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]
                 f"expected files whose lines belong together, got {files[0]} with {len(columns[0])}"
                 f" lines and {path} with {len(lines)}"
             )
-    return [[text for several in rows for text in several] for rows in zip(*columns, strict=True)]
+    return [list(chain.from_iterable(rows)) for rows in zip(*columns, strict=True)]
+
+
+def _references_of(path: Path, predictions: Path) -> list[list[str]]:
+    if is_jsonl(path):
+        return [row["references"] for row in read_rows(path)]
+    lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
+    for number, several in enumerate(lines, start=1):
+        if not all(several):
+            raise DataError(
+                f"{path}, line {number}: expected a reference for a line of {predictions}, got an"
+                " empty one"
+            )
+    return lines
 
 
 def _scores(

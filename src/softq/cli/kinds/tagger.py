@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, get_args
 
@@ -352,25 +353,32 @@ def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
     for path in paths:
         sentences = read_conll(path, annotators=_annotators(options)).sentences
         scheme = options.scheme or find_scheme(sentences)
+        tokens = Counter(chain.from_iterable(sentence.tokens for sentence in sentences))
         pieces = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
         entities = {piece: _entities(piece, scheme, path) for piece in pieces}
-        names = {annotator for sentence in sentences for annotator in sentence.annotators}
-        given = [labels for sentence in sentences for labels in sentence.labels if names]
-        found = agreement(sentences) if names else None
         yield {
             "path": str(path),
             "sentences": len(sentences),
-            "tokens": sum(len(sentence.tokens) for sentence in sentences),
-            "words": len({token for sentence in sentences for token in sentence.tokens}),
+            "tokens": tokens.total(),
+            "words": len(tokens),
             "scheme": scheme,
-            "labels": counted(label for piece in pieces.elements() for label in piece),
-            "entities": counted(kind for piece in pieces.elements() for kind in entities[piece]),
-            "annotators": len(names),
-            "annotations": sum(any(label != MISSING for label in labels) for labels in given),
-            "agreement": (
-                found and found._asdict() | {"pairs": [pair._asdict() for pair in found.pairs]}
-            ),
+            "labels": counted(chain.from_iterable(pieces.elements())),
+            "entities": counted(chain.from_iterable(map(entities.__getitem__, pieces.elements()))),
+            **_count_annotators(sentences),
         }
+
+
+def _count_annotators(sentences: Sequence[Sentence]) -> dict[str, Any]:
+    names = {annotator for sentence in sentences for annotator in sentence.annotators}
+    if not names:
+        return {"annotators": 0, "annotations": 0, "agreement": None}
+    given = [labels for sentence in sentences for labels in sentence.labels]
+    found = agreement(sentences)
+    return {
+        "annotators": len(names),
+        "annotations": sum(bool({*labels} - {MISSING}) for labels in given),
+        "agreement": found._asdict() | {"pairs": [pair._asdict() for pair in found.pairs]},
+    }
 
 
 def _entities(labels: tuple[str, ...], scheme: Scheme | None, path: Path) -> list[str]:

@@ -23,16 +23,19 @@ class FileTextModel(Predictor):
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        changed: dict[str, Any] = search_options(options) | {"seed": options.seed or 0}
-        if "beam" in changed:
-            changed["beams"] = changed.pop("beam")
-        if options.batch_size is not None:
-            changed["batch_size"] = options.batch_size
+        asked, reward = search_options(options), options.reward
+        changed: dict[str, Any] = {
+            "beams": asked.pop("beam", None),
+            "batch_size": options.batch_size,
+            "reward": SHORT_NAMES.get(reward, reward) if reward is not None else None,
+            "seed": options.seed or 0,
+            **asked,
+        }
         self.model, how = open_text_model(str(path))
-        if options.reward is not None:
-            changed["reward"] = SHORT_NAMES.get(options.reward, options.reward)
+        if reward is not None:
             self.model.reward(changed["reward"])  # an error before anything is written
-        self.how = dataclasses.replace(how, **changed)
+        given = {name: value for name, value in changed.items() if value is not None}
+        self.how = dataclasses.replace(how, **given)
         shown = {"mbr": f"mbr of {self.how.samples}", "beam": f"beam of {self.how.beams}"}
         self.decoding = shown.get(self.how.method, self.how.method)
 
