@@ -45,6 +45,10 @@ def runs(corpus, tmp_path_factory):
     return make_runs(corpus, tmp_path_factory.mktemp("runs"))
 
 
+def files_of(corpus):
+    return ["--train", corpus / "train.conll", "--dev", corpus / "dev.conll"]
+
+
 def test_training_says_what_its_numbers_are_of(runs):
     folder, printed = runs
     expected = {
@@ -67,15 +71,7 @@ def test_training_says_what_its_numbers_are_of(runs):
 
 
 def test_training_by_halves_and_on_the_built_in_world(corpus, tmp_path):
-    flags = [
-        "--train",
-        corpus / "train.conll",
-        "--dev",
-        corpus / "dev.conll",
-        "--halve-dev",
-        "--out",
-        tmp_path / "a",
-    ]
+    flags = [*files_of(corpus), "--halve-dev", "--out", tmp_path / "a"]
     first = well(softq("train", "ner", *QUICK, *flags)).splitlines()[0]
     assert "(every other sentence of dev.conll); test " in first
     assert first.endswith("(the other sentences of dev.conll)")
@@ -160,30 +156,12 @@ def test_few_annotators_are_shown_all(corpus, tmp_path):
         "softq: the annotators are estimated from the training data: cannot read "
     )
     assert result.stdout.splitlines()[0] == shown.splitlines()[0]
-    plain = [
-        "--train",
-        corpus / "train.conll",
-        "--dev",
-        corpus / "dev.conll",
-        "--out",
-        tmp_path / "plain",
-        "--json",
-    ]
+    plain = [*files_of(corpus), "--out", tmp_path / "plain", "--json"]
     assert "annotators" not in told(softq("train", "ner", *QUICK, *plain))
 
 
 def test_a_sweep_says_what_its_numbers_are_of(corpus, tmp_path):
-    files = [
-        "--train",
-        corpus / "train.conll",
-        "--dev",
-        corpus / "dev.conll",
-        *QUICK,
-        "--objective",
-        "raml",
-        "--tau",
-        "0.2",
-    ]
+    files = [*files_of(corpus), *QUICK, "--objective", "raml", "--tau", "0.2"]
     test = ["--test", corpus / "test.conll"]
     shown = well(
         softq("sweep", "ner", *files, *test, "--over", "entity-weight=2", "--out", tmp_path / "a")
@@ -202,15 +180,7 @@ def test_a_sweep_says_what_its_numbers_are_of(corpus, tmp_path):
 
 
 def test_a_search_that_does_not_converge_is_one_line(corpus, tmp_path):
-    flags = [
-        "--train",
-        corpus / "train.conll",
-        "--dev",
-        corpus / "dev.conll",
-        *QUICK,
-        "--iterations",
-        "2",
-    ]
+    flags = [*files_of(corpus), *QUICK, "--iterations", "2"]
     result = softq("train", "ner", *flags, "--out", tmp_path / "run")
     assert result.exit_code == 0
     assert result.stderr.startswith(
