@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EncodingOptions:
+class _EncodingOptions:
     """How images are encoded."""
 
     encoder: str = option(
@@ -47,7 +47,7 @@ class EncodingOptions:
     skip_corrupt: bool = option(False, "Leave out images that cannot be read.", "--skip-corrupt")
 
 
-@takes_options(EncodingOptions, dict.fromkeys(EncodingOptions.__dataclass_fields__, "Encoding"))
+@takes_options(_EncodingOptions, dict.fromkeys(_EncodingOptions.__dataclass_fields__, "Encoding"))
 def features(
     images: Annotated[
         list[Path],
@@ -62,7 +62,7 @@ def features(
             dir_okay=False,
         ),
     ],
-    options: EncodingOptions,
+    options: _EncodingOptions,
     captions: Annotated[
         Path | None,
         typer.Option(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GridOptions:
+class _GridOptions:
     """What a sweep varies."""
 
     objective: str | None = option(None, "Objectives: ml,raml,sqdml.", metavar="LIST")
@@ -35,10 +35,10 @@ class GridOptions:
     )
 
 
-@takes_options(GridOptions, dict.fromkeys(GridOptions.__dataclass_fields__, "Grid"))
+@takes_options(_GridOptions, dict.fromkeys(_GridOptions.__dataclass_fields__, "Grid"))
 def sweep(
     context: typer.Context,
-    options: GridOptions,
+    options: _GridOptions,
     what: Annotated[
         str | None,
         typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file."),

@@ -64,7 +64,7 @@ _TITLES = TITLES | {
 }
 
 
-class Pictured(NamedTuple):
+class _Pictured(NamedTuple):
     """Features of images, ``[N, D]``, and what the images are called; None if nobody says."""
 
     features: Features
@@ -102,7 +102,7 @@ class FileCaptioner(Writer):
                 yield self.part(found, names and names[first : first + len(found)])
                 first += len(found)
 
-    def _read_all(self, files: Sequence[Path], watch: Watch) -> list[Pictured]:
+    def _read_all(self, files: Sequence[Path], watch: Watch) -> list[_Pictured]:
         """Features of files (.npy), or of images and folders of images, all of them and checked before anything is said of one."""
         of_features = [path.suffix == _FEATURES for path in files]
         if all(of_features):
@@ -128,7 +128,7 @@ class FileCaptioner(Writer):
             )
         return [self._encode(files, watch)]
 
-    def _encode(self, files: Sequence[Path], watch: Watch) -> Pictured:
+    def _encode(self, files: Sequence[Path], watch: Watch) -> _Pictured:
         """Features by the encoder that the captioner learnt from."""
         name = self.model.encoder
         if not name:
@@ -144,7 +144,7 @@ class FileCaptioner(Writer):
         progress = progress_of_images(watch("encoding", unit="images"), len(images))
         progress(0)
         vectors = encode(list(images.values()), encoder, progress=progress)
-        return Pictured(vectors, list(images), "images")
+        return _Pictured(vectors, list(images), "images")
 
     def score(self, file: Path, gold: Captions, features: Features, where: Path) -> Scores:
         """Scores of captions of the images of a file, whose features are somewhere."""
@@ -167,14 +167,14 @@ class FileCaptioner(Writer):
 load = FileCaptioner
 
 
-def _read_table(path: Path) -> Pictured:
+def _read_table(path: Path) -> _Pictured:
     names = None
     if names_file(path).exists():
         names = [line.strip() for line in read_lines(names_file(path))]
     called = names
     if called is None:
         called = [f"row {row}" for row in range(1, _count_rows(path) + 1)]
-    return Pictured(read_features(path, Captions(called, [[] for _ in called])), names, str(path))
+    return _Pictured(read_features(path, Captions(called, [[] for _ in called])), names, str(path))
 
 
 def _count_rows(path: Path) -> int:
