@@ -78,7 +78,7 @@ def run_experiments(
     folder_flags = [] if data is None else ["--data", str(data)]
     experiments = _find_experiments(task, scale, data, flags)
     out = out or Path("reproduction") / scale
-    told, sources = [], []
+    found, sources = {}, []
     page, title = out / "report.html", "softq: the paper’s experiments, run again"
     same = ["--scale", scale, *folder_flags, *flags]
     say: Callable[[str], object] = (lambda _: None) if as_json else typer.echo
@@ -92,7 +92,7 @@ def run_experiments(
                 sweep = run_sweep(
                     *wanted, folder, resume=True, jobs=jobs, executor=executor, watch=watch
                 )
-            told.append(sweep_json(sweep, folder))
+            found[folder] = sweep
             command = shlex.join(["softq", "reproduce", name, *same])
             sources.append(Source(folder, command=command, scale=scale))
             write_report(read_sections(sources), page, title=title)
@@ -100,6 +100,7 @@ def run_experiments(
                 show_choices(sweep, wanted.recipe, results_console())
     say(f"page: {page}")
     if as_json:
+        told = [sweep_json(sweep, folder) for folder, sweep in found.items()]
         typer.echo(json.dumps({"page": str(page), "experiments": told}))
 
 
