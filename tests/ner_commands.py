@@ -30,6 +30,16 @@ def told(result):
     return json.loads(well(result).splitlines()[-1])
 
 
+def evaluated(*arguments):
+    """What `softq evaluate --json` says."""
+    return told(softq("evaluate", *arguments, "--json"))
+
+
+def predictions(*arguments, **options):
+    """What `softq predict` writes, of a command that went well in silence."""
+    return well(softq("predict", *arguments, **options))
+
+
 def refused(result, *texts):
     """One line on stderr, exit code 2."""
     assert result.exit_code == 2, result.output

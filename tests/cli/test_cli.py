@@ -125,30 +125,6 @@ def test_bad_options(args):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("args", "lesson"),
-    [
-        (
-            [],
-            [
-                "softq theory",
-                "softq reproduce",
-                "softq evaluate runs/raml test.conll --against runs/ml",
-            ],
-        ),
-        (["theory"], ["Bayes rule", "--tau 0.5:3:0.5", "--json"]),
-        (["bench"], ["core", "rewards"]),
-        (["bench", "core"], ["make bench", "--rounds 3"]),
-        (["bench", "rewards"], ["make bench", "--rounds 3", "sacreBLEU"]),
-    ],
-)
-def test_help_teaches(args, lesson):
-    result = run(*args, "--help")
-    assert result.exit_code == 0
-    for text in lesson:
-        assert text in result.stdout
-
-
 def test_version():
     result = run("--version")
     assert result.exit_code == 0

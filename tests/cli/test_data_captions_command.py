@@ -2,14 +2,16 @@
 
 import gzip
 import json
+from functools import partial
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from softq.cli import app
+from ner_commands import softq as command
 from softq.cli.kinds.captioner import recognise as is_captions
 from softq.formats.captions import names_file
+
+run = partial(command, "data")
 
 CAPTIONS = (
     "a.jpg#0\tA dog runs fast.\n"
@@ -18,13 +20,6 @@ CAPTIONS = (
     "b.jpg#1\tTwo grey mice\n"  # no word in common
     "c.jpg#0\tA dog\n"
 )
-
-
-def run(*args):
-    # A wide plain terminal, so that nothing wraps or is coloured.
-    return CliRunner().invoke(
-        app, ["data", *map(str, args)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    )
 
 
 def told(result):
@@ -263,11 +258,3 @@ def test_check_of_features(tmp_path, captions):
     result = run("check", captions, "--format", "captions", "--features", features)
     assert result.exit_code == 2
     assert result.stdout.splitlines()[1:] == [f"{features}: not checked: first mend {captions}"]
-
-
-@pytest.mark.parametrize("command", ["stats", "check"])
-def test_help_teaches(command):
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    for text in (f"softq data {command} train.captions.tsv", "--split", "Karpathy's JSON"):
-        assert text in result.stdout

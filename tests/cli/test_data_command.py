@@ -3,24 +3,19 @@
 import json
 import math
 from collections import Counter
+from functools import partial
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import softq
+from ner_commands import softq as command
 from softq.annotators.agreement import agreement
-from softq.cli import app
 from softq.formats.conll import MISSING, Sentence
 
-
-def run(*args):
-    # A wide plain terminal, so that nothing wraps or is coloured.
-    return CliRunner().invoke(
-        app, ["data", *map(str, args)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    )
+run = partial(command, "data")
 
 
 @pytest.fixture
@@ -199,20 +194,6 @@ def test_stats_refuse_in_one_line(tmp_path, text, options, message):
     assert result.stderr.startswith("softq: ")
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
-
-
-@pytest.mark.parametrize("command", ["stats", "check"])
-def test_help_teaches(command):
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    for text in (
-        "Examples",
-        f"softq data {command} train.conll dev.conll",
-        "--annotators",
-        "--scheme",
-        "--json",
-    ):
-        assert text in result.stdout
 
 
 @st.composite

@@ -3,11 +3,13 @@
 import gzip
 import json
 import re
+from functools import partial
 
 import pytest
-from typer.testing import CliRunner
 
-from softq.cli import app
+from ner_commands import softq as command
+
+run = partial(command, "data")
 
 TREES = (
     "# sent_id = a\n"
@@ -20,13 +22,6 @@ TREES = (
     "\n"
     "1\tgo\tgo\tVERB\t_\t_\t0\troot\t_\t_\n"
 )
-
-
-def run(*args):
-    # A wide plain terminal, so that nothing wraps or is coloured.
-    return CliRunner().invoke(
-        app, ["data", *map(str, args)], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    )
 
 
 @pytest.fixture
@@ -172,10 +167,3 @@ def test_options_of_labels_are_refused(trees, command, options):
     assert result.exit_code == 2
     assert f"{options[0]} is for files of labels, and {trees} holds trees" in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", ["stats", "check"])
-def test_help_teaches_trees(command):
-    shown = run(command, "--help").stdout
-    assert "--format" in shown
-    assert ".conllu" in shown

@@ -8,10 +8,10 @@ import dataclasses
 import pytest
 from test_predict_trees import as_text
 
-from ner_commands import refused, softq, told, well
+from ner_commands import evaluated, predictions, refused, softq, well
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
-from softq.cli.kinds import parser
+from softq.cli.kinds import base, parser
 from softq.formats.conllu import TreeSentence, read_conllu
 from softq.lab.worlds import TreeWorld
 from softq.metrics import ATTACHMENT_METRICS, align_score, attachment_statistics
@@ -47,10 +47,10 @@ def gold(tmp_path_factory):
 
 
 def test_predicting_and_scoring_are_evaluating(models, gold, tmp_path, monkeypatch):
-    monkeypatch.setattr(parser, "_AT_A_TIME", 7)
-    well(softq("predict", models / "good", gold, "--out", tmp_path / "system.conllu"))
-    direct = told(softq("evaluate", models / "good", gold, "--json"))
-    again = told(softq("evaluate", "--predictions", tmp_path / "system.conllu", gold, "--json"))
+    monkeypatch.setattr(base, "AT_A_TIME", 7)
+    predictions(models / "good", gold, "--out", tmp_path / "system.conllu")
+    direct = evaluated(models / "good", gold)
+    again = evaluated("--predictions", tmp_path / "system.conllu", gold)
     assert (direct.pop("model"), again.pop("model"), again.pop("predictions")) == (
         str(models / "good"),
         None,
@@ -76,7 +76,7 @@ def test_predicting_and_scoring_are_evaluating(models, gold, tmp_path, monkeypat
 
 
 def test_tables_add_up(models, gold):
-    found = told(softq("evaluate", models / "good", gold, "--json"))
+    found = evaluated(models / "good", gold)
     words = found["words"]
     for name, score in (("relations", found["las"]), ("arc_lengths", found["uas"])):
         rows = found[name].values()
@@ -109,7 +109,7 @@ def test_rows_by_hand():
         relations=("det", "root", "obj:x", "det"),
     )
     heads, names = [(2, 0, 4, 2)], [("det", "root", "obj", "obj")]
-    relations, arc_lengths = parser.tree_classes([sentence], heads, names)
+    relations, arc_lengths = parser._tree_classes([sentence], heads, names)
     rows = attachment_statistics([sentence], heads, names)
     assert relations["det"] == (1.0, 0.5, 2 / 3, 1, 2)
     assert relations["obj"] == (0.0, 0.0, 0.0, 2, 1)
@@ -123,13 +123,13 @@ def test_rows_by_hand():
     )  # 1 and 3 are gold, 1 and 3 (to 4) predicted
     assert arc_lengths["2"] == (0.0, 0.0, 0.0, 1, 0)
     assert arc_lengths["3-5"] == (0.0, 0.0, 0.0, 0, 1)
-    assert parser.length_classes([sentence], rows) == {
+    assert parser._length_classes([sentence], rows) == {
         "1-5": {"sentences": 1, "words": 4, "uas": 0.5, "las": 0.5, "exact_match": 0.0}
     }
 
 
 def test_what_is_shown(models, gold):
-    found = told(softq("evaluate", models / "good", gold, "--json"))
+    found = evaluated(models / "good", gold)
     shown = well(softq("evaluate", models / "good", gold))
     assert f"{gold}: 40 sentences, {found['words']:,} words" in shown
     rows = [line.split() for line in shown.splitlines() if line.split()]
@@ -149,10 +149,8 @@ def test_what_is_shown(models, gold):
 
 
 def test_one_parser_against_another(models, gold):
-    first, second = (
-        told(softq("evaluate", models / name, gold, "--json")) for name in ("good", "poor")
-    )
-    found = told(softq("evaluate", models / "good", gold, "--against", models / "poor", "--json"))
+    first, second = (evaluated(models / name, gold) for name in ("good", "poor"))
+    found = evaluated(models / "good", gold, "--against", models / "poor")
     others = found.pop("against")
     assert found == first
     assert others.pop("model") == str(models / "poor")
@@ -168,14 +166,12 @@ def test_one_parser_against_another(models, gold):
         f"{gap['value']:+.4f}   [{gap['low']:+.4f}, {gap['high']:+.4f}]   {gap['p_value']:.3f}"
         in shown
     )
-    bare = told(softq("evaluate", models / "good", gold, "--against", models / "bare", "--json"))[
-        "against"
-    ]
+    bare = evaluated(models / "good", gold, "--against", models / "bare")["against"]
     assert set(bare) == {"model", "uas", "exact_match"}
 
 
 def test_without_relations_there_are_no_labelled_scores(models, gold, tmp_path):
-    found = told(softq("evaluate", models / "bare", gold, "--json"))
+    found = evaluated(models / "bare", gold)
     assert [name for name in ATTACHMENT_METRICS if found[name] is None] == [
         "las",
         "las_subtypes",
@@ -190,9 +186,9 @@ def test_without_relations_there_are_no_labelled_scores(models, gold, tmp_path):
     (tmp_path / "bare.conllu").write_text(
         "".join(s.text(s.heads, ["_"] * len(s.heads)) for s in read_conllu(gold))
     )
-    found = told(softq("evaluate", models / "good", tmp_path / "bare.conllu", "--json"))
+    found = evaluated(models / "good", tmp_path / "bare.conllu")
     assert (found["uas"], found["las"]) == (
-        told(softq("evaluate", models / "good", gold, "--json"))["uas"],
+        evaluated(models / "good", gold)["uas"],
         None,
     )
 
@@ -220,7 +216,7 @@ def test_words_that_differ_are_aligned(gold, tmp_path):
         )
     assert any(len(s.forms) > len(g.forms) for s, g in zip(system, sentences, strict=True))
     (tmp_path / "system.conllu").write_text(as_text(system))
-    found = told(softq("evaluate", "--predictions", tmp_path / "system.conllu", gold, "--json"))
+    found = evaluated("--predictions", tmp_path / "system.conllu", gold)
     expected = align_score(sentences, system)
     for name in ("words", "uas", "las", "clas"):
         assert found["aligned"][name] == getattr(expected, name)._asdict()

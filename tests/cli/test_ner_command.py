@@ -6,11 +6,22 @@ import json
 import math
 import random
 import re
+import shlex
 import warnings
 
 import pytest
 
-from ner_commands import QUICK, make_corpus, make_runs, refused, softq, told, well
+from ner_commands import (
+    QUICK,
+    evaluated,
+    make_corpus,
+    make_runs,
+    predictions,
+    refused,
+    softq,
+    told,
+    well,
+)
 from small_runs import single_thread, snapshot
 from softq.annotators.reliability import estimate
 from softq.cli import progress, recipes, reproduction, shared
@@ -32,6 +43,10 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def runs(corpus, tmp_path_factory):
     return make_runs(corpus, tmp_path_factory.mktemp("runs"))
+
+
+def files_of(corpus):
+    return ["--train", corpus / "train.conll", "--dev", corpus / "dev.conll"]
 
 
 def test_training_says_what_its_numbers_are_of(runs):
@@ -56,15 +71,7 @@ def test_training_says_what_its_numbers_are_of(runs):
 
 
 def test_training_by_halves_and_on_the_built_in_world(corpus, tmp_path):
-    flags = [
-        "--train",
-        corpus / "train.conll",
-        "--dev",
-        corpus / "dev.conll",
-        "--halve-dev",
-        "--out",
-        tmp_path / "a",
-    ]
+    flags = [*files_of(corpus), "--halve-dev", "--out", tmp_path / "a"]
     first = well(softq("train", "ner", *QUICK, *flags)).splitlines()[0]
     assert "(every other sentence of dev.conll); test " in first
     assert first.endswith("(the other sentences of dev.conll)")
@@ -146,30 +153,12 @@ def test_few_annotators_are_shown_all(corpus, tmp_path):
     result = softq("train", "--resume", "--out", tmp_path / "run")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == shown
-    plain = [
-        "--train",
-        corpus / "train.conll",
-        "--dev",
-        corpus / "dev.conll",
-        "--out",
-        tmp_path / "plain",
-        "--json",
-    ]
+    plain = [*files_of(corpus), "--out", tmp_path / "plain", "--json"]
     assert "annotators" not in told(softq("train", "ner", *QUICK, *plain))
 
 
 def test_a_sweep_says_what_its_numbers_are_of(corpus, tmp_path):
-    files = [
-        "--train",
-        corpus / "train.conll",
-        "--dev",
-        corpus / "dev.conll",
-        *QUICK,
-        "--objective",
-        "raml",
-        "--tau",
-        "0.2",
-    ]
+    files = [*files_of(corpus), *QUICK, "--objective", "raml", "--tau", "0.2"]
     test = ["--test", corpus / "test.conll"]
     shown = well(
         softq("sweep", "ner", *files, *test, "--over", "entity-weight=2", "--out", tmp_path / "a")
@@ -188,15 +177,7 @@ def test_a_sweep_says_what_its_numbers_are_of(corpus, tmp_path):
 
 
 def test_a_search_that_does_not_converge_is_one_line(corpus, tmp_path):
-    flags = [
-        "--train",
-        corpus / "train.conll",
-        "--dev",
-        corpus / "dev.conll",
-        *QUICK,
-        "--iterations",
-        "2",
-    ]
+    flags = [*files_of(corpus), *QUICK, "--iterations", "2"]
     result = softq("train", "ner", *flags, "--out", tmp_path / "run")
     assert result.exit_code == 0
     assert result.stderr.startswith(
@@ -313,15 +294,7 @@ def test_reproduce_ner(tmp_path, monkeypatch):
 
     monkeypatch.setattr(reproduction, "run_sweep", run_sweep)
     arguments = [
-        "reproduce",
-        "ner",
-        "--sentences",
-        "40",
-        "--dev-sentences",
-        "20",
-        "--jobs",
-        "3",
-        "--out",
+        *shlex.split("reproduce ner --sentences 40 --dev-sentences 20 --jobs 3 --out"),
         tmp_path,
     ]
     count = models_asked_for(recipes.RECIPES / "ner-small.toml")
@@ -364,14 +337,14 @@ def test_labels_of_any_kind(tmp_path, corpus):
     (row,) = json.loads((run / "result.json").read_text())["cells"]
     assert row["test"] == row["test_token_accuracy"] > 0.9
     assert "test_f1" not in row
-    scores = told(softq("evaluate", run, tmp_path / "test", "--json"))
+    scores = evaluated(run, tmp_path / "test")
     assert scores["token_accuracy"] == row["test"]
     assert scores["scheme"] is None
     assert "f1" not in scores
     against = well(softq("evaluate", run, tmp_path / "test", "--against", run))
     assert "token accuracy" in against
     assert "F1" not in against
-    tagged = well(softq("predict", run, tmp_path / "test")).split("\n")
+    tagged = predictions(run, tmp_path / "test").split("\n")
     right = [line.split("\t")[1] == line.split("\t")[2] for line in tagged if line]
     assert sum(right) / len(right) == pytest.approx(row["test"])
     loaded = CRFTagger.load(run)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ner_commands import refused, well
 from parsing_runs import SMALL, crosses, make_files, parts
 from small_runs import snapshot, softq
 from softq.cli import recipes, reproduction
@@ -19,17 +20,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     return make_files(tmp_path_factory.mktemp("files"))
-
-
-def well(result):
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def refused(result, *messages):
-    assert result.exit_code == 2, result.output
-    for message in messages:
-        assert message in result.stderr
 
 
 def test_train_on_the_world_and_again(tmp_path):

@@ -7,8 +7,18 @@ import lzma
 
 import pytest
 
-from ner_commands import FAST, make_corpus, make_runs, refused, softq, told, well
-from softq.cli.kinds import tagger as tagger_kind
+from ner_commands import (
+    FAST,
+    evaluated,
+    make_corpus,
+    make_runs,
+    predictions,
+    refused,
+    softq,
+    told,
+    well,
+)
+from softq.cli.kinds import base
 from softq.errors import DataError
 from softq.formats.chunks import read_chunks, read_plain_chunks
 from softq.formats.conll import read_conll
@@ -44,7 +54,7 @@ def without_last(text, count=1):
 )
 def test_lines_come_back_with_the_labels_that_the_tagger_finds(corpus, runs, name, decoding):
     path, model = corpus / "test.conll", runs[0] / name
-    found = well(softq("predict", model, path, *(["--decoding", decoding] if decoding else [])))
+    found = predictions(model, path, *(["--decoding", decoding] if decoding else []))
     assert without_last(found) == path.read_text()
     loaded = CRFTagger.load(model / BEST)
     tagger = loaded.tagger_
@@ -58,14 +68,14 @@ def test_lines_come_back_with_the_labels_that_the_tagger_finds(corpus, runs, nam
     assert [row[-1] for row in columns_of(found) if row != [""]] == [
         label for labels in expected for label in labels
     ]
-    assert found == well(
-        softq("predict", model / BEST, path, "--decoding", decoding or loaded.decoding)
+    assert found == predictions(
+        model / BEST, path, "--decoding", decoding or loaded.decoding
     )  # the file, and once more
 
 
 def test_decodings_differ(corpus, runs):
     viterbi, mbr = (
-        well(softq("predict", runs[0] / "bioes", corpus / "test.conll", "--decoding", name))
+        predictions(runs[0] / "bioes", corpus / "test.conll", "--decoding", name)
         for name in ("viterbi", "mbr")
     )
     assert viterbi != mbr
@@ -73,29 +83,28 @@ def test_decodings_differ(corpus, runs):
 
 def test_labels_need_not_be_there(corpus, runs):
     text = (corpus / "test.conll").read_text()
-    expected = well(softq("predict", runs[0] / "bio", corpus / "test.conll"))
+    expected = predictions(runs[0] / "bio", corpus / "test.conll")
     tokens = without_last(text)
-    found = well(softq("predict", runs[0] / "bio", "-", stdin=tokens))
+    found = predictions(runs[0] / "bio", "-", stdin=tokens)
     assert found == "\n".join("\t".join(row[:1] + row[2:]) for row in columns_of(expected))
     sentences = [" ".join(block.split("\n")) for block in tokens.split("\n\n") if block]
     assert (
-        well(softq("predict", runs[0] / "bio", "-", "--plain", stdin="\n".join(sentences) + "\n\n"))
-        == found
+        predictions(runs[0] / "bio", "-", "--plain", stdin="\n".join(sentences) + "\n\n") == found
     )
     spaced = text.replace("\t", "  ")
-    assert well(softq("predict", runs[0] / "bio", "-", stdin=spaced)).split() == expected.split()
+    assert predictions(runs[0] / "bio", "-", stdin=spaced).split() == expected.split()
 
 
 def test_what_is_no_token_stays_as_it_is(runs, tmp_path):
     text = "\ufeff-DOCSTART- -X- O O\r\n\r\nAnn  NN \r\nran VB\r\n \r\n\r\n-DOCSTART-\r\nHi UH"
-    found = well(softq("predict", runs[0] / "bio", "-", stdin=text.encode())).split("\n")
+    found = predictions(runs[0] / "bio", "-", stdin=text.encode()).split("\n")
     assert [
         line.rsplit(" ", 1)[0] if line.startswith(("Ann", "ran", "Hi")) else line for line in found
     ] == [
         *("-DOCSTART- -X- O O", "", "Ann  NN", "ran VB", "", "", "-DOCSTART-", "Hi UH", "", ""),
     ]
     crowd = "# annotators = u v\nAnn\tB-PER\tO\n\n# annotators = w\nHi\tO\n\n"
-    found = well(softq("predict", runs[0] / "bio", "-", stdin=crowd))
+    found = predictions(runs[0] / "bio", "-", stdin=crowd)
     (tmp_path / "crowd.conll").write_text(found)
     first, second = read_conll(tmp_path / "crowd.conll").sentences
     assert (first.annotators, second.annotators) == (("u", "v", "softq"), ("w", "softq"))
@@ -109,8 +118,8 @@ def test_what_is_no_token_stays_as_it_is(runs, tmp_path):
 @pytest.mark.parametrize("name", ["bio", "bioes"])
 def test_probabilities_are_those_of_the_labels(corpus, runs, name):
     path, model = corpus / "test.conll", runs[0] / name
-    found = well(softq("predict", model, path, "--probabilities"))
-    assert without_last(found) == well(softq("predict", model, path))
+    found = predictions(model, path, "--probabilities")
+    assert without_last(found) == predictions(model, path)
     loaded = CRFTagger.load(model / BEST)
     tagger = loaded.tagger_
     matrix = tagger.index.transform([sentence.tokens for sentence in read_conll(path).sentences])
@@ -128,7 +137,7 @@ def test_packed_files_several_files_and_a_file_for_the_result(corpus, runs, tmp_
     text, model = (corpus / "test.conll").read_bytes(), runs[0] / "bio"
     (tmp_path / "a.conll.gz").write_bytes(gzip.compress(text))
     (tmp_path / "b.conll.xz").write_bytes(lzma.compress(text.rstrip(b"\n")))
-    expected = well(softq("predict", model, corpus / "test.conll"))
+    expected = predictions(model, corpus / "test.conll")
     both = ["predict", model, tmp_path / "a.conll.gz", tmp_path / "b.conll.xz"]
     assert well(softq(*both)) == 2 * expected
     for end, unpack in {"conll": bytes, "gz": gzip.decompress, "xz": lzma.decompress}.items():
@@ -174,17 +183,17 @@ def test_an_error_leaves_the_old_result(runs, tmp_path):
 
 
 def test_an_empty_input_has_an_empty_result(runs):
-    assert well(softq("predict", runs[0] / "bio", "-", stdin="")) == ""
+    assert predictions(runs[0] / "bio", "-", stdin="") == ""
 
 
 def test_parts_of_speech(corpus, runs):
     model = runs[0] / "pos"
-    found = well(softq("predict", model, corpus / "test.pos"))
+    found = predictions(model, corpus / "test.pos")
     assert without_last(found) == (corpus / "test.pos").read_text()
     unlabelled = without_last((corpus / "test.pos").read_text())
-    assert [
-        row[-1] for row in columns_of(well(softq("predict", model, "-", stdin=unlabelled)))
-    ] == [row[-1] for row in columns_of(found)]
+    assert [row[-1] for row in columns_of(predictions(model, "-", stdin=unlabelled))] == [
+        row[-1] for row in columns_of(found)
+    ]
     refused(
         softq("predict", model, "-", stdin="Ann\n"),
         "standard input, line 1: the model needs parts of speech in column 2",
@@ -262,7 +271,7 @@ def test_files_of_the_estimator(corpus, tmp_path):
     )
     words.save(tmp_path / "words")
     tests = read_conll(corpus / "test.conll").sentences
-    found = well(softq("predict", tmp_path / "words", corpus / "test.conll"))
+    found = predictions(tmp_path / "words", corpus / "test.conll")
     predicted = words.predict([sentence.tokens for sentence in tests])
     assert [row[-1] for row in columns_of(found) if row != [""]] == [
         label for labels in predicted for label in labels
@@ -270,14 +279,11 @@ def test_files_of_the_estimator(corpus, tmp_path):
     scores = SpanScores.of(
         span_statistics([sentence.labels[0] for sentence in tests], predicted, "bio")
     )
-    assert (
-        told(softq("evaluate", tmp_path / "words", corpus / "test.conll", "--json"))["f1"]
-        == scores.f1
-    )
+    assert evaluated(tmp_path / "words", corpus / "test.conll")["f1"] == scores.f1
     pairs = [list(zip(s.tokens, s.extra[0], strict=True)) for s in sentences]
     CRFTagger(**FAST, templates=["word[0]", "pos[0]"]).fit(pairs, labels).save(tmp_path / "pairs")
     assert (
-        without_last(well(softq("predict", tmp_path / "pairs", corpus / "test.pos")))
+        without_last(predictions(tmp_path / "pairs", corpus / "test.pos"))
         == (corpus / "test.pos").read_text()
     )
     features = CRFTagger(**FAST).fit(
@@ -352,11 +358,11 @@ def test_faults_of_later_parts_have_their_line(text, message):
 
 @pytest.mark.parametrize("name", ["bio", "bioes"])
 def test_predicting_and_scoring_are_evaluating(corpus, runs, tmp_path, name, monkeypatch):
-    monkeypatch.setattr(tagger_kind, "_AT_A_TIME", 7)
+    monkeypatch.setattr(base, "AT_A_TIME", 7)
     model, file, labelled = runs[0] / name, corpus / "test.conll", tmp_path / "labelled.conll"
-    well(softq("predict", model, file, "--out", labelled))
-    direct = told(softq("evaluate", model, file, "--json"))
-    again = told(softq("evaluate", "--predictions", labelled, "--json"))
+    predictions(model, file, "--out", labelled)
+    direct = evaluated(model, file)
+    again = evaluated("--predictions", labelled)
     assert (direct.pop("model"), direct.pop("file")) == (str(model), str(file))
     assert (again.pop("model"), again.pop("file")) == (None, str(labelled))
     assert direct == again
@@ -381,7 +387,7 @@ def test_predicting_and_scoring_are_evaluating(corpus, runs, tmp_path, name, mon
 
 
 def test_a_file_in_another_scheme_has_the_same_scores(corpus, runs, tmp_path):
-    expected = told(softq("evaluate", runs[0] / "bio", corpus / "test.conll", "--json"))
+    expected = evaluated(runs[0] / "bio", corpus / "test.conll")
     for scheme in ("iob1", "bioes"):
         text = "".join(
             "".join(
@@ -392,7 +398,7 @@ def test_a_file_in_another_scheme_has_the_same_scores(corpus, runs, tmp_path):
             for s in read_conll(corpus / "test.conll").sentences
         )
         (tmp_path / scheme).write_text(text)
-        found = told(softq("evaluate", runs[0] / "bio", tmp_path / scheme, "--json"))
+        found = evaluated(runs[0] / "bio", tmp_path / scheme)
         assert (found["scheme"], found["f1"], found["kinds"]) == (
             scheme,
             expected["f1"],
@@ -408,10 +414,8 @@ def test_a_file_in_another_scheme_has_the_same_scores(corpus, runs, tmp_path):
 
 def test_one_model_against_another(corpus, runs):
     file = corpus / "test.conll"
-    first, second = (
-        told(softq("evaluate", runs[0] / name, file, "--json")) for name in ("bio", "bioes")
-    )
-    found = told(softq("evaluate", runs[0] / "bio", file, "--against", runs[0] / "bioes", "--json"))
+    first, second = (evaluated(runs[0] / name, file) for name in ("bio", "bioes"))
+    found = evaluated(runs[0] / "bio", file, "--against", runs[0] / "bioes")
     others = found.pop("against")
     assert found == first
     assert others.pop("model") == str(runs[0] / "bioes")
@@ -420,9 +424,9 @@ def test_one_model_against_another(corpus, runs):
         assert row["score"] == pytest.approx(second[name])
         assert row["difference"]["value"] == pytest.approx(first[name] - second[name])
         assert row["difference"]["low"] < row["difference"]["value"] < row["difference"]["high"]
-    back = told(softq("evaluate", runs[0] / "bioes", file, "--against", runs[0] / "bio", "--json"))[
-        "against"
-    ]["f1"]["difference"]
+    back = evaluated(runs[0] / "bioes", file, "--against", runs[0] / "bio")["against"]["f1"][
+        "difference"
+    ]
     assert back["value"] == pytest.approx(-others["f1"]["difference"]["value"])
     assert back["low"] == pytest.approx(-others["f1"]["difference"]["high"])
     shown = well(softq("evaluate", runs[0] / "bio", file, "--against", runs[0] / "bioes"))
@@ -431,38 +435,21 @@ def test_one_model_against_another(corpus, runs):
         f"{gap['value']:+.4f}   [{gap['low']:+.4f}, {gap['high']:+.4f}]   {gap['p_value']:.3f}"
         in shown
     )
-    same = told(softq("evaluate", runs[0] / "bio", file, "--against", runs[0] / "bio", "--json"))[
-        "against"
-    ]["f1"]["difference"]
+    same = evaluated(runs[0] / "bio", file, "--against", runs[0] / "bio")["against"]["f1"][
+        "difference"
+    ]
     assert same == {"value": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
 
 
 def test_decoding_for_evaluation(corpus, runs, tmp_path):
-    well(
-        softq(
-            "predict",
-            runs[0] / "bioes",
-            corpus / "test.conll",
-            "--decoding",
-            "viterbi",
-            "--out",
-            tmp_path / "out",
-        )
+    predictions(
+        runs[0] / "bioes", corpus / "test.conll", "--decoding", "viterbi", "--out", tmp_path / "out"
     )
-    found = told(
-        softq(
-            "evaluate", runs[0] / "bioes", corpus / "test.conll", "--decoding", "viterbi", "--json"
-        )
-    )
+    found = evaluated(runs[0] / "bioes", corpus / "test.conll", "--decoding", "viterbi")
+    assert found["token_accuracy"] == evaluated("--predictions", tmp_path / "out")["token_accuracy"]
     assert (
         found["token_accuracy"]
-        == told(softq("evaluate", "--predictions", tmp_path / "out", "--json"))["token_accuracy"]
-    )
-    assert (
-        found["token_accuracy"]
-        != told(softq("evaluate", runs[0] / "bioes", corpus / "test.conll", "--json"))[
-            "token_accuracy"
-        ]
+        != evaluated(runs[0] / "bioes", corpus / "test.conll")["token_accuracy"]
     )
 
 
@@ -523,8 +510,8 @@ def test_evaluate_refuses_in_one_line(runs, tmp_path, arguments, text, texts):
 
 def test_labels_without_entities_have_the_scheme_of_the_model(runs, tmp_path):
     (tmp_path / "a").write_text("a\tO\n")
-    assert told(softq("evaluate", runs[0] / "bio", tmp_path / "a", "--json"))["scheme"] == "bio"
+    assert evaluated(runs[0] / "bio", tmp_path / "a")["scheme"] == "bio"
     (tmp_path / "b").write_text("a\tO\tS-X\n")
-    assert told(softq("evaluate", "--predictions", tmp_path / "b", "--json"))["scheme"] == "bioes"
+    assert evaluated("--predictions", tmp_path / "b")["scheme"] == "bioes"
     (tmp_path / "c").write_text("a\tO\tO\n")
-    assert told(softq("evaluate", "--predictions", tmp_path / "c", "--json"))["exact_match"] == 1
+    assert evaluated("--predictions", tmp_path / "c")["exact_match"] == 1

@@ -3,14 +3,13 @@
 import dataclasses
 import gzip
 import itertools
-import json
 import lzma
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from ner_commands import refused, softq, told, well
+from ner_commands import predictions, refused, softq, told, well
 from small_runs import single_thread
 from softq import CRFTagger, DependencyParser
 from softq.cli.kinds import PARSER, TAGGER, find_kind
@@ -118,10 +117,8 @@ def test_what_is_no_model_of_either_kind(models, test_file, tmp_path):
 
 @pytest.mark.parametrize("decoding", [None, "mode", "mbr"])
 def test_trees_are_those_of_the_parser(models, test_file, tmp_path, decoding):
-    found = well(
-        softq(
-            "predict", models / "parser", test_file, *(["--decoding", decoding] if decoding else [])
-        )
+    found = predictions(
+        models / "parser", test_file, *(["--decoding", decoding] if decoding else [])
     )
     (tmp_path / "found.conllu").write_text(found)
     model = DependencyParser.load(models / "parser").set_params(decoding=decoding or "mode")
@@ -139,14 +136,13 @@ def test_trees_are_those_of_the_parser(models, test_file, tmp_path, decoding):
 
 def test_decodings_differ_and_the_model_s_own_is_usual(models, test_file):
     mode, mbr = (
-        well(softq("predict", models / "bare", test_file, "--decoding", name))
-        for name in ("mode", "mbr")
+        predictions(models / "bare", test_file, "--decoding", name) for name in ("mode", "mbr")
     )
-    assert well(softq("predict", models / "bare", test_file)) == mbr != mode
+    assert predictions(models / "bare", test_file) == mbr != mode
 
 
 def test_all_else_is_kept_to_the_byte(models):
-    found = well(softq("predict", models / "parser", "-", stdin=RAW))
+    found = predictions(models / "parser", "-", stdin=RAW)
     assert changed_columns(RAW, found) <= {6, 7}
     kept = [
         (line, other)
@@ -155,7 +151,7 @@ def test_all_else_is_kept_to_the_byte(models):
     ]
     assert all(line == other for line, other in kept)
     assert found.split("\n")[-3].split("\t")[6] == "0"
-    parts = well(softq("predict", models / "parser", "-", "--probabilities", stdin=RAW))
+    parts = predictions(models / "parser", "-", "--probabilities", stdin=RAW)
     assert changed_columns(found, parts) == {9}
     misc = [line.split("\t")[9] for line in parts.split("\n") if line.split("\t")[0].isdigit()]
     assert misc[0].startswith("Note=a b|p=0.")  # the p that was there is replaced
@@ -165,16 +161,7 @@ def test_all_else_is_kept_to_the_byte(models):
 
 
 def test_probabilities_are_marginals_of_the_heads(models, test_file, tmp_path):
-    well(
-        softq(
-            "predict",
-            models / "parser",
-            test_file,
-            "--probabilities",
-            "--out",
-            tmp_path / "out.conllu",
-        )
-    )
+    predictions(models / "parser", test_file, "--probabilities", "--out", tmp_path / "out.conllu")
     sentences = read_conllu(tmp_path / "out.conllu")
     tables = DependencyParser.load(models / "parser").predict_marginals(sentences)
     for sentence, table in zip(sentences, tables, strict=True):
@@ -185,7 +172,7 @@ def test_probabilities_are_marginals_of_the_heads(models, test_file, tmp_path):
 
 
 def test_a_parser_without_relations_leaves_none(models):
-    found = well(softq("predict", models / "bare", "-", stdin=RAW))
+    found = predictions(models / "bare", "-", stdin=RAW)
     assert {line.split("\t")[7] for line in found.split("\n") if line.split("\t")[0].isdigit()} == {
         "_"
     }
@@ -193,9 +180,9 @@ def test_a_parser_without_relations_leaves_none(models):
 
 def test_files_of_any_size_go_in_parts(models, test_file, tmp_path, monkeypatch):
     text = test_file.read_bytes()
-    whole = well(softq("predict", models / "parser", test_file, "--probabilities"))
+    whole = predictions(models / "parser", test_file, "--probabilities")
     monkeypatch.setattr(conllu, "_PART", 5)
-    assert well(softq("predict", models / "parser", test_file, "--probabilities")) == whole
+    assert predictions(models / "parser", test_file, "--probabilities") == whole
     (tmp_path / "a.conllu.gz").write_bytes(gzip.compress(text))
     (tmp_path / "b.conllu.xz").write_bytes(lzma.compress(text.rstrip(b"\n")))
     both = [
@@ -214,14 +201,13 @@ def test_files_of_any_size_go_in_parts(models, test_file, tmp_path, monkeypatch)
         words,
         "mode",
     )
-    assert well(softq("predict", models / "parser", "-", stdin="")) == ""
+    assert predictions(models / "parser", "-", stdin="") == ""
 
 
 def test_conll_x_is_read(models):
     eight = "1\tGib\tgeben\tVERB\tVV\t_\t_\t_\n2\tes\tes\tPRON\tPP\t_\t_\t_\n\n"
     rows = [
-        line.split("\t")
-        for line in well(softq("predict", models / "parser", "-", stdin=eight)).split("\n")
+        line.split("\t") for line in predictions(models / "parser", "-", stdin=eight).split("\n")
     ]
     assert [len(row) for row in rows] == [8, 8, 1, 1]
     assert sorted(row[6] for row in rows[:2]) in (["0", "1"], ["0", "2"])
@@ -243,16 +229,16 @@ def test_conll_x_has_no_place_for_probabilities(models, test_file, tmp_path):
         result = softq("predict", models / "parser", test_file, path, "--probabilities")
         refused(result, expected)
         assert result.stdout == ""  # before anything is written
-        well(softq("predict", models / "parser", path))
+        predictions(models / "parser", path)
     (tmp_path / "b.conllx").write_text("Ann ran\n")  # running text, whatever it is called
-    well(softq("predict", models / "words", tmp_path / "b.conllx", "--plain", "--probabilities"))
+    predictions(models / "words", tmp_path / "b.conllx", "--plain", "--probabilities")
 
 
 def test_running_text_for_a_parser_of_words(models):
     text = "Ann ran home\n\nYes\n"
     rows = [
         line.split("\t")
-        for line in well(softq("predict", models / "words", "-", "--plain", stdin=text)).split("\n")
+        for line in predictions(models / "words", "-", "--plain", stdin=text).split("\n")
     ]
     assert [row[1] for row in rows if len(row) > 1] == ["Ann", "ran", "home", "Yes"]
     assert [row[0] for row in rows] == ["1", "2", "3", "", "1", "", ""]
@@ -262,7 +248,7 @@ def test_running_text_for_a_parser_of_words(models):
     ]
     refused(
         softq("predict", models / "parser", "-", "--plain", stdin=text),
-        "parser needs what running text does not have (UPOS or XPOS): give",
+        "parser needs parts of speech (UPOS or XPOS), and running text has none: give CoNLL-U",
     )
 
 
@@ -280,7 +266,7 @@ def test_tags_that_are_missing(models, test_file):
         "standard input, line 1: ",
         "parser needs UPOS or XPOS, as in the files it was",
     )
-    well(softq("predict", models / "parser", "-", stdin=without(2, 4, 5)))  # words and UPOS
+    predictions(models / "parser", "-", stdin=without(2, 4, 5))  # words and UPOS
     train = WORLD.sample(9, seed=0)  # without such tags, templates that read them do no harm
     assert DependencyParser(**SMALL, templates=["head.xpos|dep.upos"]).fit(train).predict(train[:1])
 
@@ -311,7 +297,7 @@ def test_columns_are_looked_for_once_per_file(models, tmp_path, monkeypatch):
     results = []
     for size in (1, 50, 10_000):  # lines
         monkeypatch.setattr(conllu, "_PART", size)
-        results.append([well(softq("predict", models / "parser", path)) for path in (few, late)])
+        results.append([predictions(models / "parser", path) for path in (few, late)])
         told_of = (
             "needs UPOS or XPOS, as in the files it was trained on, and none of the first"
             f" {sizes[enough - 1]} words"
@@ -335,35 +321,4 @@ def test_decodings_of_the_other_kind(models, test_file):
     refused(
         softq("evaluate", models / "parser", test_file, "--decoding", "viterbi"),
         "is a parser, whose --decoding is mode or mbr",
-    )
-
-
-def test_an_error_leaves_the_old_result(models, test_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(conllu, "_PART", 5)
-    out = tmp_path / "out.conllu"
-    out.write_text("old\n")
-    broken = test_file.read_text() + "1\tAnn\tAnn\tNOUN\n"
-    line = broken.count("\n")
-    refused(
-        softq("predict", models / "parser", "-", "--out", out, stdin=broken),
-        f"standard input, line {line}",
-        "expected 10 columns",
-    )
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
-        ("out.conllu", "old\n")
-    ]
-    refused(
-        softq("predict", models / "parser", tmp_path / "none", "--out", out), "cannot read", "none"
-    )
-    assert out.read_text() == "old\n"
-
-
-def test_facts_of_standard_output(models):
-    *_, last = well(softq("predict", models / "parser", "-", "--json", stdin=RAW)).splitlines()
-    facts = json.loads(last)
-    assert (facts["command"], facts["model"], facts["sentences"], facts["tokens"]) == (
-        "predict",
-        str(models / "parser"),
-        2,
-        4,
     )

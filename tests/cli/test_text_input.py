@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ner_commands import FAST, refused, softq, told, well
+from ner_commands import FAST, predictions, refused, softq, told
 from softq import CRFTagger, DependencyParser
 from softq.formats.words import looks_like_text, split_words
 from softq.lab.worlds import TreeWorld
@@ -41,20 +41,20 @@ def rows(text):
 
 def test_text_becomes_words_and_labels(models, tmp_path):
     text = "Angela Merkel visited Paris.\nAnn is in Rome.\n"
-    shown = well(softq("predict", models / "names", stdin=text))
+    shown = predictions(models / "names", stdin=text)
     assert [row[0] for row in rows(shown)] == [word for words in SENTENCES for word in words]
     columns = "\n".join("\n".join(words) + "\n" for words in SENTENCES)
-    assert shown == well(softq("predict", models / "names", stdin=columns))
+    assert shown == predictions(models / "names", stdin=columns)
     (tmp_path / "a.txt").write_text(text)
     (tmp_path / "a.conll").write_text(text)
-    assert well(softq("predict", models / "names", tmp_path / "a.txt")) == shown
-    assert well(softq("predict", models / "names", tmp_path / "a.conll", "--text")) == shown
+    assert predictions(models / "names", tmp_path / "a.txt") == shown
+    assert predictions(models / "names", tmp_path / "a.conll", "--text") == shown
     refused(
         softq("predict", models / "names", tmp_path / "a.conll"),
         "a.conll, line 1: expected a column file",
         "got what looks like running text: add --text",
     )
-    split = well(softq("predict", models / "names", tmp_path / "a.conll", "--plain"))
+    split = predictions(models / "names", tmp_path / "a.conll", "--plain")
     assert [row[0] for row in rows(split)][:4] == ["Angela", "Merkel", "visited", "Paris."]
 
 
@@ -65,10 +65,10 @@ def test_columns_stay_columns(models):
         "Ann\tB-PER\n",
         "# annotators = a\nAnn B-PER\n",
     ):
-        shown = well(softq("predict", models / "names", stdin=text))
+        shown = predictions(models / "names", stdin=text)
         assert len(shown.split("\n\n")[0].splitlines()) == len(text.splitlines())
     text = "Ann NNP x y\n"
-    shown = well(softq("predict", models / "names", "--columns", stdin=text))
+    shown = predictions(models / "names", "--columns", stdin=text)
     assert shown.startswith("Ann NNP x y ")
 
 
@@ -76,13 +76,13 @@ def test_from_text_to_tags_and_tree(models):
     text = " ".join(TreeWorld().sample(1, seed=7)[0].forms) + "\n"
     for model, needs in (("parser", "UPOS"), ("with-pos", "parts of speech")):
         refused(softq("predict", models / model, stdin=text + text), needs, "--tagger")
-    shown = well(softq("predict", models / "parser", "--tagger", models / "pos", stdin=text))
-    tagged = well(softq("predict", models / "pos", "--text", stdin=text))
+    shown = predictions(models / "parser", "--tagger", models / "pos", stdin=text)
+    tagged = predictions(models / "pos", "--text", stdin=text)
     assert [(row[1], row[3]) for row in rows(shown)] == rows(tagged)
     assert {row[6] for row in rows(shown)} != {"_"}
-    bare = well(softq("predict", models / "words", stdin=text))
+    bare = predictions(models / "words", stdin=text)
     assert [row[1] for row in rows(bare)] == [row[1] for row in rows(shown)]
-    both = well(softq("predict", models / "with-pos", "--tagger", models / "pos", stdin=text))
+    both = predictions(models / "with-pos", "--tagger", models / "pos", stdin=text)
     assert [row[:2] for row in rows(both)] == rows(tagged)
     refused(
         softq("predict", models / "parser", "--tagger", models / "names", stdin=text),

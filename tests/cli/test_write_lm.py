@@ -5,8 +5,8 @@ from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 from transformers import AutoTokenizer
 
 from lm_runs import train_two, write_files
-from ner_commands import refused, softq, told, well
-from softq.cli.kinds import MethodName, Options
+from ner_commands import evaluated, predictions, refused, softq, told, well
+from softq.cli.kinds import Options
 from softq.cli.kinds.sentences import FileTranslator, for_two_methods, search_options
 from softq.errors import DataError
 from softq.integrations.transformers.generation import Writer, Writing
@@ -33,14 +33,11 @@ def runs(tmp_path_factory, files):
 
 def test_a_text_for_each_line_whatever_the_batches(runs, files, tmp_path):
     sources = (files / "test.txt").read_text(encoding="utf-8").splitlines()
-    expected = well(softq("predict", runs / "ml", files / "test.txt"))
+    expected = predictions(runs / "ml", files / "test.txt")
     assert len(expected.splitlines()) == len(sources)
-    assert (
-        well(softq("predict", runs / "ml" / lm.BEST, files / "test.txt", "--batch-size", 5))
-        == expected
-    )
+    assert predictions(runs / "ml" / lm.BEST, files / "test.txt", "--batch-size", 5) == expected
     with_gap = [sources[0], "", *sources[1:]]
-    found = well(softq("predict", runs / "ml", stdin="".join(f"{source}\n" for source in with_gap)))
+    found = predictions(runs / "ml", stdin="".join(f"{source}\n" for source in with_gap))
     assert found.splitlines() == [expected.splitlines()[0], "", *expected.splitlines()[1:]]
     facts = told(
         softq(
@@ -59,9 +56,7 @@ def test_a_text_for_each_line_whatever_the_batches(runs, files, tmp_path):
     assert (facts["decoding"], facts["sentences"]) == ("mbr of 4", 12)
     assert facts["seconds"] > 0
     drawn = [
-        well(
-            softq("predict", runs / "ml", files / "test.txt", "--method", "sample", "--seed", seed)
-        )
+        predictions(runs / "ml", files / "test.txt", "--method", "sample", "--seed", seed)
         for seed in (1, 1, 2)
     ]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -102,12 +97,12 @@ def test_mbr_takes_the_text_of_the_highest_mean_reward(runs, monkeypatch):
 
 def test_scores_are_those_of_the_texts_and_of_training(runs, files):
     (cell,) = RunFolder(runs / "ml").result()["cells"]
-    facts = told(softq("evaluate", runs / "ml", files / "dev.tsv", "--json"))
+    facts = evaluated(runs / "ml", files / "dev.tsv")
     assert {
         name: facts[name] for name in facts if name in cell and name != "seconds"
     } == pytest.approx({name: cell[name] for name in cell if name in facts and name != "seconds"})
     assert facts["decoding"] == "beam of 2"
-    texts = well(softq("predict", runs / "ml", files / "dev.txt")).splitlines()
+    texts = predictions(runs / "ml", files / "dev.txt").splitlines()
     references = [row["references"] for row in read_rows(files / "dev.tsv")]
     assert facts["sacrebleu_bleu"] == pytest.approx(sacre_bleu(texts, references).score)
     tokenizer = AutoTokenizer.from_pretrained(runs / "ml" / lm.BEST)
@@ -127,10 +122,8 @@ def test_scores_are_those_of_the_texts_and_of_training(runs, files):
 
 
 def test_two_models_and_two_ways_to_write_are_compared(runs, files):
-    facts = told(
-        softq("evaluate", runs / "raml", files / "test.tsv", "--against", runs / "ml", "--json")
-    )
-    alone = told(softq("evaluate", runs / "ml", files / "test.tsv", "--json"))
+    facts = evaluated(runs / "raml", files / "test.tsv", "--against", runs / "ml")
+    alone = evaluated(runs / "ml", files / "test.tsv")
     against = facts["against"]
     assert against["reward"]["score"] == pytest.approx(alone["reward"])
     gap = against["chrf"]["difference"]
@@ -144,9 +137,7 @@ def test_two_models_and_two_ways_to_write_are_compared(runs, files):
     assert all(
         text in shown for text in ("mbr of 3", "beam of 2", "95 % interval", "seconds to write")
     )
-    nothing = told(softq("evaluate", runs / "ml", files / "test.tsv", *itself, "--json"))[
-        "against"
-    ]["reward"]["difference"]
+    nothing = evaluated(runs / "ml", files / "test.tsv", *itself)["against"]["reward"]["difference"]
     assert (nothing["low"], nothing["high"]) == pytest.approx((0, 0), abs=1e-12)
     refused(
         softq("evaluate", runs / "ml", files / "test.tsv", "--against", files),
@@ -163,19 +154,8 @@ def test_two_models_and_two_ways_to_write_are_compared(runs, files):
     [("words:exact", "words:exact"), ("rouge", "rouge-l:"), ("chrf", "characters:chrf")],
 )
 def test_texts_are_chosen_by_every_reward_that_a_recipe_knows(runs, files, name, signature):
-    facts = told(
-        softq(
-            "evaluate",
-            runs / "ml",
-            files / "dev.tsv",
-            "--method",
-            "mbr",
-            "--samples",
-            2,
-            "--reward",
-            name,
-            "--json",
-        )
+    facts = evaluated(
+        runs / "ml", files / "dev.tsv", "--method", "mbr", "--samples", 2, "--reward", name
     )
     assert facts["signature"].startswith(signature)
 
@@ -186,7 +166,7 @@ def test_other_models_have_no_such_options(runs, files, tmp_path):
         "reward must be one of bleu",
     )
     with pytest.raises(DataError, match="--reward is one of bleu, rouge, edit, got 'chrf'"):
-        FileTranslator(tmp_path, Options(method=MethodName.mbr, reward="chrf"))
+        FileTranslator(tmp_path, Options(method="mbr", reward="chrf"))
     refused(softq("predict", tmp_path, "--batch-size", 3), "is not a model of softq")
     refused(
         softq("evaluate", tmp_path, tmp_path / "x", "--against-method", "mbr"),
@@ -196,7 +176,7 @@ def test_other_models_have_no_such_options(runs, files, tmp_path):
 
 def test_two_searches_take_what_each_can_be_told():
     asked = Options(beam=3, samples=7, seed=1)
-    first, second = for_two_methods(asked, MethodName.mbr)
+    first, second = for_two_methods(asked, "mbr")
     assert (search_options(first)["method"], first.beam, first.samples, first.seed) == (
         "beam",
         3,
@@ -209,7 +189,7 @@ def test_two_searches_take_what_each_can_be_told():
         7,
         1,
     )
-    first, second = for_two_methods(Options(samples=7), MethodName.beam)  # which neither takes
+    first, second = for_two_methods(Options(samples=7), "beam")  # which neither takes
     with pytest.raises(DataError, match="--samples is for --method mbr, got --method beam"):
         search_options(first)
 

@@ -28,7 +28,7 @@ def reproduced(monkeypatch):
     return started
 
 
-@pytest.mark.parametrize("scale", reproduction.Scale)
+@pytest.mark.parametrize("scale", ["small", "paper"])
 @pytest.mark.parametrize(
     ("task", "train", "dev", "test"),
     [

@@ -13,7 +13,7 @@ import softq
 from softq.cli.shared import one_line_errors
 
 
-class Listed(NamedTuple):
+class _Listed(NamedTuple):
     """A command as `softq --help` lists it.
 
     Attributes:
@@ -29,46 +29,46 @@ class Listed(NamedTuple):
 
 
 COMMANDS = {
-    "train": Listed("train_command", "Train one model by ML, RAML or SQDML.", of_recipe=True),
-    "sweep": Listed(
+    "train": _Listed("train_command", "Train one model by ML, RAML or SQDML.", of_recipe=True),
+    "sweep": _Listed(
         "sweep_command",
         "Train many models, choose the temperature on development data, and compare with ML.",
         of_recipe=True,
     ),
-    "reproduce": Listed(
+    "reproduce": _Listed(
         "report_command",
         "Run the paper's experiments and write one page of their results.",
         of_recipe=True,
     ),
-    "report": Listed("report_command", "Write one HTML page of runs and sweeps."),
-    "predict": Listed(
+    "report": _Listed("report_command", "Write one HTML page of runs and sweeps."),
+    "predict": _Listed(
         "predict_command", "Use a model: label words, parse or translate sentences, caption images."
     ),
-    "evaluate": Listed(
+    "evaluate": _Listed(
         "evaluate_command",
         "Score a model, or the predictions of any program, on a file with the right answers.",
     ),
-    "theory": Listed(
+    "theory": _Listed(
         "theory_command",
         "See what a temperature does: the paper's theory in numbers, or your own references.",
     ),
-    "explore": Listed(
+    "explore": _Listed(
         "explore_command",
         "Explore what a temperature does to RAML and SQDML, on a page in your browser.",
     ),
-    "data": Listed(
+    "data": _Listed(
         "data_command",
         "Look at files before training: what they hold, what is wrong with them, images as"
         " vectors.",
     ),
-    "bench": Listed(
+    "bench": _Listed(
         "bench_command", "Measure how fast softq is on this machine, beside other packages."
     ),
 }
 """Imported when they are called: that way help is there at once, and no command waits for what only others need."""
 
 
-class Commands(TyperGroup):
+class _Commands(TyperGroup):
     """Those of `COMMANDS`, of which the summaries stand in until one is called."""
 
     def __init__(self, **settings: Any) -> None:
@@ -89,7 +89,7 @@ class Commands(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Commands,
+    cls=_Commands,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,

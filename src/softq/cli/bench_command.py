@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from enum import StrEnum
+from collections.abc import Callable
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Any, Literal, NamedTuple
 
 import typer
 
 import softq
+from softq.cli.options import REQUIRED, declare, flag
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", add_completion=False)
-
-
-class Device(StrEnum):
-    """Where a benchmark runs."""
-
-    cpu = "cpu"
-    cuda = "cuda"
 
 
 @bench.callback()
@@ -42,19 +37,31 @@ def _bench() -> None:
     """
 
 
-@bench.command()
-def core(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")
-    ] = 15,
-    device: Annotated[
-        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time loss and gradient of chains and trees against pytorch-crf, torch-struct and SuPar.
+class _Benchmark(NamedTuple):
+    """What ``--help`` says of a script of the benchmarks, and the options that are passed on to it."""
+
+    about: str
+    options: tuple[Parameter, ...]
+
+
+def _rounds(default: int, what: str = "Turns that every contender gets") -> Parameter:
+    return declare("rounds", int, default, f"{what}; the figure is the median.", min=1)
+
+
+def _corpora(about: str) -> Parameter:
+    return declare("data", Path | None, None, about, file_okay=False, exists=True)
+
+
+_DEVICE = declare(
+    "device", Literal["cpu", "cuda"] | None, None, "Where to run; the GPU if there is one."
+)
+_PRECISION = declare(
+    "precision", str, "bf16", "Of matrix products on a GPU: float32, tf32 or bf16."
+)
+_AS_JSON = declare("as_json", bool, False, "Print one JSON object and nothing else.", "--json")
+_BENCHMARKS = {
+    "core": _Benchmark(
+        """Time loss and gradient of chains and trees against pytorch-crf, torch-struct and SuPar.
 
     The losses of all are checked to agree before they are timed. `make bench` installs the peers; one that is missing is left out.
 
@@ -65,22 +72,14 @@ def core(
     softq bench core --rounds 3 --device cpu  # a quick look
     softq bench core --json > core.json       # for a program
     ```
-    """
-    _run_benchmark(
-        "core", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else [])
-    )
-
-
-@bench.command()
-def rewards(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")
-    ] = 15,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time rewards and samplers against sacreBLEU, fast-bleu, rapidfuzz and a copy of memory, on two CPU threads.
+    """,
+        (
+            _rounds(15),
+            _DEVICE,
+        ),
+    ),
+    "rewards": _Benchmark(
+        """Time rewards and samplers against sacreBLEU, fast-bleu, rapidfuzz and a copy of memory, on two CPU threads.
 
     The table says which bars are reached; they are meant for a machine that does nothing else. `make bench` installs the peers; one
     that is missing is left out.
@@ -92,26 +91,11 @@ def rewards(
     softq bench rewards --rounds 3             # a quick look
     softq bench rewards --json > rewards.json  # for a program
     ```
-    """
-    _run_benchmark("rewards", as_json, "--rounds", str(rounds))
-
-
-@bench.command()
-def estimators(
-    repeats: Annotated[
-        int, typer.Option(min=2, help="Candidate sets per line of the table.")
-    ] = 2000,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw bias and error there (.svg or .png; needs matplotlib).", dir_okay=False
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Measure bias and error of the estimators of a target on candidates, on a space small enough to sum over.
+    """,
+        (_rounds(15),),
+    ),
+    "estimators": _Benchmark(
+        """Measure bias and error of the estimators of a target on candidates, on a space small enough to sum over.
 
     Use it to see what `--estimator` of translators and captioners trades; it is the source of the figures in docs/estimators.md.
 
@@ -121,21 +105,20 @@ def estimators(
     softq bench estimators                        # the whole table, in half a minute
     softq bench estimators --plot estimators.svg  # with a picture
     ```
-    """
-    _run_benchmark(
-        "estimators", as_json, "--repeats", str(repeats), *(["--plot", str(plot)] if plot else [])
-    )
-
-
-@bench.command()
-def classifier(
-    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation.")] = 5,
-    repeats: Annotated[int, typer.Option(min=1, help="Repeats of it with other folds.")] = 2,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Compare the decisions of RewardClassifier at its defaults with those of scikit-learn's classifiers.
+    """,
+        (
+            declare("repeats", int, 2000, "Candidate sets per line of the table.", min=2),
+            declare(
+                "plot",
+                Path | None,
+                None,
+                "Draw bias and error there (.svg or .png; needs matplotlib).",
+                dir_okay=False,
+            ),
+        ),
+    ),
+    "classifier": _Benchmark(
+        """Compare the decisions of RewardClassifier at its defaults with those of scikit-learn's classifiers.
 
     Four sets that come with scikit-learn, each with a table of costs: the figure is the mean cost of a decision on held-out rows.
 
@@ -145,23 +128,14 @@ def classifier(
     softq bench classifier              # the whole table, in a few minutes
     softq bench classifier --repeats 1  # a quick look
     ```
-    """
-    _run_benchmark("classifier", as_json, "--folds", str(folds), "--repeats", str(repeats))
-
-
-@bench.command()
-def grid(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")
-    ] = 7,
-    device: Annotated[
-        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time the training of many small networks as one grid against training them one after another in plain torch.
+    """,
+        (
+            declare("folds", int, 5, "Folds of the cross-validation.", min=2),
+            declare("repeats", int, 2, "Repeats of it with other folds.", min=1),
+        ),
+    ),
+    "grid": _Benchmark(
+        """Time the training of many small networks as one grid against training them one after another in plain torch.
 
     Contenders take turns on the same steps, and their weights are checked to agree. Also measured: how time grows with the inputs and
     memory with the epochs, and on a GPU the share of its peak.
@@ -172,30 +146,14 @@ def grid(
     softq bench grid                # the whole table, in a minute
     softq bench grid --device cuda  # the sizes of the paper on a GPU
     ```
-    """
-    _run_benchmark(
-        "grid", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else [])
-    )
-
-
-@bench.command()
-def ner(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Iterations that are timed; the figure is the median.")
-    ] = 7,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with broad_twitter/ and wnut17/, for the figures on real corpora.",
-            file_okay=False,
-            exists=True,
+    """,
+        (
+            _rounds(7),
+            _DEVICE,
         ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time the training of a feature CRF against python-crfsuite, and with `--data` all else that a tagger does.
+    ),
+    "ner": _Benchmark(
+        """Time the training of a feature CRF against python-crfsuite, and with `--data` all else that a tagger does.
 
     Both sides get the same features; CRFsuite's time is an L-BFGS iteration by its own log. On real corpora: training from file to saved
     model, the same optimum as CRFsuite's, extraction of features, and tagging.
@@ -206,33 +164,14 @@ def ner(
     softq bench ner                               # one iteration, in half a minute
     softq bench ner --data DIR --json > ner.json  # everything, in some minutes
     ```
-    """
-    _run_benchmark(
-        "ner", as_json, "--rounds", str(rounds), *(["--data", str(data)] if data else [])
-    )
-
-
-@bench.command()
-def parsing(
-    passes: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Passes of each objective that are timed; the figure is the median."
+    """,
+        (
+            _rounds(7, "Iterations that are timed"),
+            _corpora("Folder with broad_twitter/ and wnut17/, for the figures on real corpora."),
         ),
-    ] = 4,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with ud_english_ewt/, for the figures on a real treebank.",
-            file_okay=False,
-            exists=True,
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time a log-linear parser: a pass over the data by ML and by RAML, a whole training, and parsing.
+    ),
+    "parsing": _Benchmark(
+        """Time a log-linear parser: a pass over the data by ML and by RAML, a whole training, and parsing.
 
     Without `--data` it is measured on the built-in world, where no bars are set; with it on the English Web Treebank.
 
@@ -242,26 +181,20 @@ def parsing(
     softq bench parsing                                   # the built-in world, in a minute
     softq bench parsing --data DIR --json > parsing.json  # the treebank, in some minutes
     ```
-    """
-    _run_benchmark(
-        "parsing", as_json, "--passes", str(passes), *(["--data", str(data)] if data else [])
-    )
-
-
-@bench.command()
-def biaffine(
-    train: Annotated[
-        Path,
-        typer.Option(help="Treebank to take batches from (CoNLL-U).", dir_okay=False, exists=True),
-    ],
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Turns that every contender gets; the figure is the median.")
-    ] = 5,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time the training of `examples/biaffine.py` with softq's trees against SuPar's in the same loop.
+    """,
+        (
+            declare(
+                "passes",
+                int,
+                4,
+                "Passes of each objective that are timed; the figure is the median.",
+                min=1,
+            ),
+            _corpora("Folder with ud_english_ewt/, for the figures on a real treebank."),
+        ),
+    ),
+    "biaffine": _Benchmark(
+        """Time the training of `examples/biaffine.py` with softq's trees against SuPar's in the same loop.
 
     SuPar is optional: `make bench` installs it.
 
@@ -270,26 +203,21 @@ def biaffine(
     ```sh
     softq bench biaffine --train train.conllu  # the table, on the GPU if there is one
     ```
-    """
-    _run_benchmark("biaffine", as_json, "--train", str(train), "--rounds", str(rounds))
-
-
-@bench.command()
-def translation(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds of steps that are timed; the figure is the median.")
-    ] = 5,
-    precision: Annotated[
-        str, typer.Option(help="Of matrix products on a GPU: float32, tf32 or bf16.")
-    ] = "bf16",
-    device: Annotated[
-        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time the training and the decoding of the paper's translator at the paper's size, beside a plain loop.
+    """,
+        (
+            declare(
+                "train",
+                Path,
+                REQUIRED,
+                "Treebank to take batches from (CoNLL-U).",
+                dir_okay=False,
+                exists=True,
+            ),
+            _rounds(5),
+        ),
+    ),
+    "translation": _Benchmark(
+        """Time the training and the decoding of the paper's translator at the paper's size, beside a plain loop.
 
     Speed of the real loop, candidates made and scored among it, the share of time in which the GPU waits, and the memory it takes. The
     bars are those of an H200; on a CPU the table says how far away it is.
@@ -300,34 +228,15 @@ def translation(
     softq bench translation  # the table, in a minute on a GPU
     softq bench translation --precision float32 --json > exact.json
     ```
-    """
-    _run_benchmark(
-        "translation",
-        as_json,
-        "--rounds",
-        str(rounds),
-        "--precision",
-        precision,
-        *(["--device", device.value] if device else []),
-    )
-
-
-@bench.command()
-def captioning(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds of steps that are timed; the figure is the median.")
-    ] = 5,
-    precision: Annotated[
-        str, typer.Option(help="Of matrix products on a GPU: float32, tf32 or bf16.")
-    ] = "bf16",
-    device: Annotated[
-        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time the training and the decoding of the paper's captioner at the paper's size, beside a plain loop.
+    """,
+        (
+            _rounds(5, "Rounds of steps that are timed"),
+            _PRECISION,
+            _DEVICE,
+        ),
+    ),
+    "captioning": _Benchmark(
+        """Time the training and the decoding of the paper's captioner at the paper's size, beside a plain loop.
 
     Speed of the real loop, candidates made and scored among it, for RAML and for SQDML with the paper's numbers of candidates, the share of
     time in which the GPU waits, and the memory it takes. The bars are those of an H200.
@@ -338,31 +247,15 @@ def captioning(
     softq bench captioning  # the table, in a minute on a GPU
     softq bench captioning --device cpu --rounds 1 --json > captioning.json
     ```
-    """
-    _run_benchmark(
-        "captioning",
-        as_json,
-        "--rounds",
-        str(rounds),
-        "--precision",
-        precision,
-        *(["--device", device.value] if device else []),
-    )
-
-
-@bench.command()
-def encoder(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Turns that each contender gets; the figure is the median.")
-    ] = 3,
-    device: Annotated[
-        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time `softq data features`: decoding JPEGs alone, the encoder alone, and both together.
+    """,
+        (
+            _rounds(5, "Rounds of steps that are timed"),
+            _PRECISION,
+            _DEVICE,
+        ),
+    ),
+    "encoder": _Benchmark(
+        """Time `softq data features`: decoding JPEGs alone, the encoder alone, and both together.
 
     The images are made here, and the weights are random. Needs Pillow (`pip install 'softq[images]'`).
 
@@ -371,28 +264,14 @@ def encoder(
     ```sh
     softq bench encoder  # the table, in a minute
     ```
-    """
-    _run_benchmark(
-        "encoder", as_json, "--rounds", str(rounds), *(["--device", device.value] if device else [])
-    )
-
-
-@bench.command()
-def finetuning(
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Turns that each contender gets; the figure is the median.")
-    ] = 15,
-    device: Annotated[
-        Device | None, typer.Option(help="Where to run; the GPU if there is one.")
-    ] = None,
-    tiny: Annotated[
-        bool, typer.Option("--tiny", help="Tiny models, to try it out on a CPU.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
-) -> None:
-    """Time the fine-tuning of Hugging Face models on candidates, beside the same with every source repeated.
+    """,
+        (
+            _rounds(3),
+            _DEVICE,
+        ),
+    ),
+    "finetuning": _Benchmark(
+        """Time the fine-tuning of Hugging Face models on candidates, beside the same with every source repeated.
 
     Loss and gradient of a T5-small and of a GPT-2 with random weights, plain and compiled, and the training loop with and without the
     making of candidates. Needs Transformers (`pip install 'softq[transformers]'`).
@@ -403,25 +282,41 @@ def finetuning(
     softq bench finetuning  # the table, in some minutes on a GPU
     softq bench finetuning --tiny --rounds 3
     ```
-    """
-    where = ["--device", device.value] if device else []
-    _run_benchmark(
-        "finetuning", as_json, "--rounds", str(rounds), *where, *(["--tiny"] if tiny else [])
-    )
+    """,
+        (
+            _rounds(15),
+            _DEVICE,
+            declare("tiny", bool, False, "Tiny models, to try it out on a CPU.", "--tiny"),
+        ),
+    ),
+}
 
 
-def _run_benchmark(name: str, as_json: bool, *options: str) -> NoReturn:
+def _command(name: str, benchmark: _Benchmark) -> Callable[..., None]:
     """Run a script of the source tree in a process of its own, and exit as it does."""
-    script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"
-    if not script.is_file():
-        typer.echo(
-            f"softq: the benchmarks come with the source tree, expected {script}; install with `pip"
-            " install -e .` from a checkout",
-            err=True,
-        )
-        raise typer.Exit(2)
-    command = [sys.executable, str(script), *options, *(["--json"] if as_json else [])]
-    # The script's own folder leads its import path, which is where its neighbours are.
-    raise typer.Exit(
-        subprocess.run(command, check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"}).returncode  # noqa: S603
-    )
+
+    def run(*, as_json: bool, **given: Any) -> None:
+        script = Path(softq.__file__).parents[2] / "benchmarks" / f"{name}.py"
+        if not script.is_file():
+            typer.echo(
+                f"softq: the benchmarks come with the source tree, expected {script}; install with"
+                " `pip install -e .` from a checkout",
+                err=True,
+            )
+            raise typer.Exit(2)
+        command = [sys.executable, str(script)]
+        for option, value in {**given, "json": as_json}.items():
+            if value is True:
+                command.append(flag(option))
+            elif value is not None and value is not False:
+                command += [flag(option), str(value)]
+        # The script's own folder leads its import path, which is where its neighbours are.
+        done = subprocess.run(command, check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"})  # noqa: S603
+        raise typer.Exit(done.returncode)
+
+    run.__signature__ = Signature([*benchmark.options, _AS_JSON])  # type: ignore[attr-defined]
+    return run
+
+
+for _name, _benchmark in _BENCHMARKS.items():
+    bench.command(_name, help=_benchmark.about)(_command(_name, _benchmark))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,16 +17,7 @@ data.command("features")(encode_images)
 _LAYOUTS = {kind.layout: kind for kind in KINDS if kind.layout}
 
 
-class FormatName(StrEnum):
-    """How a file is written."""
-
-    auto = "auto"
-    columns = "columns"
-    conllu = "conllu"
-    bitext = "bitext"
-    captions = "captions"
-
-
+Layout = Literal["auto", "columns", "conllu", "bitext", "captions"]
 Files = Annotated[
     list[Path],
     typer.Argument(
@@ -39,7 +29,7 @@ Files = Annotated[
     ),
 ]
 FormatOption = Annotated[
-    FormatName,
+    Layout,
     typer.Option(
         "--format",
         help=(
@@ -81,7 +71,7 @@ def _data() -> None:
 @data.command()
 @takes_options(Options, {name: panel for name, panel in _PANELS.items() if name != "features"})
 def stats(
-    files: Files, options: Options, layout: FormatOption = FormatName.auto, as_json: AsJson = False
+    files: Files, options: Options, layout: FormatOption = "auto", as_json: AsJson = False
 ) -> None:
     """Count what files hold, and measure how far annotators agree.
 
@@ -141,7 +131,7 @@ def stats(
 @data.command()
 @takes_options(Options, _PANELS)
 def check(
-    files: Files, options: Options, layout: FormatOption = FormatName.auto, as_json: AsJson = False
+    files: Files, options: Options, layout: FormatOption = "auto", as_json: AsJson = False
 ) -> None:
     """Print every fault of each file as `file:line: what is wrong`, and exit with 2 if there is any.
 
@@ -202,18 +192,18 @@ def check(
         raise typer.Exit(2)
 
 
-def _by_kind(files: list[Path], layout: FormatName, options: Options) -> dict[Kind, list[Path]]:
+def _by_kind(files: list[Path], layout: Layout, options: Options) -> dict[Kind, list[Path]]:
     """Files by what they hold; an option that is for none of them is an error."""
     of_labels = any(getattr(options, name) != getattr(Options(), name) for name in TAGGER.data)
     tried = (PARSER,) if of_labels else (CAPTIONER, TRANSLATOR, PARSER)
     found: dict[Kind, list[Path]] = {}
     for path in files:
-        if layout is FormatName.auto:
+        if layout == "auto":
             kind = next((kind for kind in tried if kind.code.recognise(path)), TAGGER)
         else:
             kind = _LAYOUTS[layout]
         if of_labels and kind is not TAGGER:
-            hint = ", or add --format columns" if layout is FormatName.auto else ""
+            hint = ", or add --format columns" if layout == "auto" else ""
             what = f"{path} holds {_HOLDS[kind.layout]}"
             refuse_others(options, kind.data, _who, what, f"leave it out{hint}")
         found.setdefault(kind, []).append(path)

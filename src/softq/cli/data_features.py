@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,23 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 
-class DeviceName(StrEnum):
-    """Where an encoder runs."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class PrecisionName(StrEnum):
-    """Of the numbers in a file of features."""
-
-    float16 = "float16"
-    float32 = "float32"
-
-
 @dataclass(frozen=True)
-class EncodingOptions:
+class _EncodingOptions:
     """How images are encoded."""
 
     encoder: str = option(
@@ -54,16 +38,16 @@ class EncodingOptions:
     batch_size: int | None = option(
         None, "Set the number of images in a batch.  [default: 256 on a GPU, 32 on a CPU]", min=1
     )
-    device: DeviceName = option(
-        DeviceName.auto, "Choose the device; auto is a GPU if there is one.  [default: auto]"
+    device: Literal["auto", "cpu", "cuda"] = option(
+        "auto", "Choose the device; auto is a GPU if there is one.  [default: auto]"
     )
-    precision: PrecisionName = option(
-        PrecisionName.float16, "Choose the precision of the features.  [default: float16]"
+    precision: Literal["float16", "float32"] = option(
+        "float16", "Choose the precision of the features.  [default: float16]"
     )
     skip_corrupt: bool = option(False, "Leave out images that cannot be read.", "--skip-corrupt")
 
 
-@takes_options(EncodingOptions, dict.fromkeys(EncodingOptions.__dataclass_fields__, "Encoding"))
+@takes_options(_EncodingOptions, dict.fromkeys(_EncodingOptions.__dataclass_fields__, "Encoding"))
 def features(
     images: Annotated[
         list[Path],
@@ -78,7 +62,7 @@ def features(
             dir_okay=False,
         ),
     ],
-    options: EncodingOptions,
+    options: _EncodingOptions,
     captions: Annotated[
         Path | None,
         typer.Option(
@@ -133,7 +117,7 @@ def features(
                 found,
                 model,
                 out,
-                precision=options.precision.value,
+                precision=options.precision,
                 skip_corrupt=options.skip_corrupt,
                 batch_size=options.batch_size,
                 progress=progress_of_images(watch("features", unit="images"), len(found)),
@@ -167,12 +151,12 @@ def features(
     typer.echo(f"{names_file(out)}: their names")
 
 
-def _find_device(name: DeviceName) -> torch.device:
+def _find_device(name: str) -> torch.device:
     import torch
 
-    if name is DeviceName.cuda and not torch.cuda.is_available():
+    there = torch.cuda.is_available()
+    if name == "cuda" and not there:
         raise DataError(
             "--device cuda asks for a GPU, and torch finds none: use --device auto or cpu"
         )
-    on_gpu = name is not DeviceName.cpu and torch.cuda.is_available()
-    return torch.device("cuda" if on_gpu else "cpu")
+    return torch.device("cuda" if there and name != "cpu" else "cpu")

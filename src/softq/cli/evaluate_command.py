@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,11 +21,11 @@ from softq.cli.kinds import (
 )
 from softq.cli.options import refuse_others, takes_options
 from softq.cli.predict_command import MODEL_HELP
-from softq.cli.shared import AsJson, make_table, print_json, print_line, results_console
+from softq.cli.shared import AsJson, make_table, number, print_json, print_line, results_console
 from softq.errors import DataError
 
 if TYPE_CHECKING:
-    from softq.cli.kinds.base import Difference, Scores
+    from softq.cli.kinds.base import Scores
 
 
 @takes_options(Options, panels("evaluate", "predictions"))
@@ -129,32 +127,66 @@ def evaluate(
     """
     if predictions is not None:
         given = [*([model] if model is not None else []), *(files or [])]
-        found, other = _score_files(predictions, given, against, options)
-    elif model is None or not files:
+        scored = _score_files(predictions, given, against, options)
+    elif model is not None and files:
+        scored = _score_models(model, files, against, options)
+    else:
         raise DataError(
             "expected a model and a file, as in softq evaluate RUN FILE, or softq evaluate"
             " --predictions FILE"
         )
-    else:
-        found, other = _score_models(model, files, against, options)
-    compared = found.compare(other) if other is not None else {}
     if as_json:
-        asked = None if predictions is not None else model
-        facts = {"model": asked and str(asked), **found.facts}
-        facts |= {name: None if math.isnan(x) else x for name, x in found.overall.items()}
-        facts |= found.details
-        if other is not None:
-            facts["against"] = _as_json(compared, str(against)) | other.as_other
-        print_json("evaluate", facts)
-        return
+        asked = {"model": None if predictions is not None else str(model)}
+        print_json("evaluate", asked | _as_json(scored, against))
+    else:
+        _show(scored, predictions or model, against)
+
+
+def _as_json(scored: list[Scores], against: Path | None) -> dict[str, Any]:
+    """All scores; of two models, those of the second one and the differences as well."""
+    found, *others = scored
+    told = found.facts | {name: number(value) for name, value in found.overall.items()}
+    told |= found.details
+    for other in others:
+        differences = {
+            name: {
+                "score": other.overall[name],
+                "difference": test.gain._asdict() | {"p_value": test.p_value},
+            }
+            for name, test in found.compare(other).items()
+        }
+        told["against"] = {"model": str(against), **differences, **other.as_other}
+    return told
+
+
+def _show(scored: list[Scores], model: Path | None, against: Path | None) -> None:
+    """The same for people."""
     console = results_console()
+    found, *others = scored
     print_line(console, found.heading)
-    for table in found.tables:
+    for table in found.all_tables:
         console.print(table)
-    if other is not None:
+    for other in others:
         ways = [one.facts.get("decoding") for one in (found, other)]
         of = [f", {way}" if ways[0] != ways[1] else "" for way in ways]
-        _show_difference(found, compared, f"{predictions or model}{of[0]}", f"{against}{of[1]}")
+        rows = [
+            (
+                found.titles.get(name, name),
+                f"{found.overall[name]:.4f}",
+                f"{other.overall[name]:.4f}",
+                f"{test.gain.value:+.4f}",
+                f"[{test.gain.low:+.4f}, {test.gain.high:+.4f}]",
+                f"{test.p_value:.3f}",
+            )
+            for name, test in found.compare(other).items()
+        ]
+        titles = ("", f"{model}{of[0]}", f"{against}{of[1]}", "difference", "95 % interval", "p")
+        console.print(make_table(titles, rows))
+        print_line(
+            console,
+            "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the"
+            " file.",
+        )
         if other.other_line:
             print_line(console, f"{against}: {other.other_line}")
     for line in found.lines:
@@ -163,38 +195,31 @@ def evaluate(
 
 def _score_models(
     model: Path, files: list[Path], against: Path | None, options: Options
-) -> tuple[Scores, Scores | None]:
-    """Scores of a model, and of a second one of the same kind."""
+) -> list[Scores]:
+    """Scores of a model, and of a second one of the same kind, which may search by ``--against-method``."""
     kind = find_kind(model)
     what = f"{model} is a {kind.name}"
     refuse_others(options, kind.evaluate, lambda name: _who(name, "evaluate"), what)
-    asked = [options]
+    paths, asked = [model], [options]
     if against is not None:
         other = find_kind(against)
         if other is not kind:
             raise DataError(
                 f"{what}: expected another one after --against, got {against}, a {other.name}"
             )
-        asked = _options_of_both(options)
-    paths = [model] if against is None else [model, against]
+        paths, asked = [model, against], [options, options]
+        if options.against_method is not None:
+            from softq.cli.kinds.sentences import for_two_methods
+
+            asked = list(for_two_methods(options, options.against_method))
     models = [kind.code.load(*one) for one in zip(paths, asked, strict=True)]
-    gold = kind.code.read_gold(files, options, models)
-    scored = [one.score(gold) for one in models]
-    return scored[0], scored[1] if against is not None else None
-
-
-def _options_of_both(options: Options) -> list[Options]:
-    """Options of both models: the second one may have its own ``--against-method``."""
-    if options.against_method is None:
-        return [options, options]
-    from softq.cli.kinds.sentences import for_two_methods
-
-    return list(for_two_methods(options, options.against_method))
+    scored: list[Scores] = kind.code.score_models(files, options, models)
+    return scored
 
 
 def _score_files(
     predictions: Path, files: list[Path], against: Path | None, options: Options
-) -> tuple[Scores, Scores | None]:
+) -> list[Scores]:
     """Scores of predictions that are there already, and of others beside them."""
     kind = _kind_of_predictions(predictions, files, options)
     refuse_others(
@@ -207,12 +232,8 @@ def _score_files(
         raise DataError(
             "--against compares two models, or two files of text or captions: leave it out"
         )
-    scored = [
-        kind.code.score_predictions(path, files, options)
-        for path in (predictions, against)
-        if path is not None
-    ]
-    return scored[0], scored[1] if against is not None else None
+    paths = filter(None, (predictions, against))
+    return [kind.code.score_predictions(path, files, options) for path in paths]
 
 
 def _kind_of_predictions(predictions: Path, files: list[Path], options: Options) -> Kind:
@@ -232,34 +253,3 @@ def _who(name: str, command: str) -> str:
             of = "--predictions of " if one == "predictions" != command else ""
             return of + who_takes(name, one)
     return "other commands"
-
-
-def _as_json(compared: Mapping[str, Difference], against: str) -> dict[str, Any]:
-    """The second model, its scores, and the differences."""
-    return {"model": against} | {
-        name: {"score": score, "difference": test.gain._asdict() | {"p_value": test.p_value}}
-        for name, (score, test) in compared.items()
-    }
-
-
-def _show_difference(
-    found: Scores, compared: Mapping[str, Difference], model: str, against: str
-) -> None:
-    rows = [
-        (
-            found.titles.get(name, name),
-            f"{found.overall[name]:.4f}",
-            f"{score:.4f}",
-            f"{test.gain.value:+.4f}",
-            f"[{test.gain.low:+.4f}, {test.gain.high:+.4f}]",
-            f"{test.p_value:.3f}",
-        )
-        for name, (score, test) in compared.items()
-    ]
-    console = results_console()
-    console.print(make_table(("", model, against, "difference", "95 % interval", "p"), rows))
-    print_line(
-        console,
-        "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the"
-        " file.",
-    )

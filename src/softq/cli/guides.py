@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Guide(NamedTuple):
+class _Guide(NamedTuple):
     """A task as ``--help`` explains it, in Markdown.
 
     Attributes:
@@ -31,7 +31,7 @@ class Guide(NamedTuple):
 
 
 GUIDES = {
-    "classification": Guide(
+    "classification": _Guide(
         one=(
             "a small network that decides between four classes of different worth, the paper's"
             " first experiment"
@@ -57,7 +57,7 @@ softq reproduce classification                # 100,000 training inputs, two CPU
 softq reproduce classification --inputs 10000 --out reproduction/quick
 softq reproduce classification --scale paper  # 1,000,000; meant for a GPU""",
     ),
-    "captioning": Guide(
+    "captioning": _Guide(
         one="a captioner: a sentence for an image, from several people's captions of each",
         many="captioners",
         data=(
@@ -83,7 +83,7 @@ softq report sweeps/images --out report.html""",
 softq reproduce captioning --jobs 2  # captioners of rendered scenes
 softq reproduce captioning --scale paper --train train.captions.tsv --dev dev.captions.tsv --test test.captions.tsv""",
     ),
-    "ner": Guide(
+    "ner": _Guide(
         one=(
             "a tagger: a label for each word, such as the parts of named entities; one annotator or"
             " a crowd"
@@ -118,7 +118,7 @@ softq reproduce ner --jobs 2
 # CoNLL-2003, of which you need a copy
 softq reproduce ner --scale paper --train eng.train --test eng.testb""",
     ),
-    "tag": Guide(
+    "tag": _Guide(
         one="a tagger of any labels, such as parts of speech, scored by token accuracy",
         many="taggers of any labels",
         data=(
@@ -140,7 +140,7 @@ softq sweep tag --train train.conll --dev dev.conll --test test.conll --objectiv
 softq report sweeps/tags --out report.html""",
         reproduce="",
     ),
-    "parsing": Guide(
+    "parsing": _Guide(
         one="a dependency parser: the head of each word, and its relation",
         many="parsers",
         data=(
@@ -169,7 +169,7 @@ softq reproduce parsing --jobs 2
 # your own treebank
 softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --test test.conllu""",
     ),
-    "translation": Guide(
+    "translation": _Guide(
         one=(
             "a translator, or anything else that writes a sentence for a sentence, toward BLEU or"
             " another reward"
@@ -206,7 +206,7 @@ softq reproduce translation --scale paper --data DIR --out reproduction/folder""
 }
 
 LM = "lm"
-LM_GUIDE = Guide(
+LM_GUIDE = _Guide(
     one=(
         "a model of 🤗 Transformers (T5, BART, Marian, GPT-2, Llama, …), fine-tuned toward BLEU or"
         " another reward"

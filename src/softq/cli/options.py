@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from softq.errors import DataError
+
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that must be given."""
 
 
 def option(default: Any, help: str, *names: str, **settings: Any) -> Any:  # noqa: A002
@@ -28,6 +31,28 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def declare(
+    name: str,
+    type_: Any,
+    default: Any,
+    help: str,  # noqa: A002
+    *names: str,
+    **settings: Any,
+) -> inspect.Parameter:
+    """An option as a parameter of a command, with what `typer.Option` takes; `REQUIRED` for no default."""
+    about = typer.Option(*names, help=help, **settings)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type_, about]
+    )
+
+
+def choose(name: str, asked: str, known: Sequence[Any]) -> Any:
+    """The value of an option, if it is one of those that are known."""
+    if asked not in known:
+        raise DataError(f"{name} is one of {', '.join(known)}, got {asked!r}")
+    return known[list(known).index(asked)]
+
+
 def takes_options(
     options_type: type[Any], panels: Mapping[str, str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -42,19 +67,16 @@ def takes_options(
     fields = {field.name: field for field in dataclasses.fields(options_type)}
 
     def parameter(name: str, panel: str) -> inspect.Parameter:
-        about, default = fields[name].metadata, fields[name].default
-        made = typer.Option(
+        about = fields[name].metadata
+        return declare(
+            name,
+            hints[name],
+            fields[name].default,
+            about["help"],
             *about["names"],
-            help=about["help"],
             rich_help_panel=panel,
             show_default=False,
             **about["settings"],
-        )
-        return inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=default,
-            annotation=Annotated[hints[name], made],
         )
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

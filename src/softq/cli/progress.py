@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
+from rich.filesize import pick_unit_and_suffix
 from rich.progress import (
     BarColumn,
     Progress,
@@ -33,12 +34,8 @@ def _rate(task: Bar) -> str:
     """Like ``1.2M examples/s``, by this process alone; nothing at the end, to which a search that has converged jumps."""
     if not task.speed or task.finished or task.fields["unit"] == _COUNTED:
         return ""
-    speed, prefix = task.speed, ""
-    for larger in ("k", "M", "G"):
-        if speed < 1000:
-            break
-        speed, prefix = speed / 1000, larger
-    return f"{speed:.3g}{prefix} {task.fields['unit']}/s"
+    size, prefix = pick_unit_and_suffix(int(task.speed), ["", "k", "M", "G"], 1000)
+    return f"{task.speed / size:.3g}{prefix} {task.fields['unit']}/s"
 
 
 class _Rate(ProgressColumn):
@@ -46,7 +43,7 @@ class _Rate(ProgressColumn):
         return Text(_rate(task), style="progress.data.speed")
 
 
-def log_line(task: Bar) -> str:
+def _log_line(task: Bar) -> str:
     """What is under way as one line of a log."""
     share = f"{task.percentage:.0f} %" if task.total else ""
     seconds = task.time_remaining
@@ -97,23 +94,21 @@ class BarWatcher(Watcher):
             self.advance(len(some), "")
 
 
-class Watch(Protocol):
-    """Makes a watcher of what is called so, with the unit of its rate."""
-
-    def __call__(self, label: str, unit: str = "examples") -> BarWatcher:
-        """The watcher."""
+Watch = Callable[..., BarWatcher]
+"""Makes a watcher of what is called so, ``watch(label, unit="examples")``, with the unit of its rate."""
 
 
 def progress_of_images(watcher: BarWatcher, images: int) -> Callable[[int], None]:
     """Hears how many images are done in all, at the start and then again and again, and shows it."""
-    before: list[int] = []
+    before = -1
 
     def hear(done: int) -> None:
-        if before:
-            watcher.advance(done - before[-1], f"{done:,} of {images:,}")
-        else:
+        nonlocal before
+        if before < 0:
             watcher.begin(images, done)
-        before.append(done)
+        else:
+            watcher.advance(done - before, f"{done:,} of {images:,}")
+        before = done
 
     return hear
 
@@ -156,7 +151,7 @@ def _logging(progress: Progress) -> Iterator[None]:
     def log() -> None:
         while not over.wait(LOG_EVERY):
             for task in progress.tasks:
-                tell(log_line(task))
+                tell(_log_line(task))
 
     thread = threading.Thread(target=log, daemon=True)
     thread.start()

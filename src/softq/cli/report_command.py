@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from softq.cli.shared import AsJson
 
-
-class Scale(StrEnum):
-    """How large an experiment is."""
-
-    small = "small"
-    paper = "paper"
+Scale = Literal["small", "paper"]
+"""How large an experiment is."""
 
 
 def report(
@@ -61,7 +56,7 @@ def reproduce(
     ] = None,
     scale: Annotated[
         Scale, typer.Option(help="small: minutes on two cores; paper: the sizes of the paper.")
-    ] = Scale.small,
+    ] = "small",
     data: Annotated[
         Path | None,
         typer.Option(

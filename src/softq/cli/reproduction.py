@@ -6,8 +6,9 @@ import importlib.util
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 
@@ -22,30 +23,33 @@ from softq.lab.report import Source, find_sources, read_sections, write_report
 from softq.lab.sweep import local_processes, run_sweep
 from softq.lab.tasks import TASKS
 
+
+class _Corpus(NamedTuple):
+    """A corpus of the paper, the flags that name its files, and how files end in a folder of `--data`."""
+
+    name: str
+    flags: str
+    ending: str
+
+
 _CORPORA = {
-    "ner": ("CoNLL-2003", "--train eng.train --test eng.testb"),
-    "parsing": (
+    "ner": _Corpus("CoNLL-2003", "--train eng.train --test eng.testb", ".conll"),
+    "parsing": _Corpus(
         "the Penn Treebank as dependencies",
         "--train train.conllu --dev dev.conllu --test test.conllu",
+        ".conllu",
     ),
-    "translation": (
+    "translation": _Corpus(
         "German-English of IWSLT 2014",
         "--train train.tsv --dev dev.tsv --test test.tsv",
+        ".tsv",
     ),
-    "captioning": (
+    "captioning": _Corpus(
         "MSCOCO in Karpathy's splits",
         "--train coco.json --dev coco.json --test coco.json",
+        ".captions.tsv",
     ),
 }
-"""The paper's corpora, and the flags that name them."""
-
-_ENDINGS = {
-    "ner": ".conll",
-    "parsing": ".conllu",
-    "translation": ".tsv",
-    "captioning": ".captions.tsv",
-}
-"""How files of a task's sentences end in a folder of `--data`."""
 
 
 def write_page(runs: Sequence[Path], out: Path, *, as_json: bool) -> None:
@@ -71,6 +75,39 @@ def run_experiments(
 ) -> None:
     """Run the experiment of a task, or all, and write the page after each."""
     task, flags = split_flags(task, arguments)
+    folder_flags = [] if data is None else ["--data", str(data)]
+    experiments = _find_experiments(task, scale, data, flags)
+    out = out or Path("reproduction") / scale
+    found, sources = {}, []
+    page, title = out / "report.html", "softq: the paper’s experiments, run again"
+    same = ["--scale", scale, *folder_flags, *flags]
+    say: Callable[[str], object] = (lambda _: None) if as_json else typer.echo
+    say(f"page: {page}, with each experiment as soon as it is finished")
+    with local_processes(jobs) as executor:  # one set of processes for all experiments
+        # all recipes are known to be sound before the first is trained
+        for number, (name, wanted) in enumerate(experiments.items(), 1):
+            folder = out / name
+            say(f"{name} ({number} of {len(experiments)})")
+            with progress_bars() as watch:
+                sweep = run_sweep(
+                    *wanted, folder, resume=True, jobs=jobs, executor=executor, watch=watch
+                )
+            found[folder] = sweep
+            command = shlex.join(["softq", "reproduce", name, *same])
+            sources.append(Source(folder, command=command, scale=scale))
+            write_report(read_sections(sources), page, title=title)
+            if not as_json:
+                show_choices(sweep, wanted.recipe, results_console())
+    say(f"page: {page}")
+    if as_json:
+        told = [sweep_json(sweep, folder) for folder, sweep in found.items()]
+        typer.echo(json.dumps({"page": str(page), "experiments": told}))
+
+
+def _find_experiments(
+    task: str | None, scale: Scale, data: Path | None, flags: Sequence[str]
+) -> dict[str, Wanted]:
+    """The recipe of a task's experiment, or of each."""
     known = [name for name in TASKS if name in GUIDES and GUIDES[name].reproduce]
     if task is not None and task not in known:
         raise RecipeError(f"the experiments are {', '.join(known)}, got {task!r}")
@@ -78,83 +115,38 @@ def run_experiments(
         raise DependencyError(
             "the report needs matplotlib, which is not installed: pip install 'softq[plot]'"
         )
-    out = out or Path("reproduction") / scale
     named = _flags_of_folder(task, data) if data is not None else []
-    experiments = {
+    return {
         name: _find_experiment(name, scale, [*named, *flags], alone=task is not None)
         for name in ([task] if task else known)
     }
-    found, sources = {}, []
-    page, title = out / "report.html", "softq: the paper’s experiments, run again"
-    folder_flags = [] if data is None else ["--data", str(data)]
-    if not as_json:
-        typer.echo(f"page: {page}, with each experiment as soon as it is finished")
-    with local_processes(jobs) as executor:  # one set of processes for all experiments
-        # all recipes are known to be sound before the first is trained
-        for number, (name, wanted) in enumerate(experiments.items(), 1):
-            folder = out / name
-            if not as_json:
-                typer.echo(f"{name} ({number} of {len(experiments)})")
-            with progress_bars() as watch:
-                sweep = run_sweep(
-                    wanted.task,
-                    wanted.recipe,
-                    wanted.grids,
-                    folder,
-                    resume=True,
-                    jobs=jobs,
-                    executor=executor,
-                    watch=watch,
-                )
-            found[name] = (sweep, folder)
-            command = ["softq", "reproduce", name, "--scale", scale, *folder_flags, *flags]
-            sources.append(Source(folder, command=shlex.join(command), scale=str(scale)))
-            write_report(read_sections(sources), page, title=title)
-            if not as_json:
-                show_choices(sweep, wanted.recipe, results_console())
-    if as_json:
-        typer.echo(
-            json.dumps(
-                {
-                    "page": str(page),
-                    "experiments": [sweep_json(sweep, folder) for sweep, folder in found.values()],
-                }
-            )
-        )
-        return
-    typer.echo(f"page: {page}")
 
 
 def _flags_of_folder(task: str | None, folder: Path) -> list[str]:
     """The flags that name the parts of a corpus in a folder."""
-    if task not in _ENDINGS:
+    if task not in _CORPORA:
         raise RecipeError(
-            f"--data is a folder of one experiment's files, and that is {' or '.join(_ENDINGS)},"
+            f"--data is a folder of one experiment's files, and that is {' or '.join(_CORPORA)},"
             f" got {task or 'all of them'}"
         )
     if not folder.is_dir():
         raise RecipeError(f"--data: there is no folder {folder}")
     train, dev, test = (_find_part(task, folder, part) for part in ("train", "dev", "test"))
-    for part, path in {
-        "train": train,
-        "dev": dev or (task == "ner" and test),
-    }.items():  # folds of train can stand in for dev of a tagger
+    stand_in = test if task == "ner" else ""  # folds of train can be the dev part of a tagger
+    for part, path in {"train": train, "dev": dev or stand_in}.items():
         if not path:
             raise RecipeError(
-                f"--data: there is no file {_looked_for(part, _ENDINGS[task])} in {folder};"
+                f"--data: there is no file {_looked_for(part, _CORPORA[task].ending)} in {folder};"
                 f" {_instead(task)}"
             )
     found = ["--train", train, "--dev", dev, "--test", test]
-    return (
-        found
-        + (["--folds", "0"] if task == "ner" and dev else [])
-        + (["--halve-dev"] if not test else [])
-    )
+    found += ["--folds", "0"] if task == "ner" and dev else []
+    return found + ([] if test else ["--halve-dev"])
 
 
 def _find_part(task: str, folder: Path, part: str) -> str:
     """The file of a part, "" if there is none."""
-    ending = _ENDINGS[task]
+    ending = _CORPORA[task].ending
     called = re.compile(rf"([^.].*[-_.])?{part}{re.escape(ending)}(\.gz|\.xz)?")
     found = sorted(
         path for path in folder.iterdir() if called.fullmatch(path.name) and path.is_file()
@@ -178,7 +170,7 @@ def _looked_for(part: str, ending: str) -> str:
 
 
 def _instead(task: str) -> str:
-    return f"name files one by one instead, {_CORPORA[task][1]}"
+    return f"name files one by one instead, {_CORPORA[task].flags}"
 
 
 def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bool) -> Wanted:
@@ -192,14 +184,13 @@ def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bo
             f"{name}: {error}; flags of one experiment need its name: softq reproduce TASK"
             f" {shlex.join(flags)}"
         ) from None
-    if scale == Scale.paper and name in _CORPORA:
-        corpus, named = _CORPORA[name]
-        folder = ", or its folder, --data DIR" if name in _ENDINGS else ""
+    if scale == "paper" and name in _CORPORA:
+        corpus, named, _ = _CORPORA[name]
         for path in filter(None, wanted.recipe.data.files):
             if not Path(path).is_file():
                 raise RecipeError(
                     f"{name} at the paper's scale is trained on {corpus}, which does not come with"
                     f" softq, and there is no file {path}: name your copy, softq reproduce {name}"
-                    f" --scale paper {named}{folder}"
+                    f" --scale paper {named}, or its folder, --data DIR"
                 )
     return wanted

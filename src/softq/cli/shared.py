@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -70,6 +71,11 @@ def print_json(command: str, facts: dict[str, Any]) -> None:
     typer.echo(json.dumps({"command": command, "softq": softq.__version__, **facts}))
 
 
+def number(value: float) -> float | None:
+    """A number for JSON, which has no NaN."""
+    return None if math.isnan(value) else value
+
+
 def results_console() -> Console:
     """Where tables go; wide where nobody's terminal says how wide it is."""
     console = Console()
@@ -82,9 +88,12 @@ def print_line(console: Console, line: str) -> None:
 
 
 def make_table(
-    titles: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+    left: Sequence[int] = (0,),
 ) -> Table:
-    """A table whose first column is left-aligned and the others right-aligned; an empty row is a line between sections."""
+    """A table whose first column is left-aligned (those of ``left``) and the others right-aligned; an empty row is a line between sections."""
     table = Table(
         title=title,
         title_justify="left",
@@ -93,7 +102,7 @@ def make_table(
         show_header=any(titles),
     )
     for place, heading in enumerate(titles):
-        table.add_column(escape(heading), justify="right" if place else "left")
+        table.add_column(escape(heading), justify="left" if place in left else "right")
     for row in rows:
         if row:
             table.add_row(*map(escape, row))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from softq.cli.options import option, takes_options
 from softq.cli.progress import progress_bars
 from softq.cli.shared import AsJson, results_console
 from softq.errors import RecipeError
@@ -17,34 +18,30 @@ if TYPE_CHECKING:
     from softq.lab.sweep import Sweep
 
 
+@dataclass(frozen=True)
+class _GridOptions:
+    """What a sweep varies."""
+
+    objective: str | None = option(None, "Objectives: ml,raml,sqdml.", metavar="LIST")
+    tau: str | None = option(None, "Temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE")
+    seed: str | None = option(None, "Seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE")
+    temperature_scaled: bool = option(
+        False, "Divide scores by tau, multiply losses by tau².", "--temperature-scaled"
+    )
+    over: list[str] | None = option(
+        None,
+        "Values of another key of the recipe: c2=0.1,0.3,1; may be given for several keys.",
+        metavar="KEY=LIST",
+    )
+
+
+@takes_options(_GridOptions, dict.fromkeys(_GridOptions.__dataclass_fields__, "Grid"))
 def sweep(
     context: typer.Context,
+    options: _GridOptions,
     what: Annotated[
         str | None,
         typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file."),
-    ] = None,
-    objective: Annotated[
-        str | None, typer.Option(help="Objectives: ml,raml,sqdml.", metavar="LIST")
-    ] = None,
-    tau: Annotated[
-        str | None,
-        typer.Option(help="Temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE"),
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option(help="Seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE")
-    ] = None,
-    temperature_scaled: Annotated[
-        bool,
-        typer.Option("--temperature-scaled", help="Divide scores by tau, multiply losses by tau²."),
-    ] = False,
-    over: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=(
-                "Values of another key of the recipe: c2=0.1,0.3,1; may be given for several keys."
-            ),
-            metavar="KEY=LIST",
-        ),
     ] = None,
     jobs: Annotated[
         int,
@@ -121,20 +118,14 @@ def sweep(
             )
         what = str(out / SWEEP)
     task, recipe, grids = find_recipe(what, flags, sweep=True)
-    chosen = {
-        "objective": objective and objective.split(","),
-        "tau": tau,
-        "seed": seed,
-        "temperature_scaled": temperature_scaled or None,
-    }
-    given = {name: value for name, value in chosen.items() if value is not None}
-    changed = {
-        field.name: getattr(build(Grid, given, "flags"), field.name)
-        for field in dataclasses.fields(Grid)
-        if field.name in given
-    }
+    given = asdict(replace(options, over=None))
+    given = {name: value for name, value in given.items() if value not in (None, False)}
+    if options.objective:
+        given["objective"] = options.objective.split(",")
+    asked = build(Grid, given, "flags")
+    changed = {name: getattr(asked, name) for name in given}
     grids = [
-        lay_over(task.recipe_type, dataclasses.replace(grid, **changed), over or [])
+        lay_over(task.recipe_type, replace(grid, **changed), options.over or [])
         for grid in grids or [Grid()]
     ]
     out = out or Path("sweeps") / task.name

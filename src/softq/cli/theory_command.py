@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,15 +12,15 @@ from rich.progress import track
 
 from softq.cli.options import option, refuse_others, takes_options
 from softq.cli.shared import AsJson, make_table, print_json, print_line, results_console
-from softq.errors import DataError
 
 if TYPE_CHECKING:
-    from softq.theory import Problem, TheoryTable
+    from softq.theory import TheoryTable
 
 DEFAULT_TAUS = ("0.5", "1", "1.5", "2", "2.4", "3")
 CURVE_TAUS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1", "1.5", "2")
 _SIDE = 1000  # inputs along each side of the square
-Name = TypeVar("Name", bound=StrEnum)
+Objective = Literal["raml", "sqdml"]
+"""Objectives that have a temperature."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,7 @@ def theory(
     from softq.lab.ranges import parse_taus
 
     given = tau or (DEFAULT_TAUS if references is None else CURVE_TAUS)
+    taus = [value for text in given for value in parse_taus(text)]
     if references is None:
         refuse_others(
             options,
@@ -138,11 +138,9 @@ def theory(
             "none are given",
             "add --references FILE",
         )
-        side = options.grid or _SIDE
-        _show_problem(side, [value for text in given for value in parse_taus(text)], as_json)
+        _show_problem(options.grid or _SIDE, taus, as_json=as_json)
         return
     from softq.cli import curves
-    from softq.rewards.names import RewardName
 
     refuse_others(
         options,
@@ -150,52 +148,27 @@ def theory(
         lambda _: "the four-class problem",
         "--references asks for yours",
     )
-    curves.show(
-        references,
-        _choose(RewardName, options.reward, "--reward"),
-        _choose(curves.Objective, options.objective, "--objective"),
-        [value for text in given for value in parse_taus(text)],
-        options.mass or [0.1, 0.5, 0.9],
-        options.size,
-        options.max_n,
-        options.examples,
-        options.seed,
-        options.plot,
-        as_json,
-    )
+    curves.show(references, taus, options, as_json=as_json)
 
 
-def _choose(names: type[Name], text: str, flag: str) -> Name:
-    try:
-        return names(text)
-    except ValueError:
-        raise DataError(f"{flag} is one of {', '.join(names)}, got {text!r}") from None
-
-
-def _show_problem(side: int, taus: list[float], as_json: bool) -> None:
+def _show_problem(side: int, taus: list[float], *, as_json: bool) -> None:
+    """The table, computed one temperature at a time behind a progress bar where somebody watches."""
     from softq.rewards import Matrix
-    from softq.theory import four_class_problem
+    from softq.theory import four_class_problem, theory_table
 
     problem = four_class_problem(side)
-    table = _compute(problem, taus)
+    watch = Console(stderr=True)
+    shown = track(
+        taus, "temperatures", console=watch, transient=True, disable=not watch.is_terminal
+    )
+    pieces = [theory_table(problem, [tau]) for tau in shown]
+    table = pieces[0]._replace(rows=[row for piece in pieces for row in piece.rows])
     if as_json:
         facts = {"problem": "four-class", "grid": side, "reward": Matrix(problem.rewards).signature}
         rows = [row._asdict() for row in table.rows]
         print_json("theory", facts | table._asdict() | {"rows": rows})
     else:
         _show(table, side)
-
-
-def _compute(problem: Problem, taus: list[float]) -> TheoryTable:
-    """Compute the table, one temperature at a time behind a progress bar where somebody watches."""
-    from softq.theory import theory_table
-
-    watch = Console(stderr=True)
-    shown = track(
-        taus, "temperatures", console=watch, transient=True, disable=not watch.is_terminal
-    )
-    pieces = [theory_table(problem, [tau]) for tau in shown]
-    return pieces[0]._replace(rows=[row for piece in pieces for row in piece.rows])
 
 
 def _show(table: TheoryTable, grid: int) -> None:

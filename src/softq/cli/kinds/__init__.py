@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from softq.cli.options import option
 from softq.errors import DataError
 
-
-class DecodingName(StrEnum):
-    """How labels or trees are chosen from their distribution."""
-
-    viterbi = "viterbi"
-    mode = "mode"
-    mbr = "mbr"
-
-
-class MethodName(StrEnum):
-    """How texts are chosen from their distribution."""
-
-    beam = "beam"
-    greedy = "greedy"
-    sample = "sample"
-    mbr = "mbr"
-
-
-class SchemeName(StrEnum):
-    """How entities are written as labels."""
-
-    iob1 = "iob1"
-    bio = "bio"
-    bioes = "bioes"
-
-
-class SplitName(StrEnum):
-    """A split of Karpathy's JSON."""
-
-    train = "train"
-    val = "val"
-    test = "test"
-
-
-class TokenizerName(StrEnum):
-    """What counts as a word of text that is scored."""
-
-    unicode = "unicode"
-    space = "space"
+Method = Literal["beam", "greedy", "sample", "mbr"]
+"""How texts are chosen from their distribution."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +38,12 @@ class Options:
         " needs them and the input is text.",
         metavar="MODEL",
     )
-    decoding: DecodingName | None = option(
+    decoding: Literal["viterbi", "mode", "mbr"] | None = option(
         None,
         "Choose viterbi (taggers) or mode (parsers), the most probable sequence or tree; or mbr,"
         " the labels or heads with the most expected correct ones.  [default: the model's]",
     )
-    scheme: SchemeName | None = option(
+    scheme: Literal["iob1", "bio", "bioes"] | None = option(
         None, "Set the tag scheme of the file.  [default: the one that its labels follow]"
     )
     annotators: str = option(
@@ -96,7 +58,7 @@ class Options:
         " in CoNLL-X), or the log-probability of each text after a tab.",
         "--probabilities",
     )
-    method: MethodName | None = option(
+    method: Method | None = option(
         None,
         "Choose a search: beam; greedy, the most probable token at each step; sample; or mbr, the"
         " sample with the highest expected reward.  [default: beam]",
@@ -131,12 +93,12 @@ class Options:
     batch_size: int | None = option(
         None, "Set the number of sources in a batch.  [default: the recipe's, or 64]", min=1
     )
-    against_method: MethodName | None = option(
+    against_method: Method | None = option(
         None,
         "Choose the search of the model of --against, which may be MODEL itself: --method mbr"
         " --against MODEL --against-method beam.  [default: that of MODEL]",
     )
-    tokenizer: TokenizerName | None = option(
+    tokenizer: Literal["unicode", "space"] | None = option(
         None,
         "Count words of --predictions that end at punctuation (unicode), or at white space alone"
         " (space).  [default: unicode]",
@@ -148,7 +110,7 @@ class Options:
         metavar="FILE.npy",
         dir_okay=False,
     )
-    split: SplitName | None = option(
+    split: Literal["train", "val", "test"] | None = option(
         None, "Read this split of Karpathy's JSON; restval belongs to train.  [default: all]"
     )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,8 +17,8 @@ import typer
 from rich.table import Table
 from torch import Tensor
 
-from softq.cli.kinds import DecodingName, Options, find_model
-from softq.cli.progress import Watch
+from softq.cli.kinds import Options
+from softq.cli.progress import Watch, progress_bars
 from softq.cli.shared import make_table
 from softq.errors import DataError
 from softq.formats.chunks import Chunk, read_plain_chunks
@@ -30,8 +29,11 @@ from softq.formats.words import split_words
 from softq.metrics import Metric, PairedTest, paired_test
 
 STDIN = Path("-")
+AT_A_TIME = 1000  # sentences or images that a model predicts for at once
 _LOOK_AHEAD = 100  # lines that tell whether a file is running text
+Item = TypeVar("Item")
 Known = TypeVar("Known", bound=str)
+Rows = list[Sequence[str]]  # of a table, as `make_table` takes them
 
 
 class Part(NamedTuple):
@@ -42,33 +44,60 @@ class Part(NamedTuple):
     tokens: int
 
 
-class Predictor(ABC):
+class Predictor:
     """A saved model, and how it predicts.
 
     Attributes:
         path: of the run folder or the file.
         options: what the command line says.
-        file: of the model itself.
         decoding: how predictions are chosen, as results name it.
+        reads: what its files are, for messages of taggers and parsers.
 
     """
 
     decoding: str
+    reads = "text"
 
     def __init__(self, path: Path, options: Options) -> None:
         self.path, self.options = path, options
 
-    @property
-    def file(self) -> Path:
-        """The best model of a run folder, or the file itself."""
-        return find_model(self.path)
-
-    def check_files(self, files: Sequence[Path]) -> None:  # noqa: B027 -- most have nothing to check
+    def check_files(self, files: Sequence[Path]) -> None:
         """An error if files cannot be what the model reads, before anything is written."""
+        if self.options.plain or self.options.text:
+            self.check_text()
 
-    @abstractmethod
-    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def check_text(self) -> None:
+        """An error if the model looks at what neither running text nor ``--tagger`` has."""
+        needed = self.needs_tags()
+        if needed and self.options.tagger is None:
+            raise DataError(
+                f"{self.path} needs parts of speech ({needed}), and running text has none: give"
+                f" {self.reads}, or name a tagger of parts of speech with --tagger"
+            )
+
+    def needs_tags(self) -> str:
+        """Where the model looks for parts of speech, "" where it looks for none."""
+        return ""
+
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """Read an open, unpacked file, which errors call ``where``, and give it back part by part with predictions."""
+        raise NotImplementedError
+
+    def predict_files(self, files: Sequence[Path], watch: Watch) -> Iterator[Part]:
+        """Predictions for files of text, one after the other, part by part."""
+        tokens = 0
+        for path in files:
+            where = "standard input" if path == STDIN else str(path)
+            with _opened(path, where) as (packed, file):
+                watcher = watch(where, unit="bytes")
+                watcher.begin(0 if path == STDIN else path.stat().st_size, 0)
+                seen = 0
+                for part in self.predict(file, path, where):
+                    yield part
+                    tokens += part.tokens
+                    place = 0 if path == STDIN else packed.tell()
+                    watcher.advance(place - seen, f"{tokens:,} tokens")
+                    seen = place
 
     def write(
         self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
@@ -76,60 +105,46 @@ class Predictor(ABC):
         """Write predictions for files, each part at once where somebody may be waiting for it; how much it was."""
         self.check_files(files)
         counts = Counter(files=len(files), sentences=0, tokens=0)
-        for path in files:
-            where = "standard input" if path == STDIN else str(path)
-            with _opened(path, where) as (packed, file):
-                watcher = watch(where, unit="bytes")
-                watcher.begin(0 if path == STDIN else path.stat().st_size, 0)
-                seen = 0
-                for part in self.parts(file, path, where):
-                    target.write(part.text)
-                    if at_once:
-                        target.flush()
-                    counts.update(sentences=part.sentences, tokens=part.tokens)
-                    place = 0 if path == STDIN else packed.tell()
-                    watcher.advance(place - seen, f"{counts['tokens']:,} tokens")
-                    seen = place
+        for part in self.predict_files(files, watch):
+            target.write(part.text)
+            if at_once:
+                target.flush()
+            counts.update(sentences=part.sentences, tokens=part.tokens)
         return counts
 
     def choose_decoding(self, usual: str, known: tuple[Known, ...], what: str) -> Known:
         """The decoding that is asked for, if this kind of model has it, else the model's own."""
-        asked: DecodingName | None = self.options.decoding
+        asked = self.options.decoding
         if asked is None:
             with refusing(f"{self.path} is damaged"):
                 return cast(Known, one_of("decoding", usual, known))
-        if asked.value not in known:
+        if asked not in known:
             raise DataError(
-                f"{self.path} is a {what}, whose --decoding is {' or '.join(known)}, got"
-                f" {asked.value}"
+                f"{self.path} is a {what}, whose --decoding is {' or '.join(known)}, got {asked}"
             )
-        return known[known.index(asked.value)]
+        return known[known.index(asked)]
 
     def text_chunks(
-        self,
-        file: IO[bytes],
-        path: Path,
-        where: str,
-        expected: str,
-        looks: Callable[[Sequence[str]], bool],
+        self, file: IO[bytes], path: Path, where: str, looks: Callable[[Sequence[str]], bool]
     ) -> Iterator[Chunk] | None:
         """Sentences of running text, None where the file is not text.
 
         Standard input and .txt files are text if they look so, or if ``--text`` or ``--plain`` says so; another file that looks so is
-        an error, which names what was ``expected``.
+        an error.
         """
-        if self.options.plain:
-            return read_plain_chunks(file, where)
-        if not self.options.text:
+        if not (self.options.text or self.options.plain):
             with readable(where):
                 first = _first_lines(file)
             if not looks(first):
                 return None
             if path != STDIN and file_type(path) != ".txt":
                 raise DataError(
-                    f"{where}, line 1: expected {expected}, got what looks like running text: add"
+                    f"{where}, line 1: expected {self.reads}, got what looks like running text: add"
                     " --text to split it into words"
                 )
+        self.check_text()
+        if self.options.plain:
+            return read_plain_chunks(file, where)
         return read_plain_chunks(file, where, split=split_words)
 
 
@@ -166,11 +181,13 @@ def only_file(files: Sequence[Path], models: Sequence[Predictor]) -> Path:
     return files[0]
 
 
-class Difference(NamedTuple):
-    """The second model's score, and the test of the first one's advantage."""
+def in_batches(items: Sequence[Item], label: object, unit: str) -> Iterator[Sequence[Item]]:
+    """Examples some at a time, with a bar that moves when each batch is done."""
+    with progress_bars() as watch:
+        yield from watch(str(label), unit=unit).batches(items, AT_A_TIME)
 
-    score: float
-    test: PairedTest
+
+# --- softq evaluate -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -184,7 +201,8 @@ class Scores:
         facts: about the file and the model, for JSON before the scores.
         heading: the same for people.
         details: for JSON after the scores.
-        tables: for people, beside that of the overall scores.
+        further: rows below those of the scores in their table; None for no table of them.
+        tables: for people, after that of the scores.
         lines: below the tables.
         as_other: of ``details``, what is told of a model that another one is compared with.
         other_line: the same for people; "" for nothing.
@@ -197,6 +215,7 @@ class Scores:
     facts: dict[str, Any]
     heading: str
     details: dict[str, Any] = field(default_factory=dict)
+    further: dict[str, str] | None = field(default_factory=dict)
     tables: Sequence[Table] = ()
     lines: Sequence[str] = ()
     as_other: dict[str, Any] = field(default_factory=dict)
@@ -207,7 +226,19 @@ class Scores:
         """By the names of the metrics; NaN where one has no value."""
         return {name: float(metric(self.rows.sum(0))) for name, metric in self.metrics.items()}
 
-    def compare(self, other: Scores) -> dict[str, Difference]:
+    @property
+    def all_tables(self) -> list[Table]:
+        """The scores that have a value, one on each line, and the other tables."""
+        if self.further is None:
+            return list(self.tables)
+        scores = {
+            self.titles.get(name, name): f"{value:.4f}"
+            for name, value in self.overall.items()
+            if not math.isnan(value)
+        }
+        return [make_table(("", "score"), (scores | self.further).items()), *self.tables]
+
+    def compare(self, other: Scores) -> dict[str, PairedTest]:
         """Paired bootstrap of both on the same examples; metrics that one of them has no value of are left out."""
         found = {}
         for name, metric in self.metrics.items():
@@ -217,38 +248,41 @@ class Scores:
                     self.rows[None, None], other.rows[None], metric, generator=generator
                 )
                 if not math.isnan(test.p_value):  # a draw may hold nothing that the metric counts
-                    found[name] = Difference(other.overall[name], test)
+                    found[name] = test
         return found
 
 
-def score_table(scores: Mapping[str, float], titles: Mapping[str, str], digits: int = 4) -> Table:
-    """Scores that have a value, one on each line."""
-    rows = [
-        (titles.get(name, name), f"{value:.{digits}f}")
-        for name, value in scores.items()
-        if not math.isnan(value)
-    ]
-    return make_table(("", "score"), rows)
+def heading(where: str, sizes: Mapping[str, int]) -> str:
+    """What was scored, and how much it is.
+
+    >>> heading("test.conll", {"sentences": 1200, "tokens": 20000})
+    'test.conll: 1,200 sentences, 20,000 tokens'
+    """
+    return f"{where}: {', '.join(f'{count:,} {name}' for name, count in sizes.items())}"
 
 
 def kind_table(
     title: str, rows: Mapping[str, Sequence[float]], total: Sequence[float] = ()
 ) -> Table:
     """Precision, recall and F1 of each class, with how many were predicted and are true."""
-    lines = [_kind_row(name, row) for name, row in rows.items()]
+    named = [*rows.items(), *([("", ()), ("all", total)] if total else [])]
     return make_table(
         (title, "precision", "recall", "F1", "predicted", "true"),
-        [*lines, *([(), _kind_row("all", total)] if total else [])],
+        [
+            (name, *(f"{score:.4f}" for score in row[:3]), *(f"{count:,}" for count in row[3:]))
+            if row
+            else ()
+            for name, row in named
+        ],
     )
 
 
-def _kind_row(name: str, row: Sequence[float]) -> list[str]:
-    return [name, *(f"{value:.4f}" for value in row[:3]), *(f"{count:,}" for count in row[3:])]
+# --- softq data -----------------------------------------------------------------------------------------
 
 
-def number(value: float) -> float | None:
-    """A number for JSON, which has no NaN."""
-    return None if math.isnan(value) else value
+def bare_words(text: str) -> list[str]:
+    """Words of a text as metrics count them."""
+    return without_marks(tokenize(text))
 
 
 def word_counts(sentences: Sequence[Sequence[str]]) -> dict[str, Any]:
@@ -263,12 +297,29 @@ def word_counts(sentences: Sequence[Sequence[str]]) -> dict[str, Any]:
     }
 
 
-def bare_words(text: str) -> list[str]:
-    """Words of a text as metrics count them."""
-    return without_marks(tokenize(text))
+def counted(names: Iterator[str]) -> dict[str, int]:
+    """How often each name occurs, in the order of the names."""
+    return dict(sorted(Counter(names).items()))
 
 
-def count_rows(title: str, counts: Mapping[str, int]) -> list[Sequence[str]]:
+def fact_rows(titles: Mapping[str, str], *facts: Mapping[str, Any], digits: int = 2) -> Rows:
+    """Facts by their titles, a column for each of several sides: counts, means, and what is undefined.
+
+    >>> fact_rows({"words": "words", "mean": "mean length"}, {"words": 1200, "mean": None})
+    [('words', '1,200'), ('mean length', 'undefined')]
+    """
+    return [
+        (title, *(_as_text(side[name], digits) for side in facts)) for name, title in titles.items()
+    ]
+
+
+def _as_text(value: float | None, digits: int) -> str:
+    if value is None:
+        return "undefined"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def count_rows(title: str, counts: Mapping[str, int]) -> Rows:
     """A section of names with their counts and shares, the most frequent first."""
     total = sum(counts.values())
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -276,4 +327,18 @@ def count_rows(title: str, counts: Mapping[str, int]) -> list[Sequence[str]]:
         (),
         (title, f"{total:,}", ""),
         *((f"  {name}", f"{count:,}", f"{count / total:.2%}") for name, count in ordered),
+    ]
+
+
+def sizes_of(references: Iterable[Sequence[Any]]) -> dict[str, int]:
+    """How many examples have each number of references."""
+    sizes = Counter(map(len, references))
+    return {str(size): times for size, times in sorted(sizes.items())}
+
+
+def size_rows(counts: Mapping[str, int], of: str, what: str) -> Rows:
+    """What `sizes_of` finds, of examples and references as a table calls them."""
+    return [
+        (f"{of} with {size} {what}{'s' if size != '1' else ''}", f"{times:,}")
+        for size, times in counts.items()
     ]

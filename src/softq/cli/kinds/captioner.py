@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
 
-from softq.cli.kinds import Options, SplitName
+from softq.cli.kinds import Options
 from softq.cli.kinds.base import (
+    AT_A_TIME,
     STDIN,
     Part,
     Scores,
     bare_words,
-    number,
+    fact_rows,
+    heading,
     only_file,
-    score_table,
+    size_rows,
+    sizes_of,
     word_counts,
 )
 from softq.cli.kinds.sentences import (
@@ -30,15 +32,15 @@ from softq.cli.kinds.sentences import (
     check_same_words,
     first_columns,
     known_words,
+    of_perplexity,
     plain_words,
 )
-from softq.cli.progress import BarWatcher, Watch, progress_bars, progress_of_images
-from softq.cli.shared import make_table
+from softq.cli.progress import Watch, progress_bars, progress_of_images
+from softq.cli.shared import make_table, number
 from softq.errors import DataError
 from softq.formats.captions import (
     Captions,
     Features,
-    Split,
     check_captions,
     check_features,
     features_beside,
@@ -54,7 +56,6 @@ from softq.metrics import CAPTION_METRICS, caption_statistics, reference_agreeme
 from softq.neural.generation import GeneratedText
 from softq.neural.perplexity import perplexity
 
-_AT_A_TIME = 1000  # images
 _FEATURES = ".npy"
 _TITLES = TITLES | {
     "max_reward": "maximum reward",
@@ -63,7 +64,7 @@ _TITLES = TITLES | {
 }
 
 
-class Pictured(NamedTuple):
+class _Pictured(NamedTuple):
     """Features of images, ``[N, D]``, and what the images are called; None if nobody says."""
 
     features: Features
@@ -86,33 +87,22 @@ class FileCaptioner(Writer):
                 f" {self.path} learnt from, got {size}"
             )
 
-    def caption(self, features: Features, watcher: BarWatcher) -> Iterator[list[GeneratedText]]:
-        """Captions of images with these features ``[N, D]``, which follow those of the calls before, some at a time."""
-        for rows in watcher.batches(range(len(features)), _AT_A_TIME):
-            some = features[rows[0] : rows[-1] + 1]
-            yield self.model.generate(some, **self.search_for(len(some)))
+    def _caption(
+        self, features: Features, where: str, watch: Watch
+    ) -> Iterator[list[GeneratedText]]:
+        """Captions of images with these features ``[N, D]``, some at a time."""
+        for rows in watch(where, unit="images").batches(range(len(features)), AT_A_TIME):
+            yield self.generate(features[rows[0] : rows[-1] + 1])
 
-    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
-        """Never called: features are no text, and `write` reads them."""
-        raise NotImplementedError
-
-    def write(
-        self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
-    ) -> Counter[str]:
-        """Write a line for each image, with its name and a tab in front if it has one; how much it was."""
-        counts = Counter(files=len(files), sentences=0, tokens=0)
+    def predict_files(self, files: Sequence[Path], watch: Watch) -> Iterator[Part]:
+        """A line for each image, with its name and a tab in front if it has one."""
         for features, names, where in self._read_all(files, watch):
-            called = iter(names or ())
-            for found in self.caption(features, watch(where, unit="images")):
-                for said in found:
-                    columns = [*([next(called)] if names is not None else []), *self.written(said)]
-                    target.write(("\t".join(columns) + "\n").encode())
-                if at_once:
-                    target.flush()
-                counts.update(sentences=len(found), tokens=sum(len(said.words) for said in found))
-        return counts
+            first = 0
+            for found in self._caption(features, where, watch):
+                yield self.part(found, names and names[first : first + len(found)])
+                first += len(found)
 
-    def _read_all(self, files: Sequence[Path], watch: Watch) -> list[Pictured]:
+    def _read_all(self, files: Sequence[Path], watch: Watch) -> list[_Pictured]:
         """Features of files (.npy), or of images and folders of images, all of them and checked before anything is said of one."""
         of_features = [path.suffix == _FEATURES for path in files]
         if all(of_features):
@@ -138,7 +128,7 @@ class FileCaptioner(Writer):
             )
         return [self._encode(files, watch)]
 
-    def _encode(self, files: Sequence[Path], watch: Watch) -> Pictured:
+    def _encode(self, files: Sequence[Path], watch: Watch) -> _Pictured:
         """Features by the encoder that the captioner learnt from."""
         name = self.model.encoder
         if not name:
@@ -154,39 +144,37 @@ class FileCaptioner(Writer):
         progress = progress_of_images(watch("encoding", unit="images"), len(images))
         progress(0)
         vectors = encode(list(images.values()), encoder, progress=progress)
-        return Pictured(vectors, list(images), "images")
+        return _Pictured(vectors, list(images), "images")
 
-    def score(self, gold: Gold) -> Scores:
-        """Scores of captions of the images."""
+    def score(self, file: Path, gold: Captions, features: Features, where: Path) -> Scores:
+        """Scores of captions of the images of a file, whose features are somewhere."""
         with progress_bars() as watch:
-            watcher = watch(gold.captions.name, unit="images")
-            said = [one for some in self.caption(gold.features, watcher) for one in some]
-        examples = self.model.examples(gold.features, gold.captions.captions)
+            found = [one for some in self._caption(features, gold.name, watch) for one in some]
         return _scores(
-            gold.captions,
-            [one.words for one in said],
+            gold,
+            [one.words for one in found],
             self.model.vocabulary.plain,
             {
-                "file": str(gold.file),
-                "features": str(gold.where),
+                "file": str(file),
+                "features": str(where),
                 "split": self.options.split,
                 "decoding": self.decoding,
             },
-            perplexity(self.model.model, examples),
+            perplexity(self.model.model, self.model.examples(features, gold.captions)),
         )
 
 
 load = FileCaptioner
 
 
-def _read_table(path: Path) -> Pictured:
+def _read_table(path: Path) -> _Pictured:
     names = None
     if names_file(path).exists():
         names = [line.strip() for line in read_lines(names_file(path))]
     called = names
     if called is None:
         called = [f"row {row}" for row in range(1, _count_rows(path) + 1)]
-    return Pictured(read_features(path, Captions(called, [[] for _ in called])), names, str(path))
+    return _Pictured(read_features(path, Captions(called, [[] for _ in called])), names, str(path))
 
 
 def _count_rows(path: Path) -> int:
@@ -200,48 +188,34 @@ def _count_rows(path: Path) -> int:
 # --- softq evaluate -------------------------------------------------------------------------------------
 
 
-class Gold(NamedTuple):
-    """A file of captions, with the features of its images, ``[N, D]``."""
-
-    file: Path
-    captions: Captions
-    features: Features
-    where: Path
-
-
-def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileCaptioner]) -> Gold:
-    """Captions and the features of their images."""
+def score_models(
+    files: Sequence[Path], options: Options, models: Sequence[FileCaptioner]
+) -> list[Scores]:
+    """Scores of captions of the images of one file."""
     file = only_file(files, models)
-    captions = read_captions(file, _value(options.split))
+    gold = read_captions(file, options.split)
     where = options.features or features_beside(file)
     if not where.exists():
         raise DataError(
             f"{file}: expected features of its images in {where}, got no such file: make it with"
             " softq data features, or name another with --features FILE"
         )
-    features = read_features(where, captions)
+    features = read_features(where, gold)
     for one in models:
         one.check(features.shape[1], str(where))
-    check_same_words(
-        [one.path for one in models],
-        [one.model.vocabulary.plain for one in models],
-        captions,
-        captions.captions,
+    hint = (
         "caption with softq predict, and score with softq evaluate --predictions A CAPTIONS"
-        " --against B",
+        " --against B"
     )
-    return Gold(file, captions, features, where)
-
-
-def _value(split: SplitName | None) -> Split | None:
-    return None if split is None else split.value
+    check_same_words(models, gold, gold.captions, hint)
+    return [one.score(file, gold, features, where) for one in models]
 
 
 def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
     """Scores of lines of captions, with the names of their images or in their order; in lower case."""
     if len(files) > 1:
         raise DataError(f"{files[0]} holds captions: expected one such file, got {len(files)}")
-    gold = read_captions(files[0], _value(options.split))
+    gold = read_captions(files[0], options.split)
     cut = plain_words(options)
 
     def plain(text: str) -> list[str]:
@@ -296,13 +270,10 @@ def _scores(
     """Scores of captions as words by references as text, of which ``plain`` makes words."""
     truths = [[plain(text) for text in several] for several in gold.captions]
     rows = caption_statistics(words, truths)
-    overall = {name: float(metric(rows.sum(0))) for name, metric in CAPTION_METRICS.items()}
     agreement = number(reference_agreement(truths))
-    table = score_table(overall, _TITLES)
-    if perplexity is not None:
-        table.add_row("perplexity of the references", f"{perplexity:.3f}")
+    further = of_perplexity(perplexity)
     if agreement is not None:
-        table.add_row("average reward of one reference by another", f"{agreement:.4f}")
+        further["average reward of one reference by another"] = f"{agreement:.4f}"
     sizes = {"images": len(gold), "references": sum(map(len, gold.captions))}
     of_split = f", {facts['split']}" if facts["split"] else ""
     return Scores(
@@ -310,10 +281,9 @@ def _scores(
         CAPTION_METRICS,
         _TITLES,
         facts | sizes,
-        f"{facts['file']}{of_split}: {sizes['images']:,} images, {sizes['references']:,}"
-        " references",
+        heading(f"{facts['file']}{of_split}", sizes),
         details={"agreement": agreement, "perplexity": perplexity},
-        tables=[table],
+        further=further,
     )
 
 
@@ -322,6 +292,15 @@ def _scores(
 _ONE_IN = 2  # first columns of captions, or more often, is the name of an image
 _IMAGE = re.compile(r"\.(jpe?g|png|gif|bmp|webp)(#\d+)?$", re.IGNORECASE)
 _OFTEN = 5  # the paper's vocabulary is of words that occur as often
+_WORDS = {
+    "words": "words",
+    "distinct_words": "distinct words, in lower case",
+    "words_that_occur_once": "words that occur once",
+    "words_that_occur_5_times": f"words that occur {_OFTEN} times or more",
+    "mean_length": "words per caption, mean",
+    "shortest": "words of the shortest caption",
+    "longest": "words of the longest caption",
+}
 
 
 def recognise(path: Path) -> bool:
@@ -336,14 +315,12 @@ def recognise(path: Path) -> bool:
 def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
     """All numbers of each file, as they go to JSON."""
     for path in paths:
-        found = read_captions(path, _value(options.split))
+        found = read_captions(path, options.split)
         references = [
             [bare_words(caption.lower()) for caption in captions] for captions in found.captions
         ]
         flat = [words for captions in references for words in captions]
         times = Counter(word for words in flat for word in words)
-        agreement = reference_agreement(references)
-        per_image = Counter(map(len, references))
         yield {
             "path": str(path),
             "format": "captions",
@@ -351,20 +328,19 @@ def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
             "images": len(found),
             "captions": len(flat),
             "distinct_captions": sum(len(set(captions)) for captions in found.captions),
-            "captions_per_image": {str(size): images for size, images in sorted(per_image.items())},
+            "captions_per_image": sizes_of(references),
             **word_counts(flat),
             "words_that_occur_5_times": sum(often >= _OFTEN for often in times.values()),
             "shortest": min(map(len, flat)),
-            "agreement": None if math.isnan(agreement) else agreement,
+            "agreement": number(reference_agreement(references)),
         }
 
 
 def show(file: dict[str, Any]) -> Table:
     """The numbers of `count` as a table."""
-    rows: list[Sequence[str]] = [(name, f"{file[name]:,}") for name in ("images", "captions")]
-    rows += [
-        (f"images with {size} caption{'s' if size != '1' else ''}", f"{images:,}")
-        for size, images in file["captions_per_image"].items()
+    rows = [
+        *fact_rows({"images": "images", "captions": "captions"}, file),
+        *size_rows(file["captions_per_image"], "images", "caption"),
     ]
     repeated = file["captions"] - file["distinct_captions"]
     if repeated:
@@ -372,13 +348,7 @@ def show(file: dict[str, Any]) -> Table:
     agreement = file["agreement"]
     rows += [
         (),
-        ("words", f"{file['words']:,}"),
-        ("distinct words, in lower case", f"{file['distinct_words']:,}"),
-        ("words that occur once", f"{file['words_that_occur_once']:,}"),
-        (f"words that occur {_OFTEN} times or more", f"{file['words_that_occur_5_times']:,}"),
-        ("words per caption, mean", f"{file['mean_length']:.2f}"),
-        ("words of the shortest caption", f"{file['shortest']:,}"),
-        ("words of the longest caption", f"{file['longest']:,}"),
+        *fact_rows(_WORDS, file),
         (),
         (
             "sentence BLEU between captions of an image",
@@ -390,8 +360,8 @@ def show(file: dict[str, Any]) -> Table:
 
 def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:
     """Every fault of each file, and of the features of its images if a file of them is given."""
-    split, features = _value(options.split), options.features
-    found = {path: check_captions(path, split) for path in paths}
+    features = options.features
+    found = {path: check_captions(path, options.split) for path in paths}
     if features is None:
         return found
     if len(paths) != 1:
@@ -399,7 +369,7 @@ def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:
             f"--features are those of one file of captions, got {len(paths)} such files"
         )
     try:
-        captions = read_captions(paths[0], split)
+        captions = read_captions(paths[0], options.split)
     except DataError:  # rows belong to images, and which there are is not known yet
         return found | {features: [Fault(0, f"not checked: first mend {paths[0]}")]}
     return found | check_features(features, captions)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -14,20 +16,21 @@ from typing import IO, Any, NamedTuple, get_args
 from rich.table import Table
 from torch import Tensor
 
-from softq.cli.kinds import Options
+from softq.cli.kinds import Options, find_model
 from softq.cli.kinds.base import (
     Part,
     Predictor,
     Scores,
     count_rows,
+    counted,
+    fact_rows,
+    heading,
+    in_batches,
     kind_table,
-    number,
     only_file,
-    score_table,
 )
 from softq.cli.kinds.tagger import load_pos_tagger
-from softq.cli.progress import progress_bars
-from softq.cli.shared import make_table
+from softq.cli.shared import make_table, number
 from softq.errors import DataError
 from softq.formats.chunks import Chunk
 from softq.formats.conllu import TreeSentence, check_conllu, is_conllu, iter_conllu, read_conllu
@@ -46,7 +49,6 @@ from softq.metrics.attachment import universal
 
 _NOTHING = "_"
 _ENOUGH = 1000  # words that tell which columns a file has
-_AT_A_TIME = 1000  # sentences
 _UNIVERSAL = frozenset(
     [
         "ADJ",
@@ -78,6 +80,7 @@ _TITLES = {
 }
 _ROOT = "root"
 _ARC_LENGTHS = (1, 2, 5, 10, 20)  # the longest of each class but the last
+_OF_LENGTHS = ("uas", "las", "exact_match")  # scores by length of the sentence
 _SENTENCE_LENGTHS = (5, 10, 20, 30, 40)
 
 
@@ -85,111 +88,83 @@ class FileParser(Predictor):
     """A parser, and how it decodes."""
 
     decoding: Decoding
+    reads = "CoNLL-U"
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        model = DependencyParser.load(self.file)
+        model = DependencyParser.load(find_model(path))
         self.parser = model.parser_
         self.decoding = self.choose_decoding(model.decoding, get_args(Decoding), "parser")
         self.pos_tagger = load_pos_tagger(options)
 
     def check_files(self, files: Sequence[Path]) -> None:
         """CoNLL-X has no place for probabilities; text that is asked for must be enough for the parser."""
-        if self.options.plain or self.options.text:
-            self._check_text()
-        elif self.options.probabilities:
-            for path in files:
-                if file_type(path) == ".conllx":
-                    raise DataError(
-                        f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and"
-                        " --probabilities writes into MISC, which CoNLL-U has there: leave"
-                        " --probabilities out, or give CoNLL-U"
-                    )
+        super().check_files(files)
+        columns = not (self.options.text or self.options.plain)
+        for path in files:
+            if columns and self.options.probabilities and file_type(path) == ".conllx":
+                raise DataError(
+                    f"{path} is CoNLL-X by its name, whose last column is PDEPREL, and"
+                    " --probabilities writes into MISC, which CoNLL-U has there: leave"
+                    " --probabilities out, or give CoNLL-U"
+                )
 
-    def _check_text(self) -> None:
-        """An error if the parser looks at columns that neither text nor ``--tagger`` has."""
-        if self.pos_tagger is None and self._lacks_tags([_bare(("word",))]):
-            raise DataError(
-                f"{self.path} needs what running text does not have (UPOS or XPOS): give CoNLL-U"
-                " files, whose words are tagged, or name a tagger of parts of speech with --tagger"
-            )
+    def needs_tags(self) -> str:
+        """Words alone tell whether they are enough."""
+        return "UPOS or XPOS" if self._lacks_tags([_bare(("word",))]) else ""
 
     def _lacks_tags(self, sentences: list[TreeSentence]) -> bool:
         return lacks_tags(self.parser.index, sentences, relations=bool(self.parser.relations))
 
-    def _tagged_column(self) -> str:
-        """The column of CoNLL-U that the labels of ``--tagger`` belong to."""
-        if self.pos_tagger is None:
-            return ""
-        return "upos" if _UNIVERSAL.issuperset(self.pos_tagger.tagger.labels) else "xpos"
-
-    def check(self, sentences: Iterator[TreeSentence], where: str) -> None:
+    def _check_columns(self, sentences: Iterable[TreeSentence], where: str) -> None:
         """An error where the beginning of a file lacks a column that the parser has learnt to look at."""
-        first: list[TreeSentence] = []
-        words = 0
-        for sentence in sentences:
-            first.append(sentence)
-            words += len(sentence.forms)
-            if words >= _ENOUGH:
-                break
+        first = list(chain.from_iterable(_beginning([sentence] for sentence in sentences)))
         if self._lacks_tags(first):
             raise DataError(
                 f"{where}, line {first[0].line}: {self.path} needs UPOS or XPOS, as in the files it"
-                f" was trained on, and none of the first {words:,} words has one"
+                f" was trained on, and none of the first {_words_of(first):,} words has one"
             )
 
-    def parse(self, sentences: list[TreeSentence], *, confidences: bool = False) -> list[Parse]:
-        """Trees of sentences."""
-        return self.parser.parse(sentences, self.decoding, confidences=confidences)
-
-    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """Sentences with HEAD and DEPREL; text becomes CoNLL-U."""
-        text = self.text_chunks(file, path, where, "CoNLL-U", _has_no_tabs)
+        text = self.text_chunks(file, path, where, _has_no_tabs)
         if text is None:
             several = self._checked(iter_conllu(file, where, trees=False), where)
         else:
-            self._check_text()
             several = map(self._tagged, text)
         for sentences in several:
-            parses = self.parse(sentences, confidences=self.options.probabilities)
+            parses = self.parser.parse(
+                sentences, self.decoding, confidences=self.options.probabilities
+            )
             written = "".join(map(_written, sentences, parses))
-            words = sum(len(sentence.forms) for sentence in sentences)
-            yield Part(written.encode(), len(sentences), words)
+            yield Part(written.encode(), len(sentences), _words_of(sentences))
 
     def _checked(
         self, parts: Iterator[list[TreeSentence]], where: str
     ) -> Iterator[list[TreeSentence]]:
         """The same parts, of which the first ones are held back until they have words enough: how a file is cut must not matter."""
-        held: list[list[TreeSentence]] = []
-        words = 0
-        for part in parts:
-            held.append(part)
-            words += sum(len(sentence.forms) for sentence in part)
-            if words >= _ENOUGH:
-                break
-        self.check(chain.from_iterable(held), where)
+        held = _beginning(parts)
+        self._check_columns(chain.from_iterable(held), where)
         yield from held
         yield from parts
 
     def _tagged(self, chunk: Chunk) -> list[TreeSentence]:
         """Words as sentences without trees, with parts of speech if there is a tagger."""
         words = [block.columns[0] for block in chunk.blocks]
-        tags = self.pos_tagger.label(words) if self.pos_tagger is not None and words else words
-        column = self._tagged_column()
-        sentences = []
-        for forms, labels in zip(words, tags, strict=True):
-            tagged: dict[str, Any] = {column: tuple(labels)} if column else {}
-            sentences.append(dataclasses.replace(_bare(forms), **tagged))
-        return sentences
+        if self.pos_tagger is None or not words:
+            return list(map(_bare, words))
+        column = "upos" if _UNIVERSAL.issuperset(self.pos_tagger.tagger.labels) else "xpos"
+        return [
+            _bare(forms, **{column: tuple(labels)})
+            for forms, labels in zip(words, self.pos_tagger.label(words), strict=True)
+        ]
 
     def score(self, gold: Gold) -> Scores:
         """Scores of the parser's trees."""
-        self.check(iter(gold.sentences), str(gold.path))
-        found = []
-        with progress_bars() as watch:
-            watcher = watch(str(gold.path), unit="sentences")
-            for some in watcher.batches(gold.sentences, _AT_A_TIME):
-                found += self.parse(list(some))
+        self._check_columns(gold.sentences, str(gold.path))
+        found: list[Parse] = []
+        for some in in_batches(gold.sentences, gold.path, "sentences"):
+            found += self.parser.parse(list(some), self.decoding)
         labelled = gold.labelled and bool(self.parser.relations)
         relations = [parse.relations for parse in found] if labelled else None
         return _scores(gold, [parse.heads for parse in found], relations)
@@ -198,9 +173,26 @@ class FileParser(Predictor):
 load = FileParser
 
 
-def _bare(words: tuple[str, ...]) -> TreeSentence:
+def _beginning(parts: Iterable[list[TreeSentence]]) -> list[list[TreeSentence]]:
+    """The first parts of a file, as many as have words enough to tell which columns it has."""
+    held: list[list[TreeSentence]] = []
+    words = 0
+    for part in parts:
+        held.append(part)
+        words += _words_of(part)
+        if words >= _ENOUGH:
+            break
+    return held
+
+
+def _words_of(sentences: Iterable[TreeSentence]) -> int:
+    return sum(len(sentence.forms) for sentence in sentences)
+
+
+def _bare(words: tuple[str, ...], **columns: Any) -> TreeSentence:
     nothing = (_NOTHING,) * len(words)
-    return TreeSentence(words, nothing, nothing, nothing, nothing)
+    sentence = TreeSentence(words, nothing, nothing, nothing, nothing)
+    return dataclasses.replace(sentence, **columns)
 
 
 def _has_no_tabs(lines: Sequence[str]) -> bool:
@@ -232,18 +224,20 @@ class Gold(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """How much it is."""
-        words = sum(len(sentence.forms) for sentence in self.sentences)
-        return {"sentences": len(self.sentences), "words": words}
+        return {"sentences": len(self.sentences), "words": _words_of(self.sentences)}
 
     @property
     def heading(self) -> str:
         """The same for people."""
-        return f"{self.path}: {self.sizes['sentences']:,} sentences, {self.sizes['words']:,} words"
+        return heading(str(self.path), self.sizes)
 
 
-def read_gold(files: Sequence[Path], _options: Options, models: Sequence[FileParser]) -> Gold:
-    """A file of true trees."""
-    return _read_trees(only_file(files, models))
+def score_models(
+    files: Sequence[Path], _options: Options, models: Sequence[FileParser]
+) -> list[Scores]:
+    """Scores of trees by those of one file."""
+    gold = _read_trees(only_file(files, models))
+    return [one.score(gold) for one in models]
 
 
 def _read_trees(path: Path) -> Gold:
@@ -295,34 +289,37 @@ def _scores(
 ) -> Scores:
     """Scores of heads and relations of the same words; None where one side has no relations."""
     rows = attachment_statistics(gold.sentences, heads, relations)
-    by_relation, by_arc = tree_classes(gold.sentences, heads, relations)
-    by_length = length_classes(gold.sentences, rows)
-    overall = {name: float(metric(rows.sum(0))) for name, metric in ATTACHMENT_METRICS.items()}
-    shown = ("uas", "las", "exact_match")
+    by_relation, by_arc = _tree_classes(gold.sentences, heads, relations)
+    by_length = _length_classes(gold.sentences, rows)
+    titles = ("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
     lengths = [
         (
             name,
-            *("" if math.isnan(row[score]) else f"{row[score]:.4f}" for score in shown),
+            *("" if math.isnan(row[score]) else f"{row[score]:.4f}" for score in _OF_LENGTHS),
             *(f"{row[size]:,}" for size in ("sentences", "words")),
         )
         for name, row in by_length.items()
     ]
-    tables = [score_table(overall, _TITLES)]
-    if by_relation:
-        tables.append(kind_table("head and relation, by relation", by_relation))
-    tables.append(kind_table("head, by length of the arc", by_arc))
-    titles = ("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
-    tables.append(make_table(titles, lengths))
-    details = {
-        "relations": {name: row._asdict() for name, row in by_relation.items()},
-        "arc_lengths": {name: row._asdict() for name, row in by_arc.items()},
-        "sentence_lengths": {
-            name: {key: number(value) for key, value in row.items()}
-            for name, row in by_length.items()
+    return Scores(
+        rows,
+        ATTACHMENT_METRICS,
+        _TITLES,
+        {"file": str(gold.path), **(facts or {}), **gold.sizes},
+        gold.heading,
+        details={
+            "relations": {name: row._asdict() for name, row in by_relation.items()},
+            "arc_lengths": {name: row._asdict() for name, row in by_arc.items()},
+            "sentence_lengths": {
+                name: {key: number(value) for key, value in row.items()}
+                for name, row in by_length.items()
+            },
         },
-    }
-    about = {"file": str(gold.path), **(facts or {}), **gold.sizes}
-    return Scores(rows, ATTACHMENT_METRICS, _TITLES, about, gold.heading, details, tables)
+        tables=[
+            *([kind_table("head and relation, by relation", by_relation)] if by_relation else []),
+            kind_table("head, by length of the arc", by_arc),
+            make_table(titles, lengths),
+        ],
+    )
 
 
 def _aligned_scores(gold: Gold, system: Gold, facts: dict[str, Any]) -> Scores:
@@ -348,34 +345,34 @@ def _aligned_scores(gold: Gold, system: Gold, facts: dict[str, Any]) -> Scores:
         {"file": str(gold.path), **facts, **gold.sizes, **predicted},
         f"{gold.heading}\n{system.heading}",
         details,
-        [make_table(titles, rows)],
+        further=None,
+        tables=[make_table(titles, rows)],
     )
 
 
-def tree_classes(
+def _tree_classes(
     gold: Sequence[TreeSentence],
     heads: Sequence[Sequence[int]],
     relations: Sequence[Sequence[str]] | None,
 ) -> tuple[dict[str, KindScores], dict[str, KindScores]]:
     """Scores of head and relation by the relation up to its first ``:``, and of heads by the length of the arc."""
     true_heads = [head for sentence in gold for head in sentence.heads]
-    guessed_heads = [head for tree in heads for head in tree]
-    right = [true == guess for true, guess in zip(true_heads, guessed_heads, strict=True)]
-    by_relation: dict[str, KindScores] = {}
-    if relations is not None:
-        true = [universal(name) for sentence in gold for name in sentence.relations]
-        guessed = [universal(name) for names in relations for name in names]
-        by_relation = _by_class(true, guessed, right, sorted({*true, *guessed}))
+    guessed_heads = list(chain.from_iterable(heads))
+    right = list(map(operator.eq, true_heads, guessed_heads))
     places = [place for sentence in gold for place in range(1, len(sentence.forms) + 1)]
     true_arcs, guessed_arcs = (
-        [
-            _class_of(abs(head - place), _ARC_LENGTHS) if head else _ROOT
-            for head, place in zip(side, places, strict=True)
-        ]
-        for side in (true_heads, guessed_heads)
+        list(map(_arc_class, side, places)) for side in (true_heads, guessed_heads)
     )
-    names = (_ROOT, *_classes(_ARC_LENGTHS))
-    return by_relation, _by_class(true_arcs, guessed_arcs, right, names)
+    by_arc = _by_class(true_arcs, guessed_arcs, right, (_ROOT, *_classes(_ARC_LENGTHS)))
+    if relations is None:
+        return {}, by_arc
+    true = [universal(name) for sentence in gold for name in sentence.relations]
+    guessed = list(map(universal, chain.from_iterable(relations)))
+    return _by_class(true, guessed, right, sorted({*true, *guessed})), by_arc
+
+
+def _arc_class(head: int, place: int) -> str:
+    return _class_of(abs(head - place), _ARC_LENGTHS) if head else _ROOT
 
 
 @cache
@@ -394,47 +391,67 @@ def _classes(ends: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _class_of(value: int, ends: tuple[int, ...]) -> str:
-    return _classes(ends)[sum(value > end for end in ends)]
+    return _classes(ends)[bisect_left(ends, value)]
 
 
 def _by_class(
-    true: Sequence[str], guessed: Sequence[str], right: Sequence[bool], names: Sequence[str]
+    true: Sequence[str], guessed: Sequence[str], right: Sequence[bool], names: Iterable[str]
 ) -> dict[str, KindScores]:
     """Scores of each class that occurs, from the classes of gold and predicted arcs and whether their heads are the same."""
-    both = Counter(
-        kind
-        for kind, guess, same in zip(true, guessed, right, strict=True)
-        if same and kind == guess
-    )
+    pairs = zip(true, guessed, right, strict=True)
+    both = Counter(kind for kind, guess, same in pairs if same and kind == guess)
     gold, predicted = Counter(true), Counter(guessed)
-    found = {}
-    for name in names:
-        sizes = predicted[name], gold[name]
-        if any(sizes):
-            precision, recall, f1 = (both[name] / max(1, size) for size in (*sizes, sum(sizes) / 2))
-            found[name] = KindScores(precision, recall, f1, *sizes)
-    return found
+    return {
+        name: KindScores(
+            both[name] / max(1, predicted[name]),
+            both[name] / max(1, gold[name]),
+            2 * both[name] / (predicted[name] + gold[name]),
+            predicted[name],
+            gold[name],
+        )
+        for name in names
+        if name in gold or name in predicted
+    }
 
 
-def length_classes(gold: Sequence[TreeSentence], rows: Tensor) -> dict[str, dict[str, float]]:
+def _length_classes(gold: Sequence[TreeSentence], rows: Tensor) -> dict[str, dict[str, float]]:
     """UAS, LAS and exact match by the number of words, with the numbers of sentences and words."""
     kinds = [_class_of(len(sentence.forms), _SENTENCE_LENGTHS) for sentence in gold]
     found = {}
-    for name in _classes(_SENTENCE_LENGTHS):
+    for name in [name for name in _classes(_SENTENCE_LENGTHS) if name in kinds]:
         members = [place for place, kind in enumerate(kinds) if kind == name]
-        if members:
-            sums = rows[members].sum(0)
-            scores = {
-                metric: float(ATTACHMENT_METRICS[metric](sums))
-                for metric in ("uas", "las", "exact_match")
-            }
-            found[name] = {"sentences": len(members), "words": int(sums[0]), **scores}
+        sums = rows[members].sum(0)
+        scores = {metric: float(ATTACHMENT_METRICS[metric](sums)) for metric in _OF_LENGTHS}
+        found[name] = {"sentences": len(members), "words": int(sums[0]), **scores}
     return found
 
 
 # --- softq data -----------------------------------------------------------------------------------------
 
 recognise = is_conllu
+_SIZES = {
+    "sentences": "sentences",
+    "words": "words",
+    "multiword_tokens": "multi-word tokens",
+    "empty_nodes": "empty nodes",
+    "distinct_words": "distinct words",
+    "mean_length": "words per sentence, mean",
+    "longest": "words of the longest sentence",
+}
+_TREE_FACTS = (
+    "nonprojective_sentences",
+    "nonprojective_arcs",
+    "nonprojective_sentence_share",
+    "nonprojective_arc_share",
+    "mean_arc_length",
+    "mean_depth",
+    "deepest",
+)
+_OF_TREES = {
+    "mean_arc_length": "arc length, mean",
+    "mean_depth": "depth, mean",
+    "deepest": "depth of the deepest tree",
+}
 
 
 def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
@@ -443,21 +460,6 @@ def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
         sentences = read_conllu(path, trees=None)
         lengths = [len(sentence.forms) for sentence in sentences]
         trees = [sentence.heads for sentence in sentences if sentence.heads]
-        crossing = list(map(crossing_arcs, trees))
-        nonprojective = sum(arcs > 0 for arcs in crossing)
-        arcs = [
-            abs(head - word) for heads in trees for word, head in enumerate(heads, start=1) if head
-        ]
-        depths = list(map(tree_depth, trees))
-        of_trees = {
-            "nonprojective_sentences": nonprojective,
-            "nonprojective_arcs": sum(crossing),
-            "nonprojective_sentence_share": nonprojective / max(1, len(trees)),
-            "nonprojective_arc_share": sum(crossing) / max(1, sum(map(len, trees))),
-            "mean_arc_length": sum(arcs) / len(arcs) if arcs else None,
-            "mean_depth": sum(depths) / max(1, len(depths)),
-            "deepest": max(depths, default=0),
-        }
         yield {
             "path": str(path),
             "format": "conllu",
@@ -469,30 +471,34 @@ def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
             "mean_length": sum(lengths) / len(sentences),
             "longest": max(lengths),
             "trees": len(trees),
-            **(of_trees if trees else dict.fromkeys(of_trees)),
-            "relations": _counted(sentence.relations for sentence in sentences),
-            "upos": _counted(sentence.upos for sentence in sentences),
+            **(_count_trees(trees) if trees else dict.fromkeys(_TREE_FACTS)),
+            "relations": counted(name for sentence in sentences for name in sentence.relations),
+            "upos": counted(name for sentence in sentences for name in sentence.upos),
         }
 
 
-def _counted(columns: Iterator[tuple[str, ...]]) -> dict[str, int]:
-    return dict(sorted(Counter(chain.from_iterable(columns)).items()))
+def _count_trees(trees: Sequence[Sequence[int]]) -> dict[str, float | None]:
+    crossing, depths = list(map(crossing_arcs, trees)), list(map(tree_depth, trees))
+    nonprojective = sum(arcs > 0 for arcs in crossing)
+    lengths = [
+        abs(head - word) for heads in trees for word, head in enumerate(heads, start=1) if head
+    ]
+    found = (
+        nonprojective,
+        sum(crossing),
+        nonprojective / len(trees),
+        sum(crossing) / sum(map(len, trees)),
+        sum(lengths) / len(lengths) if lengths else None,
+        sum(depths) / len(depths),
+        max(depths),
+    )
+    return dict(zip(_TREE_FACTS, found, strict=True))
 
 
 def show(file: dict[str, Any]) -> Table:
     """The numbers of `count` as a table."""
-    rows: list[Sequence[str]] = [
-        (name.replace("multiword", "multi-word").replace("_", " "), f"{file[name]:,}")
-        for name in ("sentences", "words", "multiword_tokens", "empty_nodes", "distinct_words")
-    ]
-    rows += [
-        ("words per sentence, mean", f"{file['mean_length']:.2f}"),
-        ("words of the longest sentence", f"{file['longest']:,}"),
-        (),
-        ("trees", f"{file['trees']:,}"),
-    ]
+    rows = [*fact_rows(_SIZES, file), (), *fact_rows({"trees": "trees"}, file)]
     if file["trees"]:
-        length = file["mean_arc_length"]
         rows += [
             (
                 f"non-projective {key}s",
@@ -501,11 +507,7 @@ def show(file: dict[str, Any]) -> Table:
             )
             for key in ("sentence", "arc")
         ]
-        rows += [
-            ("arc length, mean", "undefined" if length is None else f"{length:.2f}"),
-            ("depth, mean", f"{file['mean_depth']:.2f}"),
-            ("depth of the deepest tree", f"{file['deepest']:,}"),
-        ]
+        rows += fact_rows(_OF_TREES, file)
     for name, title in (("relations", "relations"), ("upos", "parts of speech")):
         if file[name]:
             rows += count_rows(title, file[name])

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from itertools import count as numbers_from
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 import torch
 from rich.table import Table
 from torch import Tensor
 
-from softq.cli.kinds import MethodName, Options, TokenizerName
+from softq.cli.kinds import Method, Options, find_model
 from softq.cli.kinds.base import (
     Part,
     Predictor,
     Scores,
     bare_words,
-    score_table,
+    fact_rows,
+    heading,
+    in_batches,
+    size_rows,
+    sizes_of,
     word_counts,
 )
-from softq.cli.options import flag
-from softq.cli.progress import progress_bars
+from softq.cli.options import choose, flag
 from softq.cli.shared import make_table
 from softq.errors import DataError, DependencyError
 from softq.formats.bitext import Bitext, read_bitext
 from softq.formats.captions import Captions
+from softq.formats.rows import read_rows as read_columns
 from softq.formats.text import (
     Fault,
     file_type,
@@ -50,7 +53,6 @@ from softq.rewards import named_reward
 from softq.rewards.names import SHORT_NAMES
 
 _BLOCK = 1 << 16  # bytes that are read at a time, if so many are there
-_AT_A_TIME = 1000  # sentences
 _LONGEST = 5000  # characters of a line: the time and memory of a search grow with them
 MBR_REWARDS = ("bleu", "rouge", "edit")  # of mbr; chrF needs words
 _OF_METHOD = {  # options that some methods alone take
@@ -62,7 +64,12 @@ _OF_METHOD = {  # options that some methods alone take
     "top_p": ("sample", "mbr"),
     "length_penalty": ("beam",),
 }
-_SAMPLING = (MethodName.sample, MethodName.mbr)
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "temperature": (lambda value: 0 < value < math.inf, "a positive number"),
+    "top_p": (lambda value: 0 < value <= 1, "more than 0 and at most 1"),
+    "length_penalty": (lambda value: 0 <= value < math.inf, "a number from 0"),
+}
+_SAMPLING = ("sample", "mbr")
 TITLES = {
     "sentence_bleu": "sentence BLEU",
     "corpus_bleu": "corpus BLEU",
@@ -75,28 +82,23 @@ PlainWords = Callable[[str], list[str]]
 
 def search_options(options: Options) -> dict[str, Any]:
     """Arguments of `softq.neural.generation.Search` but the reward; options that do not go together are an error."""
-    method = options.method or MethodName.beam
+    method = options.method or "beam"
     for name, methods in _OF_METHOD.items():
         if getattr(options, name) is not None and method not in methods:
             raise DataError(
                 f"{flag(name)} is for --method {' or '.join(methods)}, got --method {method}"
             )
-    if options.temperature is not None and not 0 < options.temperature < math.inf:
-        raise DataError(f"--temperature must be a positive number, got {options.temperature}")
-    if options.top_p is not None and not 0 < options.top_p <= 1:
-        raise DataError(f"--top-p must be more than 0 and at most 1, got {options.top_p}")
-    if options.length_penalty is not None and not 0 <= options.length_penalty < math.inf:
-        raise DataError(f"--length-penalty must be a number from 0, got {options.length_penalty}")
-    names = ("beam", "samples", "temperature", "top_p", "length_penalty")
-    given = {name: getattr(options, name) for name in names}
-    return {"method": method.value} | {
-        name: value for name, value in given.items() if value is not None
-    }
+    for name, (allowed, expected) in _RANGES.items():
+        value = getattr(options, name)
+        if value is not None and not allowed(value):
+            raise DataError(f"{flag(name)} must be {expected}, got {value}")
+    given = {name: getattr(options, name) for name in ("beam", "samples", *_RANGES)}
+    return {"method": method} | {name: value for name, value in given.items() if value is not None}
 
 
-def for_two_methods(options: Options, other: MethodName) -> tuple[Options, Options]:
+def for_two_methods(options: Options, other: Method) -> tuple[Options, Options]:
     """Options of two searches, by the method and by another, each with those it takes; what neither takes stays, to be refused."""
-    methods = (options.method or MethodName.beam, other)
+    methods = (options.method or "beam", other)
     dropped: list[dict[str, Any]] = [
         {
             name: None
@@ -129,30 +131,33 @@ class Writer(Predictor):
         super().__init__(path, options)
         self.search = search_options(options)
         if options.reward is not None:
-            if options.reward not in MBR_REWARDS:
-                raise DataError(
-                    f"--reward is one of {', '.join(MBR_REWARDS)}, got {options.reward!r}"
-                )
+            choose("--reward", options.reward, MBR_REWARDS)
             name = SHORT_NAMES.get(options.reward, options.reward)
             self.search["reward"] = named_reward(name)
-        self.model = TextGenerator.load(self.file, self.kind).to(find_device("auto"))
+        self.model = TextGenerator.load(find_model(path), self.kind).to(find_device("auto"))
         beam = self.search.get("beam", self.model.decoding.beam)
         method = self.search["method"]
-        self.decoding = f"beam of {beam}" if method == MethodName.beam else method
+        self.decoding = f"beam of {beam}" if method == "beam" else method
         # samples for an input are the same in whatever parts inputs come
         self._numbers = numbers_from(1)
 
-    def search_for(self, inputs: int) -> dict[str, Any]:
-        """Options of a search for the next inputs, with generators of their own where there are samples."""
-        if self.search["method"] not in _SAMPLING:
-            return self.search
-        seed = self.options.seed or 0
-        own = [line_generator(seed, next(self._numbers)) for _ in range(inputs)]
-        return self.search | {"generator": own}
+    def generate(self, inputs: Any) -> list[GeneratedText]:
+        """Texts for sources or features of images, which follow those of the calls before."""
+        search = self.search
+        if search["method"] in _SAMPLING:
+            seed = self.options.seed or 0
+            own = [line_generator(seed, next(self._numbers)) for _ in range(len(inputs))]
+            search = search | {"generator": own}
+        return self.model.generate(inputs, **search)
 
-    def written(self, said: GeneratedText) -> list[str]:
-        """The columns of a line of the output."""
-        return [said.text, f"{said.log_prob:.4f}"] if self.options.probabilities else [said.text]
+    def part(self, found: Sequence[GeneratedText], names: Sequence[str] | None = None) -> Part:
+        """Lines of the output: a name if there are names, the text, and its log-probability if it is asked for."""
+        lines = []
+        for number, text in enumerate(found):
+            columns = [*([] if names is None else [names[number]]), text.text]
+            columns += [f"{text.log_prob:.4f}"] * self.options.probabilities
+            lines.append("\t".join(columns) + "\n")
+        return Part("".join(lines).encode(), len(found), sum(len(text.words) for text in found))
 
 
 class FileTranslator(Writer):
@@ -160,40 +165,17 @@ class FileTranslator(Writer):
 
     kind = "translator"
 
-    def translate(self, texts: Sequence[str]) -> list[GeneratedText]:
-        """Translations of texts, which follow those of the calls before."""
-        return self.model.generate(list(texts), **self.search_for(len(texts)))
-
-    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """A translation for each line; an empty line stays one."""
-        first = 1
+        lines = numbers_from(1)
         for texts in read_as_they_come(file, where):
-            for number, text in enumerate(texts, start=first):
+            for text, number in zip(texts, lines, strict=False):
                 if len(text) > _LONGEST:
                     raise DataError(
                         f"{where}, line {number}: expected a sentence of at most {_LONGEST:,}"
                         f" characters, got {len(text):,}: split it into sentences, one per line"
                     )
-            first += len(texts)
-            found = self.translate(texts)
-            lines = "".join("\t".join(self.written(said)) + "\n" for said in found)
-            yield Part(lines.encode(), len(found), sum(len(said.words) for said in found))
-
-    def score(self, gold: Gold) -> Scores:
-        """Scores of translations of the sources."""
-        found: list[GeneratedText] = []
-        text, model = gold.text, self.model
-        with progress_bars() as watch:
-            for some in watch(text.name, unit="sentences").batches(text.sources, _AT_A_TIME):
-                found += self.translate(some)
-        return _scores(
-            [said.words for said in found],
-            [said.text for said in found],
-            text.references,
-            model.vocabulary.plain,
-            {"files": gold.files, "decoding": self.decoding},
-            perplexity(model.model, model.examples(text.sources, text.references)),
-        )
+            yield self.part(self.generate(texts))
 
 
 load = FileTranslator
@@ -209,39 +191,44 @@ def read_as_they_come(file: IO[bytes], where: str) -> Iterator[list[str]]:
 # --- softq evaluate -------------------------------------------------------------------------------------
 
 
-class Gold(NamedTuple):
-    """Sources with references, and the files that they are from."""
-
-    files: list[str]
-    text: Bitext
-
-
-def read_gold(files: Sequence[Path], _options: Options, models: Sequence[FileTranslator]) -> Gold:
-    """Sources with references, of one file or of files that belong together."""
+def score_models(
+    files: Sequence[Path], _options: Options, models: Sequence[FileTranslator]
+) -> list[Scores]:
+    """Scores of translations of the sources of one file, or of files that belong together."""
     gold = read_bitext(*files)
-    plains = [one.model.vocabulary.plain for one in models]
     hint = (
         "translate with softq predict, and score with softq evaluate --predictions A REF"
         " --against B"
     )
-    check_same_words([one.path for one in models], plains, gold, gold.references, hint)
-    return Gold(list(map(str, files)), gold)
+    check_same_words(models, gold, gold.references, hint)
+    return [_score(one, files, gold) for one in models]
+
+
+def _score(model: FileTranslator, files: Sequence[Path], gold: Bitext) -> Scores:
+    found: list[GeneratedText] = []
+    for some in in_batches(gold.sources, gold.name, "sentences"):
+        found += model.generate(some)
+    return _scores(
+        [text.words for text in found],
+        [text.text for text in found],
+        gold.references,
+        model.model.vocabulary.plain,
+        {"files": list(map(str, files)), "decoding": model.decoding},
+        perplexity(model.model.model, model.model.examples(gold.sources, gold.references)),
+    )
 
 
 def check_same_words(
-    models: Sequence[Path],
-    plains: Sequence[PlainWords],
-    gold: Bitext | Captions,
-    references: list[list[str]],
-    hint: str,
+    models: Sequence[Writer], gold: Bitext | Captions, references: list[list[str]], hint: str
 ) -> None:
-    """An error if models count the words of references differently (``plains``), which makes their scores incomparable."""
+    """An error if models count the words of references differently, which makes their scores incomparable."""
+    plains = [one.model.vocabulary.plain for one in models]
     for number, several in enumerate(references):
         for text in several:
             if any(plain(text) != plains[0](text) for plain in plains[1:]):
                 raise DataError(
-                    f"{gold.place(number)}: {models[0]} and {models[1]} count words differently"
-                    f" (tokenizer, lowercase): {hint}"
+                    f"{gold.place(number)}: {models[0].path} and {models[1].path} count words"
+                    f" differently (tokenizer, lowercase): {hint}"
                 )
 
 
@@ -261,7 +248,7 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
 
 def plain_words(options: Options) -> PlainWords:
     """What counts as a word of text that is scored."""
-    return str.split if options.tokenizer is TokenizerName.space else bare_words
+    return str.split if options.tokenizer == "space" else bare_words
 
 
 def known_words(text: str, plain: PlainWords) -> list[str]:
@@ -272,19 +259,7 @@ def known_words(text: str, plain: PlainWords) -> list[str]:
 
 def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]]:
     """References of each line; tabs separate those of one line, or it is an object with them, and files may add more."""
-    columns = []
-    for path in files:
-        if is_jsonl(path):
-            columns.append([row["references"] for row in read_rows(path)])
-            continue
-        lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
-        for number, several in enumerate(lines, start=1):
-            if not all(several):
-                raise DataError(
-                    f"{path}, line {number}: expected a reference for a line of {predictions}, got"
-                    " an empty one"
-                )
-        columns.append(lines)
+    columns = [_references_of(path, predictions) for path in files]
     if not columns[0]:
         raise DataError(f"{files[0]} is empty: expected a reference per line")
     for path, lines in zip(files, columns, strict=True):
@@ -293,7 +268,20 @@ def _read_references(files: Sequence[Path], predictions: Path) -> list[list[str]
                 f"expected files whose lines belong together, got {files[0]} with {len(columns[0])}"
                 f" lines and {path} with {len(lines)}"
             )
-    return [[text for several in rows for text in several] for rows in zip(*columns, strict=True)]
+    return [list(chain.from_iterable(rows)) for rows in zip(*columns, strict=True)]
+
+
+def _references_of(path: Path, predictions: Path) -> list[list[str]]:
+    if is_jsonl(path):
+        return [row["references"] for row in read_rows(path)]
+    lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
+    for number, several in enumerate(lines, start=1):
+        if not all(several):
+            raise DataError(
+                f"{path}, line {number}: expected a reference for a line of {predictions}, got an"
+                " empty one"
+            )
+    return lines
 
 
 def _scores(
@@ -307,42 +295,47 @@ def _scores(
     """Scores of translations, as words and as text, by references as text, of which ``plain`` makes words."""
     truths = [[plain(text) for text in several] for several in references]
     rows: Tensor = translation_statistics(words, truths)
-    overall = {name: float(metric(rows.sum(0))) for name, metric in TRANSLATION_METRICS.items()}
     sizes = {"sentences": len(references), "references": sum(map(len, references))}
     try:
         sacre = sacre_bleu(texts, references)
     except DependencyError:
         sacre = None
-    table = score_table(overall, TITLES)
-    if perplexity is not None:
-        table.add_row("perplexity of the references", f"{perplexity:.3f}")
-    if sacre is not None:
-        table.add_row("sacreBLEU (0 to 100)", f"{sacre.score:.2f}")
     told = {"sacrebleu": sacre and sacre._asdict()}
+    further = of_perplexity(perplexity)
+    if sacre is None:
+        line = "sacreBLEU is not installed: pip install 'softq[translation]'"
+    else:
+        line = f"sacreBLEU {sacre.signature}"
+        further["sacreBLEU (0 to 100)"] = f"{sacre.score:.2f}"
     return Scores(
         rows,
         TRANSLATION_METRICS,
         TITLES,
         facts | sizes,
-        f"{', '.join(facts['files'])}: {sizes['sentences']:,} sentences, {sizes['references']:,}"
-        " references",
+        heading(", ".join(facts["files"]), sizes),
         details={"perplexity": perplexity, **told},
-        tables=[table],
-        lines=[
-            (
-                "sacreBLEU is not installed: pip install 'softq[translation]'"
-                if sacre is None
-                else f"sacreBLEU {sacre.signature}"
-            )
-        ],
+        further=further,
+        lines=[line],
         as_other=told,
         other_line="" if sacre is None else f"sacreBLEU {sacre.score:.2f}",
     )
 
 
+def of_perplexity(perplexity: float | None) -> dict[str, str]:
+    """The row of a perplexity, if a model has one."""
+    return {} if perplexity is None else {"perplexity of the references": f"{perplexity:.3f}"}
+
+
 # --- softq data -----------------------------------------------------------------------------------------
 
 _ENOUGH = 100  # lines that tell what a file is
+_WORDS = {
+    "words": "words",
+    "distinct_words": "distinct words",
+    "words_that_occur_once": "words that occur once",
+    "mean_length": "words per sentence, mean",
+    "longest": "words of the longest sentence",
+}
 _ONE_IN = 4  # sources of a bitext, or more often, is more than a word
 
 
@@ -382,16 +375,13 @@ def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
     for group in _grouped(paths):
         text = read_bitext(*group)
         targets = [bare_words(one) for several in text.references for one in several]
-        per_source = Counter(map(len, text.references))
         yield {
             "path": ", ".join(map(str, group)),
             "format": "bitext",
             "sentences": len(text),
             "references": len(targets),
             "distinct_references": sum(len(set(several)) for several in text.references),
-            "references_per_source": {
-                str(size): times for size, times in sorted(per_source.items())
-            },
+            "references_per_source": sizes_of(text.references),
             "source": word_counts([bare_words(sentence) for sentence in text.sources]),
             "target": word_counts(targets),
         }
@@ -400,19 +390,11 @@ def count(paths: Sequence[Path], _options: Options) -> Iterator[dict[str, Any]]:
 def show(file: dict[str, Any]) -> Table:
     """The numbers of `count` as a table."""
     sides = (file["source"], file["target"])
-    rows: list[Sequence[str]] = [
+    rows = [
         ("sentences", f"{file['sentences']:,}", f"{file['references']:,}"),
-        *(
-            (name.replace("_", " "), *(f"{side[name]:,}" for side in sides))
-            for name in ("words", "distinct_words", "words_that_occur_once")
-        ),
-        ("words per sentence, mean", *(f"{side['mean_length']:.2f}" for side in sides)),
-        ("words of the longest sentence", *(f"{side['longest']:,}" for side in sides)),
+        *fact_rows(_WORDS, *sides),
         (),
-        *(
-            (f"sources with {size} reference{'s' if size != '1' else ''}", f"{times:,}", "")
-            for size, times in file["references_per_source"].items()
-        ),
+        *size_rows(file["references_per_source"], "sources", "reference"),
     ]
     repeated = file["references"] - file["distinct_references"]
     if repeated:
@@ -424,52 +406,36 @@ def check(paths: Sequence[Path], _options: Options) -> dict[Path, list[Fault]]:
     """Every fault of each file, in the order of its lines."""
     found: dict[Path, list[Fault]] = {}
     for group in _grouped(paths):
-        lines = {}
+        lengths = {}
         for path in group:
-            faults, of_path = _read_faults(path)
-            if of_path is not None:
-                lines[path] = len(of_path)
-                faults += _column_faults(of_path) if len(group) == 1 else _line_faults(of_path)
+            faults: list[Fault] = []
             found[path] = faults
-        for path, length in lines.items():
-            if len(lines) > 1 and length != lines.get(group[0], length):
-                message = f"expected {lines[group[0]]} lines, as in {group[0]}, got {length}"
+            try:
+                if len(group) == 1:
+                    lengths[path] = len(list(read_columns(path, ("a source", "reference"), faults)))
+                else:
+                    lengths[path] = _count_lines(path, faults)
+            except DataError as error:
+                faults.append(Fault(0, str(error)))
+            if not (lengths.get(path) or faults):
+                faults.append(Fault(0, "no sentences: expected one per line"))
+        wanted = lengths.get(group[0])
+        for path, length in lengths.items():
+            if wanted is not None and length != wanted:
+                message = f"expected {wanted} lines, as in {group[0]}, got {length}"
                 found[path].append(Fault(0, message))
     return {
-        path: sorted(faults, key=lambda fault: fault.line or math.inf)
-        for path, faults in found.items()
+        path: sorted(faults, key=lambda one: one.line or math.inf) for path, faults in found.items()
     }
 
 
-def _read_faults(path: Path) -> tuple[list[Fault], list[str] | None]:
-    """The faults of a file's characters, and its lines; None where it cannot be read."""
-    try:
-        with opened(path) as file:
-            parts = list(read_parts(file, str(path), sentences=False, strict=False))
-    except DataError as error:
-        return [Fault(0, str(error))], None
-    lines = [line for part in parts for line in part.lines]
-    empty = [] if lines else [Fault(0, "no sentences: expected one per line")]
-    return [*(fault for part in parts for fault in part.faults), *empty], lines
-
-
-def _column_faults(lines: Sequence[str]) -> Iterator[Fault]:
-    for number, line in enumerate(lines, start=1):
-        row = [part.strip() for part in line.split("\t")]
-        if not any(row):
-            yield Fault(number, "expected a source, a tab and references, got an empty line")
-        elif len(row) == 1:
-            yield Fault(number, "expected a tab between source and reference, got none")
-        else:
-            for column, text in enumerate(row, start=1):
-                if not text:
-                    what = "source" if column == 1 else "reference"
-                    yield Fault(number, f"the {what} in column {column} is empty")
-
-
-def _line_faults(lines: Sequence[str]) -> Iterator[Fault]:
-    return (
-        Fault(number, "the line is empty")
-        for number, line in enumerate(lines, start=1)
-        if not line.strip()
-    )
+def _count_lines(path: Path, faults: list[Fault]) -> int:
+    """How many lines a file has, of which those that are wrong or empty are faults."""
+    length = 0
+    with opened(path) as file:
+        for part in read_parts(file, str(path), sentences=False, strict=False):
+            faults += part.faults
+            for length, line in enumerate(part.lines, start=part.first):
+                if not line.strip():
+                    faults.append(Fault(length, "the line is empty"))
+    return length

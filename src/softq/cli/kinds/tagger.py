@@ -5,23 +5,26 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, get_args
 
-import numpy as np
 from rich.table import Table
 
 from softq.annotators.agreement import agreement
-from softq.cli.kinds import TAGGER, Options, SchemeName, find_kind
+from softq.cli.kinds import TAGGER, Options, find_kind, find_model
 from softq.cli.kinds.base import (
     Part,
     Predictor,
     Scores,
     count_rows,
+    counted,
+    fact_rows,
+    heading,
+    in_batches,
     kind_table,
     only_file,
 )
-from softq.cli.progress import progress_bars
 from softq.cli.shared import make_table
 from softq.errors import DataError, OutputError
 from softq.formats.chunks import Chunk, read_chunks
@@ -44,8 +47,13 @@ from softq.linear.tagging import Decoding
 from softq.metrics import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
-_AT_A_TIME = 2000  # sentences
 _OF_ANY_LABELS = ("token_accuracy", "exact_match")  # metrics that need no entities
+_AGREEMENT = {
+    "tokens": "tokens with two labels or more",
+    "agreement": "agreement of pairs",
+    "cohen": "Cohen's kappa, mean",
+    "fleiss": "Fleiss' kappa",
+}
 _TITLES = {"f1": "F1", "token_accuracy": "token accuracy", "exact_match": "exact match"}
 
 
@@ -63,10 +71,11 @@ class FileTagger(Predictor):
     """
 
     decoding: Decoding
+    reads = "a column file with a token on each line"
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        model = CRFTagger.load(self.file)
+        model = CRFTagger.load(find_model(path))
         self.tagger = model.tagger_
         if not isinstance(self.tagger.index, TemplateIndex):
             raise DataError(
@@ -80,35 +89,35 @@ class FileTagger(Predictor):
         self.pos_tagger = load_pos_tagger(options)
         self._separators: dict[str, str] = {}  # the first file that has each
 
-    def features(
-        self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None
-    ) -> FeatureMatrix:
-        """Features of sentences."""
-        return self.index.transform(tokens, None if pos is None else {"pos": pos})
-
     def label(
         self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None = None
     ) -> list[Sequence[str]]:
         """Labels of sentences, in the scheme of the training files."""
-        own = self.tagger.decode(self.features(tokens, pos), self.decoding)
-        return list(self.converted(own, self.file_scheme))
+        return list(self.decode(self._features(tokens, pos), self.file_scheme))
 
-    def converted(
+    def _features(
+        self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None
+    ) -> FeatureMatrix:
+        return self.index.transform(tokens, None if pos is None else {"pos": pos})
+
+    def decode(self, matrix: FeatureMatrix, scheme: Scheme | None) -> Sequence[Sequence[str]]:
+        """Labels of sentences, written in a scheme; None for that of the tagger's own labels."""
+        return self._written(self.tagger.decode(matrix, self.decoding), scheme)
+
+    def _written(
         self, own: Sequence[Sequence[str]], scheme: Scheme | None
     ) -> Sequence[Sequence[str]]:
-        """The tagger's own labels, written in another scheme."""
         if self.trained_scheme is None or scheme is None or self.trained_scheme == scheme:
             return own
         return [convert(labels, self.trained_scheme, scheme) for labels in own]
 
-    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """Lines with one more column, the label; text becomes lines of words."""
         labels = frozenset(self.tagger.labels)
         text = self.text_chunks(
             file,
             path,
             where,
-            "a column file with a token on each line",
             lambda lines: not self.options.columns and looks_like_text(lines, labels),
         )
         for chunk in read_chunks(file, where) if text is None else map(self._with_pos, text):
@@ -126,21 +135,12 @@ class FileTagger(Predictor):
                     " them one by one"
                 )
 
-    def check_files(self, files: Sequence[Path]) -> None:
-        """Nothing can be known before a file is read, but that words in a row have no parts of speech."""
-        if self.options.plain or self.options.text:
-            self._check_pos()
-
-    def _check_pos(self) -> None:
-        if self.pos and self.pos_tagger is None:
-            raise DataError(
-                f"{self.path} needs parts of speech (column {self.pos}), and running text has none:"
-                " give column files, or name a tagger of parts of speech with --tagger"
-            )
+    def needs_tags(self) -> str:
+        """The column of parts of speech."""
+        return f"column {self.pos}" if self.pos else ""
 
     def _with_pos(self, chunk: Chunk) -> Chunk:
         """A chunk of text with parts of speech as a column, where the model looks at them."""
-        self._check_pos()
         if not self.pos or self.pos_tagger is None:
             return chunk
         words = [block.columns[0] for block in chunk.blocks]
@@ -154,42 +154,43 @@ class FileTagger(Predictor):
     def _label_chunk(self, chunk: Chunk, where: str) -> bytes:
         """The lines with their labels."""
         lines, separator = chunk.lines, chunk.separator
-        if chunk.blocks:
-            tokens = [block.columns[0] for block in chunk.blocks]
-            matrix = self.features(tokens, self._parts_of_speech(chunk.blocks, where))
-            own = self.tagger.decode(matrix, self.decoding)
-            added = self.converted(own, self.file_scheme)
-            if self.options.probabilities:
-                added = list(self._with_probabilities(matrix, own, added, separator))
-            for block, labels in zip(chunk.blocks, added, strict=True):
-                start = block.line - chunk.first
-                rows = zip(lines[start : start + len(labels)], labels, strict=True)
-                lines[start : start + len(labels)] = [
-                    f"{line}{separator}{label}" for line, label in rows
-                ]
-                if block.names is not None:
-                    if self.options.probabilities:
-                        raise DataError(
-                            f"{where}, line {block.names_line}: annotators have names here, and a"
-                            " probability is no label of theirs"
-                        )
-                    lines[block.names_line - chunk.first] += f" {_ANNOTATOR}"
+        for block, labels in zip(chunk.blocks, self._columns(chunk, where), strict=True):
+            start = block.line - chunk.first
+            rows = zip(lines[start : start + len(labels)], labels, strict=True)
+            lines[start : start + len(labels)] = [
+                f"{line}{separator}{label}" for line, label in rows
+            ]
+            if block.names is not None:
+                if self.options.probabilities:
+                    raise DataError(
+                        f"{where}, line {block.names_line}: annotators have names here, and a"
+                        " probability is no label of theirs"
+                    )
+                lines[block.names_line - chunk.first] += f" {_ANNOTATOR}"
         if lines and lines[-1]:
             lines.append("")  # of several files, each ends its last sentence
         return "".join(f"{line}\n" for line in lines).encode()
 
-    def _with_probabilities(
-        self,
-        matrix: FeatureMatrix,
-        own: Sequence[Sequence[str]],
-        written: Sequence[Sequence[str]],
-        separator: str,
-    ) -> Iterator[list[str]]:
-        number = {label: k for k, label in enumerate(self.tagger.labels)}
-        for table, labels, shown in zip(self.tagger.marginals(matrix), own, written, strict=True):
-            chosen = table[np.arange(len(labels)), [number[label] for label in labels]].tolist()
-            pairs = zip(shown, chosen, strict=True)
-            yield [f"{label}{separator}{probability:.4f}" for label, probability in pairs]
+    def _columns(self, chunk: Chunk, where: str) -> Sequence[Sequence[str]]:
+        """What is added to the lines of each sentence: labels, with probabilities if they are asked for."""
+        if not chunk.blocks:
+            return []
+        tokens = [block.columns[0] for block in chunk.blocks]
+        matrix = self._features(tokens, self._parts_of_speech(chunk.blocks, where))
+        if not self.options.probabilities:
+            return self.decode(matrix, self.file_scheme)
+        own = self.tagger.decode(matrix, self.decoding)
+        added = zip(
+            self._written(own, self.file_scheme), own, self.tagger.marginals(matrix), strict=True
+        )
+        place = {label: k for k, label in enumerate(self.tagger.labels)}
+        return [
+            [
+                f"{label}{chunk.separator}{row[place[name]]:.4f}"
+                for label, name, row in zip(labels, names, table.tolist(), strict=True)
+            ]
+            for labels, names, table in added
+        ]
 
     def _parts_of_speech(self, blocks: Sequence[Block], where: str) -> list[tuple[str, ...]] | None:
         """The column of parts of speech, where the model looks at one."""
@@ -223,11 +224,9 @@ class FileTagger(Predictor):
                 f" ({gold.scheme}), got {labels}"
             ) from None
         predicted: list[Sequence[str]] = []
-        with progress_bars() as watch:
-            for some in watch(str(gold.path), unit="sentences").batches(gold.sentences, _AT_A_TIME):
-                matrix = transform(self.index, some, self.pos, str(gold.path))
-                own = self.tagger.decode(matrix, self.decoding)
-                predicted += self.converted(own, gold.scheme)
+        for some in in_batches(gold.sentences, gold.path, "sentences"):
+            matrix = transform(self.index, some, self.pos, str(gold.path))
+            predicted += self.decode(matrix, gold.scheme)
         return _scores(gold, span_statistics(gold.labels, predicted, gold.scheme))
 
 
@@ -256,24 +255,29 @@ class Gold(NamedTuple):
 
     path: Path
     sentences: list[Sentence]
-    labels: list[tuple[str, ...]]
     scheme: Scheme | None  # None: labels of any kind
 
+    @property
+    def labels(self) -> list[tuple[str, ...]]:
+        """Those of each sentence."""
+        return [sentence.labels[0] for sentence in self.sentences]
 
-def read_gold(files: Sequence[Path], options: Options, models: Sequence[FileTagger]) -> Gold:
-    """A file of true labels; where they show no scheme, it is that of the model's training files, and so it is if that has none."""
+
+def score_models(
+    files: Sequence[Path], options: Options, models: Sequence[FileTagger]
+) -> list[Scores]:
+    """Scores of labels by those of one file; where they show no scheme, it is that of the model's training files, and so it is if that has none."""
     path = only_file(files, models)
-    sentences = _read(path, options.scheme)
-    labels = [sentence.labels[0] for sentence in sentences]
-    scheme = _value(options.scheme)
+    sentences, scheme = _read(path, options.scheme), options.scheme
     if scheme is None and models[0].trained_scheme is not None:
         scheme = find_scheme(sentences) or models[0].file_scheme or "bio"
+    gold = Gold(path, sentences, scheme)
     if scheme is not None:
         check_tags(path, sentences, scheme)
-    elif not {*models[0].tagger.labels} & set().union(*labels):
-        known, found = (", ".join(some[:5]) for some in (models[0].tagger.labels, labels[0]))
+    elif not {*models[0].tagger.labels} & set().union(*gold.labels):
+        known, found = (", ".join(some[:5]) for some in (models[0].tagger.labels, gold.labels[0]))
         raise DataError(f"{path}: expected labels of the model's, such as {known}, got {found}")
-    return Gold(path, sentences, labels, scheme)
+    return [one.score(gold) for one in models]
 
 
 def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
@@ -295,15 +299,15 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
         dataclasses.replace(sentence, labels=sentence.extra[-1:], extra=sentence.extra[:-1])
         for sentence in sentences
     ]
-    scheme = _value(options.scheme) or find_scheme(true) or find_scheme(sentences) or "bio"
+    scheme = options.scheme or find_scheme(true) or find_scheme(sentences) or "bio"
     for labelled in (sentences, true):
         check_tags(predictions, labelled, scheme)
-    gold = Gold(predictions, true, [sentence.labels[0] for sentence in true], scheme)
+    gold = Gold(predictions, true, scheme)
     return _scores(gold, span_statistics(gold.labels, predicted, scheme))
 
 
-def _read(path: Path, scheme: SchemeName | None) -> list[Sentence]:
-    sentences = read_conll(path, scheme=_value(scheme)).sentences
+def _read(path: Path, scheme: Scheme | None) -> list[Sentence]:
+    sentences = read_conll(path, scheme=scheme).sentences
     if sentences[0].annotators:
         raise DataError(
             f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of"
@@ -312,27 +316,23 @@ def _read(path: Path, scheme: SchemeName | None) -> list[Sentence]:
     return sentences
 
 
-def _value(scheme: SchemeName | None) -> Scheme | None:
-    return None if scheme is None else scheme.value
-
-
 def _scores(gold: Gold, statistics: SpanStatistics) -> Scores:
     found = SpanScores.of(statistics)
     sizes = {"sentences": len(gold.labels), "tokens": sum(map(len, gold.labels))}
-    true, predicted = (
-        sum(getattr(row, side) for row in found.kinds.values()) for side in ("gold", "predicted")
+    predicted, true = (
+        sum(getattr(row, side) for row in found.kinds.values()) for side in ("predicted", "gold")
     )
     overall = (found.precision, found.recall, found.f1, predicted, true)
     entities = gold.scheme is not None
-    metrics = SPAN_METRICS if entities else {name: SPAN_METRICS[name] for name in _OF_ANY_LABELS}
     kinds = {kind: row._asdict() for kind, row in found.kinds.items()}
     return Scores(
         statistics.rows,
-        metrics,
+        SPAN_METRICS if entities else {name: SPAN_METRICS[name] for name in _OF_ANY_LABELS},
         _TITLES,
         {"file": str(gold.path), "scheme": gold.scheme, **sizes},
-        f"{gold.path}: {sizes['sentences']:,} sentences, {sizes['tokens']:,} tokens",
+        heading(str(gold.path), sizes),
         details={"kinds": kinds} if entities else {},
+        further=None,
         tables=[kind_table(f"entities ({gold.scheme})", found.kinds, overall)] if entities else [],
         lines=[f"token accuracy {found.token_accuracy:.4f}, exact match {found.exact_match:.4f}"],
     )
@@ -343,43 +343,42 @@ def _scores(gold: Gold, statistics: SpanStatistics) -> Scores:
 
 def _annotators(options: Options) -> Annotators:
     text = options.annotators
-    if text == "all":
-        return "all"
-    if not (text.isascii() and text.isdigit()):
+    if text != "all" and not (text.isascii() and text.isdigit()):
         raise DataError(f"--annotators must be a number, 0 or more, or all, got {text!r}")
-    return int(text)
+    return "all" if text == "all" else int(text)
 
 
 def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
     """All numbers of each file, as they go to JSON."""
     for path in paths:
         sentences = read_conll(path, annotators=_annotators(options)).sentences
-        scheme = _value(options.scheme) or find_scheme(sentences)
-        labels: Counter[str] = Counter()
-        entities: Counter[str] = Counter()
+        scheme = options.scheme or find_scheme(sentences)
+        tokens = Counter(chain.from_iterable(sentence.tokens for sentence in sentences))
         pieces = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
-        for piece, times in pieces.items():
-            for label in piece:
-                labels[label] += times
-            for kind in _entities(piece, scheme, path):
-                entities[kind] += times
-        names = {annotator for sentence in sentences for annotator in sentence.annotators}
-        given = [labels for sentence in sentences for labels in sentence.labels if names]
-        found = agreement(sentences) if names else None
+        entities = {piece: _entities(piece, scheme, path) for piece in pieces}
         yield {
             "path": str(path),
             "sentences": len(sentences),
-            "tokens": sum(len(sentence.tokens) for sentence in sentences),
-            "words": len({token for sentence in sentences for token in sentence.tokens}),
+            "tokens": tokens.total(),
+            "words": len(tokens),
             "scheme": scheme,
-            "labels": dict(sorted(labels.items())),
-            "entities": dict(sorted(entities.items())),
-            "annotators": len(names),
-            "annotations": sum(any(label != MISSING for label in labels) for labels in given),
-            "agreement": (
-                found and found._asdict() | {"pairs": [pair._asdict() for pair in found.pairs]}
-            ),
+            "labels": counted(chain.from_iterable(pieces.elements())),
+            "entities": counted(chain.from_iterable(map(entities.__getitem__, pieces.elements()))),
+            **_count_annotators(sentences),
         }
+
+
+def _count_annotators(sentences: Sequence[Sentence]) -> dict[str, Any]:
+    names = {annotator for sentence in sentences for annotator in sentence.annotators}
+    if not names:
+        return {"annotators": 0, "annotations": 0, "agreement": None}
+    given = [labels for sentence in sentences for labels in sentence.labels]
+    found = agreement(sentences)
+    return {
+        "annotators": len(names),
+        "annotations": sum(bool({*labels} - {MISSING}) for labels in given),
+        "agreement": found._asdict() | {"pairs": [pair._asdict() for pair in found.pairs]},
+    }
 
 
 def _entities(labels: tuple[str, ...], scheme: Scheme | None, path: Path) -> list[str]:
@@ -391,15 +390,8 @@ def _entities(labels: tuple[str, ...], scheme: Scheme | None, path: Path) -> lis
 
 def show(file: dict[str, Any]) -> Table:
     """The numbers of `count` as a table."""
-    rows: list[Sequence[str]] = [
-        (name, f"{file[key]:,}")
-        for name, key in (
-            ("sentences", "sentences"),
-            ("tokens", "tokens"),
-            ("distinct words", "words"),
-        )
-    ]
-    rows += count_rows("labels", file["labels"])
+    sizes = {"sentences": "sentences", "tokens": "tokens", "words": "distinct words"}
+    rows = fact_rows(sizes, file) + count_rows("labels", file["labels"])
     if file["scheme"]:
         rows += count_rows(f"entities ({file['scheme']})", file["entities"])
     if found := file["agreement"]:
@@ -407,19 +399,12 @@ def show(file: dict[str, Any]) -> Table:
             (),
             ("annotators", f"{file['annotators']:,}"),
             ("annotations per sentence", f"{file['annotations'] / file['sentences']:.2f}"),
-            ("tokens with two labels or more", f"{found['tokens']:,}"),
+            *fact_rows(_AGREEMENT, found, digits=4),
         ]
-        titles = {
-            "agreement": "agreement of pairs",
-            "cohen": "Cohen's kappa, mean",
-            "fleiss": "Fleiss' kappa",
-        }
-        for key, title in titles.items():
-            rows.append((title, "undefined" if found[key] is None else f"{found[key]:.4f}"))
     return make_table(("", "", ""), rows)
 
 
 def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:
     """Every fault of each file."""
-    annotators, scheme = _annotators(options), _value(options.scheme)
-    return {path: check_conll(path, annotators=annotators, scheme=scheme) for path in paths}
+    annotators = _annotators(options)
+    return {path: check_conll(path, annotators=annotators, scheme=options.scheme) for path in paths}

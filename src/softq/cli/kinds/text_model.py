@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
-from softq.cli.kinds import MethodName, Options
-from softq.cli.kinds.base import Part, Predictor, Scores
+from softq.cli.kinds import Options
+from softq.cli.kinds.base import Part, Predictor, Scores, heading
 from softq.cli.kinds.sentences import read_as_they_come, search_options
 from softq.cli.progress import progress_bars
 from softq.cli.recipes import LM_TITLES
-from softq.cli.shared import make_table
 from softq.lab.tasks.lm import open_text_model
 from softq.lab.tasks.lm_data import Rows, read_rows
 from softq.lab.tasks.lm_scores import LM_METRICS, score
@@ -24,89 +23,63 @@ class FileTextModel(Predictor):
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        changed: dict[str, Any] = search_options(options) | {"seed": options.seed or 0}
-        if "beam" in changed:
-            changed["beams"] = changed.pop("beam")
-        if options.batch_size is not None:
-            changed["batch_size"] = options.batch_size
-        self.model, how = open_text_model(str(path))
-        if options.reward is not None:
-            changed["reward"] = SHORT_NAMES.get(options.reward, options.reward)
-            self.model.reward(changed["reward"])  # an error before anything is written
-        self.how = dataclasses.replace(how, **changed)
-        shown = {
-            MethodName.mbr: f"mbr of {self.how.samples}",
-            MethodName.beam: f"beam of {self.how.beams}",
+        asked, reward = search_options(options), options.reward
+        changed: dict[str, Any] = {
+            "beams": asked.pop("beam", None),
+            "batch_size": options.batch_size,
+            "reward": SHORT_NAMES.get(reward, reward) if reward is not None else None,
+            "seed": options.seed or 0,
+            **asked,
         }
-        self.decoding = shown.get(MethodName(self.how.method), self.how.method)
+        self.model, how = open_text_model(str(path))
+        if reward is not None:
+            self.model.reward(changed["reward"])  # an error before anything is written
+        given = {name: value for name, value in changed.items() if value is not None}
+        self.how = dataclasses.replace(how, **given)
+        shown = {"mbr": f"mbr of {self.how.samples}", "beam": f"beam of {self.how.beams}"}
+        self.decoding = shown.get(self.how.method, self.how.method)
 
-    def parts(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
         """A text for each line; an empty line stays one."""
         for lines in read_as_they_come(file, where):
             texts = self.model.write(lines, self.how)
             words = sum(len(text.split()) for text in texts)
             yield Part("".join(f"{text}\n" for text in texts).encode(), len(texts), words)
 
-    def score(self, gold: Gold) -> Scores:
-        """Scores of the texts; rewards are those of the first model, in its tokens."""
-        judge = gold.judge
+    def score(self, files: Sequence[Path], rows: Rows, judge: FileTextModel) -> Scores:
+        """Scores of the texts; rewards are those of a model, in its tokens."""
         with progress_bars() as watch:
             watcher = watch(str(self.path), unit="sentences")
-            watcher.begin(len(gold.rows), 0)
+            watcher.begin(len(rows), 0)
+            reward = judge.how.reward
             found = score(
-                self.model,
-                gold.rows,
-                self.how,
-                judge.how.reward,
-                judge.model,
-                lambda done: watcher.advance(done, ""),
+                self.model, rows, self.how, reward, judge.model, lambda n: watcher.advance(n, "")
             )
-        signature = judge.model.reward(judge.how.reward).signature
-        sizes = {
-            "sentences": len(gold.rows),
-            "references": sum(len(row["references"]) for row in gold.rows),
-        }
-        told = found.as_dict()
-        extra = {name: value for name, value in told.items() if name not in LM_METRICS}
-        rows = [
-            (title, f"{told[name]:.{lm_digits(name)}f}")
-            for name, title in LM_TITLES.items()
-            if name in told
-        ]
-        line = ", ".join(
-            f"{LM_TITLES[name]} {value:.2f}" for name, value in extra.items() if name in LM_TITLES
-        )
+        signature = judge.model.reward(reward).signature
+        sizes = {"sentences": len(rows), "references": sum(len(row["references"]) for row in rows)}
+        extra = {name: value for name, value in found.as_dict().items() if name not in LM_METRICS}
+        shown = {LM_TITLES[name]: f"{extra[name]:.2f}" for name in LM_TITLES if name in extra}
+        named = list(map(str, files))
         return Scores(
             found.rows,
             LM_METRICS,
             LM_TITLES,
-            {"files": gold.files, "decoding": self.decoding, "signature": signature, **sizes},
-            f"{', '.join(gold.files)}: {sizes['sentences']:,} sources, {sizes['references']:,}"
-            f" references; {self.decoding}",
+            {"files": named, "decoding": self.decoding, "signature": signature, **sizes},
+            f"{heading(', '.join(named), sizes)}; {self.decoding}",
             details=extra,
-            tables=[make_table(("", "score"), rows)],
+            further=shown,
             lines=[f"reward: {signature}"],
             as_other={"decoding": self.decoding, **extra},
-            other_line=line,
+            other_line=", ".join(f"{title} {value}" for title, value in shown.items()),
         )
 
 
 load = FileTextModel
 
 
-def lm_digits(name: str) -> int:
-    """Decimal places of a score."""
-    return 2 if name.startswith(("sacrebleu", "seconds")) else 4
-
-
-class Gold(NamedTuple):
-    """Sources with references, and the model in whose tokens rewards are counted."""
-
-    files: list[str]
-    rows: Rows
-    judge: FileTextModel
-
-
-def read_gold(files: Sequence[Path], _options: Options, models: Sequence[FileTextModel]) -> Gold:
-    """Sources with references."""
-    return Gold(list(map(str, files)), read_rows(*files), models[0])
+def score_models(
+    files: Sequence[Path], _options: Options, models: Sequence[FileTextModel]
+) -> list[Scores]:
+    """Scores by sources with references; all rewards are those of the first model, in its tokens."""
+    rows = read_rows(*files)
+    return [one.score(files, rows, models[0]) for one in models]
