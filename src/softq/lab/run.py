@@ -109,8 +109,19 @@ class ResultRow(CellRow, _Tested):
     dev: float
 
 
+class Facts(TypedDict, total=False):
+    """What a run says of its data; `softq.lab.tasks.facts` says what the keys are."""
+
+    examples: dict[str, int]
+    bayes: dict[str, float]
+    types: dict[str, dict[str, int | float]]
+    annotators: list[dict[str, int | float | str]]
+    annotator_model: str
+    annotator_scores: list[float]
+
+
 class _Facts(TypedDict, total=False):
-    facts: dict[str, Any]  # about the data; see softq.lab.tasks.facts
+    facts: Facts
 
 
 class ResultTable(_Facts):

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from softq.formats.file_checks import undamaged
 from softq.lab.recipe import flag_names
 from softq.lab.report.experiment import Experiment, PaperTable, Score
-from softq.lab.run import RunFolder
+from softq.lab.run import COUNTS, Facts, RunFolder
 from softq.lab.tasks import Task
 from softq.lab.tasks.base import show_settings
-from softq.metrics import Interval, PairedTest, paired_test
+from softq.metrics import Interval, Metric, PairedTest, paired_test
 
 SCALED = "temperature_scaled"
 _MOST_RESAMPLED = 200_000  # examples of all systems together, to have gains of each with intervals
@@ -63,7 +64,7 @@ class Model:
     seed: int
     settings: Mapping[str, Any]
     finished: bool
-    facts: Mapping[str, Any]
+    facts: Facts
     scores: Mapping[str, float]
     curve: Sequence[tuple[int, float | None, float | None]]
     command: str
@@ -119,11 +120,13 @@ class System:
         """The average of a measure, None where it was not measured."""
         return None if name not in self.scores else self.scores[name].value
 
-    def test_counts(self) -> Tensor:
-        """Statistics ``[seeds, examples, D]`` of the test examples, as the runs have stored them."""
-        return torch.stack(
-            [RunFolder(one.run).test_counts().model(one.number) for one in self.models]
-        )
+    def test_counts(self, metric: Metric) -> Tensor:
+        """Statistics ``[seeds, examples, D]`` of the test examples, which a metric is a function of."""
+        with undamaged(", ".join(str(one.run / COUNTS) for one in self.models)):
+            found = [RunFolder(one.run).test_counts().model(one.number) for one in self.models]
+            counts = torch.stack(found)
+            metric(counts.sum((0, 1)))
+        return counts
 
 
 class Variant(NamedTuple):
@@ -178,7 +181,6 @@ class Results:
         data: that section of the recipe as TOML has it, {} where a task has none.
         facts: about the data, as the runs have stored them.
         sizes: number of examples by split.
-        provenance: where the numbers come from.
 
     """
 
@@ -189,9 +191,8 @@ class Results:
     wanted: int
     recipe: Any
     data: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    facts: Facts
     sizes: Mapping[str, int]
-    provenance: Mapping[str, str] = field(default_factory=dict)
     _tests: dict[tuple[str, str, str], PairedTest | None] = field(default_factory=dict)
 
     @cached_property
@@ -318,16 +319,17 @@ class Results:
         metric = self.task.metrics.get(score.name)
         if metric is None or other is system:
             return None
-        ours = system.test_counts()
-        # a system that scores nothing: the gain over it is the score itself
-        theirs = torch.zeros_like(ours[:1]) if other is None else other.test_counts()
-        fixed = list(self.experiment.fixed)
-        if ours.shape[1:] != theirs.shape[1:] or (
-            other is not None and not torch.equal(ours[0][:, fixed], theirs[0][:, fixed])
-        ):
-            return None
-        if other is None and bool(metric(theirs[0].sum(0)).isnan()):  # a mean of no examples
-            return None
+        ours = system.test_counts(metric)
+        if other is None:  # a system that scores nothing: the gain over it is the score itself
+            theirs = torch.zeros_like(ours[:1])
+            if bool(metric(theirs[0].sum(0)).isnan()):  # a mean of no examples
+                return None
+        else:
+            theirs, fixed = other.test_counts(metric), list(self.experiment.fixed)
+            if ours.shape[1:] != theirs.shape[1:]:
+                return None
+            if not torch.equal(ours[0][:, fixed], theirs[0][:, fixed]):
+                return None
         seed = torch.Generator().manual_seed(0)
         found = paired_test(ours.unsqueeze(0), theirs, metric, generator=seed)[0]
         shown = score.shown(found.gain)
