@@ -333,7 +333,8 @@ def _compact(svg: str) -> str:
     size = re.search(r'viewBox="[^"]*"', svg)
     svg = f"<svg {size[0] if size else ''}>" + svg[svg.index(">") + 1 :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg).replace("xlink:href", "href")
-    svg = re.sub(r"font: (?:(\d+) )?([\d.]+px) [^;\"]*", _font, svg)
+    svg = re.sub(r"font: (\d+) ([\d.]+px) [^;\"]*", r"font-weight: \1; font-size: \2", svg)
+    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?|stroke-miterlimit: [^;\"]*;? ?", "", svg)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*\)"|<defs>\s*<style.*?</style>\s*</defs>', "", svg)
     svg = re.sub(r"-?\d+\.\d{2,}(?:e-?\d+)?", _rounded, svg)
@@ -360,10 +361,6 @@ def _rounded(match: re.Match[str]) -> str:
     """
     value = float(match[0])
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
-
-
-def _font(match: re.Match[str]) -> str:
-    return (f"font-weight: {match[1]}; " if match[1] else "") + f"font-size: {match[2]}"
 
 
 def describe(label: str, points: Sequence[tuple[float, float]], at: str, digits: int = 3) -> str:

@@ -6,6 +6,7 @@ Models, systems that differ in nothing but their seed, temperatures of one kind 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -277,6 +278,19 @@ class Results:
     def paper_table(self, recipe: Any) -> PaperTable:
         """The paper's table of a recipe's method, an empty one where it has none."""
         return self.experiment.paper.get(self.experiment.method(recipe), PaperTable())
+
+    @property
+    def is_papers_corpus(self) -> bool:
+        """Whether the training file is named like the paper's corpus."""
+        train, pattern = self.data.get("train"), self.experiment.known_by
+        return bool(pattern and isinstance(train, str) and re.search(pattern, train, re.IGNORECASE))
+
+    @property
+    def paper_name(self) -> str:
+        """What columns of the paper's numbers are called, which are of another corpus as a rule."""
+        corpus = self.experiment.corpus
+        same = not corpus or self.is_papers_corpus
+        return "paper" if same else f"paper ({corpus.split(',')[0]})"
 
     @property
     def bayes(self) -> dict[str, float]:
