@@ -171,16 +171,15 @@ def test_what_is_finished_is_not_trained_again(tmp_path):
     "grid", [GRID, Grid("main", ("ml", "raml"), "1,2", "0:1")], ids=["the same", "a smaller one"]
 )
 def test_conclusions_stay_where_they_cannot_be_drawn_again(tmp_path, grid):
-    first, task = run_sweep(toy(), ToyRecipe(), [GRID], tmp_path), toy()
+    run_sweep(toy(), ToyRecipe(), [GRID], tmp_path)
     for run in (tmp_path / RUNS).iterdir():
         (run / COUNTS).unlink()
     before = snapshot(tmp_path)
     with pytest.raises(
         RunError, match=r"has no counts.safetensors: it was trained by an older version"
     ):
-        run_sweep(task, ToyRecipe(), [grid], tmp_path, resume=True)
+        run_sweep(toy(), ToyRecipe(), [grid], tmp_path, resume=True)
     assert snapshot(tmp_path) == before
-    assert read_sweep(task, tmp_path) == first
 
 
 def test_old_conclusions_go_where_there_is_more_to_train(tmp_path, monkeypatch):

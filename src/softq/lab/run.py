@@ -62,7 +62,6 @@ LAST, BEST, NEXT_BEST, COUNTS, OUTPUTS, RESULT = (
     "outputs.jsonl",
     "result.json",
 )
-SUMMARY = "summary.json"  # of a sweep
 
 
 class CellRow(TypedDict):
@@ -141,16 +140,6 @@ class EnvironmentTable(TypedDict):
     gpu: str | None
 
 
-class SummaryTable(TypedDict):
-    """``summary.json`` of a sweep."""
-
-    task: str
-    metric: str
-    signature: str
-    cells: int
-    choices: list[dict[str, Any]]
-
-
 _Scores = list[float | None] | float | None
 # the type of each file, or of each of its lines, and that of keys which the type does not name
 _TYPES: dict[str, tuple[Any, Any]] = {
@@ -160,7 +149,6 @@ _TYPES: dict[str, tuple[Any, Any]] = {
     OUTPUTS: (OutputRow, Any),
     RESULT: (ResultTable, Any),
     ENVIRONMENT: (EnvironmentTable, Any),
-    SUMMARY: (SummaryTable, Any),
 }
 
 
