@@ -16,7 +16,7 @@ from report_cases import GRID, interval, make_run, part, rows_of, sweep_toys, te
 from small_runs import recipe, single_thread, softq
 from softq.errors import DataError, SoftqError
 from softq.lab import report
-from softq.lab.report import classification, find_sources, read_sections
+from softq.lab.report import classification, find_sources, read_sections, tables
 from softq.lab.report.experiments import EXPERIMENTS
 from softq.lab.report.loader import split_sources
 from softq.lab.run import CELLS, COUNTS, RECIPE, RESULT, RunFolder
@@ -153,6 +153,7 @@ def test_unfinished_runs_are_named(toys, tmp_path):
         (RESULT, lambda text: text.replace(b'"cells"', b'"cellar"')),
         (RESULT, lambda text: text[: len(text) // 2]),
         (RESULT, lambda text: json.dumps(json.loads(text) | {"cells": []}).encode()),
+        (RESULT, lambda text: json.dumps(json.loads(text) | {"facts": {"bayes": 1}}).encode()),
         (CELLS, lambda text: text.replace(b'"hash"', b'"hush"')),
         (RECIPE, lambda text: text.replace(b"parsing", b"parking")),
         (RECIPE, lambda text: b"= =\n"),
@@ -168,6 +169,12 @@ def test_a_damaged_run_is_an_error_that_names_it(tmp_path, name, damage):
     done = softq("report", tmp_path, "--out", tmp_path / "page.html")
     assert done.exit_code == 2
     assert not (tmp_path / "page.html").exists()
+
+
+def test_a_fault_of_the_report_is_not_blamed_on_the_folder(toys, monkeypatch):
+    monkeypatch.setattr(tables, "splits", lambda results: {}["a slip"])
+    with pytest.raises(KeyError, match="a slip"):
+        read_sections(find_sources([toys]))
 
 
 def test_counts_that_are_gone_or_damaged(toys):

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,28 +241,21 @@ def number_axis(axes: Axes, label: str, *, logarithmic: bool) -> None:
     axes.set_xlabel(label)
 
 
-class Drawing(NamedTuple):
-    """An SVG whose colours are CSS variables, and its size in CSS pixels."""
-
-    svg: str
-    width: int
-    height: int
-
-    def coloured(self, *, dark: bool) -> str:
-        """The same with the colours of one scheme, to stand on its own."""
-        text = self.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-        return re.sub(r"var\(--(\w+)\)", lambda name: COLOURS[name[1]][dark], text)
+def coloured(svg: str, *, dark: bool) -> str:
+    """A drawing with the colours of one scheme, to stand on its own."""
+    text = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return re.sub(r"var\(--(\w+)\)", lambda name: COLOURS[name[1]][dark], text)
 
 
-def draw_svg(draw: Callable[[Canvas], None], name: str, *, phone: bool) -> Drawing:
-    """Draw in one size. The same numbers always give the same text.
+def draw_svg(draw: Callable[[Canvas], None], name: str, *, phone: bool) -> tuple[str, int, int]:
+    """An SVG whose colours are CSS variables, and its size in CSS pixels.
 
-    ``name`` keeps its ids apart from others of a page.
+    The same numbers always give the same text. ``name`` keeps its ids apart from others of a page.
 
     Raises DependencyError without matplotlib.
     """
     content, width, height = _render(draw, phone, "svg", name)
-    return Drawing(_compact(content.decode()), width, height)
+    return _compact(content.decode()), width, height
 
 
 def draw_png(draw: Callable[[Canvas], None]) -> bytes:

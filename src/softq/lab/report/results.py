@@ -205,41 +205,37 @@ class Results:
         ML makes no candidates and has no temperature: where a variant has no ML of its own, it has
         that of others which differ in these alone.
         """
-        groups: dict[tuple[str, str], list[System]] = {}
+        groups: dict[tuple[str, str], dict[tuple[str, float], System]] = {}
         for system in self.systems:
-            others = _without(system.settings, self.experiment.tuned)
+            others = json.dumps(_without(system.settings, self.experiment.tuned))
+            place = (system.objective, system.tau or 0.0)
             for grid in system.grids if self.experiment.by_grid else ("",):
-                groups.setdefault((grid, json.dumps(others)), []).append(system)
-        settings = [json.loads(key) for _, key in groups]
-        varied = [
-            flag
-            for flag in dict.fromkeys(flag for one in settings for flag in one)
-            if len({json.dumps(one.get(flag)) for one in settings}) > 1
-        ]
-        found: list[tuple[dict[str, Any], Variant]] = []
-        for (grid, key), members in groups.items():
-            best: dict[tuple[str, float], System] = {}
-            for system in members:
-                place = (system.objective, system.tau or 0.0)
+                best = groups.setdefault((grid, others), {})
                 if place not in best or system.dev > best[place].dev:
                     best[place] = system
-            told = {flag: value for flag, value in json.loads(key).items() if flag in varied}
-            name = " ".join(filter(None, (grid if len(groups) > 1 else "", bare_settings(told))))
-            ml = best.pop(("ML", 0.0), None)
-            found.append((json.loads(key), Variant(name, ml, [best[at] for at in sorted(best)])))
-        flags = flag_names(type(self.recipe))
+        settings = {key: json.loads(key[1]) for key in groups}
+        varied = [
+            flag
+            for flag in dict.fromkeys(flag for one in settings.values() for flag in one)
+            if len({json.dumps(one.get(flag)) for one in settings.values()}) > 1
+        ]
+        flags, ml_place = flag_names(type(self.recipe)), ("ML", 0.0)
         unlike_ml = [SCALED, *(flag for flag in flags if flags[flag][0] == "candidates")]
-        shared = []
-        for others, variant in found:
+        found = []
+        for key, best in groups.items():
+            told = {flag: value for flag, value in settings[key].items() if flag in varied}
+            name = " ".join(filter(None, (key[0] if len(groups) > 1 else "", bare_settings(told))))
+            alike = _without(settings[key], unlike_ml)
             lent = [
-                other.ml
-                for theirs, other in found
-                if other.ml and _without(theirs, unlike_ml) == _without(others, unlike_ml)
+                theirs[ml_place]
+                for other, theirs in groups.items()
+                if ml_place in theirs and _without(settings[other], unlike_ml) == alike
             ]
-            ml = variant.ml or max(lent, key=lambda system: system.dev, default=None)
-            shared.append(variant._replace(ml=ml))
-        used = {variant.ml.name for variant in shared if variant.tuned and variant.ml}
-        return [one for one in shared if one.tuned or (one.ml and one.ml.name not in used)]
+            ml = best.get(ml_place) or max(lent, key=lambda system: system.dev, default=None)
+            tuned = [best[place] for place in sorted(best) if place != ml_place]
+            found.append(Variant(name, ml, tuned))
+        used = {one.ml.name for one in found if one.tuned and one.ml}
+        return [one for one in found if one.tuned or (one.ml and one.ml.name not in used)]
 
     @cached_property
     def chosen(self) -> list[tuple[Variant, System]]:
