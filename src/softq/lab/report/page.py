@@ -128,7 +128,7 @@ def _ends(value: Value, format_: str) -> str:
 
 
 def _drawings(figure: Figure, identity: str, files: dict[str, bytes]) -> list[dict[str, Any]]:
-    found = []
+    found: list[dict[str, Any]] = []
     for size, phone in {"wide": False, "phone": True}.items():
         svg, width, height = draw_svg(figure.draw, identity, phone=phone)
         found.append({"size": size, "svg": svg, "width": width, "height": height})
