@@ -26,7 +26,18 @@ from softq.lab.tasks.classification import ClassificationRecipe, torch_learner
 EPOCHS, STEPS = 25, 30
 MODEL = ["--hidden", "64,64", "--objective", "raml", "--tau", "2"]
 COMMAND = [
-    *["train", "classification", "--inputs", "3000", "--dev", "500", "--test", "500", "--batch-size", "100"],
+    *[
+        "train",
+        "classification",
+        "--inputs",
+        "3000",
+        "--dev",
+        "500",
+        "--test",
+        "500",
+        "--batch-size",
+        "100",
+    ],
     *MODEL,
     *f"--epochs {EPOCHS} --patience 0 --checkpoint-every 7".split(),
 ]

@@ -153,7 +153,19 @@ COMMAND = (
 
 def start_sweep(out):
     """The command in a session of its own; returns when two runs are under way."""
-    arguments = ["sweep", "over", "--objective", "ml,raml", "--tau", "2", "--seed", "0:1", "--jobs", "2", "--out"]
+    arguments = [
+        "sweep",
+        "over",
+        "--objective",
+        "ml,raml",
+        "--tau",
+        "2",
+        "--seed",
+        "0:1",
+        "--jobs",
+        "2",
+        "--out",
+    ]
     arguments.append(str(out))
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND.format(path=sys.path), *arguments],

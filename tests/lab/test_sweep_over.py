@@ -229,7 +229,20 @@ def test_models_of_other_settings_are_not_trained_together(tmp_path):
 
 # --- what people see ------------------------------------------------------------------------------------
 
-SMALL_SWEEP = ["--inputs", "300", "--dev", "200", "--test", "200", "--epochs", "2", "--burn-in", "0", "--objective", "ml"]
+SMALL_SWEEP = [
+    "--inputs",
+    "300",
+    "--dev",
+    "200",
+    "--test",
+    "200",
+    "--epochs",
+    "2",
+    "--burn-in",
+    "0",
+    "--objective",
+    "ml",
+]
 
 
 def test_over_on_the_command_line_and_in_the_report(tmp_path):
