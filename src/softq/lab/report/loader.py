@@ -33,10 +33,9 @@ from softq.lab.run import (
     RunFolder,
     read_json,
 )
-from softq.lab.sweep import RUNS, SWEEP, expand, read_recipe
-from softq.lab.sweep.grids import varied
+from softq.lab.sweep import RUNS, SWEEP, SweepCell, read_finished, read_recipe
 from softq.lab.tasks import TASKS, Task
-from softq.lab.tasks.base import settings_of
+from softq.lab.tasks.base import cell_recipe
 from softq.lab.tasks.lm_recipe import TASK as LM
 
 SPLITS = ("train", "dev", "test")
@@ -195,29 +194,28 @@ def split_sources(data: Mapping[str, Any]) -> dict[str, str]:
 
 def read_results(source: Source, task: Task, experiment: Experiment) -> Results:
     """What is finished of a sweep, and which of its runs are not."""
-    base, grids = read_recipe(task, source.path / SWEEP)
-    wanted, flags = expand(task, base, grids), varied(task, grids)
+    base, _ = read_recipe(task, source.path / SWEEP)
+    finished, wanted = read_finished(task, source.path)
     runs = sorted(path.parent for path in (source.path / RUNS).glob(f"*/{RECIPE}"))
     models = {model.hash: model for run in runs for model in read_models(run)}
-    finished = [name for name in wanted if name in models and models[name].finished]
-    scales_differ = len({models[name].scaled for name in finished}) > 1
-    groups: dict[str, list[Model]] = {}
-    for name in finished:
-        # settings of the grids as they are now: a model may have been trained before they named one
-        settings = settings_of(wanted[name][0], flags)
-        settings |= {SCALED: models[name].scaled} if scales_differ else {}
-        model = models[name] = dataclasses.replace(models[name], settings=settings)
-        key = json.dumps([model.objective, model.tau, model.scaled, settings])
-        groups.setdefault(key, []).append(model)
-    systems = [_system(members, wanted, experiment) for members in groups.values()]
+    scales_differ = len({member.cell.temperature_scaled for member in finished}) > 1
+    groups: dict[str, list[SweepCell]] = {}
+    for member in finished:
+        cell, scaled = member.cell, member.cell.temperature_scaled
+        # what tells a cell from others is newer here than in its run
+        settings = cell.settings | ({SCALED: scaled} if scales_differ else {})
+        models[cell.hash] = dataclasses.replace(models[cell.hash], settings=settings)
+        key = json.dumps([cell.objective, cell.tau, scaled, cell.settings])
+        groups.setdefault(key, []).append(member)
+    systems = [_system(base, members, models, experiment) for members in groups.values()]
     facts = systems[0].models[0].facts if systems else Facts()
-    counted = _counted(min(models[name].run for name in finished)) if finished else {}
+    counted = _counted(min(member.run for member in finished)) if finished else {}
     return Results(
         experiment=experiment,
         task=task,
         systems=systems,
         unfinished=[model for model in models.values() if not model.finished],
-        wanted=len(wanted),
+        wanted=wanted,
         recipe=base,
         data=read_toml(source.path / SWEEP).get("data", {}),
         facts=facts,
@@ -226,19 +224,18 @@ def read_results(source: Source, task: Task, experiment: Experiment) -> Results:
 
 
 def _system(
-    models: Sequence[Model],
-    wanted: Mapping[str, tuple[Any, tuple[str, ...]]],
-    experiment: Experiment,
+    base: Any, members: Sequence[SweepCell], models: Mapping[str, Model], experiment: Experiment
 ) -> System:
-    recipe, settings = wanted[models[0].hash][0], models[0].settings
+    ours = [models[member.cell.hash] for member in members]
+    recipe, settings = cell_recipe(base, dataclasses.asdict(members[0].cell)), ours[0].settings
     if experiment.by_grid:
         settings = {flag: value for flag, value in settings.items() if flag != SCALED}
-    names = [name for name in models[0].scores if all(name in one.scores for one in models)]
-    scores = {name: experiment.spread([one.scores[name] for one in models]) for name in names}
+    names = [name for name in ours[0].scores if all(name in one.scores for one in ours)]
+    scores = {name: experiment.spread([one.scores[name] for one in ours]) for name in names}
     if "test" not in scores:
-        raise RunError(f"{models[0].run} is damaged ({RESULT} has no test score); train it again")
-    grids = dict.fromkeys(grid for model in models for grid in wanted[model.hash][1])
-    return System(models, tuple(grids), recipe, settings, scores)
+        raise RunError(f"{ours[0].run} is damaged ({RESULT} has no test score); train it again")
+    grids = dict.fromkeys(grid for member in members for grid in member.grids)
+    return System(ours, tuple(grids), recipe, settings, scores)
 
 
 def _counted(path: Path) -> dict[str, int]:

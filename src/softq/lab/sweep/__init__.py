@@ -12,7 +12,7 @@ set, and what it earns on the test set is compared with ML by a paired bootstrap
 
 from softq.lab.sweep.choices import Choice, SweepCell
 from softq.lab.sweep.engine import local_processes
-from softq.lab.sweep.folder import RUNS, SUMMARY, SWEEP, Sweep, read_sweep, run_sweep
+from softq.lab.sweep.folder import RUNS, SUMMARY, SWEEP, Sweep, read_finished, read_sweep, run_sweep
 from softq.lab.sweep.grids import Grid, expand, lay_over, parse_recipe, read_recipe, sweep_toml
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "lay_over",
     "local_processes",
     "parse_recipe",
+    "read_finished",
     "read_recipe",
     "read_sweep",
     "run_sweep",

@@ -19,17 +19,19 @@ from typing import Any, NamedTuple
 from softq.errors import RecipeError, RunError, SoftqError, StoppedError
 from softq.lab.loop import Watcher
 from softq.lab.processes import find_workers
-from softq.lab.recipe import recipe_hash
+from softq.lab.recipe import build, recipe_hash, typed
 from softq.lab.run import (
     CELLS,
     RECIPE,
     RunFolder,
     as_json,
+    damaged,
 )
 from softq.lab.sweep.choices import Choice, SweepCell, choose
 from softq.lab.sweep.engine import Run, dask_cluster, local_processes, train_runs
 from softq.lab.sweep.grids import Grid, expand, read_recipe, sweep_toml, varied
 from softq.lab.tasks.base import (
+    Cell,
     Task,
     cell_recipe,
     read_cells,
@@ -126,7 +128,7 @@ def run_sweep(
                     workers=workers,
                 )
         # it may fail on what was trained before: the old files stay until it has not
-        sweep = _conclude(task, base, grids, out)
+        sweep = _conclude(task, base, *_finished(task, base, grids, out))
         folder.write(SWEEP, sweep_toml(task, base, grids))
         return _write(sweep, out)
 
@@ -161,12 +163,31 @@ def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
 
 
 def read_sweep(task: Task, out: Path) -> Sweep:
-    """What the finished runs of a sweep folder say, by the grids that it holds; writes nothing."""
-    return _conclude(task, *read_recipe(task, out / SWEEP), out)
+    """What the finished runs of a sweep folder say; writes nothing."""
+    base, _ = read_recipe(task, out / SWEEP)
+    return _conclude(task, base, *read_finished(task, out))
 
 
-def _conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
-    """What the finished runs of a sweep folder say.
+def read_finished(task: Task, out: Path) -> tuple[list[SweepCell], int]:
+    """The finished cells of a sweep folder, and how many its grids have.
+
+    Those of a finished sweep are the ones it has written down, whatever became of its recipe.
+    """
+    if not (out / SUMMARY).is_file():
+        return _finished(task, *read_recipe(task, out / SWEEP), out)
+    cells = []
+    for number, row in enumerate(RunFolder(out).lines(CELLS), 1):
+        with damaged(f"line {number} of {out / CELLS}"):
+            names = typed(row.pop("grids", None), tuple[str, ...], "grids")
+            path = out / typed(row.pop("run", None), str, "run")
+            cells.append(SweepCell(names, build(Cell, row, "it"), path))
+    return cells, len(cells)
+
+
+def _finished(
+    task: Task, base: Any, grids: Sequence[Grid], out: Path
+) -> tuple[list[SweepCell], int]:
+    """The same from its runs.
 
     Cells have the settings of the grids as they are now: a model may have been trained before they
     named a key.
@@ -183,10 +204,14 @@ def _conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
             cell, path = found[name]
             cell = dataclasses.replace(cell, settings=settings_of(recipe, flags))
             cells.append(SweepCell(names, cell, path))
+    return cells, len(wanted)
+
+
+def _conclude(task: Task, base: Any, cells: list[SweepCell], wanted: int) -> Sweep:
     choices = choose(task, base, cells)
     signatures = dict.fromkeys(choice.signature for choice in choices)
     signature = ", ".join(signatures) or task.signature(base)
-    return Sweep(task.name, task.metric, signature, cells, choices, len(wanted))
+    return Sweep(task.name, task.metric, signature, cells, choices, wanted)
 
 
 def _write(sweep: Sweep, out: Path) -> Sweep:
