@@ -232,7 +232,7 @@ def test_candidates_with_rewards_of_ones_own_and_a_causal_model_with_adapters(tm
     assert changed
     # what adapters are merged into
     assert all("weight" in name and ("attn" in name or "mlp" in name) for name in changed)
-    assert len(well(softq("predict", tmp_path / "run", files / "test.txt")).splitlines()) == 12
+    assert len(predictions(tmp_path / "run", files / "test.txt").splitlines()) == 12
 
 
 def tiny_gpt2(texts):
@@ -351,9 +351,22 @@ def test_names_that_a_recipe_repeats_are_those_of_the_trainer():
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-    # what adapters are merged into
-    assert all("weight" in name and ("attn" in name or "mlp" in name) for name in changed)
-    assert len(predictions(tmp_path / "run", files / "test.txt").splitlines()) == 12
+        (f"{TINY} --template translate", "template must have {} once, where the source goes, got"),
+        (f"{TINY} --template '{{}} {{}}'", "template must have {} once"),
+        ("", "name a model to start from (--model PATH), or a size to start with (--from-scratch"),
+        ("--from-scratch t5-tinny", "did you mean 't5-tiny'?"),
+        ("--epoch 3", "there is no flag --epoch, did you mean --epochs?"),
+        (f"{TINY} --model a", "choose one"),
+        ("--model /no/such/folder", "there is no folder /no/such/folder"),
+        (f"{TINY} --objective raml", "raml needs a temperature"),
+        (f"{TINY} --objective raml --tau 1 --sampler ngrams", "sampler must be one of ngram"),
+        (f"{TINY} --objective raml --tau 1 --sampler dataset", "train.tsv, row 1: sampler ="),
+        (f"{TINY} --reward blue", "reward must be one of bleu"),
+        (f"{TINY} --objective raml --tau 1 --temperature-scaled", "temperature_scaled"),
+        (f"{TINY} --lora 4", "lora adapts a model"),
+        (f"{TINY} --dropout 1", "dropout must"),
+        (f"{TINY} --top-p 2", "top_p must"),
+        (f"{TINY} --train '' --dev x", "name the training file as well"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(files, tmp_path, flags, text):

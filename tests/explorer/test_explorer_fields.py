@@ -57,22 +57,18 @@ def text_of(user, css):
 def test_every_field_refuses_beside_itself(study):
     refusals = {
         "references": {
-            "": "at least one sentence",
-            "dog dog": None,
-            "w " * 101: "at most 100 words",
+            "": "at least one sentence", "dog dog": None, "w " * 101: "at most 100 words"
         },
         "candidates per input": {
-            "x": "a whole number from 2 to 20000, got 'x'",
-            "1": "from 2 to 20000",
-            "3": "at least 4",
-            "10001": "at most 10000 each",
+            "x": "a whole number from 2 to 20000, got 'x'", "1": "from 2 to 20000",
+            "3": "at least 4", "10001": "at most 10000 each",
         },
         "seed": {"-1": "from 0 to", "": "got ''"},
         "longest n-gram": {"0": "from 1 to 20"},
         "mass to leave on the references": {"1": "between 0 and 1, got '1'", "much": "got 'much'"},
         "P(y|x) of an input": {"0.5 0.5": "expected 3 probabilities", "1 1 1": "a sum of 3"},
         "table": {"1 2\n3 nan": "line 2, column 2", "": "got none; paste one"},
-    }
+    }  # fmt: skip
 
     async def type_all():
         async with simulated(study) as (_, find):

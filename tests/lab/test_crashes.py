@@ -56,19 +56,11 @@ def crash_at(monkeypatch, number, late):
 
 
 def several_cells(out):
-    objectives = (
-        ["ml"],
-        ["raml", "--tau", 1, "--seed", 1],
-        ["sqdml", "--tau", 300, "--temperature-scaled"],
-    )
+    scaled = ["sqdml", "--tau", 300, "--temperature-scaled"]
+    objectives = (["ml"], ["raml", "--tau", 1, "--seed", 1], scaled)
     flags = ["--patience", 1, "--checkpoint-every", 1, "--epochs", 4, "--objective"]
-    train_cells(
-        TASK,
-        [recipe(*flags, *objective) for objective in objectives],
-        out,
-        resume=True,
-        workers=CPU,
-    )
+    cells = [recipe(*flags, *objective) for objective in objectives]
+    train_cells(TASK, cells, out, resume=True, workers=CPU)
 
 
 def scripted(out):
@@ -85,12 +77,8 @@ def adam(out):
 
 
 def plain_sgd(out):
-    go(
-        noisy_regression(average=False, optimizer=torch.optim.SGD),
-        out,
-        epochs=2,
-        checkpoint_every=1,
-    )
+    learner = noisy_regression(average=False, optimizer=torch.optim.SGD)
+    go(learner, out, epochs=2, checkpoint_every=1)
 
 
 def broken_off_at_every_write(job, folder):

@@ -25,19 +25,22 @@ from softq.lab.tasks.classification import torch_learner
 from softq.lab.tasks.classification_recipe import ClassificationRecipe
 
 EPOCHS, STEPS = 25, 30
-DATA = ["--inputs", "3000", "--dev", "500", "--test", "500", "--batch-size", "100"]
 MODEL = ["--hidden", "64,64", "--objective", "raml", "--tau", "2"]
 COMMAND = [
-    "train",
-    "classification",
-    *DATA,
+    *[
+        "train",
+        "classification",
+        "--inputs",
+        "3000",
+        "--dev",
+        "500",
+        "--test",
+        "500",
+        "--batch-size",
+        "100",
+    ],
     *MODEL,
-    "--epochs",
-    str(EPOCHS),
-    "--patience",
-    "0",
-    "--checkpoint-every",
-    "7",
+    *f"--epochs {EPOCHS} --patience 0 --checkpoint-every 7".split(),
 ]
 ENOUGH = 20_000  # bytes: for every file of such a run but its checkpoints, 55 kB
 
@@ -57,26 +60,18 @@ def unbroken(server, tmp_path_factory):
     return folder / "run"
 
 
-def written(path):
-    """When a file was last written, None where there is none."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None
-
-
-def changes(path):
-    """Whether a file has been written since this call."""
-    before = written(path)
-    return lambda: written(path) != before
-
-
 def begins(run):
     """Whether a process that is about to be started has begun to train.
 
     To write the metrics anew is its first deed.
     """
-    return changes(run / METRICS)
+
+    def written():
+        path = run / METRICS
+        return path.stat().st_mtime_ns if path.exists() else None
+
+    before = written()
+    return lambda: written() != before
 
 
 def place(run):
@@ -254,17 +249,8 @@ def alone(tmp_path_factory):
 
 def test_two_processes_from_a_launcher(alone, tmp_path):
     pytest.importorskip("accelerate")
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--master_addr",
-        "127.0.0.1",
-        "--master_port",
-        free_port(),
-    ]
+    launcher = [sys.executable, *["-m", "torch.distributed.run", "--nproc_per_node", "2"]]
+    launcher += ["--master_addr", "127.0.0.1", "--master_port", free_port()]
     command = [*launcher, "-m", "softq", "train", "classification", *TOGETHER]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     ended = subprocess.run(

@@ -165,8 +165,8 @@ def start_sweep(out):
         "--jobs",
         "2",
         "--out",
-        str(out),
     ]
+    arguments.append(str(out))
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND.format(path=sys.path), *arguments],
         stdout=subprocess.PIPE,

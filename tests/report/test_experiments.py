@@ -353,9 +353,9 @@ def test_captions_of_the_world(tmp_path):
 def test_pictures_of_photographs(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.new("RGB", (800, 400), "red").save(tmp_path / "large.jpg")
-    found = pictures.thumbnail(tmp_path, "some/where/large.jpg")
+    found = pictures.thumbnail(str(tmp_path), "some/where/large.jpg")
     assert (found.kind, found.width, found.height) == ("jpeg", 144, 72)
     assert len(found.content) < 3000
     (tmp_path / "broken.jpg").write_bytes(b"no picture")
-    assert pictures.thumbnail(tmp_path, "broken.jpg") is None
-    assert pictures.thumbnail(tmp_path, "missing.jpg") is None
+    assert pictures.thumbnail(str(tmp_path), "broken.jpg") is None
+    assert pictures.thumbnail(str(tmp_path), "missing.jpg") is None

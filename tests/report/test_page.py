@@ -48,9 +48,8 @@ def written(tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    path = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-    )
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
         pytest.skip("no Chromium or Chrome to open the report in")
     with playwright.sync_playwright() as driver:
@@ -191,11 +190,7 @@ def test_files(written):
 
 
 def test_csv_reads_back():
-    columns = [
-        report.Column("name, with comma"),
-        report.Column("x", ".1f"),
-        report.Column("y", ".2f"),
-    ]
+    columns = [report.Column(*one) for one in (("name, with comma",), ("x", ".1f"), ("y", ".2f"))]
     rows = [
         ('a "quoted" name', 0.1 + 0.2, Interval(1 / 3, 0.25, 0.5)),
         ("b", None, None),
@@ -227,10 +222,8 @@ def test_the_same_results_give_the_same_bytes(tmp_path):
     import matplotlib as mpl
 
     written = []
-    for folder, settings in {
-        "a": {},
-        "b": {"xtick.direction": "in", "svg.fonttype": "path"},
-    }.items():
+    own = {"xtick.direction": "in", "svg.fonttype": "path"}
+    for folder, settings in (("a", {}), ("b", own)):
         with mpl.rc_context(settings):
             before = dict(mpl.rcParams)
             paths = report.write_report([tiny_section()], tmp_path / folder / "page.html")
@@ -241,14 +234,8 @@ def test_the_same_results_give_the_same_bytes(tmp_path):
 
 def test_names_are_text_everywhere(tmp_path):
     name = "<script>alert('x')</script> & \"$y$\""
-    section = tiny_section(
-        name,
-        name,
-        commands=[f"softq {name}"],
-        warnings=[name],
-        recipe=name,
-        provenance={name: name},
-    )
+    texts = {"warnings": [name], "recipe": name, "provenance": {name: name}}
+    section = tiny_section(name, name, commands=[f"softq {name}"], **texts)
     paths = report.write_report([section, section], tmp_path / "page.html", title=name)
     page = paths[0].read_text(encoding="utf-8")
     assert page.count("<script") == 1  # its own

@@ -15,14 +15,15 @@ def reproduced(monkeypatch):
     """Recipes that would have been trained, and the command that the page names."""
     pytest.importorskip("matplotlib")
     started = []
-    monkeypatch.setattr(
-        reproduction, "run_sweep", lambda task, recipe, *_, **__: started.append(recipe.data)
-    )
-    monkeypatch.setattr(
-        reproduction,
-        "read_sections",
-        lambda sources: started.extend(source.command for source in sources),
-    )
+
+    def run(task, recipe, *_, **__):
+        started.append(recipe.data)
+
+    def read(sources):
+        started.extend(source.command for source in sources)
+
+    monkeypatch.setattr(reproduction, "run_sweep", run)
+    monkeypatch.setattr(reproduction, "read_sections", read)
     for name in ("write_report", "show_choices"):
         monkeypatch.setattr(reproduction, name, lambda *_, **__: None)
     return started
@@ -42,27 +43,12 @@ def reproduced(monkeypatch):
     ],
 )
 def test_reproduce_with_a_folder_of_files(tmp_path, reproduced, task, scale, train, dev, test):
-    for name in filter(
-        None,
-        (
-            train,
-            dev,
-            test,
-            "readme.txt",
-            "latest.tsv",
-            "contrain.conllu",
-            ".train.conll",
-            f"old-{train}.bak",
-        ),
-    ):
+    others = ["readme.txt", "latest.tsv", "contrain.conllu", ".train.conll", f"old-{train}.bak"]
+    for name in filter(None, (train, dev, test, *others)):
         (tmp_path / name).touch()
         (tmp_path / features_beside(Path(name))).touch()
-    assert (
-        softq(
-            "reproduce", task, "--scale", scale, "--data", tmp_path, "--out", tmp_path / "out"
-        ).exit_code
-        == 0
-    )
+    done = softq("reproduce", task, "--scale", scale, "--data", tmp_path, "--out", tmp_path / "out")
+    assert done.exit_code == 0
     data, command = reproduced
     assert (data.train, data.dev, data.test) == tuple(
         name and str(tmp_path / name) for name in (train, dev, test)
@@ -86,11 +72,8 @@ def test_reproduce_with_a_folder_and_folds(tmp_path, reproduced):
         tmp_path / "out",
     ]
     assert softq(*command).exit_code == 0
-    assert (reproduced[0].dev, reproduced[0].test, reproduced[0].folds) == (
-        "",
-        str(tmp_path / "test.conll"),
-        2,
-    )
+    data = reproduced[0]
+    assert (data.dev, data.test, data.folds) == ("", str(tmp_path / "test.conll"), 2)
     assert softq(*command, "--folds", "4").exit_code == 0  # flags lie over the folder
     assert reproduced[2].folds == 4
 
@@ -98,34 +81,20 @@ def test_reproduce_with_a_folder_and_folds(tmp_path, reproduced):
 @pytest.mark.parametrize(
     ("task", "names", "texts"),
     [
-        (
-            "translation",
-            [],
-            [
-                "there is no file train.tsv or …-train.tsv (or .gz, .xz) in ",
-                "--train train.tsv --dev dev.tsv",
-            ],
-        ),
+        ("translation", [], [
+            "there is no file train.tsv or …-train.tsv (or .gz, .xz) in ",
+            "--train train.tsv --dev dev.tsv",
+        ]),
         ("translation", ["train.tsv", "test.tsv"], ["there is no file dev.tsv or …-dev.tsv"]),
-        (
-            "parsing",
-            ["train.tsv", "dev.conllu"],
-            ["there is no file train.conllu or …-train.conllu"],
-        ),
+        ("parsing", ["train.tsv", "dev.conllu"], ["no file train.conllu or …-train.conllu"]),
         ("ner", ["train.conll"], ["there is no file dev.conll"]),
-        (
-            "translation",
-            ["train.tsv", "train.tsv.gz", "dev.tsv"],
-            ["expected one file train.tsv", "got train.tsv, train.tsv.gz;"],
-        ),
-        (
-            "classification",
-            [],
-            ["that is ner or parsing or translation or captioning, got classification"],
-        ),
+        ("translation", ["train.tsv", "train.tsv.gz", "dev.tsv"],
+         ["expected one file train.tsv", "got train.tsv, train.tsv.gz;"]),
+        ("classification", [],
+         ["that is ner or parsing or translation or captioning, got classification"]),
         (None, [], ["that is ner or parsing or translation or captioning, got all of them"]),
     ],
-)
+)  # fmt: skip
 def test_folders_that_do_not_do(tmp_path, reproduced, task, names, texts):
     for name in names:
         (tmp_path / name).touch()

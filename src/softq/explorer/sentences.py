@@ -183,30 +183,35 @@ class SentenceStudy:
 
     def _sample(self) -> Candidates:
         inputs, most = len(self.examples), int(self.references.present.sum(1).max())
-        if self.size < most + 1:
-            raise SettingError(
+        recombined = self.sampler == "recombined"
+        for setting, is_wrong, message in (
+            (
                 "size",
+                self.size < most + 1,
                 f"expected at least {most + 1}, for the {most} references of an input and one "
                 f"more, got {self.size}",
-            )
-        if self.size * inputs > MOST_CANDIDATES:
-            raise SettingError(
+            ),
+            (
                 "size",
+                self.size * inputs > MOST_CANDIDATES,
                 f"expected at most {MOST_CANDIDATES // inputs} each for {inputs} inputs, "
                 f"got {self.size}",
-            )
-        if self.sampler == "recombined" and most < 2:
-            raise SettingError(
+            ),
+            (
                 "sampler",
+                recombined and most < 2,
                 "recombining needs an input with several references, got one each; "
                 "add a line below it",
-            )
-        if len(self.words) < 2 and self.sampler != "recombined":
-            raise SettingError(
+            ),
+            (
                 "more_words",
+                len(self.words) < 2 and not recombined,
                 f"expected at least two different words to write with, got {self.words[0]!r} "
                 "alone; add some",
-            )
+            ),
+        ):
+            if is_wrong:
+                raise SettingError(setting, message)
         vocab, draws = len(self.words), self.size - most
         make: dict[str, Callable[[], Sampler]] = {
             "ngram": lambda: NgramReplacement(vocab, self.max_n, self.size),

@@ -72,42 +72,33 @@ class Learner(Protocol):
 
         Where the loop divides an epoch into calls must not change the result.
         """
-        ...
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
         """Return and reset what was measured in this epoch, such as ``loss``.
 
         NaN for cells that are not active.
         """
-        ...
 
     def evaluate(self, active: Sequence[bool]) -> list[float]:
         """Development scores of the current models; NaN for cells that are not active."""
-        ...
 
     def keep_best(self, improved: Sequence[bool]) -> None:
         """Make the current models of these cells their best ones."""
-        ...
 
     def evaluate_best(self) -> Evaluation:
         """Scores of the best models on the development and test sets."""
-        ...
 
     def state(self) -> dict[str, Tensor]:
         """Everything that training needs to resume."""
-        ...
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Resume from there."""
-        ...
 
     def best(self) -> dict[str, Tensor]:
         """The best models."""
-        ...
 
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Make these the best models."""
-        ...
 
 
 class Watcher:

@@ -62,7 +62,6 @@ LAST, BEST, NEXT_BEST, COUNTS, OUTPUTS, RESULT = (
     "outputs.jsonl",
     "result.json",
 )
-SUMMARY = "summary.json"  # of a sweep
 
 
 class CellRow(TypedDict):
@@ -109,8 +108,19 @@ class ResultRow(CellRow, _Tested):
     dev: float
 
 
+class Facts(TypedDict, total=False):
+    """What a run says of its data; see softq.lab.tasks.Task.facts."""
+
+    examples: dict[str, int]
+    bayes: dict[str, float]
+    types: dict[str, dict[str, int | float]]
+    annotators: list[dict[str, int | float | str]]
+    annotator_model: str
+    annotator_scores: list[float]
+
+
 class _Facts(TypedDict, total=False):
-    facts: dict[str, Any]  # about the data; see softq.lab.tasks.Task.facts
+    facts: Facts
 
 
 class ResultTable(_Facts):
@@ -130,16 +140,6 @@ class EnvironmentTable(TypedDict):
     gpu: str | None
 
 
-class SummaryTable(TypedDict):
-    """``summary.json`` of a sweep."""
-
-    task: str
-    metric: str
-    signature: str
-    cells: int
-    choices: list[dict[str, Any]]
-
-
 _Scores = list[float | None] | float | None
 # the type of each file, or of each of its lines, and that of keys which the type does not name
 _TYPES: dict[str, tuple[Any, Any]] = {
@@ -149,7 +149,6 @@ _TYPES: dict[str, tuple[Any, Any]] = {
     OUTPUTS: (OutputRow, Any),
     RESULT: (ResultTable, Any),
     ENVIRONMENT: (EnvironmentTable, Any),
-    SUMMARY: (SummaryTable, Any),
 }
 
 

@@ -5,16 +5,18 @@ How reliable annotators seem, and scores by type of entity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from softq.annotators.reliability import AnnotatorRow
+from softq.formats.file_checks import undamaged
 from softq.lab.report.content import Column, Figure, Part, Table, Value
 from softq.lab.report.drawing import Canvas, plain
 from softq.lab.report.results import Results, System
-from softq.lab.worlds.entities import ANNOTATORS
+from softq.lab.run import RESULT
+from softq.lab.worlds.entities import ANNOTATORS, Annotator
 
 MOST_ANNOTATORS, ENDS = 30, 10  # of more than so many, the table has the first and the last
 _LARGEST_MARK = 90.0  # square points
@@ -65,14 +67,24 @@ def baseline(results: Results) -> tuple[System, str] | None:
 
 def extras(results: Results) -> list[Part | None]:
     """The parts of this experiment alone."""
-    facts = [one.models[0].facts for _, one in results.chosen]
-    found: Mapping[str, Any] = next((one for one in facts if "annotators" in one), {})
-    rows = [AnnotatorRow(**row) for row in found.get("annotators", ())]
-    rows.sort(key=lambda row: (-row.weight, row.name))
-    model = _MODELS.get(found.get("annotator_model", ""), "")
-    known = not results.recipe.data.train
-    table = _known_table(rows) if known else _table(rows, model)
-    return [table, _figure(rows), _types(results)] if rows else [_types(results)]
+    model = next(
+        (one.models[0] for _, one in results.chosen if one.models[0].facts.get("annotators")), None
+    )
+    parts: list[Part | None] = []
+    if model is not None:
+        with undamaged(str(model.run / RESULT)):
+            rows = [AnnotatorRow(**row) for row in model.facts["annotators"]]  # type: ignore[arg-type]
+            rows.sort(key=lambda row: (-row.weight, row.name))
+            made = None if results.recipe.data.train else _made(rows)
+        how = _MODELS.get(model.facts.get("annotator_model", ""), "")
+        parts = [_table(rows, how) if made is None else _known_table(rows, made), _figure(rows)]
+    return [*parts, _types(results)]
+
+
+def _made(rows: Sequence[AnnotatorRow]) -> list[Annotator]:
+    """How the annotators of the built-in world err."""
+    known = {annotator.name: annotator for annotator in ANNOTATORS}
+    return [known[row.name] for row in rows]
 
 
 _ESTIMATES = (
@@ -107,16 +119,13 @@ def _table(rows: Sequence[AnnotatorRow], model: str) -> Table:
     )
 
 
-def _known_table(rows: Sequence[AnnotatorRow]) -> Table:
+def _known_table(rows: Sequence[AnnotatorRow], made: Sequence[Annotator]) -> Table:
     """The built-in world knows how its annotators err."""
-    known = {annotator.name: annotator for annotator in ANNOTATORS}
+    right = [(1 - one.miss) * (1 - one.wrong_type) * (1 - one.wrong_boundary) for one in made]
     table: list[Sequence[Value]] = []
-    right = []
-    for row in rows:
-        made = known[row.name]
-        right.append((1 - made.miss) * (1 - made.wrong_type) * (1 - made.wrong_boundary))
-        rates = (made.miss, made.wrong_type, made.wrong_boundary, made.spurious)
-        table.append((row.name, *(100 * rate for rate in rates), 100 * right[-1], *_estimates(row)))
+    for row, one, share in zip(rows, made, right, strict=True):
+        rates = (one.miss, one.wrong_type, one.wrong_boundary, one.spurious, share)
+        table.append((row.name, *(100 * rate for rate in rates), *_estimates(row)))
     first, second = (np.argsort(np.argsort(one)) for one in (right, [row.weight for row in rows]))
     order = float(np.corrcoef(first, second)[0, 1]) if len(rows) > 1 else 1.0
     return Table(
@@ -206,28 +215,27 @@ def _figure(rows: Sequence[AnnotatorRow]) -> Figure | None:
 def _types(results: Results) -> Table | None:
     """Scores of each type of entity, of the model that is best on the development set."""
     best = results.best
-    facts = best.models[0].facts
-    if not facts.get("types"):
-        return None
-    return Table(
-        name="types",
-        caption=f"{results.name_of(best)} on the test set, by type of entity",
-        columns=[
-            Column("Type"),
-            Column("Precision, %", ".2f"),
-            Column("Recall, %", ".2f"),
-            Column("F1, %", ".2f"),
-            Column("Predicted", ",d"),
-            Column("True", ",d"),
-        ],
-        rows=[
+    first = best.models[0]
+    with undamaged(str(first.run / RESULT)):
+        rows = [
             (
                 kind,
                 *(100 * found[name] for name in ("precision", "recall", "f1")),
                 found["predicted"],
                 found["gold"],
             )
-            for kind, found in facts["types"].items()
+            for kind, found in first.facts.get("types", {}).items()
+        ]
+    if not rows:
+        return None
+    return Table(
+        name="types",
+        caption=f"{results.name_of(best)} on the test set, by type of entity",
+        columns=[
+            Column("Type"),
+            *(Column(f"{title}, %", ".2f") for title in ("Precision", "Recall", "F1")),
+            *(Column(title, ",d") for title in ("Predicted", "True")),
         ],
+        rows=rows,
         note="The model that is best on the development set, at its first seed.",
     )

@@ -6,21 +6,19 @@ Exact values, decision regions, the gap and its bounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from softq.formats.file_checks import undamaged
 from softq.lab.report.content import Column, Figure, Part, Table, bare
 from softq.lab.report.drawing import Canvas, Look, Series, number_axis
 from softq.lab.report.results import Results, System, Variant
-from softq.lab.run import RunFolder
+from softq.lab.run import BEST, RunFolder
 from softq.lab.tasks.base import best_models
 from softq.metrics import Interval
 from softq.neural import perceptrons
-from softq.theory import TheoryRow, TheoryTable, bayes_rule, four_class_problem, theory_table
+from softq.theory import TheoryTable, bayes_rule, four_class_problem, theory_table
 
 AGREEMENT_TAUS = (0.5, 1.0, 1.5, 2.0, 2.4, 3.0)
 # inputs along each side, for rewards to about 1e-5 in tables and 1e-4 in curves
@@ -77,13 +75,15 @@ def exact_curves(results: Results, variant: Variant, key: str) -> list[Series]:
     ]
 
 
-def _population_table(results: Results) -> Table | None:
+def _population_table(results: Results) -> Table:
     """Trained networks beside exact values.
 
     ML, a few temperatures of RAML, and the largest of all.
     """
     table = population(results)
-    exact = {row.tau: row for row in table.rows}
+    rewards: dict[tuple[str, float | None], float] = {("ML", None): table.reward_ml}
+    for row in table.rows:
+        rewards["RAML", row.tau], rewards["SQDML", row.tau] = row.reward_raml, row.reward_sqdml
     largest = max((one.tau for one in results.systems if one.tau is not None), default=None)
     ml = [one for one in results.systems if one.objective == "ML"][:1]
     few = [
@@ -98,7 +98,7 @@ def _population_table(results: Results) -> Table | None:
     ]
     bayes = results.bayes.get("test_reward")
     best = table.reward_bayes
-    pairs = [(one.label, one.scores["test"], _exact_reward(one, exact, table)) for one in shown]
+    pairs = [(one.label, one.scores["test"], rewards[one.objective, one.tau]) for one in shown]
     if bayes is not None:
         pairs.append(("Bayes rule", Interval(bayes), best))
     return Table.of(
@@ -123,13 +123,6 @@ def _population_table(results: Results) -> Table | None:
     )
 
 
-def _exact_reward(system: System, exact: Mapping[float, TheoryRow], table: TheoryTable) -> float:
-    if system.tau is None:
-        return table.reward_ml
-    row = exact[system.tau]
-    return row.reward_raml if system.objective == "RAML" else row.reward_sqdml
-
-
 # --- decision regions -----------------------------------------------------------------------------------
 
 
@@ -141,14 +134,15 @@ def _regions(results: Results) -> Figure | None:
     found = {"Bayes rule": bayes}
     for title, system in _shown_regions(results).items():
         first = system.models[0]
-        network = best_models(RunFolder(first.run))["networks"][[first.number]]
         sizes, inputs = system.recipe.model.sizes, problem.inputs.float()
-        found[title] = (
-            perceptrons.decisions(network, sizes=sizes, inputs=inputs)[0].view(square).numpy()
-        )
+        with undamaged(str(first.run / BEST)):
+            network = best_models(RunFolder(first.run))["networks"][[first.number]]
+            decided = perceptrons.decisions(network, sizes=sizes, inputs=inputs)
+        found[title] = decided[0].view(square).numpy()
     if len(found) < 2:
         return None
     shares = {title: 100 * float(np.mean(one == bayes)) for title, one in found.items()}
+    classes = range(int(max(one.max() for one in found.values())) + 1)
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.panels(
@@ -176,27 +170,24 @@ def _regions(results: Results) -> Figure | None:
             f" Bayes rule: {told}."
         ),
         draw=draw,
-        numbers=_region_numbers(found, shares),
-    )
-
-
-def _region_numbers(
-    found: Mapping[str, NDArray[np.integer[Any]]], shares: Mapping[str, float]
-) -> Table:
-    classes = range(int(max(one.max() for one in found.values())) + 1)
-    return Table(
-        name="decision-regions",
-        caption="Share of the square, in percent, of one network each",
-        columns=[
-            Column("Model"),
-            Column("As the Bayes rule", ".2f"),
-            *(Column(f"Class {label}", ".2f") for label in classes),
-        ],
-        rows=[
-            (title, shares[title], *(100 * float(np.mean(one == label)) for label in classes))
-            for title, one in found.items()
-        ],
-        folded=True,
+        numbers=Table(
+            name="decision-regions",
+            caption="Share of the square, in percent, of one network each",
+            columns=[
+                Column("Model"),
+                Column("As the Bayes rule", ".2f"),
+                *(Column(f"Class {label}", ".2f") for label in classes),
+            ],
+            rows=[
+                (
+                    title,
+                    shares[title],
+                    *(100 * float(np.mean(one == label)) for label in classes),
+                )
+                for title, one in found.items()
+            ],
+            folded=True,
+        ),
     )
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -241,28 +241,21 @@ def number_axis(axes: Axes, label: str, *, logarithmic: bool) -> None:
     axes.set_xlabel(label)
 
 
-class Drawing(NamedTuple):
-    """An SVG whose colours are CSS variables, and its size in CSS pixels."""
-
-    svg: str
-    width: int
-    height: int
-
-    def coloured(self, *, dark: bool) -> str:
-        """The same with the colours of one scheme, to stand on its own."""
-        text = self.svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-        return re.sub(r"var\(--(\w+)\)", lambda name: COLOURS[name[1]][dark], text)
+def coloured(svg: str, *, dark: bool) -> str:
+    """A drawing with the colours of one scheme, to stand on its own."""
+    text = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return re.sub(r"var\(--(\w+)\)", lambda name: COLOURS[name[1]][dark], text)
 
 
-def draw_svg(draw: Callable[[Canvas], None], name: str, *, phone: bool) -> Drawing:
-    """Draw in one size. The same numbers always give the same text.
+def draw_svg(draw: Callable[[Canvas], None], name: str, *, phone: bool) -> tuple[str, int, int]:
+    """An SVG whose colours are CSS variables, and its size in CSS pixels.
 
-    ``name`` keeps its ids apart from others of a page.
+    The same numbers always give the same text. ``name`` keeps its ids apart from others of a page.
 
     Raises DependencyError without matplotlib.
     """
     content, width, height = _render(draw, phone, "svg", name)
-    return Drawing(_compact(content.decode()), width, height)
+    return _compact(content.decode()), width, height
 
 
 def draw_png(draw: Callable[[Canvas], None]) -> bytes:
@@ -333,7 +326,8 @@ def _compact(svg: str) -> str:
     size = re.search(r'viewBox="[^"]*"', svg)
     svg = f"<svg {size[0] if size else ''}>" + svg[svg.index(">") + 1 :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg).replace("xlink:href", "href")
-    svg = re.sub(r"font: (?:(\d+) )?([\d.]+px) [^;\"]*", _font, svg)
+    svg = re.sub(r"font: (\d+) ([\d.]+px) [^;\"]*", r"font-weight: \1; font-size: \2", svg)
+    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", svg)
     svg = re.sub(r"font-family: [^;\"]*;? ?|stroke-miterlimit: [^;\"]*;? ?", "", svg)
     svg = re.sub(r' transform="rotate\(-?0 [^"]*\)"|<defs>\s*<style.*?</style>\s*</defs>', "", svg)
     svg = re.sub(r"-?\d+\.\d{2,}(?:e-?\d+)?", _rounded, svg)
@@ -360,10 +354,6 @@ def _rounded(match: re.Match[str]) -> str:
     """
     value = float(match[0])
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
-
-
-def _font(match: re.Match[str]) -> str:
-    return (f"font-weight: {match[1]}; " if match[1] else "") + f"font-size: {match[2]}"
 
 
 def describe(label: str, points: Sequence[tuple[float, float]], at: str, digits: int = 3) -> str:

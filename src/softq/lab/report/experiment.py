@@ -42,10 +42,10 @@ class Score:
     dev: bool = False
     plotted: bool = False
 
-    @property
-    def heading(self) -> str:
-        """The title with its unit."""
-        return f"{self.title}, %" if self.percent else self.title
+    def column(self, split: str = "") -> Column:
+        """The column of its values on a split, with the unit in its title."""
+        title = f"{split.capitalize()} {self.title}" if split else self.capital
+        return Column(f"{title}, %" if self.percent else title, self.format)
 
     @property
     def capital(self) -> str:

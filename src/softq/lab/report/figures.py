@@ -5,7 +5,6 @@ None where it would show single points.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from softq.lab.report.content import Column, Figure, Table, Value, bare
 from softq.lab.report.drawing import Canvas, Look, Series, describe, number_axis, plain
 from softq.lab.report.experiment import Score, mean_and_range
 from softq.lab.report.results import Model, Results, System, Variant
-from softq.lab.report.tables import BAYES, method_name, paper_name
+from softq.lab.report.tables import BAYES, method_names
 from softq.metrics import Interval
 
 LOOKS = {
@@ -160,15 +159,10 @@ def _score_panel(results: Results, variant: Variant, split: str, score: Score) -
         return score.shown(system.scores.get(key))
 
     series = _curves(variant, value)
-    flat = {
-        "ML": None if variant.ml is None else variant.ml.value(key),
-        BAYES: results.bayes.get(key),
-    }
-    lines = [
-        _flat_line(label, score.shown(Interval(level)), series)
-        for label, level in flat.items()
-        if level is not None
-    ]
+    flat = {"ML": variant.ml.scores.get(key) if variant.ml else None}
+    flat[BAYES] = Interval(results.bayes[key]) if key in results.bayes else None
+    levels = {label: score.shown(level) for label, level in flat.items()}
+    lines = [_flat_line(label, one.value, series) for label, one in levels.items() if one]
     exact = results.experiment.exact(results, variant, key)
     title, unit = f"{split.capitalize()} {score.title}", "%" if score.percent else ""
     return Panel(title, [*series, *lines, *exact] if series else [], unit, score.digits)
@@ -177,7 +171,7 @@ def _score_panel(results: Results, variant: Variant, split: str, score: Score) -
 def _gain_panel(results: Results, variant: Variant, papers: Sequence[Series]) -> Panel:
     gain, other = results.experiment.gain_score, results.against(variant)
     series = _curves(variant, lambda system: results.gain(system, other, gain))
-    shown = [*series, _flat_line("ML", Interval(0.0), [*series, *papers]), *papers]
+    shown = [*series, _flat_line("ML", 0.0, [*series, *papers]), *papers]
     title = f"Gain over {results.against_name} in test {gain.title}"
     return Panel(title, shown if series else [], "points" if gain.percent else "", gain.digits)
 
@@ -193,10 +187,9 @@ def _curves(variant: Variant, value: Callable[[System], Interval | None]) -> lis
     return found
 
 
-def _flat_line(label: str, value: Interval | None, others: Sequence[Series]) -> Series:
+def _flat_line(label: str, level: float, others: Sequence[Series]) -> Series:
     """What no temperature moves, drawn as far as other curves go."""
     places = sorted({x for one in others for x, _ in one.points})
-    level = math.nan if value is None else value.value
     return Series(label, LOOKS[label], [(x, level) for x in places])
 
 
@@ -208,7 +201,7 @@ def _papers_gains(results: Results, variant: Variant) -> list[Series]:
         gains = [(tau, table.gain(objective, tau, f"test_{key}")) for tau in taus]
         points = [(tau, gain) for tau, gain in gains if gain is not None]
         if points:
-            found.append(Series(f"{objective}, {paper_name(results)}", look, points))
+            found.append(Series(f"{objective}, {results.paper_name}", look, points))
     return found
 
 
@@ -234,15 +227,12 @@ def setting_curve(results: Results, flag: str) -> Figure | None:
         points = [(float(one.settings[flag]), value) for one, value in values if value is not None]
         if points:
             series.append(Series(score.title, look, points))
-    caption = f"Scores on the test set of {_named(results, best)}, by {flag}."
+    how = results.experiment.label(best.recipe)
+    name = f"{best.label} on {how}" if how else best.label
+    caption = f"Scores on the test set of {name}, by {flag}."
     unit = "%" if results.experiment.scores[0].percent else ""
     panel = Panel("Test", series, unit)
     return panels_figure(f"by-{flag}", f"Scores against {flag}", caption, [panel], flag)
-
-
-def _named(results: Results, system: System) -> str:
-    how = results.experiment.label(system.recipe)
-    return f"{system.label} on {how}" if how else system.label
 
 
 def methods(results: Results) -> Figure | None:
@@ -250,40 +240,40 @@ def methods(results: Results) -> Figure | None:
     if len(results.variants) < 2 or len(results.chosen) < 3:
         return None
     plotted = [one for one in results.experiment.scores if one.plotted]
-    gain, first = results.experiment.gain_score, plotted[0]
-    labels = [method_name(results, *pair) for pair in results.chosen]
+    gain = results.experiment.gain_score
+    labels = method_names(results)
     panels = [
         (
-            f"Test {score.heading}",
-            score.format,
+            score.column("test"),
             [results.score(one, score) for _, one in results.chosen],
-            score.shown(_interval(results.bayes.get(f"test_{score.name}"))),
+            score.shown(Interval(bayes)) if bayes is not None else None,
         )
         for score in plotted
+        for bayes in [results.bayes.get(f"test_{score.name}")]
     ]
     gains = [results.gain(one, results.against(of), gain) for of, one in results.chosen]
     title = f"Gain over {results.against_name} in {gain.title}"
-    panels.append((title, f"+{gain.format}", gains, Interval(0.0)))
-    panels = [panel for panel in panels if any(panel[2])]
+    panels.append((Column(title, f"+{gain.format}"), gains, Interval(0.0)))
+    panels = [panel for panel in panels if any(panel[1])]
 
     def draw(canvas: Canvas) -> None:
         axes = canvas.panels(len(panels), height=0.46 * len(labels) + 0.75, columns=2, head=0.1)
         for number, (one, panel) in enumerate(zip(axes, panels, strict=True)):
-            title, _, points, line = panel
+            column, points, line = panel
             canvas.dots(one, labels, points, named=canvas.phone or number % 2 == 0)
             if line is not None:
                 colour = canvas.colour("orange")
                 one.axvline(line.value, color=colour, linewidth=1.2, linestyle="--")
-            one.set_title(plain(title))
+            one.set_title(plain(column.title))
 
+    first, points, bayes = panels[0]
     told = "; ".join(
         f"{label} {point.value:{first.format}}"
-        for label, point in zip(labels, panels[0][2], strict=True)
+        for label, point in zip(labels, points, strict=True)
         if point is not None
     )
-    columns = [Column("Method"), *(Column(title, form) for title, form, _, _ in panels)]
     rows: list[Sequence[Value]] = [
-        (label, *(bare(points[i]) for _, _, points, _ in panels)) for i, label in enumerate(labels)
+        (label, *(bare(points[i]) for _, points, _ in panels)) for i, label in enumerate(labels)
     ]
     return Figure(
         "by-method",
@@ -291,15 +281,17 @@ def methods(results: Results) -> Figure | None:
         "Scores on the test set with 95 % intervals of a bootstrap over test examples, and gains,"
         " resampled in pairs: an interval that does not hold 0 is a gain that another test set"
         " would likely show too."
-        + (" The line beside scores is the Bayes rule." if panels[0][3] is not None else ""),
-        f"{panels[0][0]}: {told}.",
+        + (" The line beside scores is the Bayes rule." if bayes is not None else ""),
+        f"{first.title}: {told}.",
         draw,
-        Table("by-method", "The points of this figure", columns, rows, folded=True),
+        Table(
+            "by-method",
+            "The points of this figure",
+            [Column("Method"), *(column for column, _, _ in panels)],
+            rows,
+            folded=True,
+        ),
     )
-
-
-def _interval(value: float | None) -> Interval | None:
-    return None if value is None else Interval(value)
 
 
 # --- learning curves ----------------------------------------------------------------------------------
@@ -337,7 +329,8 @@ def learning(models: Sequence[Model], labels: Sequence[str]) -> Figure | None:
         groups: dict[tuple[str, str], dict[int, list[float]]] = {}
         for (model, label), name in zip(pairs, shown, strict=True):
             points = groups.setdefault((name, name if averaged else label), {})
-            for point in _thinned(model.curve):
+            step = -(-len(model.curve) // MOST_EPOCHS)  # at equal distances, with the last
+            for point in model.curve[::-1][::step][::-1]:
                 if (value := point[column]) is not None:
                     points.setdefault(point[0], []).append(value)
         series = [
@@ -366,11 +359,3 @@ def learning(models: Sequence[Model], labels: Sequence[str]) -> Figure | None:
         panels,
         "epoch",
     )
-
-
-def _thinned(
-    curve: Sequence[tuple[int, float | None, float | None]],
-) -> Sequence[tuple[int, float | None, float | None]]:
-    """At most so many epochs, at equal distances, with the last."""
-    step = -(-len(curve) // MOST_EPOCHS)
-    return curve[::-1][::step][::-1]

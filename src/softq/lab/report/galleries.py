@@ -6,53 +6,56 @@ Images on which two systems differ most.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from softq.formats.file_checks import undamaged
 from softq.lab.report.content import Column, Example, Gallery, Part, Table, Value
-from softq.lab.report.pictures import Picture, scene_picture, thumbnail
+from softq.lab.report.pictures import scene_picture, thumbnail
 from softq.lab.report.results import Results, System
-from softq.lab.run import RunFolder
+from softq.lab.run import OUTPUTS, RunFolder
 
 IN_STUDY, MOST_AHEAD, MOST_BEHIND = 4, 8, 4  # images of a page, which stays small
 _SAME = 1e-9  # rewards that differ by less are the same
 
 
-class Image(NamedTuple):
-    """A test image with what each system wrote of it.
+class _Caption(NamedTuple):
+    """What a system wrote of an image, and its reward against each reference."""
 
-    Rows of ``outputs.jsonl`` by objective, the last two being compared.
-    """
+    text: str
+    rewards: Sequence[float]
+    average: float
+    maximum: float
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> _Caption:
+        """The caption in a row of ``outputs.jsonl``."""
+        rewards = row["rewards"]
+        return cls(row["text"] + "", rewards, statistics.fmean(rewards), max(rewards))
+
+
+class _Image(NamedTuple):
+    """A test image with the caption of each system by objective, the last two being compared."""
 
     name: str
     references: Sequence[str]
-    captions: dict[str, dict[str, Any]]
+    captions: Mapping[str, _Caption]
 
     @property
     def lead(self) -> float:
         """By how much the average reward of the last system exceeds that of the one before it."""
         *_, other, ours = self.captions.values()
-        return statistics.fmean(ours["rewards"]) - statistics.fmean(other["rewards"])
+        return ours.average - other.average
 
 
 def extras(results: Results) -> list[Part | None]:
     """The paper's Figure 3, and further images where the systems differ, in either direction."""
     systems = _compared(results)
-    if not systems:
+    images = _read_images(systems)
+    if not images:
         return []
-    outputs = {}
-    for system in systems:
-        best = max(system.models, key=lambda model: model.scores["dev"])
-        outputs[system.objective] = RunFolder(best.run).outputs()
-    if not all(rows and "references" in rows[0] for rows in outputs.values()):
-        return []  # of an older version
-    images = [
-        Image(rows[0]["image"], rows[0]["references"], dict(zip(outputs, rows, strict=True)))
-        for rows in zip(*outputs.values(), strict=True)
-    ]
     leads = np.array([image.lead for image in images])
     highest, lowest = (np.argsort(sign * leads, kind="stable") for sign in (-1, 1))
     ahead = [images[i] for i in highest[:MOST_AHEAD] if leads[i] > _SAME]
@@ -81,6 +84,24 @@ def extras(results: Results) -> list[Part | None]:
     ]
 
 
+def _read_images(systems: Sequence[System]) -> list[_Image]:
+    """The test images as the runs have stored them; [] where an older version has."""
+    best = [max(system.models, key=lambda model: model.scores["dev"]).run for system in systems]
+    outputs = [RunFolder(run).outputs() for run in best]
+    with undamaged(", ".join(str(run / OUTPUTS) for run in best)):
+        if not all(rows and "references" in rows[0] for rows in outputs):
+            return []
+        names = [system.objective for system in systems]
+        return [
+            _Image(
+                rows[0]["image"] + "",
+                [reference + "" for reference in rows[0]["references"]],
+                {name: _Caption.of(row) for name, row in zip(names, rows, strict=True)},
+            )
+            for rows in zip(*outputs, strict=True)
+        ]
+
+
 def _compared(results: Results) -> list[System]:
     """ML, RAML and SQDML at their best, of the variant that has most of them.
 
@@ -97,7 +118,7 @@ def _compared(results: Results) -> list[System]:
 
 
 def _gallery(
-    name: str, title: str, caption: str, images: Sequence[Image], results: Results
+    name: str, title: str, caption: str, images: Sequence[_Image], results: Results
 ) -> Gallery | None:
     if not images:
         return None
@@ -105,16 +126,13 @@ def _gallery(
         (
             image.name,
             objective,
-            said["text"],
+            said.text,
             reference,
-            *(
-                100 * one
-                for one in (reward, statistics.fmean(said["rewards"]), max(said["rewards"]))
-            ),
+            *(100 * one for one in (reward, said.average, said.maximum)),
         )
         for image in images
         for objective, said in image.captions.items()
-        for reference, reward in zip(image.references, said["rewards"], strict=True)
+        for reference, reward in zip(image.references, said.rewards, strict=True)
     ]
     numbers = [Column(one, ".2f") for one in ("Reward", "Average reward", "Maximum reward")]
     columns = [*map(Column, ("Image", "Objective", "Caption", "Reference")), *numbers]
@@ -123,27 +141,22 @@ def _gallery(
     return Gallery(name, title, caption, examples, Table(name, title, columns, rows))
 
 
-def _example(image: Image, folder: str | None) -> Example:
+def _example(image: _Image, folder: str | None) -> Example:
+    """An image; without a ``folder`` it is a scene of the built-in world."""
     written = image.captions.values()
     rows: list[Sequence[Value]] = [
-        (reference, *(100 * said["rewards"][number] for said in written))
+        (reference, *(100 * said.rewards[number] for said in written))
         for number, reference in enumerate(image.references)
     ]
-    rows.append(("Average reward", *(100 * statistics.fmean(said["rewards"]) for said in written)))
-    rows.append(("Maximum reward", *(100 * max(said["rewards"]) for said in written)))
+    rows.append(("Average reward", *(100 * said.average for said in written)))
+    rows.append(("Maximum reward", *(100 * said.maximum for said in written)))
     caption = f"Sentence BLEU of each caption of {image.name} against each reference, in percent"
     columns = [Column("Reference"), *(Column(name, ".1f") for name in image.captions)]
+    picture = scene_picture(image.name) if folder is None else thumbnail(folder, image.name)
     return Example(
         name=image.name,
         alt=f"The test image {image.name}, of which a reference says: {image.references[0]}",
-        picture=_picture(image.name, folder),
-        outputs={name: said["text"] or "(no words)" for name, said in image.captions.items()},
+        picture=picture,
+        outputs={name: said.text or "(no words)" for name, said in image.captions.items()},
         scores=Table(image.name, caption, columns, rows),
     )
-
-
-def _picture(name: str, folder: str | None) -> Picture | None:
-    """A scene of the built-in world, or an image of the folder that the recipe names."""
-    if folder is None:
-        return scene_picture(name)
-    return thumbnail(Path(folder), name) if folder else None

@@ -29,10 +29,11 @@ from softq.lab.run import (
     RECIPE,
     RESULT,
     TIMINGS,
+    Facts,
     RunFolder,
     read_json,
 )
-from softq.lab.sweep import RUNS, SWEEP, Sweep, SweepCell, read_recipe, read_sweep
+from softq.lab.sweep import RUNS, SWEEP, SweepCell, read_finished, read_recipe
 from softq.lab.tasks import TASKS, Task
 from softq.lab.tasks.base import cell_recipe
 from softq.lab.tasks.lm_recipe import TASK as LM
@@ -87,16 +88,15 @@ def task_of(path: Path) -> Task:
 # --- runs -----------------------------------------------------------------------------------------------
 
 
-def read_models(path: Path, settings: Mapping[str, Mapping[str, Any]] | None = None) -> list[Model]:
-    """The models of a run, finished or not.
-
-    ``settings`` are what its sweep says of them, by hash, which is newer than what the run says.
-    """
+def read_models(path: Path) -> list[Model]:
+    """The models of a run, finished or not."""
     run = RunFolder(path)
     recipe = read_toml(path / RECIPE)
-    is_lm = recipe.get("task") == LM  # no task of sweeps
-    task = None if is_lm else task_of(path / RECIPE)
-    loss, dev = ("dev_loss", "dev_reward") if is_lm else ("loss", "dev")
+    if recipe.get("task") == LM:  # no task of sweeps
+        name, metric, chosen_by, columns = LM, "reward", "", ("dev_loss", "dev_reward")
+    else:
+        task = task_of(path / RECIPE)
+        name, metric, chosen_by, columns = task.name, task.metric, task.chosen_by, ("loss", "dev")
     result, metrics, cells = run.result(), run.lines(METRICS), run.cells()
     test_set = split_sources(recipe.get("data", {}))["test"]
     if result is not None and len(result["cells"]) != len(cells):
@@ -104,55 +104,42 @@ def read_models(path: Path, settings: Mapping[str, Mapping[str, Any]] | None = N
             f"{path} is damaged ({CELLS} has {len(cells)} models, {RESULT} {len(result['cells'])});"
             " delete it, or train it again"
         )
-    return [
-        Model(
-            run=path,
-            number=number,
-            task=LM if task is None else task.name,
-            metric="reward" if task is None else task.metric,
-            signature=result["signature"] if result else "",
-            hash=row["hash"],
-            objective=row["objective"],
-            tau=row["tau"],
-            scaled=row["temperature_scaled"],
-            seed=row["seed"],
-            settings=(settings or {}).get(row["hash"], row.get("settings", {})),
-            finished=result is not None,
-            facts=result.get("facts", {}) if result else {},
-            scores=_measures(result["cells"][number] if result else row, task),
-            curve=[
-                (
-                    line["epoch"],
-                    _of_cell(line.get(loss), number),
-                    _of_cell(line.get(dev), number),
-                )
-                for line in metrics
-            ],
-            command=_command(path, cells, number, finished=result is not None),
-            test_set=test_set,
+    found = []
+    for number, row in enumerate(cells):
+        measured: Mapping[str, Any] = result["cells"][number] if result else row
+        scores = {
+            key: value
+            for key, value in measured.items()
+            if isinstance(value, int | float) and key not in ("seed", "tau", SCALED)
+        }
+        if chosen_by and "dev" in scores:
+            scores.setdefault(f"dev_{chosen_by}", scores["dev"])
+        curve = []
+        for line in metrics:
+            values = [line.get(column) for column in columns]
+            one = [value[number] if isinstance(value, list) else value for value in values]
+            curve.append((line["epoch"], one[0], one[1]))
+        found.append(
+            Model(
+                run=path,
+                number=number,
+                task=name,
+                metric=metric,
+                signature=result["signature"] if result else "",
+                hash=row["hash"],
+                objective=row["objective"],
+                tau=row["tau"],
+                scaled=row["temperature_scaled"],
+                seed=row["seed"],
+                settings=row.get("settings", {}),
+                finished=result is not None,
+                facts=result.get("facts", Facts()) if result else Facts(),
+                scores=scores,
+                curve=curve,
+                command=_command(path, cells, number, finished=result is not None),
+                test_set=test_set,
+            )
         )
-        for number, row in enumerate(cells)
-    ]
-
-
-def _measures(row: Mapping[str, Any], task: Task | None) -> dict[str, float]:
-    """The numbers of a row of ``result.json`` that are no part of the recipe.
-
-    ``dev`` by the name of its metric, too.
-    """
-    recipe = ("seed", "tau", SCALED)
-    found = {
-        name: value
-        for name, value in row.items()
-        if isinstance(value, int | float) and name not in recipe
-    }
-    if task is not None and "dev" in found:
-        found.setdefault(f"dev_{task.chosen_by}", found["dev"])
-    return found
-
-
-def _of_cell(value: Any, number: int) -> float | None:
-    found: float | None = value[number] if isinstance(value, list) else value
     return found
 
 
@@ -208,54 +195,47 @@ def split_sources(data: Mapping[str, Any]) -> dict[str, str]:
 def read_results(source: Source, task: Task, experiment: Experiment) -> Results:
     """What is finished of a sweep, and which of its runs are not."""
     base, _ = read_recipe(task, source.path / SWEEP)
-    sweep = read_sweep(task, source.path)
-    settings = {member.cell.hash: _settings(sweep, member) for member in sweep.cells}
+    finished, wanted = read_finished(task, source.path)
     runs = sorted(path.parent for path in (source.path / RUNS).glob(f"*/{RECIPE}"))
-    models = {model.hash: model for run in runs for model in read_models(run, settings)}
-    groups: dict[tuple[Any, ...], list[SweepCell]] = {}
-    for member in sweep.cells:
-        cell = member.cell
-        key = (cell.objective, cell.tau, cell.temperature_scaled, json.dumps(cell.settings))
+    models = {model.hash: model for run in runs for model in read_models(run)}
+    scales_differ = len({member.cell.temperature_scaled for member in finished}) > 1
+    groups: dict[str, list[SweepCell]] = {}
+    for member in finished:
+        cell, scaled = member.cell, member.cell.temperature_scaled
+        # what tells a cell from others is newer here than in its run
+        settings = cell.settings | ({SCALED: scaled} if scales_differ else {})
+        models[cell.hash] = dataclasses.replace(models[cell.hash], settings=settings)
+        key = json.dumps([cell.objective, cell.tau, scaled, cell.settings])
         groups.setdefault(key, []).append(member)
     systems = [_system(base, members, models, experiment) for members in groups.values()]
-    finished = sorted({member.run for member in sweep.cells})
-    facts = systems[0].models[0].facts if systems else {}
+    facts = systems[0].models[0].facts if systems else Facts()
+    counted = _counted(min(member.run for member in finished)) if finished else {}
     return Results(
         experiment=experiment,
         task=task,
         systems=systems,
         unfinished=[model for model in models.values() if not model.finished],
-        wanted=sweep.wanted,
+        wanted=wanted,
         recipe=base,
         data=read_toml(source.path / SWEEP).get("data", {}),
         facts=facts,
-        sizes={**facts.get("examples", {}), **(_counted(finished[0]) if finished else {})},
-        provenance=_provenance(source, sweep, finished, systems) if finished else {},
+        sizes={**facts.get("examples", {}), **counted},
     )
-
-
-def _settings(sweep: Sweep, member: SweepCell) -> dict[str, Any]:
-    """What tells a cell from others; scaling is a setting where only some are scaled."""
-    scaled = {one.cell.temperature_scaled for one in sweep.cells}
-    own = {SCALED: member.cell.temperature_scaled} if len(scaled) > 1 else {}
-    return {**member.cell.settings, **own}
 
 
 def _system(
     base: Any, members: Sequence[SweepCell], models: Mapping[str, Model], experiment: Experiment
 ) -> System:
     ours = [models[member.cell.hash] for member in members]
-    names = [name for name in ours[0].scores if all(name in one.scores for one in ours)]
-    settings = ours[0].settings
+    recipe, settings = cell_recipe(base, dataclasses.asdict(members[0].cell)), ours[0].settings
     if experiment.by_grid:
         settings = {flag: value for flag, value in settings.items() if flag != SCALED}
-    return System(
-        models=ours,
-        grids=tuple(dict.fromkeys(grid for member in members for grid in member.grids)),
-        recipe=cell_recipe(base, dataclasses.asdict(members[0].cell)),
-        settings=settings,
-        scores={name: experiment.spread([one.scores[name] for one in ours]) for name in names},
-    )
+    names = [name for name in ours[0].scores if all(name in one.scores for one in ours)]
+    scores = {name: experiment.spread([one.scores[name] for one in ours]) for name in names}
+    if "test" not in scores:
+        raise RunError(f"{ours[0].run} is damaged ({RESULT} has no test score); train it again")
+    grids = dict.fromkeys(grid for member in members for grid in member.grids)
+    return System(ours, tuple(grids), recipe, settings, scores)
 
 
 def _counted(path: Path) -> dict[str, int]:
@@ -265,35 +245,30 @@ def _counted(path: Path) -> dict[str, int]:
         return {}
     try:
         with safe_open(file, "pt") as counts:
-            keys = {split: f"{split}.index" for split in SPLITS}
-            there = set(counts.keys())
-            return {
-                split: counts.get_slice(key).get_shape()[1]
-                for split, key in keys.items()
-                if key in there
-            }
+            there = {split for split in SPLITS if f"{split}.index" in counts.keys()}  # noqa: SIM118 -- not a dict
+            shapes = {split: counts.get_slice(f"{split}.index").get_shape() for split in there}
+            return {split: shapes[split][1] for split in SPLITS if split in shapes}
     except (SafetensorError, OSError, IndexError) as error:
         raise RunError(f"{file} is damaged ({error}); train the run again") from None
 
 
-def _provenance(
-    source: Source, sweep: Sweep, runs: Sequence[Path], systems: Sequence[System]
-) -> dict[str, str]:
+def read_provenance(source: Source, results: Results) -> dict[str, str]:
+    """Where the numbers of a sweep come from."""
+    models = [model for system in results.systems for model in system.models]
+    runs = sorted({model.run for model in models})
     environment = read_json(runs[0] / ENVIRONMENT)
     seconds = sum(line["seconds"] for run in runs for line in RunFolder(run).lines(TIMINGS))
     threads = environment.get("threads")
     cpu = f"{threads} CPU thread{'' if threads == 1 else 's'}"
-    seeds = sorted({model.seed for system in systems for model in system.models})
-    data = getattr(systems[0].recipe, "data", None)
-    files = [path for path in getattr(data, "files", ()) if path]
+    signatures = dict.fromkeys(system.models[0].signature for _, system in results.chosen)
+    data = getattr(results.systems[0].recipe, "data", None)
+    files = dict.fromkeys(Path(path).name for path in getattr(data, "files", ()) if path)
     known = {
         "Sweep": str(source.path),
         "Recipe": hashlib.sha256((source.path / SWEEP).read_bytes()).hexdigest()[:12],
-        "Reward": sweep.signature,
-        "Files": (
-            ", ".join(dict.fromkeys(Path(path).name for path in files)) or (WORLD if data else "")
-        ),
-        "Seeds": ", ".join(map(str, seeds)),
+        "Reward": ", ".join(signatures),
+        "Files": ", ".join(files) or (WORLD if data else ""),
+        "Seeds": ", ".join(map(str, sorted({model.seed for model in models}))),
         "Scale": source.scale,
         "Training time": f"{seconds:,.0f} seconds of training steps",
         "Device": str(environment.get("gpu")) if environment.get("device") == "cuda" else cpu,

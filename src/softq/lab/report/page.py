@@ -14,7 +14,7 @@ import jinja2
 
 from softq.errors import DataError
 from softq.lab.report.content import Figure, Gallery, Part, Section, Table, Value, show, to_csv
-from softq.lab.report.drawing import COLOURS, PHONE_WIDTH, draw_png, draw_svg
+from softq.lab.report.drawing import COLOURS, PHONE_WIDTH, coloured, draw_png, draw_svg
 from softq.lab.run import write_atomically
 from softq.metrics import Interval
 
@@ -128,12 +128,14 @@ def _ends(value: Value, format_: str) -> str:
 
 
 def _drawings(figure: Figure, identity: str, files: dict[str, bytes]) -> list[dict[str, Any]]:
-    sizes = {"wide": False, "phone": True}
-    drawn = {size: draw_svg(figure.draw, identity, phone=phone) for size, phone in sizes.items()}
+    found: list[dict[str, Any]] = []
+    for size, phone in {"wide": False, "phone": True}.items():
+        svg, width, height = draw_svg(figure.draw, identity, phone=phone)
+        found.append({"size": size, "svg": svg, "width": width, "height": height})
     for scheme, dark in {"": False, "-dark": True}.items():
-        files[f"{identity}{scheme}.svg"] = drawn["wide"].coloured(dark=dark).encode()
+        files[f"{identity}{scheme}.svg"] = coloured(found[0]["svg"], dark=dark).encode()
     files[f"{identity}.png"] = draw_png(figure.draw)
-    return [{"size": size, **drawing._asdict()} for size, drawing in drawn.items()]
+    return found
 
 
 def _examples(gallery: Gallery, identity: str, files: dict[str, bytes]) -> list[dict[str, Any]]:

@@ -35,17 +35,17 @@ def scene_picture(name: str) -> Picture | None:
     return _save(Image.fromarray(render(Scene.from_name(name), SIDE)).quantize(256), "png")
 
 
-def thumbnail(folder: Path, name: str) -> Picture | None:
+def thumbnail(folder: str, name: str) -> Picture | None:
     """A small copy of an image in a folder, under its name or the last part of it.
 
-    None where there is none, or no Pillow.
+    None where there is none, or no Pillow, or no ``folder``.
     """
-    found = [path for path in (folder / name, folder / Path(name).name) if path.is_file()]
+    found = [path for path in (Path(folder, name), Path(folder, Path(name).name)) if path.is_file()]
     try:
         from PIL import Image, ImageOps
     except ImportError:
         return None
-    if not found:
+    if not folder or not found:
         return None
     # whatever Pillow finds wrong with a file
     wrong = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)

@@ -6,6 +6,7 @@ Models, systems that differ in nothing but their seed, temperatures of one kind 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,12 +16,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from softq.formats.file_checks import undamaged
 from softq.lab.recipe import flag_names
 from softq.lab.report.experiment import Experiment, PaperTable, Score
-from softq.lab.run import RunFolder
+from softq.lab.run import COUNTS, Facts, RunFolder
 from softq.lab.tasks import Task
 from softq.lab.tasks.base import show_settings
-from softq.metrics import Interval, PairedTest, paired_test
+from softq.metrics import Interval, Metric, PairedTest, paired_test
 
 SCALED = "temperature_scaled"
 _MOST_RESAMPLED = 200_000  # examples of all systems together, to have gains of each with intervals
@@ -63,7 +65,7 @@ class Model:
     seed: int
     settings: Mapping[str, Any]
     finished: bool
-    facts: Mapping[str, Any]
+    facts: Facts
     scores: Mapping[str, float]
     curve: Sequence[tuple[int, float | None, float | None]]
     command: str
@@ -119,11 +121,13 @@ class System:
         """The average of a measure, None where it was not measured."""
         return None if name not in self.scores else self.scores[name].value
 
-    def test_counts(self) -> Tensor:
-        """Statistics ``[seeds, examples, D]`` of the test examples, as the runs have stored them."""
-        return torch.stack(
-            [RunFolder(one.run).test_counts().model(one.number) for one in self.models]
-        )
+    def test_counts(self, metric: Metric) -> Tensor:
+        """Statistics ``[seeds, examples, D]`` of the test examples, which a metric is a function of."""
+        with undamaged(", ".join(str(one.run / COUNTS) for one in self.models)):
+            found = [RunFolder(one.run).test_counts().model(one.number) for one in self.models]
+            counts = torch.stack(found)
+            metric(counts.sum((0, 1)))
+        return counts
 
 
 class Variant(NamedTuple):
@@ -178,7 +182,6 @@ class Results:
         data: that section of the recipe as TOML has it, {} where a task has none.
         facts: about the data, as the runs have stored them.
         sizes: number of examples by split.
-        provenance: where the numbers come from.
 
     """
 
@@ -189,9 +192,8 @@ class Results:
     wanted: int
     recipe: Any
     data: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    facts: Facts
     sizes: Mapping[str, int]
-    provenance: Mapping[str, str] = field(default_factory=dict)
     _tests: dict[tuple[str, str, str], PairedTest | None] = field(default_factory=dict)
 
     @cached_property
@@ -203,41 +205,37 @@ class Results:
         ML makes no candidates and has no temperature: where a variant has no ML of its own, it has
         that of others which differ in these alone.
         """
-        groups: dict[tuple[str, str], list[System]] = {}
+        groups: dict[tuple[str, str], dict[tuple[str, float], System]] = {}
         for system in self.systems:
-            others = _without(system.settings, self.experiment.tuned)
+            others = json.dumps(_without(system.settings, self.experiment.tuned))
+            place = (system.objective, system.tau or 0.0)
             for grid in system.grids if self.experiment.by_grid else ("",):
-                groups.setdefault((grid, json.dumps(others)), []).append(system)
-        settings = [json.loads(key) for _, key in groups]
-        varied = [
-            flag
-            for flag in dict.fromkeys(flag for one in settings for flag in one)
-            if len({json.dumps(one.get(flag)) for one in settings}) > 1
-        ]
-        found: list[tuple[dict[str, Any], Variant]] = []
-        for (grid, key), members in groups.items():
-            best: dict[tuple[str, float], System] = {}
-            for system in members:
-                place = (system.objective, system.tau or 0.0)
+                best = groups.setdefault((grid, others), {})
                 if place not in best or system.dev > best[place].dev:
                     best[place] = system
-            told = {flag: value for flag, value in json.loads(key).items() if flag in varied}
-            name = " ".join(filter(None, (grid if len(groups) > 1 else "", bare_settings(told))))
-            ml = best.pop(("ML", 0.0), None)
-            found.append((json.loads(key), Variant(name, ml, [best[at] for at in sorted(best)])))
-        flags = flag_names(type(self.recipe))
+        settings = {key: json.loads(key[1]) for key in groups}
+        varied = [
+            flag
+            for flag in dict.fromkeys(flag for one in settings.values() for flag in one)
+            if len({json.dumps(one.get(flag)) for one in settings.values()}) > 1
+        ]
+        flags, ml_place = flag_names(type(self.recipe)), ("ML", 0.0)
         unlike_ml = [SCALED, *(flag for flag in flags if flags[flag][0] == "candidates")]
-        shared = []
-        for others, variant in found:
+        found = []
+        for key, best in groups.items():
+            told = {flag: value for flag, value in settings[key].items() if flag in varied}
+            name = " ".join(filter(None, (key[0] if len(groups) > 1 else "", bare_settings(told))))
+            alike = _without(settings[key], unlike_ml)
             lent = [
-                other.ml
-                for theirs, other in found
-                if other.ml and _without(theirs, unlike_ml) == _without(others, unlike_ml)
+                theirs[ml_place]
+                for other, theirs in groups.items()
+                if ml_place in theirs and _without(settings[other], unlike_ml) == alike
             ]
-            ml = variant.ml or max(lent, key=lambda system: system.dev, default=None)
-            shared.append(variant._replace(ml=ml))
-        used = {variant.ml.name for variant in shared if variant.tuned and variant.ml}
-        return [one for one in shared if one.tuned or (one.ml and one.ml.name not in used)]
+            ml = best.get(ml_place) or max(lent, key=lambda system: system.dev, default=None)
+            tuned = [best[place] for place in sorted(best) if place != ml_place]
+            found.append(Variant(name, ml, tuned))
+        used = {one.ml.name for one in found if one.tuned and one.ml}
+        return [one for one in found if one.tuned or (one.ml and one.ml.name not in used)]
 
     @cached_property
     def chosen(self) -> list[tuple[Variant, System]]:
@@ -276,6 +274,19 @@ class Results:
     def paper_table(self, recipe: Any) -> PaperTable:
         """The paper's table of a recipe's method, an empty one where it has none."""
         return self.experiment.paper.get(self.experiment.method(recipe), PaperTable())
+
+    @property
+    def is_papers_corpus(self) -> bool:
+        """Whether the training file is named like the paper's corpus."""
+        train, pattern = self.data.get("train"), self.experiment.known_by
+        return bool(pattern and isinstance(train, str) and re.search(pattern, train, re.IGNORECASE))
+
+    @property
+    def paper_name(self) -> str:
+        """What columns of the paper's numbers are called, which are of another corpus as a rule."""
+        corpus = self.experiment.corpus
+        same = not corpus or self.is_papers_corpus
+        return "paper" if same else f"paper ({corpus.split(',')[0]})"
 
     @property
     def bayes(self) -> dict[str, float]:
@@ -318,16 +329,17 @@ class Results:
         metric = self.task.metrics.get(score.name)
         if metric is None or other is system:
             return None
-        ours = system.test_counts()
-        # a system that scores nothing: the gain over it is the score itself
-        theirs = torch.zeros_like(ours[:1]) if other is None else other.test_counts()
-        fixed = list(self.experiment.fixed)
-        if ours.shape[1:] != theirs.shape[1:] or (
-            other is not None and not torch.equal(ours[0][:, fixed], theirs[0][:, fixed])
-        ):
-            return None
-        if other is None and bool(metric(theirs[0].sum(0)).isnan()):  # a mean of no examples
-            return None
+        ours = system.test_counts(metric)
+        if other is None:  # a system that scores nothing: the gain over it is the score itself
+            theirs = torch.zeros_like(ours[:1])
+            if bool(metric(theirs[0].sum(0)).isnan()):  # a mean of no examples
+                return None
+        else:
+            theirs, fixed = other.test_counts(metric), list(self.experiment.fixed)
+            if ours.shape[1:] != theirs.shape[1:]:
+                return None
+            if not torch.equal(ours[0][:, fixed], theirs[0][:, fixed]):
+                return None
         seed = torch.Generator().manual_seed(0)
         found = paired_test(ours.unsqueeze(0), theirs, metric, generator=seed)[0]
         shown = score.shown(found.gain)

@@ -9,7 +9,6 @@ import dataclasses
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from softq.formats.file_checks import undamaged
 from softq.lab.recipe import read_toml
@@ -22,11 +21,12 @@ from softq.lab.report.loader import (
     TRAIN_AGAIN,
     Source,
     read_models,
+    read_provenance,
     read_results,
     split_sources,
     task_of,
 )
-from softq.lab.report.results import Model, Results, Variant
+from softq.lab.report.results import Model, Results
 from softq.lab.run import RECIPE
 from softq.lab.sweep import SWEEP
 
@@ -35,23 +35,24 @@ def read_sections(sources: Sequence[Source]) -> list[Section]:
     """A section for each sweep, and one for all runs that stand alone."""
     sections: list[Section] = []
     for source in (source for source in sources if source.is_sweep):
-        with undamaged(str(source.path)):
-            found = _sweep_section(source)
+        found = _sweep_section(source)
         if found.title in {section.title for section in sections}:
             found = dataclasses.replace(found, title=f"{found.title} ({source.path.name})")
         sections.append(found)
     runs = [source.path for source in sources if not source.is_sweep]
-    if runs:
-        with undamaged(", ".join(map(str, runs))):
-            sections.append(_runs_section(runs))
-    return sections
+    return [*sections, _runs_section(runs)] if runs else sections
 
 
 # --- runs that stand alone ------------------------------------------------------------------------------
 
 
 def _runs_section(runs: Sequence[Path]) -> Section:
-    models = [model for run in runs for model in read_models(run)]
+    models: list[Model] = []
+    recipes = []
+    for run in runs:
+        with undamaged(str(run)):
+            models += read_models(run)
+            recipes.append(f"# {run}\n{_recipe_text(run / RECIPE)}")
     groups: dict[tuple[str, str], list[Model]] = {}
     for model in models:
         groups.setdefault((model.task, model.metric), []).append(model)
@@ -70,7 +71,7 @@ def _runs_section(runs: Sequence[Path]) -> Section:
             ),
         ],
         commands=list(dict.fromkeys(model.command for model in models)),
-        recipe="\n".join(f"# {run}\n{_recipe_text(run / RECIPE)}" for run in runs),
+        recipe="\n".join(recipes),
     )
 
 
@@ -95,41 +96,41 @@ def _labels(models: Sequence[Model]) -> list[str]:
 
 def _sweep_section(source: Source) -> Section:
     path = source.path / SWEEP
-    task = task_of(path)
-    experiment = _experiment_of(task)
-    results = read_results(source, task, experiment)
-    place = shlex.quote(str(source.path))
-    again = source.command or f"softq sweep {place}/{SWEEP} --out sweeps/again"
-    finished = sum(len(system.models) for system in results.systems)
-    complete = finished == results.wanted and not results.unfinished
-    resume = [] if complete else [f"softq sweep {place}/{SWEEP} --out {place} --resume"]
-    count = [] if complete else [f"{finished} of {results.wanted} models are finished."]
-    if not results.systems:
-        return Section(
-            title=experiment.title,
-            intro=[experiment.about] if experiment.about else [],
-            parts=[],
-            warnings=[*count, *_unfinished(results.unfinished)],
-            commands=[again, *resume],
-            recipe=_recipe_text(path),
+    with undamaged(str(source.path)):
+        task = task_of(path)
+        declared: Experiment | None = EXPERIMENTS.get(task.name) or getattr(
+            task, "experiment", None
         )
+        experiment = declared or plain_experiment(task)
+        results = read_results(source, task, experiment)
+        recipe = _recipe_text(path)
+        provenance = read_provenance(source, results) if results.systems else {}
+    place = shlex.quote(str(source.path))
+    commands = [source.command or f"softq sweep {place}/{SWEEP} --out sweeps/again"]
+    warnings = []
     models = [model for system in results.systems for model in system.models]
-    return Section(
+    if len(models) < results.wanted or results.unfinished:
+        commands.append(f"softq sweep {place}/{SWEEP} --out {place} --resume")
+        warnings.append(f"{len(models)} of {results.wanted} models are finished.")
+    about = [experiment.about] if experiment.about else []
+    section = Section(
         title=experiment.title,
-        intro=[*filter(None, [experiment.about]), *_findings(results)],
-        parts=_parts(results, [*models, *results.unfinished]),
-        warnings=[*count, *_unfinished(results.unfinished), *_doubts(results)],
-        commands=[again, *resume],
-        recipe=_recipe_text(path),
-        differences=tables.differences(results),
-        provenance=results.provenance,
+        intro=about,
+        parts=[],
+        warnings=[*warnings, *_unfinished(results.unfinished)],
+        commands=commands,
+        recipe=recipe,
     )
-
-
-def _experiment_of(task: Any) -> Experiment:
-    """What a task declares, or else what its metrics alone give."""
-    declared: Experiment | None = EXPERIMENTS.get(task.name) or getattr(task, "experiment", None)
-    return declared or plain_experiment(task)
+    if not models:
+        return section
+    return dataclasses.replace(
+        section,
+        intro=[*about, *_findings(results)],
+        parts=_parts(results, [*models, *results.unfinished]),
+        warnings=[*section.warnings, *_doubts(results)],
+        differences=tables.differences(results),
+        provenance=provenance,
+    )
 
 
 def _parts(results: Results, models: Sequence[Model]) -> list[Part]:
@@ -154,28 +155,23 @@ def _parts(results: Results, models: Sequence[Model]) -> list[Part]:
 
 def _findings(results: Results) -> list[str]:
     """What each kind of model has on the test set, and what it gains."""
-    return [
-        finding
-        for variant in results.variants
-        if len(variant.systems) > 1 or len(results.variants) == 1
-        if (finding := _finding(results, variant))
-    ]
-
-
-def _finding(results: Results, variant: Variant) -> str:
-    score = results.experiment.scores[0]
-    told = []
-    for system in variant.best.values():
-        value = score.shown(system.scores.get(f"test_{score.name}") or system.scores["test"])
-        gain = results.gain(system, results.against(variant), score)
-        words = f"{system.label} has {show(value, score.format)}{' %' if score.percent else ''}"
-        if gain is not None:
-            value, low, high = (show(end, f"+{score.format}") for end in gain)  # type: ignore[assignment]
-            ends = "" if gain.low != gain.low else f" ({low} to {high})"
-            words += f", {value} over {results.against_name}{ends}"
-        told.append(words)
-    which = f"With {variant.name}: on" if variant.name else "On"
-    return f"{which} the test set, by {score.title}: {'; '.join(told)}."
+    score, found = results.experiment.scores[0], []
+    for variant in results.variants:
+        if len(variant.systems) == 1 and len(results.variants) > 1:
+            continue
+        told = []
+        for system in variant.best.values():
+            value = score.shown(system.scores.get(f"test_{score.name}") or system.scores["test"])
+            gain = results.gain(system, results.against(variant), score)
+            words = f"{system.label} has {show(value, score.format)}{' %' if score.percent else ''}"
+            if gain is not None:
+                value, low, high = (show(end, f"+{score.format}") for end in gain)  # type: ignore[assignment]
+                ends = "" if gain.low != gain.low else f" ({low} to {high})"
+                words += f", {value} over {results.against_name}{ends}"
+            told.append(words)
+        which = f"With {variant.name}: on" if variant.name else "On"
+        found.append(f"{which} the test set, by {score.title}: {'; '.join(told)}.")
+    return found
 
 
 # --- what is wrong with the numbers -------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -50,23 +49,26 @@ def temperatures(results: Results, variant: Variant) -> Table | None:
         return None
     if len(systems) == 1 and len(results.variants) > 1:
         return None  # it has its row among the best
-    gain, paper = results.experiment.gain_score, paper_name(results)
+    gain, paper = results.experiment.gain_score, results.paper_name
     over = Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}")
+    shown = _shown_scores(results)
     rows: list[dict[Column, Value]] = []
     for system in systems:
         table = results.paper_table(system.recipe)
-        row: dict[Column, Value] = {Column("Model"): _marked(variant, system)}
-        for split, one in _shown_scores(results):
+        rivals = [one for one in variant.tuned if one.objective == system.objective]
+        best = len(rivals) > 1 and system is variant.best_of(system.objective)
+        row: dict[Column, Value] = {Column("Model"): f"{system.label}{' (best)' if best else ''}"}
+        for split, one in shown:
             key = f"{split}_{one.name}"
-            row[_heading(split, one)] = bare(one.shown(system.scores.get(key)))
+            row[one.column(split)] = bare(one.shown(system.scores.get(key)))
             printed = table.value(system.objective, system.tau, key)
             row[Column(f"{split.capitalize()} {one.title}, {paper}", one.format)] = printed
         row[over] = bare(results.gain(system, results.against(variant), gain))
         printed = table.gain(system.objective, system.tau, f"test_{gain.name}")
         row[Column(f"Gain, {paper}", f"+{gain.format}")] = printed
         rows.append(row | _tuned_settings(results, system))
-    headings = {_heading(*pair): pair for pair in _shown_scores(results)}
-    rows += _bayes_row(results, headings, shares=False)
+    columns = {one.column(split): (split, one) for split, one in shown}
+    rows += _bayes_row(results, columns, shares=False)
     seeds = any(len(system.models) > 1 for system in systems)
     return Table.of(
         "temperatures",
@@ -92,17 +94,15 @@ def scores(results: Results, variant: Variant) -> Table:
         row: dict[Column, Value] = {Column("Model"): system.label}
         row[Column("Best τ, paper", "g")] = table.best.get(system.objective)
         for one in results.experiment.scores:
-            row[Column(_capital(one), one.format)] = bare(results.score(system, one))
+            row[one.column()] = bare(results.score(system, one))
             printed = table.at_best(system.objective, f"test_{one.name}")
-            row[Column(f"{one.capital}, {paper_name(results)}", one.format)] = printed
+            row[Column(f"{one.capital}, {results.paper_name}", one.format)] = printed
         rows.append(row | _shares(results, system))
-    headings = {
-        Column(_capital(one), one.format): ("test", one) for one in results.experiment.scores
-    }
-    rows += _bayes_row(results, headings)
+    columns = {one.column(): ("test", one) for one in results.experiment.scores}
+    rows += _bayes_row(results, columns)
     agreement = variant.systems[0].value("test_agreement")
     if agreement is not None:
-        first = next(iter(headings))
+        first = next(iter(columns))
         rows.append({Column("Model"): "References against each other", first: 100 * agreement})
     return Table.of(
         "scores",
@@ -125,7 +125,7 @@ def gains(results: Results, variant: Variant) -> Table | None:
             row[Column(one.capital, f"+{one.format}")] = bare(results.gain(system, other, one))
             high, low = (table.at_best(name, f"test_{one.name}") for name in (ours, theirs))
             printed = None if high is None or low is None else round(high - low, 2)
-            row[Column(f"{one.capital}, {paper_name(results)}", f"+{one.format}")] = printed
+            row[Column(f"{one.capital}, {results.paper_name}", f"+{one.format}")] = printed
         for one in judged:
             row[Column(f"p, {one.title}", ".3f")] = results.p_value(system, other, one)
         rows.append(row)
@@ -149,21 +149,21 @@ def methods(results: Results) -> Table | None:
         return None
     first, gain = results.experiment.scores[0], results.experiment.gain_score
     over = Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}")
-    tests = {_heading("test", one): ("test", one) for one in results.experiment.scores}
+    tests = {one.column("test"): ("test", one) for one in results.experiment.scores}
     rows: list[dict[Column, Value]] = []
-    for variant, system in results.chosen:
+    for name, (variant, system) in zip(method_names(results), results.chosen, strict=True):
         other, table = results.against(variant), results.paper_table(system.recipe)
-        row: dict[Column, Value] = {Column("Method"): method_name(results, variant, system)}
+        row: dict[Column, Value] = {Column("Method"): name}
         row[Column("τ", "g")] = system.tau
         row |= _tuned_settings(results, system)
-        row[_heading("dev", first)] = bare(first.shown(system.scores["dev"]))
+        row[first.column("dev")] = bare(first.shown(system.scores["dev"]))
         for column, (_, one) in tests.items():
             row[column] = bare(one.shown(system.scores.get(f"test_{one.name}")))
         row[over] = bare(results.gain(system, other, gain))
         resampled = system.name in results.resampled
         row[Column("p", ".3f")] = results.p_value(system, other, gain) if resampled else None
         printed = table.at_best(system.objective, f"test_{gain.name}")
-        row[Column(f"{gain.capital}, {paper_name(results)}", gain.format)] = printed
+        row[Column(f"{gain.capital}, {results.paper_name}", gain.format)] = printed
         row[Column("Best τ, paper", "g")] = table.best.get(system.objective)
         rows.append(row | _shares(results, system))
     rows += _bayes_row(results, tests, "Method")
@@ -193,7 +193,7 @@ def training(results: Results) -> Table | None:
 def papers(results: Results) -> list[Table]:
     """The paper's own tables."""
     names = {
-        f"{split}_{one.name}": _heading(split, one)
+        f"{split}_{one.name}": one.column(split)
         for one in results.experiment.scores
         for split in ("dev", "test")
     }
@@ -245,7 +245,7 @@ def differences(results: Results) -> Table | None:
     """What differs from the paper's set-up: key, paper, here."""
     experiment = results.experiment
     rows: dict[tuple[str, str, str], None] = {}
-    if experiment.corpus and not is_papers_corpus(results):
+    if experiment.corpus and not results.is_papers_corpus:
         rows["Corpus", experiment.corpus, split_sources(results.data)["train"]] = None
     for split, count in experiment.paper_examples.items():
         ours = results.sizes.get(split)
@@ -275,32 +275,16 @@ def differences(results: Results) -> Table | None:
 # --- shared ---------------------------------------------------------------------------------------------
 
 
-def method_name(results: Results, variant: Variant, system: System) -> str:
-    """What tells a chosen system from the others."""
-    names = [_method(results, one) for _, one in results.chosen]
-    name = _method(results, system)
-    return name + variant.which if names.count(name) > 1 else name
-
-
-def _method(results: Results, system: System) -> str:
-    experiment = results.experiment
-    if how := experiment.label(system.recipe):
-        return f"{system.objective} on {how}"
-    method = experiment.methods.get(experiment.method(system.recipe), "") if system.tau else ""
-    return f"{system.objective}, {method}" if method else system.objective
-
-
-def is_papers_corpus(results: Results) -> bool:
-    """Whether the training file is named like the paper's corpus."""
-    train = results.data.get("train")
-    pattern = results.experiment.known_by
-    return bool(pattern and isinstance(train, str) and re.search(pattern, train, re.IGNORECASE))
-
-
-def paper_name(results: Results) -> str:
-    """What columns of the paper's numbers are called, which are of another corpus as a rule."""
-    corpus = results.experiment.corpus
-    return "paper" if not corpus or is_papers_corpus(results) else f"paper ({corpus.split(',')[0]})"
+def method_names(results: Results) -> list[str]:
+    """What tells each chosen system from the others."""
+    experiment, names = results.experiment, []
+    for _, system in results.chosen:
+        how = experiment.label(system.recipe)
+        method = experiment.methods.get(experiment.method(system.recipe), "") if system.tau else ""
+        told = f" on {how}" if how else f", {method}" if method else ""
+        names.append(system.objective + told)
+    pairs = zip(names, results.chosen, strict=True)
+    return [name + one.which if names.count(name) > 1 else name for name, (one, _) in pairs]
 
 
 def _paper_note(results: Results, systems: Sequence[System]) -> str:
@@ -308,20 +292,12 @@ def _paper_note(results: Results, systems: Sequence[System]) -> str:
     sources = sorted({results.paper_table(system.recipe).source for system in systems} - {""})
     if not sources:
         return ""
-    same = is_papers_corpus(results) or not results.experiment.corpus
+    same = results.is_papers_corpus or not results.experiment.corpus
     other = (
         f", on {results.experiment.corpus}, which is another corpus: compare differences between"
         " rows, not heights"
     )
     return f" The paper’s numbers are those of its {' and '.join(sources)}{'' if same else other}."
-
-
-def _heading(split: str, score: Score) -> Column:
-    return Column(f"{split.capitalize()} {score.heading}", score.format)
-
-
-def _capital(score: Score) -> str:
-    return f"{score.capital}, %" if score.percent else score.capital
 
 
 def _shown_scores(results: Results) -> list[tuple[str, Score]]:
@@ -346,23 +322,16 @@ def _share(score: Score) -> Column:
     return Column(f"{score.capital}, % of the {BAYES}", ".2f")
 
 
-def _marked(variant: Variant, system: System) -> str:
-    """A system's label, which says so if it is the best of several temperatures."""
-    rivals = [one for one in variant.tuned if one.objective == system.objective]
-    best = len(rivals) > 1 and system is variant.best_of(system.objective)
-    return f"{system.label} (best)" if best else system.label
-
-
 def _bayes_row(
     results: Results,
-    headings: Mapping[Column, tuple[str, Score]],
+    columns: Mapping[Column, tuple[str, Score]],
     title: str = "Model",
     *,
     shares: bool = True,
 ) -> list[dict[Column, Value]]:
-    """Scores of the Bayes rule under these headings; [] where it has none of them."""
+    """Scores of the Bayes rule in these columns; [] where it has none of them."""
     row: dict[Column, Value] = {}
-    for column, (split, one) in headings.items():
+    for column, (split, one) in columns.items():
         value = results.bayes.get(f"{split}_{one.name}")
         if value is not None:
             row[column] = bare(one.shown(Interval(value)))
@@ -375,10 +344,4 @@ def _shown(value: Any) -> str:
         return ", ".join(map(_shown, value)) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"{value:,g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return format(value, {int: ",", float: ",g"}.get(type(value), ""))

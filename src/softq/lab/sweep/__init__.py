@@ -10,10 +10,9 @@ and trains what is new. The temperature, and what else a grid varies, is chosen 
 set, and what it earns on the test set is compared with ML by a paired bootstrap over test examples.
 """
 
-from softq.lab.run import SUMMARY
-from softq.lab.sweep.choices import Choice, SweepCell, choose
+from softq.lab.sweep.choices import Choice, SweepCell
 from softq.lab.sweep.engine import local_processes
-from softq.lab.sweep.folder import RUNS, SWEEP, Sweep, conclude, read_sweep, run_sweep
+from softq.lab.sweep.folder import RUNS, SUMMARY, SWEEP, Sweep, read_finished, read_sweep, run_sweep
 from softq.lab.sweep.grids import Grid, expand, lay_over, parse_recipe, read_recipe, sweep_toml
 
 __all__ = [
@@ -24,12 +23,11 @@ __all__ = [
     "Grid",
     "Sweep",
     "SweepCell",
-    "choose",
-    "conclude",
     "expand",
     "lay_over",
     "local_processes",
     "parse_recipe",
+    "read_finished",
     "read_recipe",
     "read_sweep",
     "run_sweep",

@@ -16,13 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from softq.lab.recipe import build, typed
 from softq.lab.run import RunFolder, damaged
 from softq.lab.tasks.base import Cell, Task, cell_recipe
 from softq.metrics import Interval, mean_interval, paired_bootstrap
 
 RESAMPLES = 1000
-_INTERVALS = ("dev", "test", "gain")  # of a choice
 
 _Group = tuple[str, str, bool]  # grid, objective, whether temperature-scaled
 
@@ -33,13 +31,6 @@ class SweepCell(NamedTuple):
     grids: tuple[str, ...]
     cell: Cell
     run: Path
-
-    def test_statistics(self) -> Tensor:
-        """Statistics ``[examples, D]`` of the test set, as the run has stored them."""
-        run = RunFolder(self.run)
-        hashes = [row["hash"] for row in run.cells()]
-        with damaged(str(self.run)):
-            return run.test_counts().model(hashes.index(self.cell.hash))
 
 
 @dataclass(frozen=True)
@@ -66,24 +57,12 @@ class Choice:
 
         JSON has no NaN, so null stands for an interval's end that a single seed does not give.
         """
-        plain = dataclasses.asdict(self)
-        for name in _INTERVALS:
-            interval = getattr(self, name)
-            plain[name] = interval and {
-                end: x if math.isfinite(x) else None for end, x in interval._asdict().items()
-            }
-        return plain
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Choice:
-        """The choice that `as_json` wrote."""
-        intervals: dict[str, Interval | None] = {}
-        for name in _INTERVALS:
-            ends = typed(plain.get(name), dict[str, float | None] | None, name) or {}
-            values = [ends.get(end) for end in Interval._fields]
-            found = Interval(*(math.nan if x is None else x for x in values))
-            intervals[name] = found if ends else None
-        return build(cls, {**plain, **intervals})
+        intervals = {
+            name: interval
+            and {end: x if math.isfinite(x) else None for end, x in interval._asdict().items()}
+            for name, interval in (("dev", self.dev), ("test", self.test), ("gain", self.gain))
+        }
+        return dataclasses.asdict(self) | intervals
 
 
 def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
@@ -95,7 +74,12 @@ def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
                 cell = member.cell
                 group = groups.setdefault((grid, cell.objective, cell.temperature_scaled), {})
                 group.setdefault((cell.tau, json.dumps(cell.settings)), []).append(member)
-    chosen = {name: max(group.values(), key=_mean_dev) for name, group in groups.items()}
+    chosen = {
+        name: max(
+            group.values(), key=lambda members: sum(one.cell.dev for one in members) / len(members)
+        )
+        for name, group in groups.items()
+    }
     gains = _gains(task, chosen)
     return [
         Choice(
@@ -110,10 +94,6 @@ def choose(task: Task, base: Any, cells: Sequence[SweepCell]) -> list[Choice]:
         )
         for name, members in chosen.items()
     ]
-
-
-def _mean_dev(members: Sequence[SweepCell]) -> float:
-    return sum(member.cell.dev for member in members) / len(members)
 
 
 def _gains(task: Task, chosen: Mapping[_Group, Sequence[SweepCell]]) -> dict[_Group, Interval]:
@@ -153,5 +133,11 @@ def _gains(task: Task, chosen: Mapping[_Group, Sequence[SweepCell]]) -> dict[_Gr
 
 
 def _statistics(members: Sequence[SweepCell]) -> Tensor:
-    """Test statistics ``[seeds, examples, D]`` of cells."""
-    return torch.stack([member.test_statistics() for member in members])
+    """Test statistics ``[seeds, examples, D]`` of cells, as their runs have stored them."""
+    found = []
+    for member in members:
+        run = RunFolder(member.run)
+        hashes = [row["hash"] for row in run.cells()]
+        with damaged(str(member.run)):
+            found.append(run.test_counts().model(hashes.index(member.cell.hash)))
+    return torch.stack(found)

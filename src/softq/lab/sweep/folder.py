@@ -23,11 +23,9 @@ from softq.lab.recipe import build, recipe_hash, typed
 from softq.lab.run import (
     CELLS,
     RECIPE,
-    SUMMARY,
     RunFolder,
     as_json,
     damaged,
-    read_json,
 )
 from softq.lab.sweep.choices import Choice, SweepCell, choose
 from softq.lab.sweep.engine import Run, dask_cluster, local_processes, train_runs
@@ -42,8 +40,8 @@ from softq.lab.tasks.base import (
     train_cells,
 )
 
-SWEEP, RUNS = "sweep.toml", "runs"
-_LONGEST_SLUG = 120  # of the settings in the name of a folder
+SWEEP, RUNS, SUMMARY = "sweep.toml", "runs", "summary.json"
+_LONGEST_SETTINGS = 120  # of the settings in the name of a folder
 
 
 class Sweep(NamedTuple):
@@ -130,7 +128,7 @@ def run_sweep(
                     workers=workers,
                 )
         # it may fail on what was trained before: the old files stay until it has not
-        sweep = conclude(task, base, grids, out)
+        sweep = _conclude(task, base, *_finished(task, base, grids, out))
         folder.write(SWEEP, sweep_toml(task, base, grids))
         return _write(sweep, out)
 
@@ -153,24 +151,43 @@ def _leaving_no_false_start(out: Path) -> Iterator[None]:
 
 def _check_same_recipe(task: Task, base: Any, out: Path) -> None:
     """A sweep is resumed with the recipe it began with; its grids may change."""
-    plain = {
-        "objective": "ml",
-        "tau": None,
-        "temperature_scaled": False,
-        "seed": 0,
-    }  # objective and seed are the grids'
     before, _ = read_recipe(task, out / SWEEP)
-    if recipe_hash(cell_recipe(before, plain), task=task.name) != recipe_hash(
-        cell_recipe(base, plain), task=task.name
-    ):
+    # objective and seed are the grids'
+    ml = {"objective": "ml", "tau": None, "temperature_scaled": False, "seed": 0}
+    hashes = {recipe_hash(cell_recipe(one, ml), task=task.name) for one in (before, base)}
+    if len(hashes) > 1:
         raise RunError(
             f"{out} was started with another recipe (see {SWEEP} there): resume it with the same"
             " one, or choose another --out"
         )
 
 
-def conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
-    """What the finished runs of a sweep folder say.
+def read_sweep(task: Task, out: Path) -> Sweep:
+    """What the finished runs of a sweep folder say; writes nothing."""
+    base, _ = read_recipe(task, out / SWEEP)
+    return _conclude(task, base, *read_finished(task, out))
+
+
+def read_finished(task: Task, out: Path) -> tuple[list[SweepCell], int]:
+    """The finished cells of a sweep folder, and how many its grids have.
+
+    Those of a finished sweep are the ones it has written down, whatever became of its recipe.
+    """
+    if not (out / SUMMARY).is_file():
+        return _finished(task, *read_recipe(task, out / SWEEP), out)
+    cells = []
+    for number, row in enumerate(RunFolder(out).lines(CELLS), 1):
+        with damaged(f"line {number} of {out / CELLS}"):
+            names = typed(row.pop("grids", None), tuple[str, ...], "grids")
+            path = out / typed(row.pop("run", None), str, "run")
+            cells.append(SweepCell(names, build(Cell, row, "it"), path))
+    return cells, len(cells)
+
+
+def _finished(
+    task: Task, base: Any, grids: Sequence[Grid], out: Path
+) -> tuple[list[SweepCell], int]:
+    """The same from its runs.
 
     Cells have the settings of the grids as they are now: a model may have been trained before they
     named a key.
@@ -185,18 +202,16 @@ def conclude(task: Task, base: Any, grids: Sequence[Grid], out: Path) -> Sweep:
     for name, (recipe, names) in wanted.items():
         if name in found:
             cell, path = found[name]
-            cells.append(
-                SweepCell(
-                    names, dataclasses.replace(cell, settings=settings_of(recipe, flags)), path
-                )
-            )
+            cell = dataclasses.replace(cell, settings=settings_of(recipe, flags))
+            cells.append(SweepCell(names, cell, path))
+    return cells, len(wanted)
+
+
+def _conclude(task: Task, base: Any, cells: list[SweepCell], wanted: int) -> Sweep:
     choices = choose(task, base, cells)
-    signature = _signature(choices) or task.signature(base)
-    return Sweep(task.name, task.metric, signature, cells, choices, len(wanted))
-
-
-def _signature(choices: Sequence[Choice]) -> str:
-    return ", ".join(dict.fromkeys(choice.signature for choice in choices))
+    signatures = dict.fromkeys(choice.signature for choice in choices)
+    signature = ", ".join(signatures) or task.signature(base)
+    return Sweep(task.name, task.metric, signature, cells, choices, wanted)
 
 
 def _write(sweep: Sweep, out: Path) -> Sweep:
@@ -217,25 +232,6 @@ def _write(sweep: Sweep, out: Path) -> Sweep:
         SUMMARY, as_json(summary | {"choices": [choice.as_json() for choice in sweep.choices]})
     )
     return sweep
-
-
-def read_sweep(task: Task, out: Path) -> Sweep:
-    """A sweep from its folder; of one that was broken off, what is finished."""
-    folder = RunFolder(out)
-    if not (out / SUMMARY).is_file():
-        return conclude(task, *read_recipe(task, out / SWEEP), out)
-    summary = read_json(out / SUMMARY)
-    cells = []
-    for number, row in enumerate(folder.lines(CELLS), 1):
-        with damaged(f"line {number} of {out / CELLS}"):
-            names = typed(row.pop("grids", None), tuple[str, ...], "grids")
-            path = out / typed(row.pop("run", None), str, "run")
-            cells.append(SweepCell(names, build(Cell, row, "it"), path))
-    with damaged(str(out / SUMMARY)):
-        choices = [Choice.from_json(row) for row in summary["choices"]]
-    return Sweep(
-        summary["task"], summary["metric"], summary["signature"], cells, choices, len(cells)
-    )
 
 
 def _runs(runs: Path) -> list[Path]:
@@ -269,50 +265,31 @@ def _left_to_train(
             left.pop(row["hash"], None)
     groups: dict[str, list[str]] = {}  # cells of one run differ in objective and seed
     for name, (recipe, _) in left.items():
-        groups.setdefault(
-            json.dumps(settings_of(recipe, flags)) if task.together else name, []
-        ).append(name)
+        alike = json.dumps(settings_of(recipe, flags)) if task.together else name
+        groups.setdefault(alike, []).append(name)
     for names in groups.values():
         cells = [left[name][0] for name in names]
         settings = settings_of(cells[0], flags)
-        path = runs / (
-            _slug(cells[0], settings, names[0]) if len(cells) == 1 else _group_slug(settings, names)
-        )
-        found.append(Run(path, cells, settings, False))
+        found.append(Run(runs / _folder_name(cells, settings, names), cells, settings, False))
     return found
 
 
-def _slug(recipe: Any, settings: Mapping[str, Any], name: str) -> str:
-    """A folder name that people can read.
+def _folder_name(cells: Sequence[Any], settings: Mapping[str, Any], hashes: Sequence[str]) -> str:
+    """A name that people can read, without characters that file systems have trouble with.
 
     >>> from softq.lab.recipe import Objective
-    >>> _slug(type("R", (), {"objective": Objective("raml", 2.4), "training": type("T", (), {"seed": 1})}), {"c2": 0.3}, "abc")
-    'raml-tau2.4-c2=0.3-seed1-abc'
-    """
-    objective = recipe.objective
-    parts = [
-        objective.name,
-        *([f"tau{objective.tau:g}"] if objective.tau else []),
-        *(["scaled"] if objective.temperature_scaled else []),
-    ]
-    return "-".join([*parts, *_in_a_name(settings), f"seed{recipe.training.seed}", name])
-
-
-def _group_slug(settings: Mapping[str, Any], names: Sequence[str]) -> str:
-    return "-".join(
-        ["grid", *_in_a_name(settings), hashlib.sha256("".join(names).encode()).hexdigest()[:12]]
-    )
-
-
-def _in_a_name(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as a part of a file's name, [] of none.
-
-    Any character that such names have trouble with is left out.
-
-    >>> _in_a_name({"train": "my data/a.conll", "c2": 1.0})
-    ['train=my_data_a.conll-c2=1']
+    >>> cell = type("R", (), {"objective": Objective("raml", 2.4), "training": type("T", (), {"seed": 1})})
+    >>> _folder_name([cell], {"train": "my data/a.conll", "c2": 0.3}, ["abc"])
+    'raml-tau2.4-train=my_data_a.conll-c2=0.3-seed1-abc'
     """
     shown = "-".join(
         re.sub(r"[^\w.,=+-]", "_", show_settings({flag: value})) for flag, value in settings.items()
-    )
-    return [shown[:_LONGEST_SLUG]] if shown else []
+    )[:_LONGEST_SETTINGS]
+    if len(cells) > 1:
+        parts = ["grid", shown, hashlib.sha256("".join(hashes).encode()).hexdigest()[:12]]
+    else:
+        objective = cells[0].objective
+        tau = f"tau{objective.tau:g}" if objective.tau else ""
+        scaled = "scaled" if objective.temperature_scaled else ""
+        parts = [objective.name, tau, scaled, shown, f"seed{cells[0].training.seed}", hashes[0]]
+    return "-".join(filter(None, parts))
