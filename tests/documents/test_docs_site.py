@@ -74,7 +74,7 @@ PUBLIC = [
 ]
 # What others than the library itself and its commands have no use for; some of it is documented for
 # what it shares with them.
-INTERNAL = {"checks", "cli", "explorer", "kernels", "numerics", "report", "tasks"}
+INTERNAL = {"checks", "cli", "explorer", "kernels", "numerics", "options", "report", "tasks"}
 # Documented where softq exports them from.
 BY_PARTS = {"objectives", "sentences", "targets"}
 HELPERS = {

@@ -78,7 +78,7 @@ def test_splits_of_one_file(tmp_path):
     )
     found = read_captioned(recipe("--train", both, "--dev", both, "--test", both).data)
     expected = ([*range(8), 30, 31], range(20, 24), range(40, 43))
-    for part, numbers in zip(vars(found).values(), expected, strict=True):
+    for part, numbers in zip(found, expected, strict=True):
         assert part.inputs == [f"{number}.jpg" for number in numbers]
         assert np.array_equal(part.features, features_of(numbers))
         assert part.references == [captions_of(number) for number in numbers]
@@ -248,7 +248,7 @@ def test_files_are_read_once_until_they_change(tmp_path):
 
 def test_the_built_in_world_is_drawn_anew_for_each_part():
     found = read_captioned(recipe().data)
-    names = [part.inputs for part in vars(found).values()]
+    names = [part.inputs for part in found]
     assert [len(part) for part in names] == [32, 8, 8]
     assert names[1] != names[2]
     drawn = WORLD.sample(8, seed=2, captions=3)

@@ -42,6 +42,17 @@ class Span(NamedTuple):
     end: int
 
 
+class Transitions(NamedTuple):
+    """What a scheme allows among K labels, as booleans.
+
+    ``between [K, K]`` (from, to), ``first [K]`` and ``last [K]``.
+    """
+
+    between: Tensor
+    first: Tensor
+    last: Tensor
+
+
 class _Tag(NamedTuple):
     prefix: str
     kind: str
@@ -127,23 +138,26 @@ def convert(labels: Sequence[str], source: Scheme, target: Scheme) -> list[str]:
     return written
 
 
-def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> tuple[Tensor, Tensor, Tensor]:
+def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> Transitions:
     """Which of an inventory of K labels may follow which, come first and come last.
 
-    Exactly the sequences without `faults`, as booleans: ``[K, K]`` (from, to), ``[K]`` and ``[K]``.
+    Exactly the sequences without `faults` are allowed.
 
-    >>> between, first, last = allowed_transitions(["O", "B-PER", "I-PER"], "bio")
-    >>> between.int().tolist()
+    >>> allowed = allowed_transitions(["O", "B-PER", "I-PER"], "bio")
+    >>> allowed.between.int().tolist()
     [[1, 1, 0], [1, 1, 1], [1, 1, 1]]
-    >>> first.tolist(), last.tolist()
+    >>> allowed.first.tolist(), allowed.last.tolist()
     ([True, True, False], [True, True, True])
     """
     tags = _tags(labels, scheme)
     between = [[_allowed(before, after, scheme) for after in tags] for before in tags]
     first = [_allowed(_EDGE, tag, scheme) for tag in tags]
     last = [_allowed(tag, _EDGE, scheme) for tag in tags]
-    pairs = torch.tensor(between, dtype=torch.bool).view(len(tags), len(tags))
-    return pairs, torch.tensor(first, dtype=torch.bool), torch.tensor(last, dtype=torch.bool)
+    return Transitions(
+        torch.tensor(between, dtype=torch.bool).view(len(tags), len(tags)),
+        torch.tensor(first, dtype=torch.bool),
+        torch.tensor(last, dtype=torch.bool),
+    )
 
 
 def _following(before: _Tag, scheme: Scheme) -> tuple[str, str]:

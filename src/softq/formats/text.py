@@ -226,8 +226,11 @@ def read_lines(path: Path | str) -> Iterator[str]:
     """Lines of a text file without their ends; what is not text is an error, with its line."""
     with opened(path) as file:
         for part in read_parts(file, name_of(path), sentences=False, strict=False):
-            refuse(name_of(path), part.faults)
-            yield from part.lines
+            wrong = {fault.line: fault for fault in part.faults}
+            for number, line in enumerate(part.lines, start=part.first):
+                if number in wrong:
+                    refuse(name_of(path), [wrong[number]])
+                yield line
 
 
 def read_references(path: Path, limit: int | None = None) -> list[list[list[str]]]:
