@@ -51,7 +51,7 @@ from softq.integrations.transformers import RewardAugmentedArguments, RewardAugm
 from softq.integrations.transformers.candidates import Row, StepTarget
 from softq.integrations.transformers.rows import TARGET
 from softq.integrations.transformers.scoring import (
-    Scored,
+    ScoredCandidates,
     causal_log_probs,
     encoder_decoder_log_probs,
 )
@@ -102,7 +102,9 @@ def sharing(
     tokens = torch.randint(5, vocab - 5, (SOURCES, CANDIDATES, TARGET_LENGTH), generator=draw).to(
         options.device
     )
-    scored = Scored(tokens, torch.full((SOURCES, CANDIDATES), TARGET_LENGTH, device=options.device))
+    scored = ScoredCandidates(
+        tokens, torch.full((SOURCES, CANDIDATES), TARGET_LENGTH, device=options.device)
+    )
     weights = torch.full((SOURCES, CANDIDATES), 1 / CANDIDATES, device=options.device)
     inputs = {"input_ids": source, "attention_mask": torch.ones_like(source)}
 

@@ -29,7 +29,7 @@ from rich.table import Table
 from softq.formats.conllu import TreeSentence, read_conllu
 from softq.lab.worlds import TreeWorld
 from softq.linear.features import ArcIndex
-from softq.linear.parser_training import Descent, ParserSettings, Treebank
+from softq.linear.parser_training import Descent, EncodedTreebank, ParserSettings
 from softq.linear.parsing import Trees
 from softq.metrics import attachment_statistics, las, uas
 
@@ -118,7 +118,7 @@ def bench_passes(train: list[TreeSentence], passes: int, taus: list[float]) -> d
     """
     index = ArcIndex.fit(train)
     trees = Trees.single([s.heads for s in train], [s.relations for s in train])
-    bank = Treebank(index, index.encode(train), trees, trees.projectivised())
+    bank = EncodedTreebank(index, index.encode(train), trees, trees.projectivised())
     objectives = {
         "ml": ParserSettings(),
         **{f"raml {tau:g}": ParserSettings("raml", tau) for tau in taus},

@@ -12,7 +12,7 @@ import torch
 
 from softq.errors import DataError, OutputError, RecipeError, RewardError
 from softq.integrations.transformers import OnText
-from softq.integrations.transformers.candidates import Known, StepTargets, add_ends
+from softq.integrations.transformers.candidates import KnownRewards, StepTargets, add_ends
 from softq.integrations.transformers.rewards import (
     as_text_reward,
     unknown_never_matches,
@@ -221,7 +221,7 @@ def test_known_rewards_beside_computed_ones(tmp_path):
     )
     assert target.signature.startswith("raml:tau=1:given+")
     assert sum(found.values()) == pytest.approx(1.0)
-    assert Known(bleu, {}).bound == bleu.bound
+    assert KnownRewards(bleu, {}).bound == bleu.bound
 
 
 def test_k_and_the_authors_estimator(tmp_path):

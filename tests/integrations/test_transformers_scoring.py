@@ -11,7 +11,7 @@ from transformers import GPTNeoConfig, GPTNeoForCausalLM, MistralConfig, Mistral
 
 from softq.integrations.transformers.scoring import (
     IGNORED,
-    Scored,
+    ScoredCandidates,
     causal_log_probs,
     encoder_decoder_log_probs,
 )
@@ -139,7 +139,7 @@ def scored_of(candidates):
         for s, text in enumerate(row):
             tokens[b, s, : len(text)] = torch.tensor(text, dtype=torch.int64)
             lengths[b, s] = len(text)
-    return Scored(tokens, lengths)
+    return ScoredCandidates(tokens, lengths)
 
 
 def given_to(name, sources=SOURCES):
@@ -204,7 +204,9 @@ def test_a_compiled_model_shares_too(name):
     for missing in (0, 2):
         lengths = scored.lengths.clone()
         lengths[missing, 1] = -1
-        fewer = score(compiled, model, given_to(name), Scored(scored.tokens, lengths), shared=True)
+        fewer = score(
+            compiled, model, given_to(name), ScoredCandidates(scored.tokens, lengths), shared=True
+        )
         torch.testing.assert_close(
             fewer, found[1].masked_fill(lengths < 0, 0.0), rtol=1e-4, atol=1e-4
         )

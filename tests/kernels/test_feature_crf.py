@@ -147,7 +147,7 @@ def test_larger_matrices_whatever_the_threads(monkeypatch, labels):
 
 def test_a_corpus_without_sentences():
     none = np.zeros(0, np.int32)
-    corpus = feature_crf.Corpus(
+    corpus = feature_crf.FeatureCorpus(
         np.zeros(1, np.int64), np.zeros(1, np.int64), none, None, np.zeros((0, 3), np.float32)
     )
     ends = np.zeros(3)
@@ -166,7 +166,7 @@ def test_the_loss_does_not_depend_on_where_arrays_lie():
     offsets = np.arange(0, 5 * tokens + 1, 5)
     indices = generator.integers(0, size, 5 * tokens).astype(np.int32)
     target = generator.dirichlet(np.ones(labels), tokens).astype(np.float32)
-    corpus = feature_crf.Corpus(starts, offsets, indices, None, target)
+    corpus = feature_crf.FeatureCorpus(starts, offsets, indices, None, target)
     weights = padded(generator.normal(size=(size, labels)))
     transitions, ends = generator.normal(size=(labels, labels)), np.zeros(labels)
     losses, elsewhere = set(), []

@@ -19,7 +19,7 @@ from softq.lab.loop import NonFiniteLossError
 from softq.lab.run import BEST, METRICS, RESULT, RunFolder
 from softq.lab.tasks import train_cells
 from softq.lab.tasks.parsing import bayes_statistics, prepare, read_corpora
-from softq.lab.tasks.parsing_recipe import Data
+from softq.lab.tasks.parsing_recipe import ParsingData
 from softq.linear import DependencyParser
 from softq.linear.parser_training import Descent
 from softq.linear.parsing import Parser
@@ -285,14 +285,18 @@ def test_no_parser_of_the_world_beats_its_bayes_rule(tmp_path, crossing):
 
 
 def test_annotators_of_the_world():
-    truth = read_corpora(Data(sentences=40, dev_sentences=5, annotators=0))
+    truth = read_corpora(ParsingData(sentences=40, dev_sentences=5, annotators=0))
     assert [heads.tolist() for heads in truth.trees.heads] == [
         [list(sentence.heads)] for sentence in truth.train
     ]
-    several = read_corpora(Data(sentences=40, dev_sentences=5, annotators=4, carelessness=0.3))
+    several = read_corpora(
+        ParsingData(sentences=40, dev_sentences=5, annotators=4, carelessness=0.3)
+    )
     assert several.train == truth.train
     assert {heads.shape[0] for heads in several.trees.heads} == {4}
-    careful = read_corpora(Data(sentences=40, dev_sentences=5, annotators=2, carelessness=0.0))
+    careful = read_corpora(
+        ParsingData(sentences=40, dev_sentences=5, annotators=2, carelessness=0.0)
+    )
     wrong = 0
     for sentence, heads, relations in zip(several.train, *several.trees[:2], strict=True):
         for tree, names in zip(heads, relations, strict=True):

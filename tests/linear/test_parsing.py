@@ -14,7 +14,7 @@ from softq.linear import parser_training as fit
 from softq.linear import parsing as target_module
 from softq.linear.features import ArcIndex
 from softq.linear.lbfgs import LBFGS
-from softq.linear.parser_training import Descent, ParserObjective, ParserSettings, Treebank
+from softq.linear.parser_training import Descent, EncodedTreebank, ParserObjective, ParserSettings
 from softq.linear.parsing import Parser, Trees, TreeTargets
 
 TEMPLATES = (
@@ -60,7 +60,7 @@ def treebank(rng, lengths, references=1, *, projective=True):
     ]
     weights = [rng.random(references) + 0.1 for _ in lengths]
     trees = Trees(heads, relations, weights)
-    return sentences, Treebank(index, index.encode(sentences), trees, trees)
+    return sentences, EncodedTreebank(index, index.encode(sentences), trees, trees)
 
 
 def by_enumeration(bank, sentences, weights, objective, tau, projective):
@@ -173,7 +173,7 @@ def test_the_roots_relation_is_the_roots_alone():
         for trees, names in zip(bank.trees.heads, bank.trees.relations, strict=True)
     ]
     trees = bank.trees._replace(relations=named)
-    bank = Treebank(bank.index, bank.codes, trees, trees)
+    bank = EncodedTreebank(bank.index, bank.codes, trees, trees)
     assert bank.root_relation == "root"
     parser = Descent(
         bank, ParserSettings(bits=6, relation_bits=4), 0.1, 0.1

@@ -18,7 +18,7 @@ from softq.lab.report import find_sources, galleries, pictures, read_sections
 from softq.lab.run import RunFolder
 from softq.lab.sweep import SWEEP, Grid, read_sweep, run_sweep
 from softq.lab.tasks import TASKS
-from softq.lab.tasks.ner_recipe import Data, NerRecipe
+from softq.lab.tasks.ner_recipe import NerData, NerRecipe
 from softq.lab.tasks.sequence_recipe import TranslationData, TranslationRecipe
 from softq.lab.tasks.translation import Translation, read_translations
 from softq.metrics import (
@@ -75,7 +75,7 @@ def entities(tmp_path_factory):
     test = write_file(place / "held.conll", SENTENCES[:4])
     grids = [Grid("plain", ("ml", "raml"), "0.2,0.4", over=("c2=0.1,1",))]
     with single_thread():
-        recipe = NerRecipe(data=Data(train=train, test=test, folds=2))
+        recipe = NerRecipe(data=NerData(train=train, test=test, folds=2))
         run_sweep(TASKS["ner"], recipe, grids, place / "sweep")
     return place / "sweep"
 
@@ -89,7 +89,7 @@ def annotated(tmp_path_factory):
         Grid("sqdml", ("sqdml",), "0.3", over=weighted),
     ]
     with single_thread():
-        recipe = NerRecipe(data=Data(sentences=60, dev_sentences=40))
+        recipe = NerRecipe(data=NerData(sentences=60, dev_sentences=40))
         run_sweep(TASKS["ner"], recipe, grids, folder)
     return folder
 

@@ -54,13 +54,13 @@ _LIMITS: dict[str, tuple[Callable[[Any, Any], bool], str]] = {
 
 
 def key(default: Any, explanation: str, *, identity: bool = True, **limits: float) -> Any:
-    """A key of a `Section`.
+    """A key of a `RecipeSection`.
 
     Args:
         default: its value where a recipe does not name it.
         explanation: one line for ``--help``, and for recipes that are printed.
         identity: whether another value makes another result.
-        **limits: of its values, checked by `Section`: ``least``, ``above``, ``most`` and ``below``
+        **limits: of its values, checked by `RecipeSection`: ``least``, ``above``, ``most`` and ``below``
             a number; ``positive=True``, ``finite=True``; ``bits`` that it must fit into.
 
     """
@@ -72,7 +72,7 @@ Conflicts = Sequence[tuple[object, str]]
 """Conditions, and what to say where one of them holds."""
 
 
-class Section:
+class RecipeSection:
     """A section of a recipe, or a recipe: values within their limits that go together.
 
     >>> Rates = dataclasses.make_dataclass("Rates", [("rate", float, key(0.5, "", above=0, most=1))], bases=(Section,))
@@ -99,7 +99,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Objective(Section):
+class Objective(RecipeSection):
     """What a model is trained toward: the section ``[objective]`` of every recipe."""
 
     name: ObjectiveName = key("ml", "ml (eq. 2), raml (eq. 4) or sqdml (eq. 14)")
@@ -140,7 +140,7 @@ class Objective(Section):
 
 
 @dataclass(frozen=True)
-class Training(Section):
+class Training(RecipeSection):
     """How long and where a model is trained: the section ``[training]`` of every recipe."""
 
     epochs: int = key(100, "passes over the training data, at most", least=1)

@@ -42,10 +42,10 @@ from softq.linear.class_targets import (
     read_classes,
 )
 from softq.linear.classifier_training import (
-    Examples,
+    LabelledRows,
+    PatternTask,
     Schedule,
     Solver,
-    Task,
     choose,
     forward,
     train,
@@ -262,9 +262,9 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         schedule = self._schedule(len(X))
         there = weights > 0.0
         mean, scale = _standardisation(X[there], weights[there])
-        rows = Examples((X - mean) / scale, of_row, weights).at(there)
+        rows = LabelledRows((X - mean) / scale, of_row, weights).at(there)
         training, validation = self._split(rows, random)
-        task = Task(
+        task = PatternTask(
             _solved_as(objective, patterns.labels_per_row),
             tau or 1.0,
             shares,
@@ -532,8 +532,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         return 0.0 - _checked("cost", self.cost, shape, classes)
 
     def _split(
-        self, examples: Examples, random: np.random.RandomState
-    ) -> tuple[Examples, Examples | None]:
+        self, examples: LabelledRows, random: np.random.RandomState
+    ) -> tuple[LabelledRows, LabelledRows | None]:
         """Training rows, and those that early stopping holds out."""
         if not self.early_stopping:
             return examples, None

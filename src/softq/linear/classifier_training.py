@@ -47,19 +47,19 @@ class Schedule(NamedTuple):
     device: torch.device
 
 
-class Examples(NamedTuple):
+class LabelledRows(NamedTuple):
     """Rows for training or evaluation."""
 
     inputs: Array  # [n, D] float64, standardised
     patterns: Array  # [n] int32, of the labels of each row
     weights: Array  # [n] float64, positive
 
-    def at(self, rows: Array) -> Examples:
+    def at(self, rows: Array) -> LabelledRows:
         """Some of the rows."""
-        return Examples(*(values[rows] for values in self))
+        return LabelledRows(*(values[rows] for values in self))
 
 
-class Task(NamedTuple):
+class PatternTask(NamedTuple):
     """What is to be learned for each pattern of labels."""
 
     objective: ObjectiveName
@@ -83,14 +83,14 @@ class Task(NamedTuple):
             return 1.0
         return max(1.0, self.tau * _SCORE_RANGE / (float(np.ptp(self.table)) or 1.0))
 
-    def rewards(self, layers: Layers, rows: Examples) -> Array:
+    def rewards(self, layers: Layers, rows: LabelledRows) -> Array:
         """The reward of a network's decision on each row, ``[n]``."""
         table = self.table if self.table.ndim == 2 else self.table[rows.patterns]
         scores = forward(layers, rows.inputs)
         decided = expected_rewards(self.objective, scores, table, self.tau).argmax(1)
         return np.asarray(mean_rewards(self.table, self.shares)[rows.patterns, decided])
 
-    def loss(self, layers: Layers, rows: Examples) -> float:
+    def loss(self, layers: Layers, rows: LabelledRows) -> float:
         """Sum over the rows of their cross-entropy between target and network, weighted."""
         log_model = torch.from_numpy(forward(layers, rows.inputs)).log_softmax(1).numpy()
         by_row = -(self.targets.numpy()[rows.patterns] * log_model).sum(1)
@@ -127,10 +127,10 @@ def forward(layers: Layers, values: Array) -> Array:
 
 def train(
     sizes: tuple[int, ...],
-    training: Examples,
-    validation: Examples | None,
+    training: LabelledRows,
+    validation: LabelledRows | None,
     *,
-    task: Task,
+    task: PatternTask,
     alpha: float,
     schedule: Schedule,
     random: np.random.RandomState,
@@ -145,8 +145,8 @@ def train(
 
 def _minimise(
     sizes: tuple[int, ...],
-    rows: Examples,
-    task: Task,
+    rows: LabelledRows,
+    task: PatternTask,
     first: Tensor,
     decay: float,
     schedule: Schedule,
@@ -193,9 +193,9 @@ def _minimise(
 
 def _descend(
     sizes: tuple[int, ...],
-    training: Examples,
-    validation: Examples | None,
-    task: Task,
+    training: LabelledRows,
+    validation: LabelledRows | None,
+    task: PatternTask,
     first: Tensor,
     decay: float,
     schedule: Schedule,
@@ -262,8 +262,8 @@ def _descend(
 
 def choose(
     given: tuple[tuple[int, ...] | None, float | None, float | None],
-    rows: Examples,
-    task: Task,
+    rows: LabelledRows,
+    task: PatternTask,
     *,
     schedule: Schedule,
     random: np.random.RandomState,
@@ -290,8 +290,8 @@ def choose(
     seed = random.randint(2**31)
 
     def networks(
-        task: Task, sizes: tuple[int, ...], alpha: float
-    ) -> Iterator[tuple[Layers, Examples]]:
+        task: PatternTask, sizes: tuple[int, ...], alpha: float
+    ) -> Iterator[tuple[Layers, LabelledRows]]:
         """A network of each fold, and the rows that it has not seen."""
         for kept, held_out in folds:
             state = np.random.RandomState(seed)
@@ -327,8 +327,8 @@ def _clearly_best(earned: dict[float, Array], start: float, weights: Array) -> f
 
 
 def _folds(
-    rows: Examples, shares: Array, random: np.random.RandomState
-) -> list[tuple[Examples, Examples]]:
+    rows: LabelledRows, shares: Array, random: np.random.RandomState
+) -> list[tuple[LabelledRows, LabelledRows]]:
     """Rows to train on and rows to evaluate on; each class is spread evenly over the folds."""
     count = len(rows.inputs)
     order = np.lexsort((random.permutation(count), shares.argmax(1)[rows.patterns]))

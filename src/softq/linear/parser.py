@@ -30,7 +30,7 @@ from softq.linear.parser_input import (
     read_sentences,
     read_trees,
 )
-from softq.linear.parser_training import ParserFit, ParserSettings, Treebank
+from softq.linear.parser_training import EncodedTreebank, ParserFit, ParserSettings
 from softq.linear.parsing import Decoding, Parse, Parser
 from softq.linear.saved_model import SavedEstimator
 from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
@@ -248,7 +248,7 @@ class DependencyParser(SavedEstimator):
             sentences, self.templates, self.relation_templates, min_freq=self.min_freq
         )
         possible = trees.projectivised() if treatment == "lift" and len(crossing) else trees
-        bank = Treebank(index, index.encode(sentences), trees, possible)
+        bank = EncodedTreebank(index, index.encode(sentences), trees, possible)
         if held_out is not None:
             with held_out_data():
                 check_tags(index, held_out[0], relations=bool(bank.relations))
@@ -262,7 +262,7 @@ class DependencyParser(SavedEstimator):
         self.nonprojective_ = len(crossing)
         return self
 
-    def start(self, bank: Treebank, settings: ParserSettings, batches: Batches) -> ParserFit:
+    def start(self, bank: EncodedTreebank, settings: ParserSettings, batches: Batches) -> ParserFit:
         """Start training by these options, for `fit` and ``softq train`` alike."""
         searches = self.optimizer == "lbfgs"
         return ParserFit(

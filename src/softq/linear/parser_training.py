@@ -29,10 +29,10 @@ from softq.targets import ObjectiveName
 
 __all__ = [
     "Descent",
+    "EncodedTreebank",
     "ParserFit",
     "ParserObjective",
     "ParserSettings",
-    "Treebank",
 ]
 
 
@@ -63,7 +63,7 @@ class ParserSettings:
     bits: int = 22
     relation_bits: int = 17
 
-    def targets(self, treebank: Treebank, *, remember: bool = True) -> TreeTargets:
+    def targets(self, treebank: EncodedTreebank, *, remember: bool = True) -> TreeTargets:
         """The exact targets of its sentences."""
         return TreeTargets(
             treebank.possible, self.objective, self.tau, spanning=self.spanning, remember=remember
@@ -71,7 +71,7 @@ class ParserSettings:
 
 
 @dataclass(frozen=True)
-class Treebank:
+class EncodedTreebank:
     """Sentences as numbers, and their references as the model can have them.
 
     Attributes:
@@ -147,7 +147,12 @@ class ParserObjective:
     """
 
     def __init__(
-        self, treebank: Treebank, settings: ParserSettings, c2: float = 0.0, *, once: bool = False
+        self,
+        treebank: EncodedTreebank,
+        settings: ParserSettings,
+        c2: float = 0.0,
+        *,
+        once: bool = False,
     ) -> None:
         """``once``.
 
@@ -220,7 +225,7 @@ class Descent:
 
     def __init__(
         self,
-        treebank: Treebank,
+        treebank: EncodedTreebank,
         settings: ParserSettings,
         rate: float,
         relation_rate: float,
@@ -349,7 +354,7 @@ class ParserFit:
 
     def __init__(
         self,
-        treebank: Treebank,
+        treebank: EncodedTreebank,
         settings: ParserSettings,
         batches: Batches,
         *,

@@ -197,7 +197,7 @@ class Parse(NamedTuple):
 
 def score_arcs(
     index: ArcIndex, codes: ArcCodes, weights: Array
-) -> tuple[arc_features.Words, Array]:
+) -> tuple[arc_features.SentenceWords, Array]:
     """Scores of all arcs ``[B, n + 1, n + 1]`` of sentences, and their words' hashes."""
     words = arc_features.parts(index.plan, codes.codes, codes.starts)
     size = int(codes.lengths.max()) + 1

@@ -33,7 +33,7 @@ from softq.linear.tagger_input import (
     Index,
     Kind,
     SchemeOption,
-    Sentences,
+    TokenSentences,
     check_held_out,
     reward_as_json,
     reward_for,
@@ -266,7 +266,7 @@ class CRFTagger(SavedEstimator):
 
         """
         self._check_options()  # what is wrong with them is told before anything takes long
-        sentences = Sentences.read(X)
+        sentences = TokenSentences.read(X)
         check_held_out(X_dev, y_dev, sentences.kind)
         annotators: tuple[AnnotatorRow, ...] = ()
         if isinstance(ref_weights, str):
@@ -394,7 +394,7 @@ class CRFTagger(SavedEstimator):
         return Annotations.read(y, [len(labels) for labels in predicted]).accuracy(predicted)
 
     def _features(self, X: Any) -> FeatureMatrix:
-        return Sentences.read(X).features(self._fitted().index, self._kind)
+        return TokenSentences.read(X).features(self._fitted().index, self._kind)
 
     # --- what was learnt ----------------------------------------------------------------------------------
 

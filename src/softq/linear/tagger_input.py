@@ -48,14 +48,14 @@ _NAMES: dict[Kind, str] = {
 }
 
 
-class Sentences(NamedTuple):
+class TokenSentences(NamedTuple):
     """Tokens of N sentences, all of one kind; None where there is no token to tell by."""
 
     sentences: list[Any]
     kind: Kind | None
 
     @classmethod
-    def read(cls, given: Any) -> Sentences:
+    def read(cls, given: Any) -> TokenSentences:
         """Check that ``given`` is a sequence of sequences of tokens."""
         sentences = read_sequences(given, "a sequence of tokens")
         for number, sentence in enumerate(sentences):
@@ -228,7 +228,7 @@ def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
     if sentences is None:
         return
     with held_out_data():
-        held_out = Sentences.read(sentences)
+        held_out = TokenSentences.read(sentences)
         Annotations.read(labels, held_out.lengths)
     if kind is not None and held_out.kind not in (kind, None):
         raise DataError(

@@ -197,7 +197,7 @@ class CRFObjective:
         self.layout, self.target, self.c2 = layout, target, c2
         self.sentences = len(matrix.lengths)
         starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
-        self._corpus = kernels.Corpus(
+        self._corpus = kernels.FeatureCorpus(
             starts, matrix.offsets, matrix.indices, matrix.values, target.labels
         )
         self._columns = columns or kernels.transpose(

@@ -44,7 +44,7 @@ class GeneratedText(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Search:
+class DecodingOptions:
     """How to generate.
 
     Attributes:

@@ -25,7 +25,7 @@ from softq.formats.vocabulary import Vocabulary
 from softq.lab.recipe import build
 from softq.lab.run import write_atomically
 from softq.neural.examples import Array, Examples, Ragged, Vectors
-from softq.neural.generation import GeneratedText, Search, evaluating, on_device
+from softq.neural.generation import DecodingOptions, GeneratedText, evaluating, on_device
 from softq.neural.modules.captioner import ImageCaptioner
 from softq.neural.modules.sequence import SequenceModel
 from softq.neural.recipe import (
@@ -90,10 +90,10 @@ class TextGenerator:
         """A text for each source text, or for each image with features ``[N, D]``.
 
         Inputs of similar length are batched together. An empty source has an empty output.
-        ``options`` are those of `softq.neural.generation.Search`; samples are from seed 0 unless
+        ``options`` are those of `softq.neural.generation.DecodingOptions`; samples are from seed 0 unless
         there is a ``generator``.
         """
-        search = Search(**{"generator": torch.Generator().manual_seed(0)} | options)
+        search = DecodingOptions(**{"generator": torch.Generator().manual_seed(0)} | options)
         found = [_EMPTY] * len(inputs)
         encoded = self._encode(inputs)
         order = encoded.lengths.argsort(kind="stable")

@@ -16,7 +16,7 @@ from softq.kernels.random import draw_seeds
 from softq.kernels.text.sets import Rows
 from softq.kernels.text.stratified import (
     EditLaw,
-    Words,
+    ReplacementWords,
     edit_law,
     stratified_samples,
 )
@@ -58,7 +58,7 @@ class _Stratified:
         self.pad = pad
         place = np.full(self.vocab, -1)
         place[self.words] = np.arange(len(self.words))
-        self._words = Words(self.words, place)
+        self._words = ReplacementWords(self.words, place)
 
     def _samples(self, references: Rows, seeds: Array, law: float | EditLaw) -> Candidates:
         """Draws by a law, as wide as the kernel made them."""

@@ -36,7 +36,7 @@ Known = TypeVar("Known", bound=str)
 Rows = list[Sequence[str]]  # of a table, as `make_table` takes them
 
 
-class Part(NamedTuple):
+class PredictedPart(NamedTuple):
     """A part of a file with what was predicted for it, and how much it holds."""
 
     text: bytes
@@ -79,11 +79,11 @@ class Predictor:
         """Where the model looks for parts of speech, "" where it looks for none."""
         return ""
 
-    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:
         """Read an open, unpacked file, which errors call ``where``, and give it back part by part with predictions."""
         raise NotImplementedError
 
-    def predict_files(self, files: Sequence[Path], watch: Watch) -> Iterator[Part]:
+    def predict_files(self, files: Sequence[Path], watch: Watch) -> Iterator[PredictedPart]:
         """Predictions for files of text, one after the other, part by part."""
         tokens = 0
         for path in files:

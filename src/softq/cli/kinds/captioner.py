@@ -15,7 +15,7 @@ from softq.cli.kinds import Options
 from softq.cli.kinds.base import (
     AT_A_TIME,
     STDIN,
-    Part,
+    PredictedPart,
     Scores,
     bare_words,
     fact_rows,
@@ -28,7 +28,7 @@ from softq.cli.kinds.base import (
 from softq.cli.kinds.sentences import (
     TITLES,
     PlainWords,
-    Writer,
+    SentenceWriter,
     check_same_words,
     first_columns,
     known_words,
@@ -72,7 +72,7 @@ class _Pictured(NamedTuple):
     where: str
 
 
-class FileCaptioner(Writer):
+class FileCaptioner(SentenceWriter):
     """A captioner and how it searches."""
 
     kind = "captioner"
@@ -94,7 +94,7 @@ class FileCaptioner(Writer):
         for rows in watch(where, unit="images").batches(range(len(features)), AT_A_TIME):
             yield self.generate(features[rows[0] : rows[-1] + 1])
 
-    def predict_files(self, files: Sequence[Path], watch: Watch) -> Iterator[Part]:
+    def predict_files(self, files: Sequence[Path], watch: Watch) -> Iterator[PredictedPart]:
         """A line for each image, with its name and a tab in front if it has one."""
         for features, names, where in self._read_all(files, watch):
             first = 0

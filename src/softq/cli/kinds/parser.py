@@ -18,7 +18,7 @@ from torch import Tensor
 
 from softq.cli.kinds import Options, find_model
 from softq.cli.kinds.base import (
-    Part,
+    PredictedPart,
     Predictor,
     Scores,
     count_rows,
@@ -125,7 +125,7 @@ class FileParser(Predictor):
                 f" was trained on, and none of the first {_words_of(first):,} words has one"
             )
 
-    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:
         """Sentences with HEAD and DEPREL; text becomes CoNLL-U."""
         text = self.text_chunks(file, path, where, _has_no_tabs)
         if text is None:
@@ -137,7 +137,7 @@ class FileParser(Predictor):
                 sentences, self.decoding, confidences=self.options.probabilities
             )
             written = "".join(map(_written, sentences, parses))
-            yield Part(written.encode(), len(sentences), _words_of(sentences))
+            yield PredictedPart(written.encode(), len(sentences), _words_of(sentences))
 
     def _checked(
         self, parts: Iterator[list[TreeSentence]], where: str
@@ -159,7 +159,7 @@ class FileParser(Predictor):
             for forms, labels in zip(words, self.pos_tagger.label(words), strict=True)
         ]
 
-    def score(self, gold: Gold) -> Scores:
+    def score(self, gold: GoldTrees) -> Scores:
         """Scores of the parser's trees."""
         self._check_columns(gold.sentences, str(gold.path))
         found: list[Parse] = []
@@ -210,7 +210,7 @@ def _written(sentence: TreeSentence, parse: Parse) -> str:
 # --- softq evaluate -------------------------------------------------------------------------------------
 
 
-class Gold(NamedTuple):
+class GoldTrees(NamedTuple):
     """A file of true trees."""
 
     path: Path
@@ -240,8 +240,8 @@ def score_models(
     return [one.score(gold) for one in models]
 
 
-def _read_trees(path: Path) -> Gold:
-    gold = Gold(path, read_conllu(path, trees=None))
+def _read_trees(path: Path) -> GoldTrees:
+    gold = GoldTrees(path, read_conllu(path, trees=None))
     for sentence in gold.sentences:
         if not sentence.heads:
             raise DataError(
@@ -282,7 +282,7 @@ def score_predictions(predictions: Path, files: Sequence[Path], _options: Option
 
 
 def _scores(
-    gold: Gold,
+    gold: GoldTrees,
     heads: Sequence[Sequence[int]],
     relations: Sequence[Sequence[str]] | None,
     facts: dict[str, Any] | None = None,
@@ -322,7 +322,7 @@ def _scores(
     )
 
 
-def _aligned_scores(gold: Gold, system: Gold, facts: dict[str, Any]) -> Scores:
+def _aligned_scores(gold: GoldTrees, system: GoldTrees, facts: dict[str, Any]) -> Scores:
     """Scores where the words of both files differ: precision, recall and F1 of those that align."""
     try:
         aligned = align_score(gold.sentences, system.sentences)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from softq.cli.kinds import Method, Options, find_model
 from softq.cli.kinds.base import (
-    Part,
+    PredictedPart,
     Predictor,
     Scores,
     bare_words,
@@ -81,7 +81,7 @@ PlainWords = Callable[[str], list[str]]
 
 
 def search_options(options: Options) -> dict[str, Any]:
-    """Arguments of `softq.neural.generation.Search` but the reward; options that do not go together are an error."""
+    """Arguments of `softq.neural.generation.DecodingOptions` but the reward; options that do not go together are an error."""
     method = options.method or "beam"
     for name, methods in _OF_METHOD.items():
         if getattr(options, name) is not None and method not in methods:
@@ -122,7 +122,7 @@ def line_generator(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed(int(mixed))
 
 
-class Writer(Predictor):
+class SentenceWriter(Predictor):
     """A model of sentences, and how it searches; on a GPU if there is one."""
 
     kind: str
@@ -150,22 +150,26 @@ class Writer(Predictor):
             search = search | {"generator": own}
         return self.model.generate(inputs, **search)
 
-    def part(self, found: Sequence[GeneratedText], names: Sequence[str] | None = None) -> Part:
+    def part(
+        self, found: Sequence[GeneratedText], names: Sequence[str] | None = None
+    ) -> PredictedPart:
         """Lines of the output: a name if there are names, the text, and its log-probability if it is asked for."""
         lines = []
         for number, text in enumerate(found):
             columns = [*([] if names is None else [names[number]]), text.text]
             columns += [f"{text.log_prob:.4f}"] * self.options.probabilities
             lines.append("\t".join(columns) + "\n")
-        return Part("".join(lines).encode(), len(found), sum(len(text.words) for text in found))
+        return PredictedPart(
+            "".join(lines).encode(), len(found), sum(len(text.words) for text in found)
+        )
 
 
-class FileTranslator(Writer):
+class FileTranslator(SentenceWriter):
     """A translator and how it searches."""
 
     kind = "translator"
 
-    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:
         """A translation for each line; an empty line stays one."""
         lines = numbers_from(1)
         for texts in read_as_they_come(file, where):
@@ -219,7 +223,10 @@ def _score(model: FileTranslator, files: Sequence[Path], gold: Bitext) -> Scores
 
 
 def check_same_words(
-    models: Sequence[Writer], gold: Bitext | Captions, references: list[list[str]], hint: str
+    models: Sequence[SentenceWriter],
+    gold: Bitext | Captions,
+    references: list[list[str]],
+    hint: str,
 ) -> None:
     """An error if models count the words of references differently, which makes their scores incomparable."""
     plains = [one.model.vocabulary.plain for one in models]

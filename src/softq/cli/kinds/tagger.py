@@ -14,7 +14,7 @@ from rich.table import Table
 from softq.annotators.agreement import agreement
 from softq.cli.kinds import TAGGER, Options, find_kind, find_model
 from softq.cli.kinds.base import (
-    Part,
+    PredictedPart,
     Predictor,
     Scores,
     count_rows,
@@ -111,7 +111,7 @@ class FileTagger(Predictor):
             return own
         return [convert(labels, self.trained_scheme, scheme) for labels in own]
 
-    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:
         """Lines with one more column, the label; text becomes lines of words."""
         labels = frozenset(self.tagger.labels)
         text = self.text_chunks(
@@ -123,7 +123,7 @@ class FileTagger(Predictor):
         for chunk in read_chunks(file, where) if text is None else map(self._with_pos, text):
             self._check_separator(chunk, where)
             tokens = sum(len(block.widths) for block in chunk.blocks)
-            yield Part(self._label_chunk(chunk, where), len(chunk.blocks), tokens)
+            yield PredictedPart(self._label_chunk(chunk, where), len(chunk.blocks), tokens)
 
     def _check_separator(self, chunk: Chunk, where: str) -> None:
         """Several files become one, whose columns cannot be separated by tabs here and by spaces there."""
@@ -212,7 +212,7 @@ class FileTagger(Predictor):
                 )
         return [block.columns[self.pos - 1] for block in blocks]
 
-    def score(self, gold: Gold) -> Scores:
+    def score(self, gold: GoldLabels) -> Scores:
         """Scores of the tagger's labels, written in the scheme of the file."""
         try:
             if gold.scheme is not None:
@@ -250,7 +250,7 @@ def load_pos_tagger(options: Options) -> FileTagger | None:
 load = FileTagger
 
 
-class Gold(NamedTuple):
+class GoldLabels(NamedTuple):
     """A file of true labels."""
 
     path: Path
@@ -271,7 +271,7 @@ def score_models(
     sentences, scheme = _read(path, options.scheme), options.scheme
     if scheme is None and models[0].trained_scheme is not None:
         scheme = find_scheme(sentences) or models[0].file_scheme or "bio"
-    gold = Gold(path, sentences, scheme)
+    gold = GoldLabels(path, sentences, scheme)
     if scheme is not None:
         check_tags(path, sentences, scheme)
     elif not {*models[0].tagger.labels} & set().union(*gold.labels):
@@ -302,7 +302,7 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
     scheme = options.scheme or find_scheme(true) or find_scheme(sentences) or "bio"
     for labelled in (sentences, true):
         check_tags(predictions, labelled, scheme)
-    gold = Gold(predictions, true, scheme)
+    gold = GoldLabels(predictions, true, scheme)
     return _scores(gold, span_statistics(gold.labels, predicted, scheme))
 
 
@@ -316,7 +316,7 @@ def _read(path: Path, scheme: Scheme | None) -> list[Sentence]:
     return sentences
 
 
-def _scores(gold: Gold, statistics: SpanStatistics) -> Scores:
+def _scores(gold: GoldLabels, statistics: SpanStatistics) -> Scores:
     found = SpanScores.of(statistics)
     sizes = {"sentences": len(gold.labels), "tokens": sum(map(len, gold.labels))}
     predicted, true = (

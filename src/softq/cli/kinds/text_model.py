@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from softq.cli.kinds import Options
-from softq.cli.kinds.base import Part, Predictor, Scores, heading
+from softq.cli.kinds.base import PredictedPart, Predictor, Scores, heading
 from softq.cli.kinds.sentences import read_as_they_come, search_options
 from softq.cli.progress import progress_bars
 from softq.cli.recipes import LM_TITLES
@@ -39,12 +39,12 @@ class FileTextModel(Predictor):
         shown = {"mbr": f"mbr of {self.how.samples}", "beam": f"beam of {self.how.beams}"}
         self.decoding = shown.get(self.how.method, self.how.method)
 
-    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[Part]:
+    def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:
         """A text for each line; an empty line stays one."""
         for lines in read_as_they_come(file, where):
             texts = self.model.write(lines, self.how)
             words = sum(len(text.split()) for text in texts)
-            yield Part("".join(f"{text}\n" for text in texts).encode(), len(texts), words)
+            yield PredictedPart("".join(f"{text}\n" for text in texts).encode(), len(texts), words)
 
     def score(self, files: Sequence[Path], rows: Rows, judge: FileTextModel) -> Scores:
         """Scores of the texts; rewards are those of a model, in its tokens."""

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 from softq.errors import DataError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import with_sources
-from softq.integrations.transformers.scoring import Scored
+from softq.integrations.transformers.scoring import ScoredCandidates
 from softq.integrations.transformers.tokens import Ends, SpecialTokens, TokenIds, strip_specials
 from softq.lab.recipe import Objective
 from softq.neural.target_maker import TargetMaker, make_sampler
@@ -47,7 +47,7 @@ class Row:
 class StepTarget:
     """What a step is trained toward."""
 
-    scored: Scored
+    scored: ScoredCandidates
     weights: Tensor
     """float32 ``[B, K]``, 0 where a candidate is missing."""
     signature: str
@@ -165,7 +165,7 @@ class StepTargets:
         if self.wants("dataset"):
             own, known = self._own(rows)
             given.insert(0, own)
-            reward = Known(reward, known) if known else reward
+            reward = KnownRewards(reward, known) if known else reward
             # what the user has scored is a set of its own
             alone = self.arguments.candidates == "dataset"
             complete = torch.tensor([alone and row.rewards is not None for row in rows])
@@ -209,7 +209,7 @@ class StepTargets:
         return [strip_specials(row.references[0], self.special.ids)[1] for row in rows]
 
 
-def add_ends(texts: Sentences, ends: Sequence[Ends]) -> Scored:
+def add_ends(texts: Sentences, ends: Sequence[Ends]) -> ScoredCandidates:
     """Texts ``[B, K, L]`` with special tokens around those of each row."""
     before, after = (
         Sentences.pack([list(part) for part in side]) for side in zip(*ends, strict=True)
@@ -227,10 +227,10 @@ def add_ends(texts: Sentences, ends: Sequence[Ends]) -> Scored:
     of_tail = first_of_tail + place - stops.unsqueeze(2)
     behind = torch.where(place < stops.unsqueeze(2), of_text, of_tail)
     at = torch.where(place < starts.unsqueeze(2), place, behind)
-    return Scored(together.gather(2, at.clamp(max=together.shape[2] - 1)), full)
+    return ScoredCandidates(together.gather(2, at.clamp(max=together.shape[2] - 1)), full)
 
 
-class Known(RewardWrapper):
+class KnownRewards(RewardWrapper):
     """Rewards that the user has already, by example and text; those of other texts are computed."""
 
     pairwise = True  # a value for all references counts against each

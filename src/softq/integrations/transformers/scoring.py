@@ -29,7 +29,7 @@ _STATES, _MASK = (
 )
 
 
-class Scored(NamedTuple):
+class ScoredCandidates(NamedTuple):
     """Candidates to be scored, ``[B, K, T]``.
 
     Token ids as the model reads and writes them, special ones included.
@@ -57,10 +57,10 @@ class Scored(NamedTuple):
             .view(self.lengths.shape)
         )
 
-    def to(self, device: torch.device | str) -> Scored:
+    def to(self, device: torch.device | str) -> ScoredCandidates:
         """The same on another device."""
         parts = (self.tokens, self.lengths, self.places())
-        return Scored(*(part.to(device, non_blocking=True) for part in parts))
+        return ScoredCandidates(*(part.to(device, non_blocking=True) for part in parts))
 
     @property
     def real(self) -> Tensor:
@@ -71,7 +71,12 @@ class Scored(NamedTuple):
 
 
 def encoder_decoder_log_probs(
-    model: nn.Module, core: Any, inputs: Mapping[str, Any], scored: Scored, *, shared: bool
+    model: nn.Module,
+    core: Any,
+    inputs: Mapping[str, Any],
+    scored: ScoredCandidates,
+    *,
+    shared: bool,
 ) -> Tensor:
     """Log-probabilities log P(y_s | x) of all candidates, float32 ``[B, K]``, 0 of those that are missing.
 
@@ -169,7 +174,12 @@ class _Repeated(Tensor):
 
 
 def causal_log_probs(
-    model: nn.Module, core: Any, prompts: Mapping[str, Tensor], scored: Scored, *, shared: bool
+    model: nn.Module,
+    core: Any,
+    prompts: Mapping[str, Tensor],
+    scored: ScoredCandidates,
+    *,
+    shared: bool,
 ) -> Tensor:
     """Log-probabilities log P(y_s | prompt) of all candidates, float32 ``[B, K]``, 0 of those that are missing; see above."""
     _, size, width = scored.tokens.shape
@@ -188,7 +198,7 @@ def causal_log_probs(
     return scored.spread(_token_log_probs(logits, tokens.masked_fill(~real, IGNORED)).sum(1))
 
 
-def fits_one_row(core: Any, prompts: Mapping[str, Tensor], scored: Scored) -> bool:
+def fits_one_row(core: Any, prompts: Mapping[str, Tensor], scored: ScoredCandidates) -> bool:
     """Whether a model that looks back a certain number of places, or not beyond a chunk of them, sees the whole row.
 
     Else it would count the candidates in between, or forget its limit where it is told what to see.
@@ -204,14 +214,14 @@ def fits_one_row(core: Any, prompts: Mapping[str, Tensor], scored: Scored) -> bo
     return all(prompt + size * width <= limit for limit in limits if isinstance(limit, int))
 
 
-def one_row_is_less(prompts: Mapping[str, Tensor], scored: Scored) -> bool:
+def one_row_is_less(prompts: Mapping[str, Tensor], scored: ScoredCandidates) -> bool:
     """Whether there are fewer tokens to read if the prompt stands once for all its candidates, of which missing ones leave gaps."""
     (batch, size, width), prompt = scored.tokens.shape, prompts["input_ids"].shape[1]
     return batch * (prompt + size * width) <= len(scored.places()) * (prompt + width)
 
 
 def _in_one_row(
-    model: nn.Module, core: Any, prompts: Mapping[str, Tensor], scored: Scored
+    model: nn.Module, core: Any, prompts: Mapping[str, Tensor], scored: ScoredCandidates
 ) -> Tensor:
     batch, size, width = scored.tokens.shape
     known = prompts["attention_mask"].bool()  # [B, P]
@@ -239,7 +249,7 @@ def _in_one_row(
     return (first + rest).masked_fill(scored.lengths < 1, 0.0)
 
 
-def _row_mask(known: Tensor, scored: Scored, dtype: torch.dtype) -> Tensor:
+def _row_mask(known: Tensor, scored: ScoredCandidates, dtype: torch.dtype) -> Tensor:
     """What each place of a row may look at, to be added to attention scores ``[B, 1, P + K·T, P + K·T]``."""
     batch, size, width = scored.tokens.shape
     prompt = known.shape[1]

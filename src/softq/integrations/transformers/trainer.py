@@ -36,7 +36,7 @@ from softq.integrations.transformers.rewards import (
 )
 from softq.integrations.transformers.rows import PROMPTS, ROWS, TARGET, RewardAugmentedCollator
 from softq.integrations.transformers.scoring import (
-    Scored,
+    ScoredCandidates,
     causal_log_probs,
     encoder_decoder_log_probs,
     fits_one_row,
@@ -239,7 +239,9 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             drawn, log_proposal=log_probs.double().cpu(), draws=torch.full((len(rows),), size)
         )
 
-    def _log_probs(self, model: nn.Module, given: Mapping[str, Any], scored: Scored) -> Tensor:
+    def _log_probs(
+        self, model: nn.Module, given: Mapping[str, Any], scored: ScoredCandidates
+    ) -> Tensor:
         core = _core_of(self.accelerator.unwrap_model(model))
         score = causal_log_probs if self.causal else encoder_decoder_log_probs
         # one candidate shares nothing, and neither do those of a row that is too long; so they do
@@ -368,7 +370,9 @@ def _core_of(model: Any) -> Any:
     return core
 
 
-def can_share(score: Any, core: Any, given: Any, scored: Scored, tolerance: float) -> bool:
+def can_share(
+    score: Any, core: Any, given: Any, scored: ScoredCandidates, tolerance: float
+) -> bool:
     """Whether candidates may share what they have in common.
 
     Tried on a whole batch, since models differ in what they allow.

@@ -58,7 +58,7 @@ class Workspace(NamedTuple):
     over_time: Any  # alpha and ahead by label, for sums over time: [2 K, n]
 
 
-class Table(NamedTuple):
+class TransitionTable(NamedTuple):
     """Transitions of one example, or of all of them, as exponentials."""
 
     pairs: Any  # exp(table - peak): [steps · K, K]
@@ -88,7 +88,7 @@ def load_table(transitions: Any, first_row: int, steps: int, length: int) -> Any
     pairs = np.empty((count, labels))
     peak, exact = _exponentials(transitions, first_row, count, labels, pairs)
     turned = pairs.T.copy() if steps == 1 else np.empty((0, 0))
-    return Table(pairs, turned, peak, exact)
+    return TransitionTable(pairs, turned, peak, exact)
 
 
 @jit

@@ -36,7 +36,7 @@ _ONE = np.uint64(1)
 NEGLIGIBLE = 1e-7  # marginals are near 1 and float32: differences of theirs below this are rounding
 
 
-class Plan(NamedTuple):
+class ArcPlan(NamedTuple):
     """Templates as arrays, those with a tag between last.
 
     Attributes:
@@ -57,14 +57,14 @@ class Plan(NamedTuple):
     plain: int
 
 
-class Words(NamedTuple):
+class SentenceWords(NamedTuple):
     """The words of B sentences, each beginning with its root, N in all.
 
     Attributes:
         codes: ``[columns, N]`` int32.
         starts: ``[B + 1]`` int64, where sentences begin.
         hashes: ``[2, N, T]`` uint32, what a word contributes to its arcs as head and as dependent.
-        tags: ``[C, N]`` uint32, what a word contributes to arcs over it, see `Plan`.
+        tags: ``[C, N]`` uint32, what a word contributes to arcs over it, see `ArcPlan`.
         previous: ``[C, N]`` int64, the last word before it of the same tag, or any before its
             sentence.
 
@@ -77,11 +77,13 @@ class Words(NamedTuple):
     previous: Array
 
 
-def parts(plan: Plan, codes: Array, starts: Array) -> Words:
+def parts(plan: ArcPlan, codes: Array, starts: Array) -> SentenceWords:
     """Hash what templates take of each word."""
     hashes = np.empty((2, codes.shape[1], len(plan.seeds)), np.uint32)
     tags = _mix(codes[plan.columns].astype(np.uint64), np.uint64(3)) >> np.uint64(32)
-    words = Words(codes, starts, hashes, tags.astype(np.uint32), np.empty(tags.shape, np.int64))
+    words = SentenceWords(
+        codes, starts, hashes, tags.astype(np.uint32), np.empty(tags.shape, np.int64)
+    )
     run_batch(_parts, len(starts) - 1, 10 * hashes.size, plan, words)
     return words
 
@@ -216,7 +218,7 @@ def bank_bits(size: int) -> Any:
     return np.uint64((size // BANKS).bit_length() - 1)
 
 
-def scores(plan: Plan, words: Words, weights: Array, out: Array) -> None:
+def scores(plan: ArcPlan, words: SentenceWords, weights: Array, out: Array) -> None:
     """Scores of all arcs into ``out [B, n + 1, n + 1]`` (head, dependent); the rest stays as it is.
 
     ``weights [F]`` is a table of 2^bits weights, at least two per bank.
@@ -283,7 +285,7 @@ def add_first(sums: Any, bank: Any, listed: Any, place: Any, first: Any, slope: 
     return min(listed + np.uint64(before == 0), np.uint64(sums.touched.shape[1] - 1))
 
 
-def add_gradient(plan: Plan, words: Words, slopes: Array, sums: Sums) -> None:
+def add_gradient(plan: ArcPlan, words: SentenceWords, slopes: Array, sums: Sums) -> None:
     """Add the derivatives ``slopes [B, n + 1, n + 1]`` by arc to its features' (appendix eq. 6)."""
     operations = int((np.diff(words.starts) ** 2).sum()) * len(plan.seeds)
     bits = bank_bits(len(sums.values))

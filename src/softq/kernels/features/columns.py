@@ -10,9 +10,9 @@ import numpy as np
 from softq.kernels.features.words import (
     UNKNOWN,
     Elements,
-    Plan,
     Resolved,
     Tokens,
+    WordPlan,
     element_at,
     number_keys,
     put,
@@ -37,7 +37,7 @@ class Learned(NamedTuple):
         return Learned(*(field[columns] for field in self))
 
 
-def learn(plan: Plan, elements: Elements, tokens: Tokens) -> tuple[Learned, Resolved]:
+def learn(plan: WordPlan, elements: Elements, tokens: Tokens) -> tuple[Learned, Resolved]:
     """Give every feature that the templates could make a column, in no order, and fill in rows.
 
     Keys of two templates are different: each template has a table of its own.
@@ -80,7 +80,7 @@ def number_by_occurrence(indices: Any, size: int) -> Any:
 
 
 def render_names(
-    plan: Plan, elements: Elements, tokens: Tokens, learned: Learned, labels: Sequence[str]
+    plan: WordPlan, elements: Elements, tokens: Tokens, learned: Learned, labels: Sequence[str]
 ) -> tuple[Array, Array]:
     """Names of columns, such as ``word[0]=Paris``: all in UTF-8, and their offsets ``[F + 1]``."""
     joined = elements.codes.tobytes().decode("utf-32-le") + "".join(labels) + "=|"
@@ -98,7 +98,7 @@ def render_names(
 def _render(
     first: int,
     stride: int,
-    plan: Plan,
+    plan: WordPlan,
     elements: Elements,
     tokens: Tokens,
     learned: Learned,
@@ -128,7 +128,7 @@ def _render(
 
 
 @jit
-def _example(plan: Plan, elements: Elements, tokens: Tokens, atom: int, token: int) -> Any:
+def _example(plan: WordPlan, elements: Elements, tokens: Tokens, atom: int, token: int) -> Any:
     """Element of an atom of a joint feature that stands at this token."""
     s = np.searchsorted(tokens.offsets, token, side="right") - 1
     begin, end = tokens.offsets[s], tokens.offsets[s + 1]

@@ -127,7 +127,7 @@ def _sum_rows(
         sums[at] = total
 
 
-class Corpus(NamedTuple):
+class FeatureCorpus(NamedTuple):
     """What an objective is computed on, once and for all."""
 
     starts: Array  # [N + 1] int64, the first token of each sentence
@@ -138,7 +138,7 @@ class Corpus(NamedTuple):
 
 
 def differences(
-    corpus: Corpus,
+    corpus: FeatureCorpus,
     weights: Array,
     transitions: Array,
     first_scores: Array,

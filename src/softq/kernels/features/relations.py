@@ -13,10 +13,10 @@ import numpy as np
 from softq.kernels.features.arcs import (
     BANKS,
     NEGLIGIBLE,
+    ArcPlan,
     Array,
-    Plan,
+    SentenceWords,
     Sums,
-    Words,
     add_first,
     bank_bits,
     collect_tags,
@@ -48,7 +48,7 @@ def _places(plan: Any, words: Any, arcs: Any, a: int, bits: Any, bank: Any, arc:
     return list_places(plan, words, begin, head, dependent, bits, bank, arc)
 
 
-def scores(plan: Plan, words: Words, arcs: Arcs, weights: Array) -> Array:
+def scores(plan: ArcPlan, words: SentenceWords, arcs: Arcs, weights: Array) -> Array:
     """Scores of the relations of arcs ``[A, K]`` under ``weights [R, K]``.
 
     R is a power of two, at least two rows per bank.
@@ -73,7 +73,9 @@ def _scores(
                 out[row, k] += weights[place, k]
 
 
-def add_gradient(plan: Plan, words: Words, arcs: Arcs, slopes: Array, sums: Sums) -> None:
+def add_gradient(
+    plan: ArcPlan, words: SentenceWords, arcs: Arcs, slopes: Array, sums: Sums
+) -> None:
     """Add the derivatives ``slopes [A, K]`` of the scores of arcs' relations to their features'."""
     operations = slopes.size * len(plan.seeds)
     rows = len(sums.values) // slopes.shape[1]

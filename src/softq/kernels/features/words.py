@@ -39,7 +39,7 @@ class Elements(NamedTuple):
     offsets: Array  # [Σ entries + 1] int64: entry i has elements offsets[i] .. offsets[i + 1] - 1
 
 
-class Plan(NamedTuple):
+class WordPlan(NamedTuple):
     """K templates of P atoms together, as numbers.
 
     A *joint* template takes one element from each of several places (or none); others take all
@@ -64,7 +64,7 @@ class Tokens(NamedTuple):
     offsets: Array  # [N + 1] int64, first token of each sentence
 
 
-class Known(NamedTuple):
+class KeyColumns(NamedTuple):
     """From keys to columns: a table, at least half empty; or a mask of the lowest bits of a key."""
 
     slots: Array  # [S, 2] uint64: key and column, in one line of the cache; key 0 where free
@@ -210,7 +210,7 @@ def slot_of(slots: Any, key: Any) -> Any:
 def number_keys(keys: Array) -> tuple[Array, Array, Array]:
     """Number distinct keys in order of first occurrence.
 
-    Returns their table (see `Known`), the number of each key, and where the distinct ones are.
+    Returns their table (see `KeyColumns`), the number of each key, and where the distinct ones are.
     """
     slots = np.zeros((table_size(len(keys)), 2), np.uint64)
     numbers = np.empty(len(keys), np.int32)
@@ -232,7 +232,7 @@ def _number_keys(keys: Any, slots: Any, numbers: Any) -> Any:
     return firsts[:size]
 
 
-def columns_of(known: Known, keys: Array) -> Array:
+def columns_of(known: KeyColumns, keys: Array) -> Array:
     """Column of each key, -1 where there is none, int32."""
     if known.mask:
         return np.asarray(keys & known.mask, np.int32)
@@ -261,7 +261,7 @@ def _find(first: int, stride: int, slots: Any, keys: Any, out: Any) -> None:
 
 
 @jit
-def entry_at(plan: Plan, atom: Any, tokens: Tokens, token: int, begin: int, end: int) -> Any:
+def entry_at(plan: WordPlan, atom: Any, tokens: Tokens, token: int, begin: int, end: int) -> Any:
     """Entry of an atom's stream at a token, inside of the sentence begin .. end - 1 or not."""
     if token < begin:
         return plan.entries[atom]
@@ -272,7 +272,7 @@ def entry_at(plan: Plan, atom: Any, tokens: Tokens, token: int, begin: int, end:
 
 @jit
 def element_at(
-    plan: Plan, elements: Elements, tokens: Tokens, atom: Any, token: int, begin: int, end: int
+    plan: WordPlan, elements: Elements, tokens: Tokens, atom: Any, token: int, begin: int, end: int
 ) -> Any:
     """The only element of an atom of a joint template at a token."""
     entry = entry_at(plan, atom, tokens, token + plan.lows[atom], begin, end)
@@ -281,7 +281,14 @@ def element_at(
 
 @jit
 def _is_repeated(
-    plan: Plan, atom: Any, tokens: Tokens, token: int, place: int, begin: int, end: int, entry: Any
+    plan: WordPlan,
+    atom: Any,
+    tokens: Tokens,
+    token: int,
+    place: int,
+    begin: int,
+    end: int,
+    entry: Any,
 ) -> bool:
     """Whether the entry at this place of a window stands at an earlier one as well."""
     for earlier in range(plan.lows[atom], place):
@@ -290,7 +297,7 @@ def _is_repeated(
     return False
 
 
-def template_elements(plan: Plan, elements: Elements, k: int) -> tuple[Array, slice]:
+def template_elements(plan: WordPlan, elements: Elements, k: int) -> tuple[Array, slice]:
     """How many elements each entry has for template k, which is not joint, and where all are."""
     atom = plan.atoms[k]
     first, count = plan.blocks[atom], plan.entries[atom] + 2
@@ -298,7 +305,7 @@ def template_elements(plan: Plan, elements: Elements, k: int) -> tuple[Array, sl
     return np.diff(offsets), slice(offsets[0], offsets[-1])
 
 
-def template_keys(plan: Plan, elements: Elements, tokens: Tokens, k: int) -> Array:
+def template_keys(plan: WordPlan, elements: Elements, tokens: Tokens, k: int) -> Array:
     """Keys of all elements of template k; of all tokens if it is joint."""
     if not plan.joint[k]:
         _, found = template_elements(plan, elements, k)
@@ -311,7 +318,7 @@ def template_keys(plan: Plan, elements: Elements, tokens: Tokens, k: int) -> Arr
 
 @jit
 def _joint_keys(
-    first: int, stride: int, plan: Plan, elements: Elements, tokens: Tokens, k: int, keys: Any
+    first: int, stride: int, plan: WordPlan, elements: Elements, tokens: Tokens, k: int, keys: Any
 ) -> None:
     """Keys of joint features: of as many hashes as there are atoms, one after the other."""
     for s in range(first, len(tokens.offsets) - 1, stride):
@@ -324,7 +331,9 @@ def _joint_keys(
             keys[token] = key
 
 
-def resolve(plan: Plan, elements: Elements, tokens: Tokens, columns: Sequence[Array]) -> Resolved:
+def resolve(
+    plan: WordPlan, elements: Elements, tokens: Tokens, columns: Sequence[Array]
+) -> Resolved:
     """Columns of each template's keys (see `template_keys`) as rows can be copied from."""
     single, together = (np.flatnonzero(plan.joint == which).tolist() for which in (False, True))
     sizes = [template_elements(plan, elements, k)[0] for k in single]
@@ -336,7 +345,7 @@ def resolve(plan: Plan, elements: Elements, tokens: Tokens, columns: Sequence[Ar
     return Resolved(*drop_unknown(offsets, found), joint)
 
 
-def look_up(plan: Plan, elements: Elements, tokens: Tokens, known: Known) -> Resolved:
+def look_up(plan: WordPlan, elements: Elements, tokens: Tokens, known: KeyColumns) -> Resolved:
     """Known columns of all entries and tokens."""
     columns = [
         columns_of(known, template_keys(plan, elements, tokens, k)) for k in range(len(plan.joint))
@@ -380,7 +389,7 @@ def put(source: Any, begin: Any, end: Any, out: Any, at: Any) -> Any:
 
 
 def write_rows(
-    plan: Plan, elements: Elements, tokens: Tokens, resolved: Resolved
+    plan: WordPlan, elements: Elements, tokens: Tokens, resolved: Resolved
 ) -> tuple[Array, Array]:
     """Offsets ``[T + 1]`` int64 and columns int32 of the rows of tokens."""
     size, count = len(tokens.offsets) - 1, tokens.ids.shape[1]
@@ -391,7 +400,7 @@ def write_rows(
 def _write_rows(
     first: int,
     stride: int,
-    plan: Plan,
+    plan: WordPlan,
     tokens: Tokens,
     resolved: Resolved,
     offsets: Any,

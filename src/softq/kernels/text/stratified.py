@@ -19,7 +19,7 @@ from softq.kernels.text.sets import Rows, copy_tokens, empty_rows, fill_up
 from softq.kernels.text.words import Array
 
 
-class Words(NamedTuple):
+class ReplacementWords(NamedTuple):
     """The token ids that may be written."""
 
     ids: Array  # int64 [W]
@@ -64,7 +64,7 @@ def edit_law(longest: int, words: int, log_change: float, max_edits: int) -> Edi
 def stratified_samples(
     refs: Rows,
     seeds: Array,
-    words: Words,
+    words: ReplacementWords,
     law: float | EditLaw,
     keep_last: bool,
     pad: int,

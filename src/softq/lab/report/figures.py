@@ -11,7 +11,7 @@ from typing import NamedTuple
 from softq.lab.report.content import Column, Figure, Table, Value, bare
 from softq.lab.report.drawing import Canvas, Look, Series, describe, number_axis, plain
 from softq.lab.report.experiment import Score, mean_and_range
-from softq.lab.report.results import Model, Results, System, Variant
+from softq.lab.report.results import ModelResult, Results, System, Variant
 from softq.lab.report.tables import BAYES, method_names
 from softq.metrics import Interval
 
@@ -313,7 +313,7 @@ def learning_of_results(results: Results) -> Figure | None:
     return learning(*zip(*pairs.values(), strict=True))
 
 
-def learning(models: Sequence[Model], labels: Sequence[str]) -> Figure | None:
+def learning(models: Sequence[ModelResult], labels: Sequence[str]) -> Figure | None:
     """Training loss and development score by epoch.
 
     Of many models, averages of each objective with their range.

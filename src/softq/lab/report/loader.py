@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from softq.errors import DataError, RunError
 from softq.lab.recipe import read_toml
 from softq.lab.report.experiment import Experiment
-from softq.lab.report.results import SCALED, Model, Results, System
+from softq.lab.report.results import SCALED, ModelResult, Results, System
 from softq.lab.run import (
     CELLS,
     COUNTS,
@@ -88,7 +88,7 @@ def task_of(path: Path) -> Task:
 # --- runs -----------------------------------------------------------------------------------------------
 
 
-def read_models(path: Path) -> list[Model]:
+def read_models(path: Path) -> list[ModelResult]:
     """The models of a run, finished or not."""
     run = RunFolder(path)
     recipe = read_toml(path / RECIPE)
@@ -120,7 +120,7 @@ def read_models(path: Path) -> list[Model]:
             one = [value[number] if isinstance(value, list) else value for value in values]
             curve.append((line["epoch"], one[0], one[1]))
         found.append(
-            Model(
+            ModelResult(
                 run=path,
                 number=number,
                 task=name,
@@ -224,7 +224,10 @@ def read_results(source: Source, task: Task, experiment: Experiment) -> Results:
 
 
 def _system(
-    base: Any, members: Sequence[SweepCell], models: Mapping[str, Model], experiment: Experiment
+    base: Any,
+    members: Sequence[SweepCell],
+    models: Mapping[str, ModelResult],
+    experiment: Experiment,
 ) -> System:
     ours = [models[member.cell.hash] for member in members]
     recipe, settings = cell_recipe(base, dataclasses.asdict(members[0].cell)), ours[0].settings

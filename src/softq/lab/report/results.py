@@ -29,7 +29,7 @@ _MOST_RESAMPLED = 200_000  # examples of all systems together, to have gains of 
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelResult:
     """One trained model: a cell of a run, finished or not.
 
     Attributes:
@@ -85,7 +85,7 @@ class System:
 
     """
 
-    models: Sequence[Model]
+    models: Sequence[ModelResult]
     grids: tuple[str, ...]
     recipe: Any
     settings: Mapping[str, Any]
@@ -188,7 +188,7 @@ class Results:
     experiment: Experiment
     task: Task
     systems: Sequence[System]
-    unfinished: Sequence[Model]
+    unfinished: Sequence[ModelResult]
     wanted: int
     recipe: Any
     data: Mapping[str, Any]

@@ -26,7 +26,7 @@ from softq.lab.report.loader import (
     split_sources,
     task_of,
 )
-from softq.lab.report.results import Model, Results
+from softq.lab.report.results import ModelResult, Results
 from softq.lab.run import RECIPE
 from softq.lab.sweep import SWEEP
 
@@ -47,13 +47,13 @@ def read_sections(sources: Sequence[Source]) -> list[Section]:
 
 
 def _runs_section(runs: Sequence[Path]) -> Section:
-    models: list[Model] = []
+    models: list[ModelResult] = []
     recipes = []
     for run in runs:
         with undamaged(str(run)):
             models += read_models(run)
             recipes.append(f"# {run}\n{_recipe_text(run / RECIPE)}")
-    groups: dict[tuple[str, str], list[Model]] = {}
+    groups: dict[tuple[str, str], list[ModelResult]] = {}
     for model in models:
         groups.setdefault((model.task, model.metric), []).append(model)
     curves = [figures.learning(members, _labels(members)) for members in groups.values()]
@@ -75,7 +75,7 @@ def _runs_section(runs: Sequence[Path]) -> Section:
     )
 
 
-def _labels(models: Sequence[Model]) -> list[str]:
+def _labels(models: Sequence[ModelResult]) -> list[str]:
     """Names, with what tells them apart where one folder holds several models."""
     names = [model.run.name for model in models]
     return [
@@ -133,7 +133,7 @@ def _sweep_section(source: Source) -> Section:
     )
 
 
-def _parts(results: Results, models: Sequence[Model]) -> list[Part]:
+def _parts(results: Results, models: Sequence[ModelResult]) -> list[Part]:
     parts: list[Part | None] = [
         tables.splits(results),
         tables.methods(results),
@@ -177,7 +177,7 @@ def _findings(results: Results) -> list[str]:
 # --- what is wrong with the numbers -------------------------------------------------------------------
 
 
-def _unfinished(models: Sequence[Model]) -> list[str]:
+def _unfinished(models: Sequence[ModelResult]) -> list[str]:
     """Which runs have not ended, and how to resume each."""
     return [
         f"Unfinished: {run.name}, after {epochs} epoch{'' if epochs == 1 else 's'}. Resume it:"

@@ -9,7 +9,7 @@ from typing import Any
 from softq.lab.report.content import Column, Table, Value, bare
 from softq.lab.report.experiment import Score
 from softq.lab.report.loader import SPLITS, split_sources
-from softq.lab.report.results import Model, Results, System, Variant
+from softq.lab.report.results import ModelResult, Results, System, Variant
 from softq.lab.tasks.base import show_settings
 from softq.metrics import Interval
 
@@ -213,7 +213,7 @@ def papers(results: Results) -> list[Table]:
     return found
 
 
-def models(found: Sequence[Model], *, folded: bool = False) -> Table:
+def models(found: Sequence[ModelResult], *, folded: bool = False) -> Table:
     """Every model, with the command that trains it again or resumes it.
 
     A folded table is of one sweep.

@@ -21,7 +21,7 @@ from softq.errors import RecipeError
 from softq.lab.loop import Evaluation, Learner, NonFiniteLossError
 from softq.lab.processes import Workers
 from softq.lab.tasks.base import Task
-from softq.lab.tasks.classification_recipe import CLASSES, ClassificationRecipe, Data
+from softq.lab.tasks.classification_recipe import CLASSES, ClassificationData, ClassificationRecipe
 from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.linear.class_targets import class_targets, target_of_shares
 from softq.metrics import ExampleCounts, Metric, mean_of_first
@@ -50,7 +50,7 @@ class Labelled(NamedTuple):
         return float(self.earned(rewards).gather(1, decided.unsqueeze(1)).mean())
 
 
-class Splits(NamedTuple):
+class ClassSplits(NamedTuple):
     """Training, development and test data, and the rewards [predicted, right]."""
 
     train: Labelled
@@ -60,7 +60,7 @@ class Splits(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def make_data(data: Data) -> Splits:
+def make_data(data: ClassificationData) -> ClassSplits:
     """Draw the data of a recipe; the three sets are independent of each other's sizes.
 
     >>> make_data(Data(inputs=100, dev=50, test=50)).train.counts.sum(-1).unique()
@@ -71,7 +71,7 @@ def make_data(data: Data) -> Splits:
         draw(inputs, outputs, generator_for(data.seed, number))
         for number, (inputs, outputs) in enumerate(sizes)
     )
-    return Splits(train, dev, test, four_classes_at(train.inputs[:1]).rewards)
+    return ClassSplits(train, dev, test, four_classes_at(train.inputs[:1]).rewards)
 
 
 def draw(inputs: int, outputs: int, generator: torch.Generator) -> Labelled:
@@ -90,7 +90,7 @@ def draw(inputs: int, outputs: int, generator: torch.Generator) -> Labelled:
     return Labelled(x, counts)
 
 
-def visiting_order(data: Data, epoch: int) -> Tensor:
+def visiting_order(data: ClassificationData, epoch: int) -> Tensor:
     """The training inputs in the order in which an epoch visits them, the same for every cell."""
     return torch.randperm(data.inputs, generator=generator_for(data.seed, 3, epoch))
 
@@ -331,7 +331,7 @@ def torch_learner(recipe: ClassificationRecipe, workers: Workers) -> TorchLearne
 class _PerceptronLoss(nn.Module):
     """Losses of training inputs by their numbers."""
 
-    def __init__(self, recipe: ClassificationRecipe, splits: Splits) -> None:
+    def __init__(self, recipe: ClassificationRecipe, splits: ClassSplits) -> None:
         super().__init__()
         self.perceptron = Perceptron(recipe.model.sizes, recipe.training.seed)
         self._objective, self._train, self._rewards = recipe.objective, splits.train, splits.rewards

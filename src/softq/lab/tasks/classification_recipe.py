@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from softq.lab.recipe import Objective, Section, Training, key
+from softq.lab.recipe import Objective, RecipeSection, Training, key
 
 CLASSES = 4
 
 
 @dataclass(frozen=True)
-class Data(Section):
+class ClassificationData(RecipeSection):
     """How much data to draw."""
 
     inputs: int = key(100_000, "training inputs; the paper has 1,000,000", least=1)
@@ -21,7 +21,7 @@ class Data(Section):
 
 
 @dataclass(frozen=True)
-class Model(Section):
+class ClassificationModel(RecipeSection):
     """A feed-forward network from two coordinates to four classes."""
 
     hidden: tuple[int, ...] = key((8, 8), "units of each hidden layer", least=1)
@@ -33,7 +33,7 @@ class Model(Section):
 
 
 @dataclass(frozen=True)
-class Optimizer(Section):
+class ClassificationOptimizer(RecipeSection):
     """Stochastic gradient descent with momentum."""
 
     learning_rate: float = key(0.1, "step size", positive=True)
@@ -46,11 +46,11 @@ class Optimizer(Section):
 
 
 @dataclass(frozen=True)
-class ClassificationRecipe(Section):
+class ClassificationRecipe(RecipeSection):
     """Everything that a run depends on."""
 
-    data: Data = field(default_factory=Data)
-    model: Model = field(default_factory=Model)
+    data: ClassificationData = field(default_factory=ClassificationData)
+    model: ClassificationModel = field(default_factory=ClassificationModel)
     objective: Objective = field(default_factory=Objective)
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    optimizer: ClassificationOptimizer = field(default_factory=ClassificationOptimizer)
     training: Training = field(default_factory=lambda: Training(burn_in=10))

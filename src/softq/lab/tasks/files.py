@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from softq.errors import DataError
-from softq.lab.recipe import Conflicts, Section
+from softq.lab.recipe import Conflicts, RecipeSection
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="_Split")
@@ -26,7 +26,7 @@ All would be decoded in every epoch.
 """
 
 
-class DataSection(Section):
+class DataSection(RecipeSection):
     """The section ``[data]`` of a task: the files of a corpus, or the sizes of a built-in world where it names none."""
 
     train: str

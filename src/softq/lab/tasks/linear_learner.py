@@ -20,7 +20,7 @@ E = TypeVar("E", bound=SavedEstimator)
 F = TypeVar("F", bound=Fit[Any])
 
 
-class Scored(NamedTuple):
+class ScoredSplit(NamedTuple):
     """Counts ``[N, D]`` of the sentences of a split, and predictions for each of them, as JSON can hold them."""
 
     counts: Tensor
@@ -71,7 +71,7 @@ class LinearLearner(Generic[E, F]):
         """The fitted estimator as it is."""
         raise NotImplementedError
 
-    def _judged(self, model: E, split: str) -> Scored | None:
+    def _judged(self, model: E, split: str) -> ScoredSplit | None:
         """A model on ``dev``, or on the training sentences where there is none, or on ``test`` if there is one."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class LinearLearner(Generic[E, F]):
 
     def evaluate(self, active: Sequence[bool]) -> list[float]:
         """The metric on the development set."""
-        scored = cast(Scored, self._judged(self._model(), "dev"))
+        scored = cast(ScoredSplit, self._judged(self._model(), "dev"))
         return [float(self._metric(scored.counts.sum(0)))]
 
     def keep_best(self, improved: Sequence[bool]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from softq.lab.recipe import Conflicts, Objective, Section, build, key, read_toml
+from softq.lab.recipe import Conflicts, Objective, RecipeSection, build, key, read_toml
 from softq.lab.tasks.files import MOST_OF_TRAIN
 from softq.options import Estimator, RewardName
 
@@ -29,7 +29,7 @@ SAMPLERS = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
 
 
 @dataclass(frozen=True)
-class LmData(Section):
+class LmData(RecipeSection):
     """The data to train and choose on."""
 
     train: str = key(
@@ -73,7 +73,7 @@ class LmData(Section):
 
 
 @dataclass(frozen=True)
-class LmModel(Section):
+class LmModel(RecipeSection):
     """Which model to train."""
 
     name: str = key(
@@ -122,7 +122,7 @@ class LmModel(Section):
 
 
 @dataclass(frozen=True)
-class LmCandidates(Section):
+class LmCandidates(RecipeSection):
     """What raml and sqdml are trained on beside the references."""
 
     sampler: str = key(
@@ -164,7 +164,7 @@ class LmCandidates(Section):
 
 
 @dataclass(frozen=True)
-class LmTraining(Section):
+class LmTraining(RecipeSection):
     """How long, how fast and where."""
 
     epochs: int = key(3, "passes over the training data, at most", least=1)
@@ -207,7 +207,7 @@ class LmTraining(Section):
 
 
 @dataclass(frozen=True)
-class LmEvaluation(Section):
+class LmEvaluation(RecipeSection):
     """How texts are found and models compared."""
 
     best_by: Choice = key(
@@ -230,7 +230,7 @@ class LmEvaluation(Section):
 
 
 @dataclass(frozen=True)
-class LmRecipe(Section):
+class LmRecipe(RecipeSection):
     """Everything that a run depends on."""
 
     data: LmData = field(default_factory=LmData)

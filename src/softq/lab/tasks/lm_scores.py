@@ -45,7 +45,7 @@ reward there: sentence BLEU against one reference at a time.
 
 
 @dataclass(frozen=True)
-class Scores:
+class TextScores:
     """Scores of texts.
 
     Attributes:
@@ -79,7 +79,7 @@ def score(
     reward: str,
     judge: TextModel | None = None,
     tell: Callable[[int], None] | None = None,
-) -> Scores:
+) -> TextScores:
     """Let a model write for sources and judge the texts by references.
 
     Rewards on tokens are on those of ``judge``, if it is given: two models are compared in the
@@ -98,7 +98,7 @@ def score(
         corpus = corpus_score("bleu", texts, references) | corpus_score("chrf", texts, references)
     except DependencyError:
         corpus = {}
-    return Scores(texts, torch.cat([words, torch.stack(extra, 1)], 1), corpus, seconds)
+    return TextScores(texts, torch.cat([words, torch.stack(extra, 1)], 1), corpus, seconds)
 
 
 def _words(text: str) -> list[str]:

@@ -17,7 +17,7 @@ from softq.formats.tags import Scheme, convert
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
 from softq.lab.tasks.base import Task, named_scores
-from softq.lab.tasks.linear_learner import LinearLearner, Scored, refuse_processes
+from softq.lab.tasks.linear_learner import LinearLearner, ScoredSplit, refuse_processes
 from softq.lab.tasks.ner_data import bayes_statistics, gold, label, prepare, read_corpora
 from softq.lab.tasks.ner_recipe import NerRecipe, TagRecipe, scheme_of
 from softq.lab.torch_learner import generator_for
@@ -183,14 +183,14 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
         matrix: FeatureMatrix,
         true: Sequence[Sequence[str]],
         scheme: Scheme | None,
-    ) -> Scored:
+    ) -> ScoredSplit:
         """A model on sentences whose true labels follow this scheme."""
         predicted = model.tagger_.decode(matrix, self._recipe.model.decoding)
         if self._scheme is not None and scheme is not None and self._scheme != scheme:
             predicted = [convert(labels, self._scheme, scheme) for labels in predicted]
-        return Scored(span_statistics(true, predicted, scheme).rows, predicted)
+        return ScoredSplit(span_statistics(true, predicted, scheme).rows, predicted)
 
-    def _held_out(self, model: CRFTagger, sentences: Array) -> Scored:
+    def _held_out(self, model: CRFTagger, sentences: Array) -> ScoredSplit:
         """A model on training sentences, whose heaviest reference stands for the true labels."""
         labels, weights = self._labelled.references
         names, parts = self._labelled.names, []
@@ -198,9 +198,9 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
             true = [[names[k] for k in labels[i][int(np.argmax(weights[i]))]] for i in some]
             parts.append(self._score(model, self._prepared.training(some), true, self._scheme))
         outputs = [output for part in parts for output in part.outputs]
-        return Scored(torch.cat([part.counts for part in parts]), outputs)
+        return ScoredSplit(torch.cat([part.counts for part in parts]), outputs)
 
-    def _judged(self, model: CRFTagger, split: str) -> Scored | None:
+    def _judged(self, model: CRFTagger, split: str) -> ScoredSplit | None:
         corpora = self._prepared.corpora
         sentences, matrix = getattr(corpora, split), getattr(self._prepared, split)
         if sentences is not None:
@@ -208,7 +208,7 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
         if split == "test":
             return None
         if self._folds:  # the tagger of all data knows their sentences
-            return Scored(self._counts, [])
+            return ScoredSplit(self._counts, [])
         return self._held_out(model, np.arange(self._sentences))
 
     def _measures(self, model: CRFTagger) -> dict[str, float]:

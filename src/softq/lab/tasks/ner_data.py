@@ -16,7 +16,7 @@ from softq.formats.conll import MISSING, Sentence, find_scheme, read_conll
 from softq.formats.tags import OUTSIDE, Scheme, convert, spans
 from softq.kernels.features import crf as kernels
 from softq.lab.tasks.files import once, read_splits
-from softq.lab.tasks.ner_recipe import Data, Features, NerRecipe, scheme_of
+from softq.lab.tasks.ner_recipe import NerData, NerFeatures, NerRecipe, scheme_of
 from softq.lab.worlds.entities import LABELS, EntityWorld
 from softq.linear.features import FINKEL, FeatureMatrix, TemplateIndex
 from softq.linear.tagging import References
@@ -43,7 +43,7 @@ class _Corpora(NamedTuple):
 
 
 @once(2)
-def read_corpora(data: Data) -> _Corpora:
+def read_corpora(data: NerData) -> _Corpora:
     """Read the files, or draw from the built-in world.
 
     What does not fit is an error with file and line.
@@ -72,7 +72,7 @@ def gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
     return [sentence.labels[0] for sentence in sentences]
 
 
-def _read_train(data: Data) -> tuple[list[Sentence], Scheme | None]:
+def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
     """The training file and its scheme."""
     path = Path(data.train)
     train = read_conll(
@@ -160,7 +160,7 @@ class _Prepared:
 
     """
 
-    data: Data
+    data: NerData
     pos: int
     corpora: _Corpora
     index: TemplateIndex
@@ -183,7 +183,7 @@ def prepare(recipe: NerRecipe) -> _Prepared:
 
 
 @once(2)
-def _prepare(data: Data, features: Features, in_batches: bool) -> _Prepared:
+def _prepare(data: NerData, features: NerFeatures, in_batches: bool) -> _Prepared:
     """Read and extract.
 
     ``in_batches`` keeps no features of the training sentences, so that they need not fit into
@@ -263,7 +263,7 @@ def label(recipe: NerRecipe) -> _Labelled:
 
 
 @once(4)
-def _label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> _Labelled:
+def _label(data: NerData, references: str, ties: Any, weights: str, mend: bool) -> _Labelled:
     """The same with the weights that annotators are estimated to have.
 
     ``mend`` says whether sequences that break the scheme are mended, as they must be where the
@@ -311,7 +311,7 @@ def _label(data: Data, references: str, ties: Any, weights: str, mend: bool) -> 
 
 
 @once(2)
-def bayes_statistics(data: Data) -> Tensor:
+def bayes_statistics(data: NerData) -> Tensor:
     """Counts for each test sentence of the built-in world under its Bayes rule.
 
     The most right labels that the words allow.

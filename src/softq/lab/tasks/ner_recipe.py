@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from softq.lab.recipe import Conflicts, Objective, Section, Training, key
+from softq.lab.recipe import Conflicts, Objective, RecipeSection, Training, key
 from softq.lab.tasks.files import DataSection
 from softq.linear.finkel import FINKEL
 from softq.options import Constraints, LabelDecoding, Scheme, Ties
 
 
 @dataclass(frozen=True)
-class Data(DataSection):
+class NerData(DataSection):
     """Files for training and evaluation."""
 
     train: str = key(
@@ -87,7 +87,7 @@ class Data(DataSection):
 
 
 @dataclass(frozen=True)
-class Features(Section):
+class NerFeatures(RecipeSection):
     """What the tagger sees of a word."""
 
     templates: tuple[str, ...] = key(
@@ -116,7 +116,7 @@ class Features(Section):
 
 
 @dataclass(frozen=True)
-class Model(Section):
+class NerModel(RecipeSection):
     """A linear chain over labels."""
 
     constraints: Constraints = key(
@@ -138,7 +138,7 @@ class Model(Section):
 
 
 @dataclass(frozen=True)
-class Annotations(Section):
+class NerAnnotations(RecipeSection):
     """How several annotators are used."""
 
     references: Literal["all", "vote", "dawid-skene"] = key(
@@ -186,7 +186,7 @@ class Annotations(Section):
 
 
 @dataclass(frozen=True)
-class Optimizer(Section):
+class NerOptimizer(RecipeSection):
     """How the weights are found."""
 
     method: Literal["lbfgs", "adagrad"] = key(
@@ -221,15 +221,15 @@ class TaggerTraining(Training):
 
 
 @dataclass(frozen=True)
-class NerRecipe(Section):
+class NerRecipe(RecipeSection):
     """Everything that a run depends on."""
 
-    data: Data = field(default_factory=Data)
-    features: Features = field(default_factory=Features)
-    model: Model = field(default_factory=Model)
+    data: NerData = field(default_factory=NerData)
+    features: NerFeatures = field(default_factory=NerFeatures)
+    model: NerModel = field(default_factory=NerModel)
     objective: Objective = field(default_factory=Objective)
-    annotations: Annotations = field(default_factory=Annotations)
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    annotations: NerAnnotations = field(default_factory=NerAnnotations)
+    optimizer: NerOptimizer = field(default_factory=NerOptimizer)
     training: TaggerTraining = field(default_factory=TaggerTraining)
 
     def conflicts(self) -> Conflicts:
@@ -285,7 +285,7 @@ class NerRecipe(Section):
 
 
 @dataclass(frozen=True)
-class TagData(Data):
+class TagData(NerData):
     """What to learn from and what to be scored on."""
 
     scheme: Literal["auto", "none", "iob1", "bio", "bioes"] = key(
@@ -294,7 +294,7 @@ class TagData(Data):
 
 
 @dataclass(frozen=True)
-class TagModel(Model):
+class TagModel(NerModel):
     """A linear chain over labels."""
 
     constraints: Constraints = key(

@@ -21,13 +21,13 @@ from softq.lab.loop import Learner
 from softq.lab.processes import Workers
 from softq.lab.tasks.base import Task, named_scores
 from softq.lab.tasks.files import once, read_splits
-from softq.lab.tasks.linear_learner import LinearLearner, Scored, refuse_processes
-from softq.lab.tasks.parsing_recipe import Data, Features, ParsingRecipe
+from softq.lab.tasks.linear_learner import LinearLearner, ScoredSplit, refuse_processes
+from softq.lab.tasks.parsing_recipe import ParsingData, ParsingFeatures, ParsingRecipe
 from softq.lab.torch_learner import generator_for
 from softq.lab.worlds import TreeWorld
 from softq.linear.features import ArcCodes, ArcIndex, lacks_tags
 from softq.linear.parser import DependencyParser
-from softq.linear.parser_training import ParserFit, Treebank
+from softq.linear.parser_training import EncodedTreebank, ParserFit
 from softq.linear.parsing import Parse, Trees
 from softq.metrics import ATTACHMENT_METRICS, Metric, attachment_statistics
 from softq.rewards import Attachment
@@ -104,7 +104,7 @@ class _Corpora(NamedTuple):
 
 
 @once(2)
-def read_corpora(data: Data) -> _Corpora:
+def read_corpora(data: ParsingData) -> _Corpora:
     """Read the files, or draw from the built-in world.
 
     What does not fit is an error with file and line.
@@ -212,7 +212,7 @@ class _Prepared(NamedTuple):
 
     """
 
-    treebank: Treebank
+    treebank: EncodedTreebank
     dev: _Judged
     test: _Judged
     words: int
@@ -227,7 +227,7 @@ def prepare(recipe: ParsingRecipe) -> _Prepared:
 
 
 @once(2)
-def _prepare(data: Data, features: Features, spanning: bool) -> _Prepared:
+def _prepare(data: ParsingData, features: ParsingFeatures, spanning: bool) -> _Prepared:
     """Read, and number the words.
 
     For a projective model, lift the trees that cross or leave them out.
@@ -262,7 +262,7 @@ def _prepare(data: Data, features: Features, spanning: bool) -> _Prepared:
     judged = _Judged(train, codes) if dev is None else _Judged(dev, index.encode(dev))
     tested = judged if test is None else _Judged(test, index.encode(test))
     return _Prepared(
-        Treebank(index, codes, trees, possible),
+        EncodedTreebank(index, codes, trees, possible),
         judged,
         tested,
         int(codes.lengths.sum()),
@@ -273,7 +273,7 @@ def _prepare(data: Data, features: Features, spanning: bool) -> _Prepared:
 
 
 def _check_columns(
-    index: ArcIndex, data: Data, dev: Sequence[TreeSentence], test: Sequence[TreeSentence]
+    index: ArcIndex, data: ParsingData, dev: Sequence[TreeSentence], test: Sequence[TreeSentence]
 ) -> None:
     """Files to be judged by must have the columns that the features of the training file look at."""
     judged = {data.dev: [*dev, *test]} if data.halve_dev else {data.dev: dev, data.test: test}
@@ -291,7 +291,7 @@ def _statistics(gold: Sequence[TreeSentence], parses: Sequence[Parse]) -> Tensor
 
 
 @once(2)
-def bayes_statistics(data: Data) -> Tensor:
+def bayes_statistics(data: ParsingData) -> Tensor:
     """Counts for each test sentence of the built-in world under its Bayes rule.
 
     The most right heads that the words allow.
@@ -354,13 +354,13 @@ class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
         unfinished = self._fit.search is not None and not self._fit.over
         return [math.nan] if unfinished else super().evaluate(active)
 
-    def _judged(self, model: DependencyParser, split: str) -> Scored | None:
+    def _judged(self, model: DependencyParser, split: str) -> ScoredSplit | None:
         judged: _Judged = getattr(self._prepared, split)
         if split == "test" and judged is self._prepared.dev:
             return None
         trees = model.parser_.parse_codes(judged.codes, self._recipe.model.decoding)
         outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
-        return Scored(_statistics(judged.sentences, trees), outputs)
+        return ScoredSplit(_statistics(judged.sentences, trees), outputs)
 
     def _measures(self, model: DependencyParser) -> dict[str, float]:
         prepared = self._prepared

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from softq.lab.recipe import Conflicts, Objective, Section, Training, key
+from softq.lab.recipe import Conflicts, Objective, RecipeSection, Training, key
 from softq.lab.tasks.files import DataSection
 from softq.options import FEWEST_BITS, MOST_BITS, TreeDecoding
 
@@ -13,7 +13,7 @@ Nonprojective = Literal["lift", "skip"]
 
 
 @dataclass(frozen=True)
-class Data(DataSection):
+class ParsingData(DataSection):
     """Files for training and evaluation."""
 
     train: str = key(
@@ -67,7 +67,7 @@ class Data(DataSection):
 
 
 @dataclass(frozen=True)
-class Features(Section):
+class ParsingFeatures(RecipeSection):
     """What the parser sees of an arc."""
 
     templates: tuple[str, ...] = key(
@@ -91,7 +91,7 @@ class Features(Section):
 
 
 @dataclass(frozen=True)
-class Model(Section):
+class ParsingModel(RecipeSection):
     """Trees that score each arc on its own."""
 
     spanning: bool = key(
@@ -105,7 +105,7 @@ class Model(Section):
 
 
 @dataclass(frozen=True)
-class Optimizer(Section):
+class ParsingOptimizer(RecipeSection):
     """How the weights are found."""
 
     method: Literal["adagrad", "lbfgs"] = key(
@@ -144,14 +144,14 @@ class ParserTraining(Training):
 
 
 @dataclass(frozen=True)
-class ParsingRecipe(Section):
+class ParsingRecipe(RecipeSection):
     """Everything that a run depends on."""
 
-    data: Data = field(default_factory=Data)
-    features: Features = field(default_factory=Features)
-    model: Model = field(default_factory=Model)
+    data: ParsingData = field(default_factory=ParsingData)
+    features: ParsingFeatures = field(default_factory=ParsingFeatures)
+    model: ParsingModel = field(default_factory=ParsingModel)
     objective: Objective = field(default_factory=Objective)
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    optimizer: ParsingOptimizer = field(default_factory=ParsingOptimizer)
     training: ParserTraining = field(default_factory=ParserTraining)
 
     def conflicts(self) -> Conflicts:

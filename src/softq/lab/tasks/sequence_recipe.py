@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from softq.lab.recipe import Conflicts, Objective, Section, key
+from softq.lab.recipe import Conflicts, Objective, RecipeSection, key
 from softq.lab.tasks.files import MOST_OF_TRAIN, SPLITS, DataSection
 from softq.neural.recipe import (
     CandidateSettings,
@@ -45,7 +45,7 @@ class SequenceDataSection(DataSection):
 
 
 @dataclass(frozen=True)
-class VocabularySettings(Section):
+class VocabularySettings(RecipeSection):
     """What counts as a word; vocabularies are of the training sentences alone."""
 
     kind: Literal["words", "subwords"] = key(
@@ -157,7 +157,7 @@ class TranslationData(SequenceDataSection):
 
 
 @dataclass(frozen=True)
-class TranslationRecipe(Section):
+class TranslationRecipe(RecipeSection):
     """Everything that a run depends on."""
 
     data: TranslationData = field(default_factory=TranslationData)
@@ -262,7 +262,7 @@ class CaptionVocabulary(VocabularySettings):
 
 
 @dataclass(frozen=True)
-class CaptioningRecipe(Section):
+class CaptioningRecipe(RecipeSection):
     """Everything that a run depends on."""
 
     data: CaptionData = field(default_factory=CaptionData)

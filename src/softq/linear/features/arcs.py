@@ -110,12 +110,12 @@ class ArcIndex:
     strings: Mapping[str, tuple[str, ...]]
 
     @cached_property
-    def plan(self) -> kernels.Plan:
+    def plan(self) -> kernels.ArcPlan:
         """Templates as the kernels read them."""
         return make_plan(self.templates, tuple(self.strings))
 
     @cached_property
-    def relation_plan(self) -> kernels.Plan:
+    def relation_plan(self) -> kernels.ArcPlan:
         """Templates of relations likewise."""
         return make_plan(self.relation_templates, tuple(self.strings))
 
@@ -235,7 +235,7 @@ class ArcIndex:
         return found
 
 
-def make_plan(templates: Sequence[str], columns: Sequence[str]) -> kernels.Plan:
+def make_plan(templates: Sequence[str], columns: Sequence[str]) -> kernels.ArcPlan:
     """Templates as the kernels read them, for words whose columns stand in this order."""
     parsed = parse_templates(templates, arcs=True)
     # stable: those with a tag between come last
@@ -245,7 +245,7 @@ def make_plan(templates: Sequence[str], columns: Sequence[str]) -> kernels.Plan:
     atoms = [(columns.index(atom.name), atom.first) for side in sides for atom in side]
     tags = [[columns.index(atom.name) for atom in template.of("between")] for template in parsed]
     between = sorted({column for tag in tags for column in tag})
-    return kernels.Plan(
+    return kernels.ArcPlan(
         # a crc tells strings apart on every machine, and the product spreads it over 64 bits
         seeds=np.array(
             [zlib.crc32(t.text.encode()) * 0x9E3779B97F4A7C15 % 2**64 for t in parsed], np.uint64

@@ -11,7 +11,7 @@ import numpy as np
 from softq.checks import check_count
 from softq.errors import DataError, RecipeError
 from softq.formats.file_checks import Tensors, as_array, check_offsets, check_slots
-from softq.kernels.features.words import Known, number_keys
+from softq.kernels.features.words import KeyColumns, number_keys
 
 Array = np.ndarray[Any, Any]
 
@@ -240,14 +240,14 @@ class FeatureIndex:
         self.size = 2**hash_bits
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KeyColumns:
         """The table as kernels read it.
 
         Always of read-only arrays, so that they are compiled once for all.
         """
         if self.hash_bits is not None:
-            return Known(_read_only(np.zeros((1, 2), np.uint64)), np.uint64(self.size - 1))
-        return Known(_read_only(self._tensors["slots"].view(np.uint64)), np.uint64(0))
+            return KeyColumns(_read_only(np.zeros((1, 2), np.uint64)), np.uint64(self.size - 1))
+        return KeyColumns(_read_only(self._tensors["slots"].view(np.uint64)), np.uint64(0))
 
     def names(self) -> list[str]:
         """A name for each column."""

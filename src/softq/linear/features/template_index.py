@@ -13,8 +13,8 @@ from softq.kernels.features.columns import learn, number_by_occurrence, render_n
 from softq.kernels.features.words import (
     UNKNOWN,
     Elements,
-    Plan,
     Tokens,
+    WordPlan,
     affixes,
     drop_unknown,
     hash_texts,
@@ -150,7 +150,7 @@ class TemplateIndex(FeatureIndex):
 class _Extraction(NamedTuple):
     """Templates over sentences, as kernels want them."""
 
-    plan: Plan
+    plan: WordPlan
     elements: Elements
     tokens: Tokens
 
@@ -255,7 +255,7 @@ def _one_each(texts: Texts) -> Elements:
     return Elements(*texts, hash_texts(*texts), np.arange(len(texts.begins) + 1))
 
 
-def _plan(templates: Sequence[Template], blocks: _AtomBlocks) -> Plan:
+def _plan(templates: Sequence[Template], blocks: _AtomBlocks) -> WordPlan:
     """Templates as numbers."""
     joint = np.array([len(template.atoms) != 1 for template in templates])
     sizes = np.array(
@@ -265,7 +265,7 @@ def _plan(templates: Sequence[Template], blocks: _AtomBlocks) -> Plan:
         ]
     )
     atoms = [atom for template in templates for atom in template.atoms]
-    return Plan(
+    return WordPlan(
         salts=hash_texts(*encode([template.label for template in templates])),
         joint=joint,
         atoms=np.concatenate(
