@@ -18,7 +18,7 @@ from softq.lab.recipe import Objective
 from softq.lab.run import BEST, METRICS, RunFolder
 from softq.lab.tasks import TASKS, train_cells
 from softq.lab.tasks.classification import (
-    Data,
+    ClassificationData,
     GridLearner,
     Labelled,
     draw,
@@ -87,20 +87,25 @@ def test_what_a_decision_earns():
 
 
 def test_sets_do_not_depend_on_each_others_sizes():
-    small, large = make_data(Data(100, 3, 50, 60)), make_data(Data(200, 3, 70, 60))
+    small, large = (
+        make_data(ClassificationData(100, 3, 50, 60)),
+        make_data(ClassificationData(200, 3, 70, 60)),
+    )
     assert torch.equal(small.test.inputs, large.test.inputs)
     assert torch.equal(small.test.counts, large.test.counts)
     assert not torch.equal(small.dev.inputs[:50], small.test.inputs[:50])
-    assert not torch.equal(small.test.inputs, make_data(Data(100, 3, 50, 60, seed=1)).test.inputs)
+    assert not torch.equal(
+        small.test.inputs, make_data(ClassificationData(100, 3, 50, 60, seed=1)).test.inputs
+    )
 
 
 def test_epochs_visit_every_input_in_another_order():
-    orders = [visiting_order(Data(100), epoch) for epoch in range(3)]
+    orders = [visiting_order(ClassificationData(100), epoch) for epoch in range(3)]
     for order in orders:
         assert sorted(order.tolist()) == list(range(100))
     assert all(not torch.equal(a, b) for a, b in itertools.combinations(orders, 2))
-    assert torch.equal(orders[1], visiting_order(Data(100), 1))
-    assert not torch.equal(orders[1], visiting_order(Data(100, seed=1), 1))
+    assert torch.equal(orders[1], visiting_order(ClassificationData(100), 1))
+    assert not torch.equal(orders[1], visiting_order(ClassificationData(100, seed=1), 1))
 
 
 # --- targets ------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ Conflicts = Sequence[tuple[object, str]]
 class RecipeSection:
     """A section of a recipe, or a recipe: values within their limits that go together.
 
-    >>> Rates = dataclasses.make_dataclass("Rates", [("rate", float, key(0.5, "", above=0, most=1))], bases=(Section,))
+    >>> Rates = dataclasses.make_dataclass("Rates", [("rate", float, key(0.5, "", above=0, most=1))], bases=(RecipeSection,))
     >>> Rates(2.0)
     Traceback (most recent call last):
     softq.errors.RecipeError: rate must be more than 0 and at most 1, got 2.0

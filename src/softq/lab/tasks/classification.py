@@ -63,7 +63,7 @@ class ClassSplits(NamedTuple):
 def make_data(data: ClassificationData) -> ClassSplits:
     """Draw the data of a recipe; the three sets are independent of each other's sizes.
 
-    >>> make_data(Data(inputs=100, dev=50, test=50)).train.counts.sum(-1).unique()
+    >>> make_data(ClassificationData(inputs=100, dev=50, test=50)).train.counts.sum(-1).unique()
     tensor([10])
     """
     sizes = ((data.inputs, data.outputs), (data.dev, 1), (data.test, 1))
