@@ -300,7 +300,7 @@ def test_reference_weights_are_shares_of_the_annotators_weights():
 
 def test_bad_input_is_refused():
     crowd = small_crowd()
-    with pytest.raises(DataError, match="expected one of one-coin, dawid-skene, got 'glad'"):
+    with pytest.raises(DataError, match="one-coin, dawid-skene, sequential, got 'glad'"):
         estimate(crowd, "glad")
     with pytest.raises(DataError, match="smoothing must be a positive number, got 0"):
         estimate(crowd, smoothing=0)

@@ -18,15 +18,14 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from softq.annotators.crowd import Crowd, Floats, check_named
+from softq.annotators.sequential import SequentialFit
 from softq.errors import DataError
-from softq.formats.conll import MISSING, Sentence
+from softq.formats.conll import MISSING, Sentence, find_scheme
 from softq.formats.tags import OUTSIDE
 from softq.options import Ties as Ties
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
-
-Model = Literal["one-coin", "dawid-skene"]
+Model = Literal["one-coin", "dawid-skene", "sequential"]
 """What an annotator's errors are like; see `estimate`."""
 
 
@@ -126,8 +125,10 @@ class Reliability:
             is right (second).
         objective: Log-likelihood of all labels, plus the log-density of the smoothing, before each
             iteration and after the last; it never falls.
-        posteriors: ``[n, K]`` for each sentence, the chance of each label to be the right one of
-            each token.
+        posteriors: ``[n, K]`` for each sentence, the probability of each label to be the right one
+            of each token.
+        best: The most probable labels of each sentence: token by token, or for ``"sequential"`` the
+            most probable sequence.
 
     """
 
@@ -138,6 +139,7 @@ class Reliability:
     confusions: Floats
     objective: tuple[float, ...]
     posteriors: tuple[Floats, ...]
+    best: tuple[tuple[str, ...], ...]
 
 
 def estimate(
@@ -154,15 +156,20 @@ def estimate(
         sentences: With annotators; missing labels count for nothing.
         model: ``"one-coin"``: an annotator is right with one probability whatever the truth, and
             any wrong label is as likely as any other. ``"dawid-skene"``: for each right label, an
-            annotator has a distribution of their own over what they write.
+            annotator has a distribution of their own over what they write. ``"sequential"``: that
+            distribution also depends on the annotator's previous label, the truth is a Markov chain
+            that keeps to the tag scheme, and all tables have Dirichlet priors (variational EM, see
+            `softq.annotators.sequential`, which has its settings). The labels of a class are
+            sentences of one token.
         smoothing: Labels that each annotator is taken to have given beforehand, in each cell of a
-            confusion; likewise for the prior.
+            confusion; likewise for the prior. Not of ``"sequential"``.
         iterations: At most so many.
         tolerance: Ends when the objective rises by less than this in an iteration, per token.
 
     Where most tokens are O, one coin says little: an O that should not be counts as much against an
     annotator as an entity that is none, so the estimated truth loses entities much as a vote does.
-    Prefer ``"dawid-skene"`` wherever one label outnumbers the others.
+    Prefer ``"dawid-skene"`` wherever one label outnumbers the others, and ``"sequential"`` for
+    entities.
 
     The weight of an annotator is the log-odds of the balanced accuracy, log(b / (1 - b)) with b =
     (recall + specificity) / 2: the share of right labels on the tokens of entities, and on the
@@ -175,122 +182,74 @@ def estimate(
     >>> found = estimate([sentence] * 10)
     >>> [row.name for row in found.annotators if row.weight > LEAST_WEIGHT]
     ['w1', 'w2']
+    >>> estimate([sentence] * 10, "sequential").best[0]
+    ('B-PER', 'O', 'O')
 
     """
-    _check(sentences, model, smoothing)
-    data = _encode(sentences)
-    posterior = data.vote_shares()
+    if model not in get_args(Model):
+        raise DataError(
+            f"unknown model of annotators: expected one of {', '.join(get_args(Model))}, got"
+            f" {model!r}"
+        )
+    if not smoothing > 0:
+        raise DataError(f"smoothing must be a positive number, got {smoothing}")
+    crowd = Crowd.read(sentences, previous=model == "sequential")
+    if model == "sequential":
+        fit = SequentialFit(crowd, find_scheme(sentences), iterations=iterations)
+        labels, tables = fit.posterior.labels, fit.tables.confusions
+        return _reliability(crowd, model, labels, labels.mean(0), tables, fit.objective, fit.best())
+    tokens = np.bincount(crowd.patterns, minlength=len(crowd.sentence)).astype(np.float64)
+    posterior = _vote_shares(crowd)
     objective: list[float] = []
     for _ in range(max(iterations, 1)):
-        counts = data.counts(posterior)
-        prior = posterior.T @ data.tokens + smoothing
+        counts = crowd.counts(posterior[crowd.patterns])[:, 0]
+        prior = posterior.T @ tokens + smoothing
         prior /= prior.sum()
         confusions = (
             _one_coin(counts, smoothing) if model == "one-coin" else _normalised(counts + smoothing)
         )
         free = confusions[:, :1] if model == "one-coin" else confusions
-        posterior, likelihood = data.posterior(prior, confusions)
+        scores = crowd.evidence(np.log(confusions)[:, None]) + np.log(prior)
+        log_z = np.logaddexp.reduce(scores, axis=1)
+        posterior = np.exp(scores - log_z[:, None])
+        likelihood = float(tokens @ log_z)
         objective.append(likelihood + smoothing * float(np.log(free).sum() + np.log(prior).sum()))
-        if len(objective) > 1 and objective[-1] - objective[-2] < tolerance * data.tokens.sum():
+        if len(objective) > 1 and objective[-1] - objective[-2] < tolerance * len(crowd.patterns):
             break
-    rows = _rows(data, data.counts(posterior))
-    posteriors = tuple(posterior[numbers] for numbers in data.patterns)
-    return Reliability(model, data.labels, prior, rows, confusions, tuple(objective), posteriors)
+    labels = posterior[crowd.patterns]
+    names = np.array(crowd.labels, dtype=object)[labels.argmax(1)]
+    best = [tuple(row) for row in np.split(names, np.cumsum(crowd.lengths)[:-1])]
+    return _reliability(crowd, model, labels, prior, confusions, objective, best)
 
 
-@dataclass(frozen=True)
-class _Data:
-    """Labels as numbers.
-
-    Tokens of one sentence with the same labels of all annotators are one pattern: most are O for
-    everybody.
-    """
-
-    names: tuple[str, ...]
-    labels: tuple[str, ...]
-    patterns: list[Integers]  # [n] for each sentence: the pattern of each token
-    tokens: Floats  # [P], how many there are of each
-    pattern: Integers  # [M], and in these patterns
-    annotator: Integers  # [M], these annotators
-    label: Integers  # [M], give these labels
-
-    def vote_shares(self) -> Floats:
-        """``[P, K]``: where EM starts."""
-        size = len(self.labels)
-        votes = np.bincount(
-            self.pattern * size + self.label, minlength=len(self.tokens) * size
-        ).reshape(-1, size)
-        return _normalised(votes.astype(np.float64) + 1e-3)  # a token without labels starts uniform
-
-    def counts(self, posterior: Floats) -> Floats:
-        """Expected counts ``[A, K, K]``: annotator, right label, given label."""
-        size = len(self.labels)
-        weights = posterior * self.tokens[:, None]
-        cell = self.annotator * size + self.label
-        by_truth = [
-            np.bincount(cell, weights[self.pattern, right], len(self.names) * size)
-            for right in range(size)
-        ]
-        return (
-            np.stack(by_truth)
-            .reshape(size, len(self.names), size)
-            .transpose(1, 0, 2)
-            .astype(np.float64)
-        )
-
-    def posterior(self, prior: Floats, confusions: Floats) -> tuple[Floats, float]:
-        """The right labels ``[P, K]`` given the annotators', and the log-likelihood of the latter."""
-        logs = np.log(confusions)
-        size = len(self.labels)
-        scores = np.stack(
-            [
-                np.bincount(self.pattern, logs[self.annotator, right, self.label], len(self.tokens))
-                for right in range(size)
-            ],
-            1,
-        ) + np.log(prior)
-        highest = scores.max(1, keepdims=True)
-        chances = np.exp(scores - highest)
-        total = chances.sum(1, keepdims=True)
-        return chances / total, float(self.tokens @ (highest + np.log(total))[:, 0])
-
-
-def _encode(sentences: Sequence[Sentence]) -> _Data:
-    names = tuple(sorted({name for sentence in sentences for name in sentence.annotators}))
-    found = {label for sentence in sentences for labels in sentence.labels for label in labels} - {
-        MISSING
-    }
-    labels = tuple(sorted(found, key=lambda label: (label != OUTSIDE, label)))
-    if len(labels) < 2:
-        raise DataError(
-            "expected two different labels or more among those of the annotators, got"
-            f" {list(labels)}"
-        )
-    name_number = {name: number for number, name in enumerate(names)}
-    label_number = {label: number for number, label in enumerate(labels)}
-    patterns: list[Integers] = []
-    tokens: list[int] = []
-    entries: list[tuple[int, int, int]] = []
-    for sentence in sentences:
-        known: dict[tuple[str, ...], int] = {}
-        places = []
-        annotators = [name_number[name] for name in sentence.annotators]
-        for given in zip(*sentence.labels, strict=True):
-            if given not in known:
-                known[given] = len(tokens)
-                tokens.append(0)
-                entries += [
-                    (known[given], who, label_number[label])
-                    for who, label in zip(annotators, given, strict=True)
-                    if label != MISSING
-                ]
-            tokens[known[given]] += 1
-            places.append(known[given])
-        patterns.append(np.asarray(places, dtype=np.int64))
-    pattern, annotator, label = np.asarray(entries, dtype=np.int64).T
-    return _Data(
-        names, labels, patterns, np.asarray(tokens, dtype=np.float64), pattern, annotator, label
+def _reliability(
+    crowd: Crowd,
+    model: Model,
+    posterior: Floats,
+    prior: Floats,
+    confusions: Floats,
+    objective: Sequence[float],
+    best: Sequence[tuple[str, ...]],
+) -> Reliability:
+    """The annotators' rows and the rest of what a posterior ``[T, K]`` of the truth implies."""
+    counts = crowd.counts(posterior).sum(1)
+    return Reliability(
+        model,
+        crowd.labels,
+        prior,
+        _rows(crowd, counts),
+        confusions,
+        tuple(objective),
+        tuple(np.split(posterior, np.cumsum(crowd.lengths)[:-1])),
+        tuple(best),
     )
+
+
+def _vote_shares(crowd: Crowd) -> Floats:
+    """``[P, K]``: where EM starts; a token without labels starts uniform."""
+    size = len(crowd.labels)
+    votes = np.bincount(crowd.pattern * size + crowd.label, minlength=len(crowd.sentence) * size)
+    return _normalised(votes.reshape(-1, size).astype(np.float64) + 1e-3)
 
 
 def _one_coin(counts: Floats, smoothing: float) -> Floats:
@@ -311,10 +270,10 @@ def _ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else 0.0
 
 
-def _rows(data: _Data, counts: Floats) -> tuple[AnnotatorRow, ...]:
-    inside = np.asarray([label != OUTSIDE for label in data.labels])
+def _rows(crowd: Crowd, counts: Floats) -> tuple[AnnotatorRow, ...]:
+    inside = np.asarray([label != OUTSIDE for label in crowd.labels])
     rows = []
-    for name, table in zip(data.names, counts, strict=True):
+    for name, table in zip(crowd.annotators, counts, strict=True):
         right = np.diag(table)
         rows.append(
             AnnotatorRow(
@@ -353,7 +312,7 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
     >>> reference_weights(sentence, estimate([sentence]))
     (0.5, 0.0, 0.5)
     """
-    _check_named(sentence)
+    check_named(sentence)
     weights = {row.name: row.weight for row in reliability.annotators}
     unknown = [name for name in sentence.annotators if name not in weights]
     if unknown:
@@ -372,23 +331,3 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
             " sentence, got none"
         )
     return tuple(weight / total for weight in counted)
-
-
-def _check(sentences: Sequence[Sentence], model: Model, smoothing: float) -> None:
-    if model not in get_args(Model):
-        raise DataError(
-            f"unknown model of annotators: expected one of {', '.join(get_args(Model))}, got"
-            f" {model!r}"
-        )
-    if not smoothing > 0:
-        raise DataError(f"smoothing must be a positive number, got {smoothing}")
-    for sentence in sentences:
-        _check_named(sentence)
-
-
-def _check_named(sentence: Sentence) -> None:
-    if not sentence.annotators:
-        raise DataError(
-            f"line {sentence.line}: expected labels of annotators with names, got a sentence"
-            " without annotators"
-        )

@@ -3,6 +3,7 @@
 Those that split over the parts of an output give exact targets, the others weigh candidates.
 """
 
+from softq.rewards.annotators import Annotators
 from softq.rewards.base import Precomputed, Reward
 from softq.rewards.bleu import BLEUStatistics, MultiReferenceBLEU, SentenceBLEU
 from softq.rewards.function import FromFunction
@@ -19,6 +20,7 @@ from softq.rewards.parts import (
 )
 
 __all__ = [
+    "Annotators",
     "Attachment",
     "BLEUStatistics",
     "ChrF",

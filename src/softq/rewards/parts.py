@@ -36,6 +36,11 @@ class PartReward(Reward):
     Then a table ``[K, K]`` says all of it.
     """
 
+    by_reference: ClassVar[bool] = False
+    """Whether references differ in more than their parts, so that their rewards cannot be those of
+    the mean of their parts.
+    """
+
     @abstractmethod
     def on_parts(self, reference: Tensor) -> Tensor:
         """Reward of each part, shaped like ``reference`` and linear in it.

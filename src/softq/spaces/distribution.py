@@ -300,6 +300,8 @@ class Distribution(Space, Component):
         batch = len(self.batch_shape)
         if references.values.shape[batch] == 1:
             return self.rewards(references, reward).squeeze(batch)
+        if reward.by_reference:
+            return mixed(references.weights, self._on_parts(reward, references.tables()))
         # The reward is linear in the reference's parts: that of the mean is the mean of those.
         return self._on_parts(reward, mixed(references.weights, references.tables()))
 

@@ -1,0 +1,73 @@
+"""The reward whose SQDML target is the E-step of Dawid and Skene's model."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from softq.errors import RewardError, ShapeError
+from softq.rewards.parts import PartReward, Parts
+from softq.sentences import Sentences
+
+
+class Annotators(PartReward):
+    """Log-probability of what annotators gave: r(y, l_a) = Σ_t log π_a(l_at | y_t).
+
+    With τ = 1 and a model as the prior, ``softq.sqdml`` is the E-step of Dawid and Skene's model
+    with that model in the loop: target(y) ∝ model(y) · Π_a π_a(l_a | y). SQDML averages rewards
+    over references, so each is multiplied by their number.
+
+    Args:
+        tables: π, probabilities ``[A, K, K]`` (annotator, true label, label given), none 0.
+        annotators: who gave each reference, int64 ``[*B, R]``; -1 for nobody, who says nothing.
+        parts: ``"labels"`` of sequences, or ``"classes"``.
+
+    >>> import softq
+    >>> tables = torch.tensor([[[0.9, 0.1], [0.4, 0.6]], [[0.8, 0.2], [0.3, 0.7]]])
+    >>> p = softq.Categorical(torch.tensor([[0.5, 0.5]]).log())
+    >>> reward = Annotators(tables, torch.tensor([[0, 1]]), "classes")
+    >>> target = softq.sqdml(p, torch.tensor([[0, 1]]), tau=1.0, reward=reward, prior=p)
+    >>> target.components.marginals  # 0.9 · 0.2 against 0.4 · 0.7
+    tensor([[0.3913, 0.6087]])
+
+    """
+
+    by_reference = True
+    bound = math.inf
+
+    def __init__(self, tables: Tensor, annotators: Tensor, parts: Parts = "labels") -> None:
+        if tables.dim() != 3 or tables.shape[1] != tables.shape[2]:
+            raise ShapeError(
+                "tables must have shape [A, K, K] (annotator, true label, label given), got"
+                f" {list(tables.shape)}"
+            )
+        if not bool((tables > 0).all()) or not bool(tables.isfinite().all()):
+            raise RewardError("tables must hold positive probabilities")
+        self.tables, self.annotators = tables.detach(), annotators
+        self.parts = parts  # type: ignore[misc]
+
+    @property
+    def signature(self) -> str:
+        """Name and size."""
+        return f"annotators:{len(self.tables)}"
+
+    def on_parts(self, reference: Tensor) -> Tensor:
+        logs = self.tables.log().to(reference)
+        present = self.annotators >= 0
+        if reference.shape[: self.annotators.dim()] != self.annotators.shape:
+            raise ShapeError(
+                f"annotators must have shape {list(reference.shape[: self.annotators.dim()])}, one"
+                f" for each reference, got {list(self.annotators.shape)}"
+            )
+        own = logs[self.annotators.clamp(min=0)]  # [*B, R, K, K]
+        rows = reference if reference.dim() > self.annotators.dim() + 1 else reference.unsqueeze(-2)
+        found = (rows @ own.mT).reshape(reference.shape)
+        count = (present.sum(-1, keepdim=True) * present).to(reference)
+        return found * count.reshape(count.shape + (1,) * (found.dim() - count.dim()))
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        raise RewardError(
+            "Annotators is a reward of exact spaces, softq.Chain, softq.Independent or"
+            " softq.Categorical; sentences sampled as candidates have none"
+        )
