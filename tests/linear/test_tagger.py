@@ -216,7 +216,9 @@ def test_score_counts_tokens_and_the_annotators_who_agree():
     ]
     assert model.score(X, y) == pytest.approx(np.mean([a == b for a, b in pairs]))
     assert model.score(X, predicted) == 1.0
-    assert model.score(X[:1], [[predicted[0], ["?"] * len(X[0]), None]]) == 0.5
+    assert model.score(X[:1], [[predicted[0], ["no"] * len(X[0]), None]]) == 0.5
+    # tokens that an annotator left out are judged by the others
+    assert model.score(X[:1], [[predicted[0], ["?"] * len(X[0]), None]]) == 1.0
     assert model.score([], []) == 0.0
 
 

@@ -80,6 +80,9 @@ class Crowd:
                 "expected two different labels or more among those of the annotators, got"
                 f" {list(labels)}"
             )
+        unknown = sorted(found - set(labels))
+        if unknown:
+            raise DataError(f"expected labels among {', '.join(labels)}, got {unknown[0]!r}")
         who = {name: index for index, name in enumerate(annotators)}
         index = {label: k for k, label in enumerate(labels)} | {MISSING: -1}
         patterns: list[int] = []

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from softq.annotators.crowd import Crowd, Floats, check_named
 from softq.annotators.sequential import SequentialFit
+from softq.annotators.tables import AnnotatorTables
 from softq.errors import DataError
 from softq.formats.conll import MISSING, Sentence, find_scheme
 from softq.formats.tags import OUTSIDE
@@ -27,6 +28,9 @@ from softq.options import Ties as Ties
 
 Model = Literal["one-coin", "dawid-skene", "sequential"]
 """What an annotator's errors are like; see `estimate`."""
+
+WeightModel = Literal["one-coin", "dawid-skene"]
+"""Those of `reference_weights` for references of all tokens."""
 
 
 LEAST_WEIGHT = 0.05
@@ -195,9 +199,11 @@ def estimate(
         raise DataError(f"smoothing must be a positive number, got {smoothing}")
     crowd = Crowd.read(sentences, previous=model == "sequential")
     if model == "sequential":
-        fit = SequentialFit(crowd, find_scheme(sentences), iterations=iterations)
-        labels, tables = fit.posterior.labels, fit.tables.confusions
-        return _reliability(crowd, model, labels, labels.mean(0), tables, fit.objective, fit.best())
+        tables, scheme = AnnotatorTables(crowd), find_scheme(sentences)
+        fit = SequentialFit(tables, crowd.labels, crowd.lengths, scheme, iterations=iterations)
+        return reliability_of(
+            tables, model, fit.posterior.labels, fit.best(), objective=fit.objective
+        )
     tokens = np.bincount(crowd.patterns, minlength=len(crowd.sentence)).astype(np.float64)
     posterior = _vote_shares(crowd)
     objective: list[float] = []
@@ -219,26 +225,44 @@ def estimate(
     labels = posterior[crowd.patterns]
     names = np.array(crowd.labels, dtype=object)[labels.argmax(1)]
     best = [tuple(row) for row in np.split(names, np.cumsum(crowd.lengths)[:-1])]
-    return _reliability(crowd, model, labels, prior, confusions, objective, best)
-
-
-def _reliability(
-    crowd: Crowd,
-    model: Model,
-    posterior: Floats,
-    prior: Floats,
-    confusions: Floats,
-    objective: Sequence[float],
-    best: Sequence[tuple[str, ...]],
-) -> Reliability:
-    """The annotators' rows and the rest of what a posterior ``[T, K]`` of the truth implies."""
-    counts = crowd.counts(posterior).sum(1)
+    counts = crowd.counts(labels).sum(1)
+    posteriors = np.split(labels, np.cumsum(crowd.lengths)[:-1])
     return Reliability(
         model,
         crowd.labels,
         prior,
         _rows(crowd, counts),
         confusions,
+        tuple(objective),
+        tuple(posteriors),
+        tuple(best),
+    )
+
+
+def reliability_of(
+    tables: AnnotatorTables,
+    model: Model,
+    posterior: Floats,
+    best: Sequence[tuple[str, ...]],
+    objective: Sequence[float] = (),
+) -> Reliability:
+    """What annotators' tables and probabilities ``[T, K]`` of the true labels say of annotators.
+
+    Args:
+        tables: fitted to the posterior.
+        model: its name.
+        posterior: from a `softq.annotators.sequential.SequentialFit`, or a tagger in the loop.
+        best: the most probable labels of each sentence.
+        objective: of each iteration.
+
+    """
+    crowd = tables.crowd
+    return Reliability(
+        model,
+        crowd.labels,
+        posterior.mean(0),
+        _rows(crowd, crowd.counts(posterior).sum(1)),
+        tables.confusions,
         tuple(objective),
         tuple(np.split(posterior, np.cumsum(crowd.lengths)[:-1])),
         tuple(best),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,17 @@ from softq.formats.tags import Scheme, allowed_transitions
 from softq.spaces import Chain
 
 _CELLS = 1 << 18  # scores of one batch of sentences
+_LIKELY = 0.01  # probability from which on a label is taken to be seen
+
+
+class Evidence(Protocol):
+    """What is known of the true labels of T tokens."""
+
+    def evidence(self) -> Floats:
+        """Log-evidence for each label of each token, ``[T, K]``; -inf: impossible."""
+
+    def update(self, posterior: Floats) -> None:
+        """Learn from probabilities of the true labels, ``[T, K]``."""
 
 
 class TruthScores(NamedTuple):
@@ -73,6 +84,7 @@ class Posterior(NamedTuple):
         pairs: expected neighbours (from, to) of each sentence, ``[N, K, K]``.
         entropy: of each sentence's label sequences in nats, ``[N]``.
         log_z: log-partition of each sentence, ``[N]``.
+        lengths: tokens of each sentence, ``[N]``.
 
     """
 
@@ -80,6 +92,7 @@ class Posterior(NamedTuple):
     pairs: Floats
     entropy: Floats
     log_z: Floats
+    lengths: Integers
 
     @classmethod
     def of(cls, scores: TruthScores) -> Posterior:
@@ -94,7 +107,35 @@ class Posterior(NamedTuple):
             labels[tokens[real].numpy()] = unary[real].numpy()
             pairs[batch] = neighbours.squeeze(1).numpy()
             entropy[batch], log_z[batch] = chain.entropy().numpy(), chain.log_partition.numpy()
-        return cls(labels, pairs, entropy, log_z)
+        return cls(labels, pairs, entropy, log_z, scores.lengths)
+
+    def take(self, sentences: Integers) -> Posterior:
+        """Those of these sentences."""
+        starts = np.cumsum(self.lengths) - self.lengths
+        lengths = self.lengths[sentences]
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        labels = self.labels[np.repeat(starts[sentences], lengths) + within]
+        pairs, entropy, log_z = (
+            self.pairs[sentences],
+            self.entropy[sentences],
+            self.log_z[sentences],
+        )
+        return Posterior(labels, pairs, entropy, log_z, lengths)
+
+    def best(self, sentence: int) -> Integers:
+        """The most probable label of each token of a sentence."""
+        start = int(self.lengths[:sentence].sum())
+        found: Integers = self.labels[start : start + self.lengths[sentence]].argmax(1)
+        return found
+
+    def shown(self, classes: int) -> Floats:
+        """Labels that are likely enough to have features, as `softq.linear.tagging.References` has them."""
+        return np.where(self.labels >= _LIKELY, self.labels, 0.0)
+
+    def pairs_shown(self, classes: int) -> Floats:
+        """Neighbours that are likely enough, likewise."""
+        total: Floats = self.pairs.sum(0)
+        return np.where(total >= _LIKELY, total, 0.0)
 
 
 def predictive(scores: TruthScores, likelihood: Floats) -> float:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from softq.annotators.reliability import AnnotatorRow
-from softq.annotators.reliability import Model as AnnotatorModel
+from softq.annotators.reliability import AnnotatorRow, WeightModel
+from softq.annotators.truth import Posterior
 from softq.checks import check_count
 from softq.errors import DataError, EstimatorError
 from softq.formats.file_checks import one_of
@@ -34,6 +34,7 @@ from softq.linear.tagger_input import (
     Kind,
     SchemeOption,
     TokenSentences,
+    by_place,
     check_held_out,
     reward_as_json,
     reward_for,
@@ -42,6 +43,7 @@ from softq.linear.tagger_input import (
 from softq.linear.tagger_training import BatchFit, CRFSettings, SearchFit
 from softq.linear.tagging import Constraints, Decoding, References, Tagger
 from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
+from softq.linear.truth_loop import LoopOptions, TruthModel, find_truth
 from softq.metrics import SpanScores, span_statistics
 from softq.targets import ObjectiveName
 
@@ -108,6 +110,18 @@ class CRFTagger(SavedEstimator):
             ``"model"``, there and in the model as well. With them ``O`` is always a label, for
             without it there may be no sequence at all that is allowed.
         scheme: of ``constraints``; ``"auto"``: the scheme that the labels of `fit` follow.
+        annotators: a model of the annotators, whose errors are estimated with a tagger in the loop
+            (see `softq.linear.truth_loop`): ``"sequential"``, in which labels depend on the
+            annotator's previous one, or ``"dawid-skene"``. With ``objective="ml"`` the tagger is
+            then trained toward the probabilities of the true labels; with ``"sqdml"`` toward the
+            annotators' log-probabilities alone, at the temperature ``tau``. None: annotators are
+            references. They must have the same place in every sentence of ``y``, None where they
+            are missing.
+        partial_labels: whether a label of y may be None or ``"?"``, which nobody knows, a list of
+            labels of which one is right (or ``"B-PER|B-ORG"``), or a dict of probabilities
+            (``"B-PER=0.7|O=0.3"``; see `softq.annotators.known`). The rest is filled in with a
+            tagger in the loop. It goes with ``objective="ml"``.
+        rounds: of the tagger in the loop.
         templates: features of words (see `softq.linear.features.templates`); None:
             `softq.linear.features.default_templates`.
         hash_bits: hash features into 2^bits columns; None: keep a table of them.
@@ -124,7 +138,9 @@ class CRFTagger(SavedEstimator):
         converged_: whether one of the rules was met; None for ``"adagrad"``, which has none.
         loss_curve_: the minimised loss at the start and after each iteration; for ``"adagrad"`` the
             cross-entropy of each epoch.
-        annotators_: where ``ref_weights`` were estimated, what was: a row for each annotator
+        truth_: the most probable true labels of the sentences, where they were estimated
+            (``annotators`` or ``partial_labels``); else empty.
+        annotators_: where ``ref_weights`` were, or a model of ``annotators``, what was: a row for each annotator
             (accuracy, precision, recall, weight), in the order of their names, which are their
             places in ``y``; else empty.
         dev_score_: the `score` on ``X_dev`` and ``y_dev``; None where `fit` had none.
@@ -182,6 +198,8 @@ class CRFTagger(SavedEstimator):
         "entity_weight": positive,
         "constraints": choice(Constraints),
         "scheme": choice(SchemeOption),
+        "annotators": none_or(choice(TruthModel)),
+        "rounds": count,
         "decoding": choice(Decoding),
         "random_state": generator,
     }
@@ -210,6 +228,9 @@ class CRFTagger(SavedEstimator):
         entity_weight: float = 1.0,
         constraints: Constraints = "none",
         scheme: SchemeOption = "auto",
+        annotators: TruthModel | None = None,
+        partial_labels: bool = False,
+        rounds: int = 3,
         templates: Sequence[str] | None = None,
         hash_bits: int | None = None,
         decoding: Decoding = "viterbi",
@@ -239,6 +260,9 @@ class CRFTagger(SavedEstimator):
             entity_weight=entity_weight,
             constraints=constraints,
             scheme=scheme,
+            annotators=annotators,
+            partial_labels=partial_labels,
+            rounds=rounds,
             templates=templates,
             hash_bits=hash_bits,
             decoding=decoding,
@@ -268,15 +292,23 @@ class CRFTagger(SavedEstimator):
         self._check_options()  # what is wrong with them is told before anything takes long
         sentences = TokenSentences.read(X)
         check_held_out(X_dev, y_dev, sentences.kind)
-        annotators: tuple[AnnotatorRow, ...] = ()
+        rows: tuple[AnnotatorRow, ...] = ()
+        model = None
         if isinstance(ref_weights, str):
-            model = choice(AnnotatorModel)("ref_weights", ref_weights)
-            annotations, annotators = Annotations.read(y, sentences.lengths).weighed(model)
-        else:
-            annotations = Annotations.read(y, sentences.lengths, ref_weights)
+            model, ref_weights = choice(WeightModel)("ref_weights", ref_weights), None
+        annotations = Annotations.read(
+            y, sentences.lengths, ref_weights, partial=bool(self.partial_labels)
+        )
+        if model is not None:
+            annotations, rows = annotations.weighed(model)
         index, matrix, kind = sentences.number(self.templates, self.hash_bits)
         settings = self._settings_for(annotations)
-        references = annotations.references(settings.labels)
+        references: References | Posterior
+        truth: list[list[str]] = []
+        if self.annotators is not None or self.partial_labels:
+            references, truth, rows = self._estimate_truth(annotations, matrix, settings)
+        else:
+            references = annotations.references(settings.labels)
         fit = self.start(
             settings,
             index,
@@ -296,18 +328,39 @@ class CRFTagger(SavedEstimator):
         self.keep(fit, kind, settings.scheme or annotations.scheme())
         if self.kl_ is None:
             self.kl_ = settings.kl(self.tagger_, matrix, references)
-        self.annotators_ = annotators
+        self.annotators_, self.truth_ = rows, truth
         if X_dev is not None:
             self.dev_score_ = self.score(X_dev, y_dev)
             self._tell(f"share of right labels on X_dev: {self.dev_score_:.4f}")
         return self
+
+    def _estimate_truth(
+        self, annotations: Annotations, matrix: FeatureMatrix, settings: CRFSettings
+    ) -> tuple[Posterior, list[list[str]], tuple[AnnotatorRow, ...]]:
+        """What to train toward, the most probable labels, and how reliable annotators are."""
+        model = self._option("annotators")
+        if model is not None:
+            annotations.check_places()
+        sentences = annotations.sentences()
+        loop = find_truth(
+            sentences,
+            matrix,
+            settings.labels,
+            model,
+            annotations.scheme(),
+            LoopOptions(rounds=self._option("rounds"), c2=settings.c2 or LoopOptions.c2),
+            tell=self._tell,
+        )
+        rows = by_place(loop.reliability().annotators) if model is not None else ()
+        toward = loop.toward(settings.objective, settings.tau)
+        return toward, [list(labels) for labels in loop.best()], rows
 
     def start(
         self,
         settings: CRFSettings,
         index: Index,
         features: Callable[[Array | None], FeatureMatrix],
-        references: References,
+        references: References | Posterior,
         batches: Batches,
         columns: kernels.Columns | None = None,
     ) -> SearchFit | BatchFit:
@@ -343,7 +396,7 @@ class CRFTagger(SavedEstimator):
         self._kind = kind
         self.scheme_ = self.file_scheme_ = scheme
         self.pos_column_ = 2 if kind == "pairs" else 0
-        self.annotators_, self.dev_score_ = (), None
+        self.annotators_, self.truth_, self.dev_score_ = (), [], None
 
     def _keep(self, model: Tagger) -> None:
         self.tagger_, self.classes_ = model, list(model.labels)
@@ -471,6 +524,26 @@ class CRFTagger(SavedEstimator):
                 f" {self.c1!r}"
             )
         self._options_of(self._rules)
+        self._check_truth()
+
+    def _check_truth(self) -> None:
+        """Options that go together where the truth is estimated."""
+        if self.annotators is None and not self.partial_labels:
+            return
+        name = "partial_labels" if self.annotators is None else "annotators"
+        wanted = ("ml",) if self.annotators is None else ("ml", "sqdml")
+        if self.annotators is not None and self.partial_labels:
+            raise EstimatorError(
+                "annotators and partial_labels do not go together: tokens that an annotator left"
+                " out are '?' in y, with annotators alone"
+            )
+        if self._option("objective") not in wanted:
+            raise EstimatorError(
+                f"{name} goes with objective {' or '.join(wanted)}, which are trained toward what"
+                f" is known of the truth, got {self.objective!r}"
+            )
+        if self._option("algorithm") == "adagrad":
+            raise EstimatorError(f"{name} needs algorithm='lbfgs', got 'adagrad'")
 
     def _stopping(self) -> Stopping:
         rules = self._options_of(Stopping._fields)

@@ -6,12 +6,13 @@ Read, checked, and turned into what taggers are made of.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
+from softq.annotators.known import alternatives, spelled
 from softq.annotators.reliability import AnnotatorRow, Model, estimate, reference_weights
 from softq.errors import (
     DataError,
@@ -34,7 +35,7 @@ from softq.linear.estimator_inputs import (
     shown,
 )
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
-from softq.linear.tagging import References, entity_reward
+from softq.linear.tagging import UNLABELLED, References, entity_reward
 from softq.rewards import TokenReward
 
 Index = TemplateIndex | AttributeIndex
@@ -131,31 +132,57 @@ def _check_pairs(sentences: list[Any]) -> None:
 
 
 class Annotations(NamedTuple):
-    """Label sequences of N sentences, one or several of each, with their weights and their annotators' places in y."""
+    """Label sequences of N sentences, one or several of each, with their weights and their annotators' places in y.
+
+    ``?`` stands for a token that one of several annotators left out. Labels that are ``partial`` are
+    those of `softq.annotators.known`.
+    """
 
     sequences: list[list[Sequence[str]]]
     weights: list[np.ndarray[Any, Any]]
     annotators: list[list[int]]
     places: list[int]  # of annotators in y, missing ones too
+    partial: bool = False
 
     @classmethod
-    def read(cls, given: Any, lengths: Sequence[int], ref_weights: Any = None) -> Annotations:
+    def read(
+        cls, given: Any, lengths: Sequence[int], ref_weights: Any = None, *, partial: bool = False
+    ) -> Annotations:
         """Check y against the lengths of the sentences.
 
         Annotators that are missing, or have the weight 0, are left out.
         """
+        if partial:
+            given = [None if row is None else [*map(spelled, row)] for row in given]
         read = read_annotations(given, lengths, ref_weights, _sequences, _check_length, "labels")
         found = list(zip(*read, strict=True)) or [()] * 4
-        return cls(*map(list, found))
+        return cls(*map(list, found), partial=partial)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several annotators."""
+        return any(places > 1 for places in self.places)
+
+    def sentences(self) -> list[Sentence]:
+        """The same with annotators, named by their places in y."""
+        return [
+            Sentence(("",) * len(found[0]), tuple(map(tuple, found)), tuple(map(str, places)))
+            for found, places in zip(self.sequences, self.annotators, strict=True)
+        ]
 
     def weighed(self, model: Model) -> tuple[Annotations, tuple[AnnotatorRow, ...]]:
         """The same with annotators, who are told apart by their places in y, weighed by how reliable they seem (EM); and their rows."""
-        if MISSING in self.labels:
-            raise DataError(
-                f"annotators are weighed by their labels, among which {MISSING!r} stands for one"
-                " that is missing: expected y without it, got it as a label; rename it, or put"
-                " None in place of an annotator who did not label the whole sentence"
-            )
+        self.check_places()
+        sentences = self.sentences()
+        reliability = estimate([sentence for sentence in sentences if sentence.tokens], model)
+        weights = [
+            np.array(reference_weights(sentence, reliability)) if sentence.tokens else before
+            for sentence, before in zip(sentences, self.weights, strict=True)
+        ]
+        return self._replace(weights=weights), by_place(reliability.annotators)
+
+    def check_places(self) -> None:
+        """Raise an error unless annotators can be told apart by their places in y."""
         counts = sorted(set(self.places))
         if len(counts) > 1 or counts[0] < 2:
             raise DataError(
@@ -163,33 +190,18 @@ class Annotations(NamedTuple):
                 " expected the same two places or more in every sentence, None where an annotator"
                 f" is missing, got {', '.join(map(str, counts))}"
             )
-        sentences = [
-            Sentence(("",) * len(found[0]), tuple(map(tuple, found)), tuple(map(str, places)))
-            for found, places in zip(self.sequences, self.annotators, strict=True)
-        ]
-        reliability = estimate([sentence for sentence in sentences if sentence.tokens], model)
-        weights = [
-            np.array(reference_weights(sentence, reliability)) if sentence.tokens else before
-            for sentence, before in zip(sentences, self.weights, strict=True)
-        ]
-        return self._replace(weights=weights), tuple(
-            sorted(reliability.annotators, key=lambda row: int(row.name))
-        )
 
     @property
     def labels(self) -> tuple[str, ...]:
         """All labels, sorted."""
-        return tuple(
-            sorted(
-                {str(label) for found in self.sequences for sequence in found for label in sequence}
-            )
-        )
+        found = {str(label) for found in self.sequences for labels in found for label in labels}
+        if self.partial:
+            found = set().union(*map(alternatives, found))
+        return tuple(sorted(found - ({MISSING} if self.several else set())))
 
     def scheme(self) -> Scheme | None:
         """The tag scheme that the labels follow, None where some of them are no tags of entities."""
-        found = find_scheme(
-            Sentence((), tuple(map(tuple, sequences))) for sequences in self.sequences
-        )
+        found = find_scheme(Sentence((), tuple(map(tuple, found))) for found in self.stretches())
         try:
             if found is not None:
                 spans(self.labels, found)
@@ -197,13 +209,36 @@ class Annotations(NamedTuple):
             return None
         return found
 
+    def stretches(self) -> list[list[Sequence[str]]]:
+        """The sequences, or their stretches without a token whose label is missing or uncertain."""
+        if not self.partial and not self.several:
+            return self.sequences
+
+        def certain(label: str) -> bool:
+            return len(alternatives(label)) == 1 if self.partial else label != MISSING
+
+        return [
+            [[*part] for row in rows for sure, part in groupby(row, certain) if sure]
+            for rows in self.sequences
+        ]
+
     def references(self, labels: Sequence[str]) -> References:
         """By the numbers of these labels."""
         number = {label: k for k, label in enumerate(labels)}
+        if self.several:
+            number[MISSING] = UNLABELLED
         arrays = [
             np.array([[number[label] for label in sequence] for sequence in found], np.int64)
             for found in self.sequences
         ]
+        for place, found in enumerate(arrays):
+            if (found < 0).all(0).any():
+                token = int((found < 0).all(0).argmax())
+                raise DataError(
+                    f"sentence {place}, token {token}: expected a label of one annotator or more,"
+                    " got none; a model of annotators, such as annotators='sequential', can do"
+                    " without"
+                )
         return References(arrays, self.weights)
 
     def accuracy(self, predicted: Sequence[Sequence[str]]) -> float:
@@ -211,11 +246,20 @@ class Annotations(NamedTuple):
 
         A token with several annotators counts by the share that agrees.
         """
-        right = 0.0
+        right, tokens = 0.0, 0
         for guess, found, weights in zip(predicted, self.sequences, self.weights, strict=True):
-            agreeing = [sum(map(str.__eq__, guess, map(str, sequence))) for sequence in found]
-            right += float(np.dot(agreeing, weights) / weights.sum())
-        return right / max(sum(map(len, predicted)), 1)
+            given = np.array([[str(label) for label in sequence] for sequence in found])
+            known = (given != MISSING) | (not self.several)
+            total = weights @ known
+            agreeing = weights @ ((given == np.array(guess)) & known)
+            right += float((agreeing[total > 0] / total[total > 0]).sum())
+            tokens += int((total > 0).sum())
+        return right / max(tokens, 1)
+
+
+def by_place(rows: Sequence[AnnotatorRow]) -> tuple[AnnotatorRow, ...]:
+    """Rows of annotators who are named by their places in y, in this order."""
+    return tuple(sorted(rows, key=lambda row: int(row.name)))
 
 
 def check_held_out(sentences: Any, labels: Any, kind: Kind | None) -> None:
@@ -293,7 +337,7 @@ def scheme_for(option: SchemeOption, annotations: Annotations) -> Scheme:
         return option
     # Labels of another scheme would all be forbidden, and a tagger that keeps to this one would
     # predict nothing but O.
-    for number, sequences in enumerate(annotations.sequences):
+    for number, sequences in enumerate(annotations.stretches()):
         for place, message in chain.from_iterable(faults(labels, option) for labels in sequences):
             raise DataError(
                 f"scheme={option!r} does not fit: sentence {number}, token {place}: {message};"

@@ -10,7 +10,7 @@ those that occur with a reference are there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from softq.annotators.truth import Posterior
 from softq.errors import ShapeError
 from softq.formats.tags import Scheme
 from softq.kernels.features import crf as kernels
@@ -111,7 +112,7 @@ class Layout(NamedTuple):
 
 def seen_layout(
     matrix: FeatureMatrix,
-    references: References,
+    references: References | Posterior,
     labels: int,
     *,
     all_states: bool,
@@ -125,7 +126,7 @@ def seen_layout(
     token, the heaviest counts. Pairs of features and labels must be seen at least ``min_freq`` times in the sum over tokens, each by the
     feature's value; up to 1 (the default), seen at all is enough.
     """
-    lengths = np.array([sentence.shape[1] for sentence in references.labels], np.int64)
+    lengths = references.lengths
     if not np.array_equal(lengths, matrix.lengths):
         raise ShapeError(
             f"expected references of {len(matrix.lengths)} sentences with {matrix.tokens} tokens,"
@@ -133,15 +134,7 @@ def seen_layout(
         )
     states = transitions = None
     if not all_states:
-        seen = np.zeros((matrix.tokens, labels), np.float32)
-        start = 0
-        for sentence, weights in zip(references.labels, references.weights, strict=True):
-            length = sentence.shape[1]
-            positions = np.arange(start, start + length)
-            for sequence, weight in zip(sentence, weights / np.max(weights), strict=True):
-                if weight > 0:
-                    seen[positions, sequence] = np.maximum(seen[positions, sequence], weight)
-            start += length
+        seen = references.shown(labels)
         counts = np.zeros(kernels.padded(matrix.size * labels), np.float32)
         columns = columns or kernels.transpose(
             matrix.offsets, matrix.indices, matrix.values, matrix.size
@@ -155,13 +148,7 @@ def seen_layout(
         kept = counts[: matrix.size * labels]
         states = torch.from_numpy(np.flatnonzero(kept >= min_freq if min_freq > 1 else kept > 0))
     if not all_transitions:
-        pairs = np.zeros(labels * labels)
-        for sentence, weights in zip(references.labels, references.weights, strict=True):
-            pairs += np.bincount(
-                (sentence[weights > 0, :-1] * labels + sentence[weights > 0, 1:]).reshape(-1),
-                minlength=labels**2,
-            )
-        transitions = torch.from_numpy(np.flatnonzero(pairs))
+        transitions = torch.from_numpy(np.flatnonzero(references.pairs_shown(labels)))
     return Layout(matrix.size, labels, states, transitions)
 
 
@@ -268,8 +255,11 @@ class CRFSettings:
     all_transitions: bool = True
     min_freq: float = 1.0
 
-    def target(self, references: References) -> CorpusTarget:
-        """The exact target of sentences with these references."""
+    def target(self, references: References | Posterior) -> CorpusTarget:
+        """The exact target of sentences with these references, or with this truth."""
+        if isinstance(references, Posterior):
+            labels, entropy = references.labels.astype(np.float32), float(references.entropy.sum())
+            return CorpusTarget(labels, references.pairs.sum(0), entropy)
         forbidden = Forbidden.by(
             self.scheme if self.constraints in ("target", "model") else None, self.labels
         )
@@ -287,7 +277,9 @@ class CRFSettings:
         scheme = None if self.constraints == "none" else self.scheme
         return Tagger(index, self.labels, weights, transitions, scheme)
 
-    def kl(self, tagger: Tagger, matrix: FeatureMatrix, references: References) -> float:
+    def kl(
+        self, tagger: Tagger, matrix: FeatureMatrix, references: References | Posterior
+    ) -> float:
         """KL(target ‖ tagger) per sentence."""
         layout = Layout(matrix.size, len(self.labels), None, None)
         objective = CRFObjective(
@@ -299,7 +291,10 @@ class CRFSettings:
         return objective.kl / objective.sentences
 
     def whole(
-        self, matrix: FeatureMatrix, references: References, columns: kernels.Columns | None = None
+        self,
+        matrix: FeatureMatrix,
+        references: References | Posterior,
+        columns: kernels.Columns | None = None,
     ) -> CRFObjective:
         """The objective over a corpus.
 
@@ -321,7 +316,7 @@ class CRFSettings:
             columns=counted_columns,
         )
         if self.min_freq > 1 and not self.all_transitions:
-            seen = corpus_target("ml", references, Forbidden.by(None, self.labels)).pairs
+            seen = replace(self, objective="ml", constraints="none").target(references).pairs
             layout = layout._replace(
                 transitions=torch.from_numpy(np.flatnonzero(seen > self.min_freq - _ROUNDING))
             )
@@ -435,7 +430,7 @@ class BatchFit:
         settings: CRFSettings,
         index: TemplateIndex | AttributeIndex,
         features: Callable[[Array], FeatureMatrix],
-        references: References,
+        references: References | Posterior,
         batches: Batches,
         learning_rate: float,
     ) -> None:

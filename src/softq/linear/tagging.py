@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from softq.errors import DataError, OutputError, ScoreError, ShapeError
 from softq.formats.file_checks import as_array, mapping, one_of, starting_with, string_list
@@ -89,11 +90,16 @@ class Forbidden(NamedTuple):
         )
 
 
+UNLABELLED = -100
+"""The label id of a token that an annotator left out."""
+
+
 class References(NamedTuple):
     """One or several label sequences for each of N sentences.
 
     Attributes:
-        labels: ``[N]`` arrays ``[R, n]`` of label ids.
+        labels: ``[N]`` arrays ``[R, n]`` of label ids; `UNLABELLED` for a token that the annotator
+            left out and another one labelled.
         weights: ``[N]`` arrays ``[R]`` of weights, of any positive sum.
 
     """
@@ -101,9 +107,42 @@ class References(NamedTuple):
     labels: Sequence[Array]
     weights: Sequence[Array]
 
+    @property
+    def lengths(self) -> Array:
+        """Tokens of each sentence."""
+        return np.array([sentence.shape[1] for sentence in self.labels], np.int64)
+
     def take(self, sentences: Array) -> References:
         """Those of these sentences."""
         return References([self.labels[i] for i in sentences], [self.weights[i] for i in sentences])
+
+    def best(self, sentence: int) -> Array:
+        """The heaviest reference of a sentence; others where it has no label."""
+        found = np.full(self.labels[sentence].shape[1], UNLABELLED)
+        for reference in np.argsort(-self.weights[sentence], kind="stable"):
+            found = np.where(found < 0, self.labels[sentence][reference], found)
+        return found
+
+    def shown(self, classes: int) -> Array:
+        """Weights ``[T, K]`` of labels as part of the heaviest of their sentence, 0 where no reference has them."""
+        seen = np.zeros((int(self.lengths.sum()), classes), np.float32)
+        start = 0
+        for sentence, weights in zip(self.labels, self.weights, strict=True):
+            for sequence, weight in zip(sentence, weights / np.max(weights), strict=True):
+                known = np.flatnonzero(sequence >= 0) if weight > 0 else np.empty(0, np.int64)
+                cells = start + known, sequence[known]
+                seen[cells] = np.maximum(seen[cells], weight)
+            start += sentence.shape[1]
+        return seen
+
+    def pairs_shown(self, classes: int) -> Array:
+        """How many references have each two neighbouring labels, ``[K, K]``."""
+        pairs = np.zeros(classes * classes)
+        for sentence, weights in zip(self.labels, self.weights, strict=True):
+            before, after = sentence[weights > 0, :-1], sentence[weights > 0, 1:]
+            known = (before >= 0) & (after >= 0)
+            pairs += np.bincount(before[known] * classes + after[known], minlength=len(pairs))
+        return pairs.reshape(classes, classes)
 
 
 class CorpusTarget(NamedTuple):
@@ -152,6 +191,8 @@ def corpus_target(
         refs, weights = _padded(references, batch, int(sizes.max()))
         _check_range(refs, weights, classes, batch)
         space = forbidden.space(len(batch), sizes)
+        if bool((refs == UNLABELLED).any()):
+            refs = _filled(refs, weights, classes, hard=objective == "ml")
         if objective == "ml":
             _check_allowed(space, refs, weights, batch)
         target = target_of(
@@ -186,9 +227,23 @@ def _padded(references: References, batch: Array, longest: int) -> tuple[Tensor,
     return torch.from_numpy(refs), torch.from_numpy(weights)
 
 
+def _filled(refs: Tensor, weights: Tensor, classes: int, *, hard: bool) -> Tensor:
+    """References in which a label that is left out is as those of the others.
+
+    They are soft, ``[B, R, n, K]``: the mean over references is, at each token, that over those who
+    labelled it. Or ``hard``, ``[B, R, n]``, with the label that has most of the weight.
+    """
+    given = one_hot(refs.clamp(min=0), classes).double() * (refs >= 0).unsqueeze(-1)
+    mean = (weights[..., None, None] * given).sum(1, keepdim=True)
+    if hard:
+        return torch.where(refs == UNLABELLED, mean.argmax(-1), refs)
+    mean = mean / mean.sum(-1, keepdim=True).clamp(min=torch.finfo(mean.dtype).tiny)
+    return torch.where((refs == UNLABELLED).unsqueeze(-1), mean, given)
+
+
 def _check_range(refs: Tensor, weights: Tensor, classes: int, batch: Array) -> None:
     """Label ids index tables: one that is out of range would find another label, or nothing."""
-    bad = ((refs < 0) | (refs >= classes)).any(-1) & (weights != 0)
+    bad = (((refs < 0) & (refs != UNLABELLED)) | (refs >= classes)).any(-1) & (weights != 0)
     if bool(bad.any()):
         row, which = bad.nonzero()[0].tolist()
         raise OutputError(

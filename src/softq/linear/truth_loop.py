@@ -13,35 +13,29 @@ trained on other folds (cross-fitting).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from softq.annotators.truth import MarkovPrior, Posterior, TruthScores, bordered
+from softq.annotators.crowd import Crowd
+from softq.annotators.known import KnownLabels
+from softq.annotators.reliability import Reliability, reliability_of
+from softq.annotators.sequential import SequentialFit
+from softq.annotators.tables import AnnotatorTables
+from softq.annotators.truth import Evidence, MarkovPrior, Posterior, TruthScores, bordered
 from softq.errors import DataError
+from softq.formats.conll import Sentence
 from softq.formats.tags import Scheme
 from softq.kernels.features import crf as kernels
 from softq.linear.features import FeatureMatrix
 from softq.linear.lbfgs import LBFGS
-from softq.linear.tagger_training import CRFObjective, Layout
-from softq.linear.tagging import CorpusTarget, Forbidden
+from softq.linear.tagger_training import CRFObjective, CRFSettings, seen_layout
+from softq.options import ObjectiveName
 
 Array = np.ndarray[Any, Any]
-
-_SEEN = 0.01  # a feature and a label have a weight where the first posterior gives this to both
-
-
-class Evidence(Protocol):
-    """What is known of the true labels beside the words."""
-
-    def evidence(self) -> Array:
-        """Log-evidence for each label of each token, ``[T, K]``; -inf: impossible."""
-
-    def update(self, posterior: Array) -> None:
-        """Learn from probabilities of the true labels, ``[T, K]``."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +47,7 @@ class LoopOptions:
         folds: parts of the sentences; each is scored by a tagger of the others.
         steps: E-steps and updates of the annotators' tables per round.
         temper: power of the annotators' evidence; below 1 since they err together.
+        alone: the same before there is a tagger.
         weight: power of the tagger.
         c2: penalty of the taggers.
         tolerance: where the training of a tagger ends, as part of the first gradient's norm.
@@ -65,6 +60,7 @@ class LoopOptions:
     folds: int = 3
     steps: int = 5
     temper: float = 0.5
+    alone: float = 0.85
     weight: float = 1.0
     c2: float = 1.0
     tolerance: float = 3e-3
@@ -72,10 +68,56 @@ class LoopOptions:
     seed: int = 0
 
 
+TruthModel = Literal["dawid-skene", "sequential"]
+"""Models of annotators, see `softq.annotators.reliability.estimate`."""
+
+
+def find_truth(
+    sentences: Sequence[Sentence],
+    matrix: FeatureMatrix,
+    labels: Sequence[str],
+    model: TruthModel | None,
+    scheme: Scheme | None,
+    options: LoopOptions | None = None,
+    *,
+    tell: Callable[[str], None] = lambda text: None,
+) -> TruthLoop:
+    """The truth behind labels of annotators, or behind labels that are known in part.
+
+    Args:
+        sentences: with annotators; or without, each with one sequence of labels as in
+            `softq.annotators.known`.
+        matrix: features of them.
+        labels: names of the K labels.
+        model: of the annotators; None: there are none.
+        scheme: what label sequences must keep to; None: nothing.
+        options: of the loop; without annotators, evidence is not tempered.
+        tell: takes a line for each round.
+
+    >>> from softq.linear.features import TemplateIndex
+    >>> words = [("Ann", "ran"), ("Bob", "ran"), ("she", "ran")]
+    >>> labels = [("B-PER", "O"), ("?", "O"), ("B-PER=0.1|O=0.9", "O")]
+    >>> known = [Sentence(*one) for one in zip(words, [(row,) for row in labels])]
+    >>> index, matrix = TemplateIndex.fit(words, ["shape[0]", "word[0]"])
+    >>> find_truth(known, matrix, ("B-PER", "O"), None, "bio", LoopOptions(c2=0.1)).best()
+    [('B-PER', 'O'), ('B-PER', 'O'), ('O', 'O')]
+
+    """
+    options, evidence = options or LoopOptions(), None
+    if model is None:
+        options = replace(options, temper=1.0, alone=1.0)
+        evidence = KnownLabels([sentence.labels[0] for sentence in sentences], labels)
+    else:
+        evidence = AnnotatorTables(Crowd.read(sentences, labels, previous=model == "sequential"))
+    return TruthLoop(matrix, labels, evidence, scheme, options, tell=tell)
+
+
 class TruthLoop:
     """Cross-fitted taggers and the truth that they and the evidence make likely.
 
     Attributes:
+        labels: names of the K labels.
+        evidence: what was given, with what it has learnt.
         scores: of the true label sequences, after the last round.
         posterior: what is expected of them.
 
@@ -86,7 +128,6 @@ class TruthLoop:
         matrix: FeatureMatrix,
         labels: Sequence[str],
         evidence: Evidence,
-        first: Posterior,
         scheme: Scheme | None,
         options: LoopOptions | None = None,
         *,
@@ -98,54 +139,69 @@ class TruthLoop:
             matrix: features of the N sentences.
             labels: names of the K labels.
             evidence: of annotators, or of labels that are known in part.
-            first: the truth as the evidence alone makes it likely.
             scheme: what label sequences must keep to; None: nothing.
             options: of the loop.
             tell: takes a line for each round.
 
         """
         self._options = options = options or LoopOptions()
-        if len(matrix.lengths) < options.folds:
+        lengths = np.asarray(matrix.lengths, np.int64)
+        if len(lengths) < options.folds:
             raise DataError(
                 f"expected {options.folds} sentences or more, one for each fold of the loop, got"
-                f" {len(matrix.lengths)}"
+                f" {len(lengths)}"
             )
-        self._matrix, self._evidence, self.posterior = matrix, evidence, first
+        self.labels, self.evidence, self._matrix = labels, evidence, matrix
+        alone = SequentialFit(evidence, labels, lengths, scheme, temper=options.alone)
+        self.scores, self.posterior = alone.scores(), alone.posterior
         self._prior = MarkovPrior(labels, scheme)  # for what the scheme forbids
-        self._forbidden = Forbidden.by(None, labels)
         random = np.random.default_rng(options.seed)
-        self._groups = random.permutation(len(matrix.lengths)) % options.folds
-        self._token_groups = np.repeat(self._groups, matrix.lengths)
-        self._folds = [
-            _Fold(
-                matrix.take(np.flatnonzero(self._groups != fold)), first.labels[self._others(fold)]
-            )
-            for fold in range(options.folds)
-        ]
+        self._groups = random.permutation(len(lengths)) % options.folds
+        token_groups = np.repeat(self._groups, lengths)
+        self._tokens = [np.flatnonzero(token_groups == fold) for fold in range(options.folds)]
+        self._folds: list[_Fold] = []
         for number in range(options.rounds):
             before = self.posterior.labels.argmax(1)
             self._round()
             changed = float((self.posterior.labels.argmax(1) != before).mean())
             tell(f"round {number + 1}: {changed:.2%} of the tokens have another label")
 
-    def _others(self, fold: int) -> Array:
-        return np.flatnonzero(self._token_groups != fold)
+    def best(self) -> Sequence[tuple[str, ...]]:
+        """The most probable label sequence of each sentence."""
+        return self.scores.decode(self.labels)
+
+    def reliability(self) -> Reliability:
+        """How reliable annotators are, by the truth of the last round."""
+        if not isinstance(self.evidence, AnnotatorTables):
+            raise DataError("expected labels of annotators, got labels that are known in part")
+        model: TruthModel = "sequential" if self.evidence.crowd.contexts > 1 else "dawid-skene"
+        return reliability_of(self.evidence, model, self.posterior.labels, self.best())
+
+    def toward(self, objective: ObjectiveName, tau: float | None) -> Posterior:
+        """What a tagger is trained toward.
+
+        With ML the posterior of the loop. With SQDML what the evidence alone says, at a
+        temperature: target(y) ∝ exp( evidence(y) / τ ) on the sequences of the scheme, which is
+        `softq.sqdml` with the annotators' log-probabilities as the reward.
+        """
+        if objective == "ml" or tau is None:
+            return self.posterior
+        evidence = self.evidence.evidence() / tau
+        return Posterior.of(self._prior.scores(evidence, self.posterior.lengths))
 
     def _round(self) -> None:
         """Taggers toward the posterior, then E-steps and M-steps with their scores."""
         options = self._options
         emissions = np.empty_like(self.posterior.labels)
         tables = []
-        for number, fold in enumerate(self._folds):
-            sentences = self._groups != number
-            target = CorpusTarget(
-                self.posterior.labels[self._others(number)].astype(np.float32),
-                self.posterior.pairs[sentences].sum(0),
-                float(self.posterior.entropy[sentences].sum()),
-            )
-            weights, transitions = fold.train(target, self._forbidden, options)
-            held_out = self._matrix.take(np.flatnonzero(~sentences))
-            emissions[self._token_groups == number] = kernels.emissions(
+        for number, tokens in enumerate(self._tokens):
+            others = np.flatnonzero(self._groups != number)
+            truth = self.posterior.take(others)
+            if number == len(self._folds):
+                self._folds.append(_Fold(self._matrix.take(others), truth))
+            weights, transitions = self._folds[number].train(truth, self.labels, options)
+            held_out = self._matrix.take(np.flatnonzero(self._groups == number))
+            emissions[tokens] = kernels.emissions(
                 held_out.offsets, held_out.indices, held_out.values, weights, emissions.shape[1]
             )
             tables.append(torch.from_numpy(transitions))
@@ -154,42 +210,39 @@ class TruthLoop:
         for _ in range(options.steps):
             self.scores = self._scored(emissions, between)
             self.posterior = Posterior.of(self.scores)
-            self._evidence.update(self.posterior.labels)
+            self.evidence.update(self.posterior.labels)
 
     def _scored(self, emissions: Array, between: Tensor) -> TruthScores:
-        known = emissions + self._options.temper * self._evidence.evidence()
-        prior = self._prior
-        return bordered(known, prior.first, prior.last, between, self._groups, self._matrix.lengths)
+        known = emissions + self._options.temper * self.evidence.evidence()
+        prior, lengths = self._prior, self.posterior.lengths
+        return bordered(known, prior.first, prior.last, between, self._groups, lengths)
 
 
 class _Fold:
     """The tagger of all sentences but one fold's, which starts from its last weights."""
 
-    def __init__(self, matrix: FeatureMatrix, seen: Array) -> None:
-        self._matrix = matrix
+    def __init__(self, matrix: FeatureMatrix, first: Posterior) -> None:
+        self._matrix, classes = matrix, first.labels.shape[1]
         self._columns = kernels.transpose(
             matrix.offsets, matrix.indices, matrix.values, matrix.size
         )
-        labels = seen.shape[1]
-        padded = np.zeros(kernels.padded(seen.size), np.float32)
-        padded[: seen.size] = (seen >= _SEEN).reshape(-1)
-        counts = np.zeros(kernels.padded(matrix.size * labels), np.float32)
-        kernels.multiply(self._columns._replace(values=None), padded, labels, counts)
-        states = torch.from_numpy(np.flatnonzero(counts[: matrix.size * labels] > 0))
-        self._layout = Layout(matrix.size, labels, states, None)
+        self._layout = seen_layout(
+            matrix, first, classes, all_states=False, all_transitions=True, columns=self._columns
+        )
         self._point = torch.zeros(self._layout.size)
         self._norm = 0.0  # of the first gradient
 
     def train(
-        self, target: CorpusTarget, forbidden: Forbidden, options: LoopOptions
+        self, truth: Posterior, labels: Sequence[str], options: LoopOptions
     ) -> tuple[Array, Array]:
         """Weights of features and of neighbouring labels."""
+        settings = CRFSettings(tuple(labels), c2=options.c2)
         objective = CRFObjective(
             self._matrix,
-            target,
+            settings.target(truth),
             self._layout,
             c2=options.c2,
-            forbidden=forbidden,
+            forbidden=settings.forbidden,
             columns=self._columns,
         )
         search = LBFGS(self._point, objective, tolerance=0.0)
