@@ -74,17 +74,18 @@ def gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
 
 def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
     """The training file and its scheme."""
-    path = Path(data.train)
-    train = read_conll(
-        path, annotators=data.annotator_columns(), scheme=scheme_of(data.scheme)
-    ).sentences
-    scheme = scheme_of(data.scheme) or (None if data.scheme == "none" else find_scheme(train))
-    if scheme is None and data.scheme != "none":
-        labels = sorted(set().union(*(labels for one in train for labels in one.labels)))
-        raise DataError(
-            f"{path}: expected entity tags such as B-PER and O in the last column, got"
-            f" {', '.join(map(repr, labels[:5]))}; for labels of another kind take softq train tag"
-        )
+    path, named = Path(data.train), scheme_of(data.scheme)
+    train = read_conll(path, annotators=data.annotator_columns(), scheme=named).sentences
+    scheme = named
+    if data.scheme == "auto":
+        scheme = find_scheme(train)
+        if scheme is None:
+            labels = sorted(set().union(*(labels for one in train for labels in one.labels)))
+            raise DataError(
+                f"{path}: expected entity tags such as B-PER and O in the last column, got"
+                f" {', '.join(map(repr, labels[:5]))}; for labels of another kind take softq train"
+                " tag"
+            )
     if scheme is not None:
         check_tags(path, train, scheme)
     for sentence in train:
@@ -93,16 +94,22 @@ def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
                 f"{path}, line {sentence.line}: expected an annotator who labelled every token of"
                 " the sentence, got none"
             )
-    if data.folds and any(sentence.annotators for sentence in train):
+    if data.folds:
+        _check_folds(path, train, data.folds)
+    return train, scheme
+
+
+def _check_folds(path: Path, train: Sequence[Sentence], folds: int) -> None:
+    """Folds need true labels and a sentence each."""
+    if any(sentence.annotators for sentence in train):
         raise DataError(
             f"{path}: folds are judged by the labels they hold out, and these are annotators': name"
             " a file of true labels, dev"
         )
-    if data.folds > len(train):
+    if folds > len(train):
         raise DataError(
-            f"{path}: expected {data.folds} sentences or more, one for each fold, got {len(train)}"
+            f"{path}: expected {folds} sentences or more, one for each fold, got {len(train)}"
         )
-    return train, scheme
 
 
 def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> None:
@@ -270,15 +277,10 @@ def _label(data: NerData, references: str, ties: Any, weights: str, mend: bool) 
     target forbids them.
     """
     corpora = read_corpora(data)
-    target = scheme_of(data.train_scheme) or corpora.scheme
-    several = any(sentence.annotators for sentence in corpora.train)
-    if not several and (references != "all" or weights != "uniform"):
-        raise DataError(
-            f"{data.train or 'the training data'}: votes and weights need annotators, and the file"
-            " has none (annotators = N, or all)"
-        )
-    model = references if references == "dawid-skene" else weights
-    reliability = None if model == "uniform" else estimate(corpora.train, model)  # type: ignore[arg-type]
+    source, target = corpora.scheme, scheme_of(data.train_scheme) or corpora.scheme
+    reliability = _estimate(data, corpora.train, references, weights)
+    # what is put together token by token belongs to nobody, and is mended in any case
+    mend = mend or references != "all" or target != source
     sequences: list[list[Sequence[str]]] = []
     shares: list[Array] = []
     for number, sentence in enumerate(corpora.train):
@@ -288,26 +290,51 @@ def _label(data: NerData, references: str, ties: Any, weights: str, mend: bool) 
             found = [[reliability.labels[k] for k in reliability.posteriors[number].argmax(1)]]
         else:
             found = list(sentence.references)
-        share = np.ones(len(found))
-        if references == "all" and reliability is not None:
-            share = np.array(
-                [weight for weight in reference_weights(sentence, reliability) if weight > 0]
-            )
-        # what is put together token by token belongs to nobody, and is mended in any case
-        if corpora.scheme and target and (mend or references != "all" or target != corpora.scheme):
-            found = [convert(labels, corpora.scheme, target) for labels in found]
+        if mend and source and target:
+            found = [convert(labels, source, target) for labels in found]
         sequences.append(found)
-        shares.append(share)
-    # O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of
-    # one word can be
-    outside = {OUTSIDE} if target else set()
-    names = tuple(sorted(outside.union(*(labels for found in sequences for labels in found))))
+        shares.append(_shares(sentence, reliability if references == "all" else None, len(found)))
+    names, arrays = _number(sequences, {OUTSIDE} if target else set())
+    return _Labelled(names, References(arrays, shares), reliability)
+
+
+def _estimate(
+    data: NerData, train: Sequence[Sentence], references: str, weights: str
+) -> Reliability | None:
+    """How reliable the annotators are, where references or weights depend on it."""
+    several = any(sentence.annotators for sentence in train)
+    if not several and (references != "all" or weights != "uniform"):
+        raise DataError(
+            f"{data.train or 'the training data'}: votes and weights need annotators, and the file"
+            " has none (annotators = N, or all)"
+        )
+    model = references if references == "dawid-skene" else weights
+    return None if model == "uniform" else estimate(train, model)  # type: ignore[arg-type]
+
+
+def _shares(sentence: Sentence, reliability: Reliability | None, count: int) -> Array:
+    """Weights of the references of a sentence; without a model of annotators the same for all."""
+    if reliability is None:
+        return np.ones(count)
+    weights = np.array(reference_weights(sentence, reliability))
+    return weights[weights > 0]
+
+
+def _number(
+    sequences: Sequence[Sequence[Sequence[str]]], always: set[str]
+) -> tuple[tuple[str, ...], list[Array]]:
+    """The names of all labels, and references by their numbers.
+
+    O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of
+    one word can be.
+    """
+    names = tuple(sorted(always.union(*(labels for found in sequences for labels in found))))
     numbers = {name: k for k, name in enumerate(names)}
     arrays = [
         np.array([[numbers[name] for name in labels] for labels in found], np.int64)
         for found in sequences
     ]
-    return _Labelled(names, References(arrays, shares), reliability)
+    return names, arrays
 
 
 @once(2)
