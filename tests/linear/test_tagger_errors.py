@@ -92,15 +92,6 @@ def test_what_is_asked_too_early_or_of_the_wrong_kind():
         model.set_params(decoding="best").predict(A)
 
 
-def test_a_label_that_would_read_as_missing():
-    crowd = [[["X", "?"], ["X", "Y"]], [["Y"], ["Y"]]]
-    with pytest.raises(
-        DataError, match=r"'\?' stands for one that is missing: expected y without it"
-    ):
-        CRFTagger().fit(A, crowd, ref_weights="one-coin")
-    assert CRFTagger().fit(A, crowd).classes_ == ["?", "X", "Y"]
-
-
 def test_values_beyond_reason():
     huge = [[{"a": 3e38}, {"b": 3e38}], [{"a": 3e38}]]
     with pytest.warns(

@@ -329,10 +329,10 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
 
     ``ref_weights`` of `softq.raml` and `softq.sqdml`.
 
-    In proportion to its annotator's weight (see `estimate`); 0 for a sequence with a missing label,
-    which cannot be a reference.
+    In proportion to its annotator's weight (see `estimate`); 0 for a sequence without a label,
+    which is no reference.
 
-    >>> sentence = Sentence(("Ann", "ran"), (("B-PER", "O"), ("B-PER", "?"), ("B-PER", "O")), ("w1", "w2", "w3"))
+    >>> sentence = Sentence(("Ann", "ran"), (("B-PER", "O"), ("?", "?"), ("B-PER", "O")), ("w1", "w2", "w3"))
     >>> reference_weights(sentence, estimate([sentence]))
     (0.5, 0.0, 0.5)
     """
@@ -345,13 +345,13 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
             f" {unknown[0]!r}, who is not among them"
         )
     counted = [
-        weights[name] * (MISSING not in labels)
+        weights[name] * (set(labels) != {MISSING})
         for name, labels in zip(sentence.annotators, sentence.labels, strict=True)
     ]
     total = sum(counted)
     if not total:
         raise DataError(
-            f"line {sentence.line}: expected one annotator or more who labelled every token of the"
+            f"line {sentence.line}: expected one annotator or more who labelled a token of the"
             " sentence, got none"
         )
     return tuple(weight / total for weight in counted)

@@ -83,8 +83,10 @@ class Sentence:
 
     @property
     def references(self) -> list[tuple[str, ...]]:
-        """Label sequences that cover every token."""
-        return [labels for labels in self.labels if not self.annotators or MISSING not in labels]
+        """Label sequences; of annotators, those who labelled a token or more."""
+        if not self.annotators:
+            return list(self.labels)
+        return [labels for labels in self.labels if set(labels) != {MISSING}]
 
     def pieces(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
         """Stretches of labels without a missing one: annotator, first token, labels.
@@ -111,7 +113,7 @@ class TaggerInput(NamedTuple):
     Attributes:
         X: The tokens of each sentence: words, or (word, part of speech).
         y: The labels of each sentence; of a file with annotators, a sequence for each of
-            ``annotators``, None for one who did not label the whole sentence.
+            ``annotators``, None for one who labelled nothing of it.
         annotators: Their names in the order of their places in y; empty where the file has none. A
             row of `CRFTagger.annotators_` is about ``annotators[int(row.name)]``.
 
@@ -163,7 +165,7 @@ class Corpus(NamedTuple):
         for sentence in self.sentences:
             if not sentence.references:
                 raise DataError(
-                    f"{self.name}, line {sentence.line}: expected an annotator who labelled every"
+                    f"{self.name}, line {sentence.line}: expected an annotator who labelled a"
                     " token of the sentence, got none"
                 )
         labelled = [_by_place(sentence) for sentence in self.sentences]
@@ -173,11 +175,11 @@ class Corpus(NamedTuple):
 
 
 def _by_place(sentence: Sentence) -> dict[tuple[str, int], list[str] | None]:
-    """Labels by annotator and time; None for those that lack a label."""
+    """Labels by annotator and time; None for those that have none."""
     seen: Counter[str] = Counter()
     found: dict[tuple[str, int], list[str] | None] = {}
     for name, labels in zip(sentence.annotators, sentence.labels, strict=True):
-        found[name, seen[name]] = None if MISSING in labels else list(labels)
+        found[name, seen[name]] = None if set(labels) == {MISSING} else list(labels)
         seen[name] += 1
     return found
 

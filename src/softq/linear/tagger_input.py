@@ -155,8 +155,10 @@ class Annotations(NamedTuple):
         if partial:
             given = [None if row is None else [*map(spelled, row)] for row in given]
         read = read_annotations(given, lengths, ref_weights, _sequences, _check_length, "labels")
-        found = list(zip(*read, strict=True)) or [()] * 4
-        return cls(*map(list, found), partial=partial)
+        sequences, weights, annotators, places = map(
+            list, list(zip(*read, strict=True)) or [()] * 4
+        )
+        return cls(sequences, weights, annotators, places, partial)
 
     @property
     def several(self) -> bool:

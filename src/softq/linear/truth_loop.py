@@ -103,13 +103,13 @@ def find_truth(
     [('B-PER', 'O'), ('B-PER', 'O'), ('O', 'O')]
 
     """
-    options, evidence = options or LoopOptions(), None
+    options = options or LoopOptions()
     if model is None:
         options = replace(options, temper=1.0, alone=1.0)
-        evidence = KnownLabels([sentence.labels[0] for sentence in sentences], labels)
-    else:
-        evidence = AnnotatorTables(Crowd.read(sentences, labels, previous=model == "sequential"))
-    return TruthLoop(matrix, labels, evidence, scheme, options, tell=tell)
+        known = KnownLabels([sentence.labels[0] for sentence in sentences], labels)
+        return TruthLoop(matrix, labels, known, scheme, options, tell=tell)
+    crowd = Crowd.read(sentences, labels, previous=model == "sequential")
+    return TruthLoop(matrix, labels, AnnotatorTables(crowd), scheme, options, tell=tell)
 
 
 class TruthLoop:

@@ -23,7 +23,7 @@ class Annotators(PartReward):
         annotators: who gave each reference, int64 ``[*B, R]``; -1 for nobody, who says nothing.
         parts: ``"labels"`` of sequences, or ``"classes"``.
 
-    >>> import softq
+    >>> import softq, torch
     >>> tables = torch.tensor([[[0.9, 0.1], [0.4, 0.6]], [[0.8, 0.2], [0.3, 0.7]]])
     >>> p = softq.Categorical(torch.tensor([[0.5, 0.5]]).log())
     >>> reward = Annotators(tables, torch.tensor([[0, 1]]), "classes")
