@@ -21,9 +21,11 @@ from softq.formats.conll import Sentence, read_conll
 from softq.formats.tags import convert, faults
 from softq.lab.run import BEST, METRICS, RESULT, RunFolder
 from softq.lab.tasks import train_cells
-from softq.lab.tasks.ner_data import bayes_statistics, label, prepare, read_corpora
+from softq.lab.tasks.ner_data import bayes_statistics, prepare, read_corpora
+from softq.lab.tasks.ner_labels import label
 from softq.lab.worlds import EntityWorld
 from softq.linear import CRFTagger
+from softq.linear.tagging import UNLABELLED
 from softq.metrics import span_f1, span_statistics
 
 QUICK = settings(
@@ -190,16 +192,14 @@ def test_all_annotators_are_references(files):
     assert labelled.reliability is None
 
 
-def test_a_missing_label_makes_no_reference(tmp_path):
-    sentences = [
-        Sentence(("Ann", "ran"), (("B-PER", "?"), ("B-PER", "O"), ("O", "O")), ("w1", "w2", "w3"))
-    ] * 3
+def test_the_rest_of_a_row_with_a_missing_label_is_a_reference(tmp_path):
+    labels = (("B-PER", "?"), ("B-PER", "O"), ("?", "?"), ("O", "O"))
+    sentences = [Sentence(("Ann", "ran"), labels, ("w1", "w2", "w3", "w4"))] * 3
     flags = ["--train", write(tmp_path / "t", sentences), "--constraints", "none"]
     found = label(recipe(*flags))
-    assert [[found.names[k] for k in row] for row in found.references.labels[0].tolist()] == [
-        ["B-PER", "O"],
-        ["O", "O"],
-    ]
+    assert found.names == ("B-PER", "O")
+    assert found.references.labels[0].tolist() == [[0, UNLABELLED], [0, 1], [1, 1]]
+    assert found.best(0) == ["B-PER", "O"]
     (share, *_) = label(recipe(*flags, "--weights", "dawid-skene")).references.weights
     expected = [weight for weight in reference_weights(sentences[0], estimate(sentences)) if weight]
     assert np.allclose(share / share.sum(), expected)
@@ -241,10 +241,18 @@ def test_estimated_weights(tmp_path, files, weights):
 
 
 def test_votes_and_weights_need_annotators(files):
-    for flags in (["--references", "vote"], ["--weights", "one-coin"]):
+    for flags in (
+        ["--references", "vote"],
+        ["--references", "sequential"],
+        ["--weights", "one-coin"],
+        ["--annotator-model", "dawid-skene"],
+    ):
         with pytest.raises(
             DataError,
-            match=r"train.conll: votes and weights need annotators, and the file has none",
+            match=(
+                r"train.conll: votes, weights and models of annotators need annotators, and the"
+                r" file has none"
+            ),
         ):
             label(recipe("--train", files["train"], *flags))
 

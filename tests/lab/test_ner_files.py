@@ -12,9 +12,10 @@ from test_conll import FRAGMENTS, sentences_of
 from ner_runs import TASK, make_files, recipe, run, write
 from small_runs import CPU
 from softq.errors import ConvergenceWarning, DataError, RecipeError
-from softq.formats.conll import to_conll
+from softq.formats.conll import Sentence, to_conll
 from softq.lab.tasks.base import measures
-from softq.lab.tasks.ner_data import label, prepare
+from softq.lab.tasks.ner_data import prepare
+from softq.lab.tasks.ner_labels import label
 
 QUICK = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -65,9 +66,24 @@ def test_a_label_that_training_does_not_have(tmp_path, files):
             r"t, line 2: expected O or B-\* after O, got I-PER",
         ),
         (
-            "# annotators = a b\nAnn B-PER ?\nran O O\n\n# annotators = a b\nAnn ? O\nran O ?\n",
-            [],
-            "t, line 6: expected an annotator who",
+            "Ann B-PER\nran O|\n",
+            ["--partial-labels"],
+            "t, line 2: expected a label, . for a missing",
+        ),
+        (
+            "Ann B-PER\nran O|LOC\n",
+            ["--partial-labels"],
+            r"t, line 2: expected a tag of bio .*'O\|LOC'",
+        ),
+        (
+            "# annotators = a\nAnn B-PER\nran O\n",
+            ["--partial-labels"],
+            "t, line 2: partial_labels are of one column of labels, and these are annotators'",
+        ),
+        (
+            "Ann B-PER|O\nran ?\n",
+            ["--partial-labels"],
+            r"t: expected entity tags .* or name the scheme of tags that are all uncertain",
         ),
         ("Ann B-PER O\nran O\n", ["--annotators", "2"], "t, line 2: expected 3 columns"),
         (
@@ -82,6 +98,52 @@ def test_broken_files_are_named_with_their_line(tmp_path, text, flags, message):
         prepare(recipe("--train", write(tmp_path / "t", text), *flags))
     with pytest.raises(DataError, match=message):
         run(tmp_path / "run", "--train", tmp_path / "t", *flags)
+
+
+UNLABELLED = (
+    "# annotators = a b\nAnn B-PER ?\nran O O\n\n# annotators = a b\nAnn ? O\nran ? ?\n\n" * 3
+)
+
+
+@pytest.mark.parametrize("flags", [[], ["--references", "vote"], ["--weights", "dawid-skene"]])
+def test_references_need_a_label_of_every_token(tmp_path, flags):
+    path = write(tmp_path / "t", UNLABELLED)
+    message = (
+        r"t, line 7: expected a label of one annotator or more for 'ran', got none; annotator_model"
+        r" = sequential, or references = sequential or dawid-skene, can do without"
+    )
+    with pytest.raises(DataError, match=message):
+        run(tmp_path / "run", "--train", path, *flags)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--annotator-model", "sequential"],
+        ["--annotator-model", "dawid-skene"],
+        ["--references", "sequential"],
+        ["--references", "dawid-skene"],
+    ],
+)
+@pytest.mark.parametrize("nothing", ["", "# annotators = a b\nBob ? ?\n\n"])
+def test_what_can_do_without_a_label_of_every_token(tmp_path, flags, nothing):
+    path = write(tmp_path / "t", UNLABELLED + nothing)
+    assert run(tmp_path / "run", "--train", path, *flags)["dev"] >= 0.5
+    assert label(recipe("--train", path, *flags)).best(0) == ["B-PER", "O"]
+
+
+@pytest.mark.parametrize("objective", [["ml"], ["raml", "--tau", 0.5], ["sqdml", "--tau", 0.5]])
+@pytest.mark.parametrize("constraints", ["none", "target", "model"])
+@pytest.mark.parametrize("scheme", ["same", "bioes"])
+def test_rows_with_missing_labels_train(tmp_path, objective, constraints, scheme):
+    # the second row, filled in by the others, would begin with I-PER
+    rows = (("B-PER", "I-PER", "O"), ("O", "?", "O"), ("O", "I-PER", "?"), ("O", "I-PER", "O"))
+    sentences = [Sentence(("Ann", "Lee", "ran"), rows, ("a", "b", "c", "d"))] * 3
+    path = write(tmp_path / "t", sentences)
+    flags = ["--train", path, "--objective", *objective, "--constraints", constraints]
+    row = run(tmp_path / "run", *flags, "--train-scheme", scheme, "--scheme", "auto")
+    assert math.isfinite(row["kl"])
 
 
 def test_other_faults_of_files(tmp_path, files):
@@ -130,6 +192,49 @@ def test_other_faults_of_files(tmp_path, files):
             "ner has no temperature_scaled",
         ),
         (["--objective", "raml"], "tau"),
+        (
+            ["--annotator-model", "sequential", "--references", "vote"],
+            "annotator_model estimates the truth .* leave out references and weights",
+        ),
+        (
+            ["--annotator-model", "sequential", "--weights", "one-coin"],
+            "leave out references and weights",
+        ),
+        (
+            ["--annotator-model", "sequential", "--entity-weight", 2],
+            "the reward is the annotators' log-probability: leave out entity_weight",
+        ),
+        (
+            ["--annotator-model", "sequential", "--objective", "raml", "--tau", 1],
+            "annotator_model goes with ml, .* or sqdml, .* got raml",
+        ),
+        (
+            ["--annotator-model", "sequential", "--method", "adagrad"],
+            "annotator_model needs method = lbfgs, got adagrad",
+        ),
+        (
+            ["--train", "a", "--annotator-model", "sequential", "--partial-labels"],
+            "annotator_model and partial_labels do not go together",
+        ),
+        (["--rounds", 2, "--loop-c2", 1], "rounds, loop_c2: of the tagger in the loop"),
+        (["--train", "a", "--partial-labels", "--temper", 1], "temper is of annotators' labels"),
+        (["--partial-labels"], "partial_labels are of files"),
+        (
+            ["--train", "a", "--partial-labels", "--annotators", "all"],
+            "partial_labels are of one column of labels: leave out annotators",
+        ),
+        (
+            ["--train", "a", "--partial-labels", "--folds", 2],
+            "folds are judged by the labels they hold out, and partial_labels are not all known",
+        ),
+        (
+            ["--train", "a", "--partial-labels", "--objective", "sqdml", "--tau", 1],
+            "partial_labels go with ml, .* got sqdml",
+        ),
+        (
+            ["--train", "a", "--partial-labels", "--method", "adagrad"],
+            "partial_labels needs method = lbfgs",
+        ),
     ],
 )
 def test_recipes_that_do_not_fit_together(flags, message):
@@ -168,6 +273,10 @@ OPTIONS = [
     ["--folds", 2, "--train-scheme", "iob1"],
     ["--method", "adagrad", "--constraints", "model"],
     ["--weights", "dawid-skene", "--objective", "raml", "--tau", 2],
+    ["--constraints", "target", "--annotators", "all"],
+    ["--annotator-model", "sequential", "--loop-folds", 2, "--constraints", "model"],
+    ["--annotator-model", "dawid-skene", "--loop-folds", 2, "--objective", "sqdml", "--tau", 2],
+    ["--partial-labels", "--loop-folds", 2, "--scheme", "bio"],
 ]
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from softq.annotators.crowd import Floats
 from softq.errors import DataError
-from softq.formats.conll import MISSING
+from softq.formats.conll import MISSING, Sentence
 
 
 def alternatives(label: str) -> dict[str, float]:
@@ -62,6 +63,22 @@ def spelled(label: object) -> str:
     if isinstance(label, (list, tuple, set, frozenset)):
         return "|".join(sorted(map(str, label)))
     return str(label)
+
+
+def certain(sentence: Sentence) -> Sentence:
+    """The same with ``?`` for every label that leaves a choice, as annotators leave labels out.
+
+    What judges tags passes over them.
+
+    >>> list(certain(Sentence(("a", "b", "c"), (("O", "B-PER|O", "O"),))).pieces())
+    [('', 0, ('O',)), ('', 2, ('O',))]
+
+    """
+    rows = [
+        tuple(label if len(alternatives(label)) == 1 else MISSING for label in row)
+        for row in sentence.labels
+    ]
+    return replace(sentence, labels=tuple(rows), annotators=("",) * len(rows))
 
 
 class KnownLabels:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -118,6 +120,24 @@ class Watcher:
 
     def note(self, text: str) -> None:
         """A line that the user should read now, such as a hint that training will take hours."""
+
+
+_NOTE: ContextVar[Callable[[str], None]] = ContextVar("softq_note", default=lambda text: None)
+
+
+@contextmanager
+def telling(watcher: Watcher | None) -> Iterator[None]:
+    """In this block, have a watcher note what `tell` is told."""
+    token = _NOTE.set((watcher or Watcher()).note)
+    try:
+        yield
+    finally:
+        _NOTE.reset(token)
+
+
+def tell(text: str) -> None:
+    """A line for the user of the run that is being prepared: what takes long before its training."""
+    _NOTE.get()(text)
 
 
 @dataclass

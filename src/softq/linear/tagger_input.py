@@ -5,14 +5,14 @@ Read, checked, and turned into what taggers are made of.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from softq.annotators.known import alternatives, spelled
+from softq.annotators.known import alternatives, certain, spelled
 from softq.annotators.reliability import AnnotatorRow, Model, estimate, reference_weights
 from softq.errors import (
     DataError,
@@ -203,7 +203,7 @@ class Annotations(NamedTuple):
 
     def scheme(self) -> Scheme | None:
         """The tag scheme that the labels follow, None where some of them are no tags of entities."""
-        found = find_scheme(Sentence((), tuple(map(tuple, found))) for found in self.stretches())
+        found = find_scheme(self.judged())
         try:
             if found is not None:
                 spans(self.labels, found)
@@ -211,18 +211,13 @@ class Annotations(NamedTuple):
             return None
         return found
 
-    def stretches(self) -> list[list[Sequence[str]]]:
-        """The sequences, or their stretches without a token whose label is missing or uncertain."""
-        if not self.partial and not self.several:
-            return self.sequences
-
-        def certain(label: str) -> bool:
-            return len(alternatives(label)) == 1 if self.partial else label != MISSING
-
-        return [
-            [[*part] for row in rows for sure, part in groupby(row, certain) if sure]
-            for rows in self.sequences
-        ]
+    def judged(self) -> Iterable[Sentence]:
+        """Sentences by whose stretches without a missing or uncertain label tags are judged."""
+        if self.partial:
+            return map(certain, self.sentences())
+        if self.several:
+            return self.sentences()
+        return (Sentence((), tuple(map(tuple, found))) for found in self.sequences)
 
     def references(self, labels: Sequence[str]) -> References:
         """By the numbers of these labels."""
@@ -339,12 +334,13 @@ def scheme_for(option: SchemeOption, annotations: Annotations) -> Scheme:
         return option
     # Labels of another scheme would all be forbidden, and a tagger that keeps to this one would
     # predict nothing but O.
-    for number, sequences in enumerate(annotations.stretches()):
-        for place, message in chain.from_iterable(faults(labels, option) for labels in sequences):
-            raise DataError(
-                f"scheme={option!r} does not fit: sentence {number}, token {place}: {message};"
-                f" the labels of y follow {found}"
-            )
+    for number, sentence in enumerate(annotations.judged()):
+        for _, start, piece in sentence.pieces():
+            for place, message in faults(piece, option):
+                raise DataError(
+                    f"scheme={option!r} does not fit: sentence {number}, token {start + place}:"
+                    f" {message}; the labels of y follow {found}"
+                )
     return option
 
 

@@ -165,6 +165,7 @@ class TruthLoop:
             self._round()
             changed = float((self.posterior.labels.argmax(1) != before).mean())
             tell(f"round {number + 1}: {changed:.2%} of the tokens have another label")
+        self._folds.clear()  # their features are large, and the loop may be kept
 
     def best(self) -> Sequence[tuple[str, ...]]:
         """The most probable label sequence of each sentence."""

@@ -21,7 +21,12 @@ from softq.lab.worlds.entities import ANNOTATORS, Annotator
 MOST_ANNOTATORS, ENDS = 30, 10  # of more than so many, the table has the first and the last
 _LARGEST_MARK = 90.0  # square points
 _CROWDED = 0.08  # annotators whose recall and precision differ by less
-_MODELS = {"one-coin": "one coin each", "dawid-skene": "Dawid and Skene"}
+_MODELS = {
+    "one-coin": "one coin each",
+    "dawid-skene": "Dawid and Skene",
+    "sequential": "labels that depend on the annotator’s previous one",
+}
+_NAMES = {"dawid-skene": "Dawid–Skene", "sequential": "sequential model"}
 _TIES = {
     "entity": "ties to the entity",
     "outside": "ties to O",
@@ -38,12 +43,16 @@ _WEIGHTS = {
 def label(recipe: Any) -> str:
     """How a recipe uses its annotators, in words; "" where there is nobody to tell apart."""
     data, options = recipe.data, recipe.annotations
+    if options.annotator_model != "none":
+        ml = recipe.objective.name == "ml"
+        what = "the estimated truth" if ml else "the annotators’ log-probabilities"
+        return f"{what} ({_NAMES[options.annotator_model]}, tagger in the loop)"
     if data.train and not data.annotator_columns():
         return ""
     if options.references == "vote":
         return f"the vote, {_TIES[options.ties]}"
-    if options.references == "dawid-skene":
-        return "the labels that EM finds likeliest (Dawid–Skene)"
+    if options.references in _NAMES:
+        return f"the labels that EM finds likeliest ({_NAMES[options.references]})"
     sharpness = f", sharpness {options.sharpness:g}" if options.sharpness != 1 else ""
     tuned = options.type_credit and recipe.objective.tau is not None
     credit = f", type credit {options.type_credit:g}" if tuned else ""

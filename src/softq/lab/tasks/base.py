@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from torch import Tensor
 
 from softq.errors import RecipeError, RunError
-from softq.lab.loop import Evaluation, Learner, Watcher, train
+from softq.lab.loop import Evaluation, Learner, Watcher, telling, train
 from softq.lab.processes import Interrupts, Workers, find_workers
 from softq.lab.recipe import build, flag_names, merge, recipe_hash, to_toml
 from softq.lab.run import (
@@ -214,6 +214,7 @@ def train_cells(
     run = RunFolder(out)
     fresh, learner = not (resume and run.exists()), None
     with Interrupts(workers, also_stop) as interrupts, contextlib.ExitStack() as stack:
+        stack.enter_context(telling(watcher))
         if fresh:
             run.refuse_existing()
             learner = task.learner(cells, workers)  # reports bad data before anything is written

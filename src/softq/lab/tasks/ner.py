@@ -18,7 +18,8 @@ from softq.lab.loop import Learner
 from softq.lab.processes import Workers
 from softq.lab.tasks.base import Task, named_scores
 from softq.lab.tasks.linear_learner import LinearLearner, ScoredSplit, refuse_processes
-from softq.lab.tasks.ner_data import bayes_statistics, gold, label, prepare, read_corpora
+from softq.lab.tasks.ner_data import bayes_statistics, gold, prepare, read_corpora
+from softq.lab.tasks.ner_labels import label
 from softq.lab.tasks.ner_recipe import NerRecipe, TagRecipe, scheme_of
 from softq.lab.torch_learner import generator_for
 from softq.linear.features import FINKEL, FeatureMatrix
@@ -67,6 +68,9 @@ class Ner(Task):
     def signature(self, recipe: NerRecipe) -> str:
         """The reward that training aims at."""
         weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
+        model = recipe.annotations.annotator_model
+        if recipe.objective.name != "ml" and model != "none":
+            return f"annotators-log-probability:{model}"
         if recipe.objective.name == "ml" or (weight, credit) == (1, 0):  # ML has no use for it
             return "token-accuracy"
         of_types = f":type-credit={credit:g}" if credit else ""
@@ -99,6 +103,7 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
         self._folds, self._sentences = recipe.data.folds, len(corpora.train)
         weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
         names, templates = self._labelled.names, recipe.features.templates
+        model = recipe.annotations.annotator_model
         self._estimator = self.make(
             recipe,
             algorithm=recipe.optimizer.method,
@@ -108,6 +113,8 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
             entity_weight=1.0 if credit else weight,
             templates=None if templates == FINKEL else templates,
             hash_bits=recipe.features.hash_bits or None,
+            annotators=None if model == "none" else model,
+            partial_labels=recipe.data.partial_labels,
         )
         per = {"loss": self._sentences, "kl": self._sentences}
         super().__init__(self._begin(0), self._sentences, per, metric)
@@ -191,11 +198,10 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
         return ScoredSplit(span_statistics(true, predicted, scheme).rows, predicted)
 
     def _held_out(self, model: CRFTagger, sentences: Array) -> ScoredSplit:
-        """A model on training sentences, whose heaviest reference stands for the true labels."""
-        labels, weights = self._labelled.references
-        names, parts = self._labelled.names, []
+        """A model on training sentences."""
+        parts = []
         for some in np.array_split(sentences, -(-len(sentences) // _SENTENCES_AT_ONCE)):
-            true = [[names[k] for k in labels[i][int(np.argmax(weights[i]))]] for i in some]
+            true = [self._labelled.best(i) for i in some]
             parts.append(self._score(model, self._prepared.training(some), true, self._scheme))
         outputs = [output for part in parts for output in part.outputs]
         return ScoredSplit(torch.cat([part.counts for part in parts]), outputs)

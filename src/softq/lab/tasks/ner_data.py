@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from softq.annotators.reliability import Reliability, estimate, reference_weights, vote
+from softq.annotators.known import alternatives, certain
 from softq.errors import DataError, OutputError
 from softq.formats.conll import MISSING, Sentence, find_scheme, read_conll
-from softq.formats.tags import OUTSIDE, Scheme, convert, spans
+from softq.formats.tags import OUTSIDE, Scheme, spans
 from softq.kernels.features import crf as kernels
 from softq.lab.tasks.files import once, read_splits
 from softq.lab.tasks.ner_recipe import NerData, NerFeatures, NerRecipe, scheme_of
 from softq.lab.worlds.entities import LABELS, EntityWorld
 from softq.linear.features import FINKEL, FeatureMatrix, TemplateIndex
-from softq.linear.tagging import References
 from softq.metrics import span_statistics
 
 Array = np.ndarray[Any, Any]
@@ -60,11 +59,18 @@ def read_corpora(data: NerData) -> _Corpora:
         if split != "train":
             return _read_judged(getattr(data, split), scheme, known)
         train, scheme = _read_train(data)
-        labels = (labels for sentence in train for labels in sentence.references)
-        known.update({OUTSIDE} if scheme else (), *labels)
+        known.update({OUTSIDE} if scheme else (), label_names(train, partial=data.partial_labels))
         return train
 
     return _Corpora(*read_splits(data, read, sample), scheme)
+
+
+def label_names(sentences: Sequence[Sentence], *, partial: bool) -> set[str]:
+    """All labels of sentences, or that may be right where they are known in part."""
+    found = {label for sentence in sentences for row in sentence.labels for label in row}
+    if partial:
+        return set().union(*map(alternatives, found))
+    return found - ({MISSING} if any(one.annotators for one in sentences) else set())
 
 
 def gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
@@ -74,26 +80,25 @@ def gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
 
 def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
     """The training file and its scheme."""
-    path, named = Path(data.train), scheme_of(data.scheme)
-    train = read_conll(path, annotators=data.annotator_columns(), scheme=named).sentences
-    scheme = named
+    path, partial, scheme = Path(data.train), data.partial_labels, scheme_of(data.scheme)
+    judged = None if partial else scheme  # with labels that leave a choice, see `ner_labels`
+    train = read_conll(path, annotators=data.annotator_columns(), scheme=judged).sentences
+    if partial:
+        _check_partial(path, train)
     if data.scheme == "auto":
-        scheme = find_scheme(train)
+        scheme = find_scheme(map(certain, train) if partial else train)
         if scheme is None:
             labels = sorted(set().union(*(labels for one in train for labels in one.labels)))
+            advice = (
+                " or name the scheme of tags that are all uncertain (scheme)" if partial else ""
+            )
             raise DataError(
                 f"{path}: expected entity tags such as B-PER and O in the last column, got"
                 f" {', '.join(map(repr, labels[:5]))}; for labels of another kind take softq train"
-                " tag"
+                f" tag{advice}"
             )
     if scheme is not None:
-        check_tags(path, train, scheme)
-    for sentence in train:
-        if not sentence.references:
-            raise DataError(
-                f"{path}, line {sentence.line}: expected an annotator who labelled every token of"
-                " the sentence, got none"
-            )
+        check_tags(path, train, scheme, partial=partial)
     if data.folds:
         _check_folds(path, train, data.folds)
     return train, scheme
@@ -112,8 +117,29 @@ def _check_folds(path: Path, train: Sequence[Sentence], folds: int) -> None:
         )
 
 
-def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> None:
-    """Every label must be a tag of the scheme.
+def _check_partial(path: Path, train: Sequence[Sentence]) -> None:
+    """Labels that are known in part are those of `softq.annotators.known`, one of each token."""
+    good: set[str] = set()
+    for sentence in train:
+        if sentence.annotators:
+            raise DataError(
+                f"{path}, line {sentence.line}: partial_labels are of one column of labels, and"
+                " these are annotators': leave out partial_labels, ? needs no option there"
+            )
+        for token, label in enumerate(sentence.labels[0]):
+            if label in good:
+                continue
+            try:
+                alternatives(label)
+            except DataError as error:
+                raise DataError(f"{path}, line {sentence.line + token}: {error}") from None
+            good.add(label)
+
+
+def check_tags(
+    path: Path, sentences: Sequence[Sentence], scheme: Scheme, *, partial: bool = False
+) -> None:
+    """Every label must be a tag of the scheme, or each that may be right where it is ``partial``.
 
     What may follow what is not asked here, for annotators err.
     """
@@ -123,12 +149,20 @@ def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> Non
             good.add(MISSING)
         for label in sorted(set().union(*sentence.labels) - good):
             try:
-                spans([label], scheme)
+                spans([*alternatives(label)] if partial else [label], scheme)
             except OutputError:
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
+                known = (
+                    ""
+                    if partial or not (label == MISSING or "|" in label)
+                    else (
+                        "; labels of a training file may be missing or leave a choice with"
+                        " partial_labels"
+                    )
+                )
                 raise DataError(
                     f"{path}, line {sentence.line + place}: expected a tag of {scheme} such as"
-                    f" B-PER or O, got {label!r}"
+                    f" B-PER or O, got {label!r}{known}"
                 ) from None
             good.add(label)
 
@@ -186,11 +220,11 @@ class _Prepared:
 
 def prepare(recipe: NerRecipe) -> _Prepared:
     """Read and extract, or find it done."""
-    return _prepare(recipe.data, recipe.features, recipe.optimizer.method == "adagrad")
+    return extract(recipe.data, recipe.features, recipe.optimizer.method == "adagrad")
 
 
 @once(2)
-def _prepare(data: NerData, features: NerFeatures, in_batches: bool) -> _Prepared:
+def extract(data: NerData, features: NerFeatures, in_batches: bool) -> _Prepared:
     """Read and extract.
 
     ``in_batches`` keeps no features of the training sentences, so that they need not fit into
@@ -244,97 +278,6 @@ def _columns(
                 f" {1 + len(sentence.extra)} before the labels"
             )
     return {"pos": [sentence.extra[pos - 2] for sentence in sentences]}
-
-
-class _Labelled(NamedTuple):
-    """What the training sentences say.
-
-    Label names of the model, references by their numbers, and the annotators, where estimated.
-    """
-
-    names: tuple[str, ...]
-    references: References
-    reliability: Reliability | None
-
-
-def label(recipe: NerRecipe) -> _Labelled:
-    """The references of the training sentences, in the scheme to train in."""
-    options = recipe.annotations
-    mend = recipe.model.constraints in ("target", "model")
-    found = _label(recipe.data, options.references, options.ties, options.weights, mend)
-    if options.weights == "uniform":
-        return found
-    labels, weights = found.references
-    shares = [(share / share.max()) ** options.sharpness for share in weights]
-    return found._replace(references=References(labels, shares))
-
-
-@once(4)
-def _label(data: NerData, references: str, ties: Any, weights: str, mend: bool) -> _Labelled:
-    """The same with the weights that annotators are estimated to have.
-
-    ``mend`` says whether sequences that break the scheme are mended, as they must be where the
-    target forbids them.
-    """
-    corpora = read_corpora(data)
-    source, target = corpora.scheme, scheme_of(data.train_scheme) or corpora.scheme
-    reliability = _estimate(data, corpora.train, references, weights)
-    # what is put together token by token belongs to nobody, and is mended in any case
-    mend = mend or references != "all" or target != source
-    sequences: list[list[Sequence[str]]] = []
-    shares: list[Array] = []
-    for number, sentence in enumerate(corpora.train):
-        if references == "vote":
-            found: list[Sequence[str]] = [vote(sentence, ties, seed=data.seed)]
-        elif references == "dawid-skene" and reliability is not None:
-            found = [[reliability.labels[k] for k in reliability.posteriors[number].argmax(1)]]
-        else:
-            found = list(sentence.references)
-        if mend and source and target:
-            found = [convert(labels, source, target) for labels in found]
-        sequences.append(found)
-        shares.append(_shares(sentence, reliability if references == "all" else None, len(found)))
-    names, arrays = _number(sequences, {OUTSIDE} if target else set())
-    return _Labelled(names, References(arrays, shares), reliability)
-
-
-def _estimate(
-    data: NerData, train: Sequence[Sentence], references: str, weights: str
-) -> Reliability | None:
-    """How reliable the annotators are, where references or weights depend on it."""
-    several = any(sentence.annotators for sentence in train)
-    if not several and (references != "all" or weights != "uniform"):
-        raise DataError(
-            f"{data.train or 'the training data'}: votes and weights need annotators, and the file"
-            " has none (annotators = N, or all)"
-        )
-    model = references if references == "dawid-skene" else weights
-    return None if model == "uniform" else estimate(train, model)  # type: ignore[arg-type]
-
-
-def _shares(sentence: Sentence, reliability: Reliability | None, count: int) -> Array:
-    """Weights of the references of a sentence; without a model of annotators the same for all."""
-    if reliability is None:
-        return np.ones(count)
-    weights = np.array(reference_weights(sentence, reliability))
-    return weights[weights > 0]
-
-
-def _number(
-    sequences: Sequence[Sequence[Sequence[str]]], always: set[str]
-) -> tuple[tuple[str, ...], list[Array]]:
-    """The names of all labels, and references by their numbers.
-
-    O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of
-    one word can be.
-    """
-    names = tuple(sorted(always.union(*(labels for found in sequences for labels in found))))
-    numbers = {name: k for k, name in enumerate(names)}
-    arrays = [
-        np.array([[numbers[name] for name in labels] for labels in found], np.int64)
-        for found in sequences
-    ]
-    return names, arrays
 
 
 @once(2)

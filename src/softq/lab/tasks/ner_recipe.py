@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from softq.lab.recipe import Conflicts, Objective, RecipeSection, Training, key
 from softq.lab.tasks.files import DataSection
@@ -38,6 +38,11 @@ class NerData(DataSection):
         "0",
         "last columns of the training file that are annotators' labels: a number, or all; 0: one"
         " label, nobody's",
+    )
+    partial_labels: bool = key(
+        False,
+        "labels of the training file may be ?, which nobody knows, B-PER|B-ORG, one of which is"
+        " right, or B-PER=0.7|O=0.3; a tagger in the loop fills in the rest",
     )
     scheme: Literal["auto", "none", "iob1", "bio", "bioes"] = key(
         "auto",
@@ -78,6 +83,20 @@ class NerData(DataSection):
                 "folds are for training without a development file: leave out folds or dev",
             ),
             *super().conflicts(),
+            (
+                self.partial_labels and self.annotators != "0",
+                "partial_labels are of one column of labels: leave out annotators, or partial_labels"
+                " where annotators left out labels, for which ? needs no option",
+            ),
+            (
+                self.partial_labels and self.folds,
+                "folds are judged by the labels they hold out, and partial_labels are not all"
+                " known: name a file of true labels, dev",
+            ),
+            (
+                self.partial_labels and not self.train,
+                "partial_labels are of files: name one (train)",
+            ),
             (
                 not self.train and (self.folds or self.annotators != "0" or named),
                 "folds, annotators and scheme are of files: name one (train), or leave them out for"
@@ -141,10 +160,10 @@ class NerModel(RecipeSection):
 class NerAnnotations(RecipeSection):
     """How several annotators are used."""
 
-    references: Literal["all", "vote", "dawid-skene"] = key(
+    references: Literal["all", "vote", "dawid-skene", "sequential"] = key(
         "all",
         "all: each annotator is a reference; vote: their majority vote is the only one;"
-        " dawid-skene: the most likely labels by EM",
+        " dawid-skene, sequential: the most likely labels by EM with this model of the annotators",
     )
     ties: Ties = key(
         "entity",
@@ -169,10 +188,56 @@ class NerAnnotations(RecipeSection):
         least=0,
         below=1,
     )
+    annotator_model: Literal["none", "dawid-skene", "sequential"] = key(
+        "none",
+        "estimate the truth from all annotators, with a tagger in the loop; sequential: their labels"
+        " depend on their previous ones, too. ml is then trained toward the probabilities of the"
+        " true labels, sqdml toward the annotators' log-probabilities alone",
+    )
+    rounds: int | None = key(
+        None, "of the tagger in the loop (annotator_model or partial_labels)", least=1
+    )
+    loop_folds: int | None = key(
+        None,
+        "parts of the sentences in the loop, each scored by a tagger of the others; the training"
+        " seed cuts them",
+        least=2,
+    )
+    loop_c2: float | None = key(
+        None, "penalty of the loop's taggers; none: c2", least=0, finite=True
+    )
+    temper: float | None = key(
+        None,
+        "power of the annotators' labels in the loop, below 1 since annotators err together",
+        positive=True,
+    )
+    tagger_weight: float | None = key(None, "power of the tagger in the loop", least=0, finite=True)
+
+    @property
+    def of_the_loop(self) -> dict[str, Any]:
+        """The keys of the tagger in the loop that have a value."""
+        names = ("rounds", "loop_folds", "loop_c2", "temper", "tagger_weight")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def conflicts(self) -> Conflicts:
         """What goes together."""
+        modelled = self.annotator_model != "none"
         return (
+            (
+                modelled and (self.references != "all" or self.weights != "uniform"),
+                "annotator_model estimates the truth from the labels of all annotators: leave out"
+                " references and weights",
+            ),
+            (
+                modelled and (self.entity_weight, self.type_credit) != (1.0, 0.0),
+                "with annotator_model the reward is the annotators' log-probability: leave out"
+                " entity_weight and type_credit",
+            ),
+            (
+                self.temper is not None and not modelled,
+                "temper is of annotators' labels in the loop: choose an annotator_model, or leave"
+                " it out",
+            ),
             (
                 self.references != "all" and self.weights != "uniform",
                 f"weights are of annotators, and references = {self.references} leaves one"
@@ -236,7 +301,33 @@ class NerRecipe(RecipeSection):
         """What the sections say must fit together."""
         data, annotations = self.data, self.annotations
         adagrad, free = self.optimizer.method == "adagrad", data.scheme == "none"
+        modelled, partial = annotations.annotator_model != "none", data.partial_labels
+        looped = "annotator_model" if modelled else "partial_labels" if partial else ""
         return (
+            (
+                modelled and partial,
+                "annotator_model and partial_labels do not go together: labels that an annotator"
+                " left out are ? in their columns, with annotator_model alone",
+            ),
+            (
+                annotations.of_the_loop and not looped,
+                f"{', '.join(annotations.of_the_loop)}: of the tagger in the loop, and there is"
+                " none: choose an annotator_model, or partial_labels",
+            ),
+            (
+                modelled and self.objective.name == "raml",
+                "annotator_model goes with ml, which is trained toward the probabilities of the true"
+                " labels, or sqdml, toward the annotators' log-probabilities, got raml",
+            ),
+            (
+                partial and self.objective.name != "ml",
+                "partial_labels go with ml, which is trained toward the probabilities of the true"
+                f" labels, got {self.objective.name}",
+            ),
+            (
+                looped and adagrad,
+                f"{looped} needs method = lbfgs, got adagrad",
+            ),
             (
                 self.objective.temperature_scaled,
                 "ner has no temperature_scaled: with the penalty c2 · ‖weights‖² it changes the"
