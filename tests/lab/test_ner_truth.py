@@ -99,8 +99,8 @@ def same_as(fitted, out, path):
     found, wanted = tagger_of(out), fitted.tagger_
     assert found.tagger_.labels == wanted.labels
     assert np.abs(wanted.weights).max() > 0.5
-    assert np.allclose(found.tagger_.weights, wanted.weights, atol=2e-3)
-    assert np.allclose(found.tagger_.transitions, wanted.transitions, atol=2e-3)
+    assert np.allclose(found.tagger_.weights, wanted.weights, atol=1e-3)
+    assert np.allclose(found.tagger_.transitions, wanted.transitions, atol=1e-3)
     assert predictions(out, path) == fitted.predict([s.tokens for s in read_conll(path).sentences])
     return found
 
@@ -112,7 +112,9 @@ def estimator(**options):
         all_possible_transitions=True,
         constraints="decode",
         templates=FEW[1].split(","),
-        tolerance=1e-4,
+        tolerance=1e-6,
+        num_memories=8,
+        max_iterations=1000,
         **options,
     )
 
@@ -121,9 +123,9 @@ def estimator(**options):
 @pytest.mark.parametrize("objective", [["ml"], ["sqdml", "--tau", 2.0]])
 def test_annotators_are_modelled_as_by_the_estimator(tmp_path, files, model, objective):
     flags = ["--train", files["crowd"], "--dev", files["dev"], "--annotator-model", model]
-    row = run(tmp_path, *flags, "--objective", *objective)
-    X, y, names = read_conll(files["crowd"]).X_y()
-    fitted = estimator(annotators=model, objective=objective[0], tau=2.0).fit(X, y)
+    row = run(tmp_path, *flags, "--tolerance", 1e-6, "--objective", *objective)
+    words, y, names = read_conll(files["crowd"]).X_y()
+    fitted = estimator(annotators=model, objective=objective[0], tau=2.0).fit(words, y)
     found = same_as(fitted, tmp_path, files["dev"])
     assert (found.annotators, found.partial_labels) == (model, False)
     result = RunFolder(tmp_path).result()
@@ -144,14 +146,14 @@ def test_annotators_are_modelled_as_by_the_estimator(tmp_path, files, model, obj
 
 def test_partial_labels_are_filled_in_as_by_the_estimator(tmp_path, files):
     flags = ["--train", files["partial"], "--dev", files["dev"], "--partial-labels"]
-    row = run(tmp_path, *flags)
-    X, y, _ = read_conll(files["partial"]).X_y()
-    fitted = estimator(partial_labels=True).fit(X, y)
+    row = run(tmp_path, *flags, "--tolerance", 1e-6)
+    words, y, _ = read_conll(files["partial"]).X_y()
+    fitted = estimator(partial_labels=True).fit(words, y)
     found = same_as(fitted, tmp_path, files["dev"])
     assert (found.annotators, found.partial_labels) == (None, True)
     truth = label(recipe(*flags)).truth
     assert [list(labels) for labels in truth] == fitted.truth_
-    assert row["dev"] > 0.6
+    assert row["dev"] > 0.4
     right = [s.labels[0] for s in read_conll(files["train"]).sentences]
     unsure = read_conll(files["partial"]).sentences
     shares = [
@@ -200,22 +202,26 @@ def test_tags_are_judged_where_they_are_certain(tmp_path):
     with pytest.raises(DataError, match=message):
         label(recipe("--train", path, "--partial-labels", "--scheme", "bio"))
     write(path, f"{text}Ann O\nran B-PER\nLee E-PER|I-LOC\n\n")
-    with pytest.raises(DataError, match=r"t, line 10: expected a tag of bio .*'E-PER\|I-LOC'"):
+    with pytest.raises(DataError, match=r"t, line 11: expected a tag of bio .*'E-PER\|I-LOC'"):
         label(recipe("--train", path, "--partial-labels", "--scheme", "bio"))
     write(path, "Ann ?\nran ?\n")
-    with pytest.raises(DataError, match="t: expected labels, got . alone"):
-        flags = parse_flags(TagRecipe, [*FEW, "--train", str(path), "--partial-labels"])
+    flags = parse_flags(TagRecipe, [*FEW, "--train", str(path), "--partial-labels"])
+    with pytest.raises(DataError, match=r"t: expected labels, got \? alone"):
         label(build(TagRecipe, flags))
     write(path, text)
+    two = ["--train", path, "--partial-labels", "--scheme", "bio"]
     with pytest.raises(DataError, match="t: expected 3 sentences or more, one for each fold of"):
-        label(recipe("--train", path, "--partial-labels"))
-    assert label(recipe("--train", path, "--partial-labels", "--loop-folds", 2)).truth
+        label(recipe(*two))
+    assert label(recipe(*two, "--loop-folds", 2)).truth
 
 
 def test_an_uncertain_tag_names_the_option(tmp_path):
-    path = write(tmp_path / "t", "Ann B-PER\nran B-LOC|O\n")
-    with pytest.raises(DataError, match=r"t, line 2: .* may be missing or leave a choice with"):
-        label(recipe("--train", path))
+    for uncertain in ("B-LOC|O", "O=0.5|B-LOC=0.5", "?"):
+        path = write(tmp_path / "t", f"Ann B-PER\nran {uncertain}\n")
+        with pytest.raises(DataError, match=r"t, line 2: .* such labels, with partial_labels"):
+            label(recipe("--train", path))
+    path = write(tmp_path / "t", "Ann B-PER\nran B-PER|LOC\n")  # a type of its own
+    assert label(recipe("--train", path)).names == ("B-PER", "B-PER|LOC", "O")
 
 
 # --- options, splits, schemes -------------------------------------------------------------------------------
@@ -333,16 +339,14 @@ def test_a_sweep_runs_the_loop_once(tmp_path, files, monkeypatch):
 
 
 def test_each_round_is_told(tmp_path, files):
-    class Noting(Watcher):
-        lines = []
-
-        def note(self, text):
-            self.lines.append(text)
+    lines = []
+    watcher = Watcher()
+    watcher.note = lines.append
 
     flags = ["--train", files["crowd"], "--annotator-model", "dawid-skene", "--rounds", 2]
     made = recipe(*flags, "--loop-c2", 0.9)
-    train_cells(TASK, [made], tmp_path / "run", workers=CPU, watcher=Noting())
-    assert [line[:8] for line in Noting.lines] == ["round 1:", "round 2:"]
+    train_cells(TASK, [made], tmp_path / "run", workers=CPU, watcher=watcher)
+    assert [line[:8] for line in lines] == ["round 1:", "round 2:"]
     told = softq(
         "train",
         "ner",
@@ -399,7 +403,7 @@ def test_the_loop_is_the_same_in_another_process(files, monkeypatch):
     assert math.isfinite(float(first.references.entropy.sum()))
 
 
-def test_sentences_of_one_annotator_are_a_crowd_too(tmp_path):
+def test_one_annotator_is_a_crowd_too(tmp_path):
     rows = Sentence(("Ann", "ran"), (("B-PER", "O"),), ("w1",))
     path = write(tmp_path / "t", [rows] * 4)
     assert label(recipe("--train", path, "--annotator-model", "sequential")).best(0) == [

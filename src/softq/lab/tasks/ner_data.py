@@ -148,23 +148,25 @@ def check_tags(
         if sentence.annotators:
             good.add(MISSING)
         for label in sorted(set().union(*sentence.labels) - good):
-            try:
-                spans([*alternatives(label)] if partial else [label], scheme)
-            except OutputError:
+            parts = [part.rpartition("=")[0] or part for part in label.split("|")]
+            uncertain = label == MISSING or (len(parts) > 1 and _are_tags(parts, scheme))
+            fits = _are_tags([*alternatives(label)] if partial else [label], scheme)
+            if not fits or (uncertain and not partial):
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
-                known = (
-                    ""
-                    if partial or not (label == MISSING or "|" in label)
-                    else (
-                        "; labels of a training file may be missing or leave a choice with"
-                        " partial_labels"
-                    )
-                )
+                advice = "; a training file may have such labels, with partial_labels"
                 raise DataError(
                     f"{path}, line {sentence.line + place}: expected a tag of {scheme} such as"
-                    f" B-PER or O, got {label!r}{known}"
-                ) from None
+                    f" B-PER or O, got {label!r}{advice if uncertain and not partial else ''}"
+                )
             good.add(label)
+
+
+def _are_tags(labels: Sequence[str], scheme: Scheme) -> bool:
+    try:
+        spans(labels, scheme)
+    except OutputError:
+        return False
+    return True
 
 
 def _read_judged(path: str, scheme: Scheme | None, known: set[str]) -> list[Sentence]:
