@@ -10,6 +10,7 @@ from test_crashes import broken_off_at_every_write
 from ner_runs import FEW, TASK, WORLD, parts, predictions, recipe, run, tagger_of, write
 from small_runs import CPU, contents, softq
 from softq.annotators.reliability import estimate
+from softq.annotators.tables import TablePriors
 from softq.errors import DataError, RecipeError
 from softq.formats.conll import MISSING, Sentence, read_conll
 from softq.formats.tags import convert
@@ -234,11 +235,13 @@ def test_keys_of_the_loop_are_its_options(files, monkeypatch):
     label(recipe(*flags, "--c2", 0, "--seed", 3))
     label(recipe(*flags, "--c2", 0.25, "--loop-c2", 2, "--rounds", 1, "--loop-folds", 2))
     label(recipe(*flags, "--temper", 0.7, "--tagger-weight", 1.5, "--seed", -1))
+    label(recipe(*flags, "--evidence-floor", -8))
     assert loops == [
         LoopOptions(c2=0.25),
         LoopOptions(seed=3),
         LoopOptions(c2=2, rounds=1, folds=2),
         LoopOptions(c2=0.5, temper=0.7, weight=1.5, seed=2**64 - 1),
+        LoopOptions(c2=0.5, priors=TablePriors(floor=-8)),
     ]
 
 

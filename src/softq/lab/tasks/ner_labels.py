@@ -201,9 +201,13 @@ def _loop_options(recipe: NerRecipe) -> LoopOptions:
     """The options of the loop that a recipe names; the others are `LoopOptions`'s own."""
     names = {"loop_folds": "folds", "loop_c2": "c2", "tagger_weight": "weight"}
     given = {names.get(name, name): value for name, value in recipe.annotations.of_the_loop.items()}
-    # numpy takes no seed below 0
-    own = {"c2": recipe.optimizer.c2 or LoopOptions.c2, "seed": recipe.training.seed % 2**64}
-    return replace(LoopOptions(), **(own | given))
+    options = LoopOptions(
+        c2=recipe.optimizer.c2 or LoopOptions.c2,
+        seed=recipe.training.seed % 2**64,  # numpy takes none below 0
+    )
+    if "evidence_floor" in given:
+        given["priors"] = replace(options.priors, floor=given.pop("evidence_floor"))
+    return replace(options, **given)
 
 
 class _Truth(NamedTuple):

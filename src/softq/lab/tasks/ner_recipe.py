@@ -211,12 +211,19 @@ class NerAnnotations(RecipeSection):
         "power of the annotators' labels in the loop, below 1 since annotators err together",
         positive=True,
     )
+    evidence_floor: float | None = key(
+        None,
+        "lowest log-probability of an annotator's label in the loop, so that one label cannot"
+        " decide alone",
+        below=0,
+        finite=True,
+    )
     tagger_weight: float | None = key(None, "power of the tagger in the loop", least=0, finite=True)
 
     @property
     def of_the_loop(self) -> dict[str, Any]:
         """The keys of the tagger in the loop that have a value."""
-        names = ("rounds", "loop_folds", "loop_c2", "temper", "tagger_weight")
+        names = ("rounds", "loop_folds", "loop_c2", "temper", "evidence_floor", "tagger_weight")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def conflicts(self) -> Conflicts:
@@ -234,9 +241,9 @@ class NerAnnotations(RecipeSection):
                 " entity_weight and type_credit",
             ),
             (
-                self.temper is not None and not modelled,
-                "temper is of annotators' labels in the loop: choose an annotator_model, or leave"
-                " it out",
+                not modelled and (self.temper, self.evidence_floor) != (None, None),
+                "temper and evidence_floor are of annotators' labels in the loop: choose an"
+                " annotator_model, or leave them out",
             ),
             (
                 self.references != "all" and self.weights != "uniform",
