@@ -44,7 +44,8 @@ class LoopOptions:
 
     Attributes:
         rounds: times that taggers are trained.
-        folds: parts of the sentences; each is scored by a tagger of the others.
+        folds: parts of the sentences, at most as many as there are; each is scored by a tagger of
+            the others.
         steps: E-steps and updates of the annotators' tables per round.
         temper: power of the annotators' evidence; below 1 since they err together.
         alone: the same before there is a tagger.
@@ -57,8 +58,8 @@ class LoopOptions:
 
     """
 
-    rounds: int = 3
-    folds: int = 3
+    rounds: int = 5
+    folds: int = 5
     steps: int = 5
     temper: float = 0.5
     alone: float = 0.85
@@ -149,19 +150,20 @@ class TruthLoop:
         """
         self._options = options = options or LoopOptions()
         lengths = np.asarray(matrix.lengths, np.int64)
-        if len(lengths) < options.folds:
+        if len(lengths) < 2:
             raise DataError(
-                f"expected {options.folds} sentences or more, one for each fold of the loop, got"
-                f" {len(lengths)}"
+                "a tagger in the loop scores sentences that it has not seen: expected 2 sentences or"
+                f" more, got {len(lengths)}"
             )
+        folds = min(options.folds, len(lengths))
         self.labels, self.evidence, self._matrix = labels, evidence, matrix
         alone = SequentialFit(evidence, labels, lengths, scheme, temper=options.alone)
         self.scores, self.posterior = alone.scores(), alone.posterior
         self._prior = MarkovPrior(labels, scheme)  # for what the scheme forbids
         random = np.random.default_rng(options.seed)
-        self._groups = random.permutation(len(lengths)) % options.folds
+        self._groups = random.permutation(len(lengths)) % folds
         token_groups = np.repeat(self._groups, lengths)
-        self._tokens = [np.flatnonzero(token_groups == fold) for fold in range(options.folds)]
+        self._tokens = [np.flatnonzero(token_groups == fold) for fold in range(folds)]
         self._folds: list[_Fold] = []
         for number in range(options.rounds):
             before = self.posterior.labels.argmax(1)
