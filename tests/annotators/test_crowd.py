@@ -42,7 +42,12 @@ def given_labels(sentences, previous):
             for place, label in enumerate(row):
                 if label != MISSING:
                     context = LABELS.index(before) if before in LABELS else len(LABELS)
-                    yield start + place, NAMES.index(name), context if previous else 0, LABELS.index(label)
+                    yield (
+                        start + place,
+                        NAMES.index(name),
+                        context if previous else 0,
+                        LABELS.index(label),
+                    )
                 before = label
         start += len(sentence.tokens)
 
@@ -108,7 +113,10 @@ def test_hiding_takes_whole_pairs_and_leaves_each_sentence_somebody(share, previ
         return sorted(zip(*(row.tolist() for row in rows), strict=True))
 
     def pairs(part):
-        return {(int(part.sentence[p]), int(a)) for p, a in zip(part.pattern, part.annotator, strict=True)}
+        return {
+            (int(part.sentence[p]), int(a))
+            for p, a in zip(part.pattern, part.annotator, strict=True)
+        }
 
     assert sorted(labels(rest) + labels(hidden)) == labels(crowd)
     assert not pairs(rest) & pairs(hidden)
@@ -143,7 +151,7 @@ def test_tables_are_dirichlet_posteriors(previous):
         counts = np.zeros((4, contexts, 3, 3))
         for token, who, context, label in given_labels(sentences, previous):
             counts[who, context, :, label] += posterior[token]
-        alpha, evidence, likelihood = np.zeros_like(counts), np.zeros((2, tokens, 3)), 0
+        alpha, evidence = np.zeros_like(counts), np.zeros((2, tokens, 3))
         for who in range(4):
             plain = np.array(
                 [
@@ -227,8 +235,14 @@ def test_a_target_wants_a_model_of_these_labels_and_tokens():
     crowd = Crowd.read([Sentence(("a", "b"), (("O", "B-P"),), ("x",))], LABELS)
     tables = AnnotatorTables(crowd)
     for model, text in [
-        (softq.Independent(torch.zeros(1, 1, 3)), "and 2 tokens for sentence 0, got 3 labels and 1"),
-        (softq.Independent(torch.zeros(1, 2, 2)), "a model of 3 labels .* got 2 labels and 2 tokens"),
+        (
+            softq.Independent(torch.zeros(1, 1, 3)),
+            "and 2 tokens for sentence 0, got 3 labels and 1",
+        ),
+        (
+            softq.Independent(torch.zeros(1, 2, 2)),
+            "a model of 3 labels .* got 2 labels and 2 tokens",
+        ),
         (softq.Independent(torch.zeros(1, 3, 3)), "got 3 labels and 3 tokens"),
         (softq.Independent(torch.zeros(1, 3, 3), lengths=[1]), "got 3 labels and 1 tokens"),
         (softq.Independent(torch.zeros(2, 2, 3)), r"a model of 1 sentences, got \[2\]"),

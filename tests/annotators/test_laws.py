@@ -117,14 +117,22 @@ def test_one_reference_and_an_annotator_who_counts_double():
         model, refs[:, :1], 1.0, Annotators(tables, WHO[:, :1], "classes"), prior=model
     )
     twice = softq.sqdml(
-        model, refs[:, [0, 0]], 1.0, Annotators(tables.sqrt(), WHO[:, [0, 0]], "classes"), prior=model
+        model,
+        refs[:, [0, 0]],
+        1.0,
+        Annotators(tables.sqrt(), WHO[:, [0, 0]], "classes"),
+        prior=model,
     )
     torch.testing.assert_close(alone.components.marginals, twice.components.marginals)
     # weights are shares of what all annotators say together
     weights = torch.tensor([[3.0, 1.0]]).double().expand(4, -1)
     uneven = softq.sqdml(
-        model, refs[:, [0, 0]], 1.0, Annotators(tables.sqrt(), WHO[:, [0, 0]], "classes"),
-        prior=model, ref_weights=weights,
+        model,
+        refs[:, [0, 0]],
+        1.0,
+        Annotators(tables.sqrt(), WHO[:, [0, 0]], "classes"),
+        prior=model,
+        ref_weights=weights,
     )
     torch.testing.assert_close(alone.components.marginals, uneven.components.marginals)
 

@@ -31,9 +31,7 @@ def noisy_crowd(seed, sentences=8, *, longest=4, people=3):
         for _ in range(people):
             wrong = rng.random(length) < 0.3
             row = np.where(wrong, rng.integers(0, 3, length), gold)
-            rows.append(
-                tuple(MISSING if rng.random() < 0.15 else LABELS[k] for k in row.tolist())
-            )
+            rows.append(tuple(MISSING if rng.random() < 0.15 else LABELS[k] for k in row.tolist()))
         made.append(Sentence(("w",) * length, tuple(rows), tuple("xyz"[:people])))
     return made
 
@@ -43,8 +41,11 @@ def em_by_hand(sentences, scheme, *, previous, priors, temper, iterations):
     size, names = len(LABELS), sorted({name for one in sentences for name in one.annotators})
     contexts = range(size + 1) if previous else [0]
     everything = [
-        [y for y in oracle.label_sequences(len(one.tokens), size)
-         if follows([LABELS[k] for k in y], scheme)]
+        [
+            y
+            for y in oracle.label_sequences(len(one.tokens), size)
+            if follows([LABELS[k] for k in y], scheme)
+        ]
         for one in sentences
     ]
     pairs_allowed = [
@@ -146,8 +147,12 @@ def test_em_agrees_with_all_sequences(scheme, previous, temper, iterations):
     priors = TablePriors(right=2.0, wrong=0.3, backoff=5.0, floor=-3.0)
     crowd = Crowd.read(sentences, LABELS, previous=previous)
     fit = SequentialFit(
-        AnnotatorTables(crowd, priors), LABELS, crowd.lengths, scheme,
-        temper=temper, iterations=iterations,
+        AnnotatorTables(crowd, priors),
+        LABELS,
+        crowd.lengths,
+        scheme,
+        temper=temper,
+        iterations=iterations,
     )
     posterior, objective, best = em_by_hand(
         sentences, scheme, previous=previous, priors=priors, temper=temper, iterations=iterations
@@ -223,8 +228,12 @@ def test_a_sentence_without_an_allowed_sequence_is_named():
 def test_labels_known_in_part_leave_what_they_allow(scheme):
     sequences = [("O", "B-P|O", "?"), (), ("?",), ("B-P=0.75|I-P=0.25", "I-P|O")]
     fit = SequentialFit(
-        KnownLabels(sequences, LABELS), LABELS, [len(row) for row in sequences], scheme,
-        temper=1.0, iterations=1,
+        KnownLabels(sequences, LABELS),
+        LABELS,
+        [len(row) for row in sequences],
+        scheme,
+        temper=1.0,
+        iterations=1,
     )
     posterior = []
     for row in sequences:
@@ -233,12 +242,16 @@ def test_labels_known_in_part_leave_what_they_allow(scheme):
             for label in row
         ]
         possible = [
-            y for y in oracle.label_sequences(len(row), 3)
+            y
+            for y in oracle.label_sequences(len(row), 3)
             if follows([LABELS[k] for k in y], scheme)
         ]
         mass = [math.prod(weights[t][k] for t, k in enumerate(y)) for y in possible]
         posterior += [
-            [sum(m for m, y in zip(mass, possible, strict=True) if y[t] == k) / sum(mass) for k in range(3)]
+            [
+                sum(m for m, y in zip(mass, possible, strict=True) if y[t] == k) / sum(mass)
+                for k in range(3)
+            ]
             for t in range(len(row))
         ]
     np.testing.assert_allclose(fit.posterior.labels, posterior, atol=1e-12)
@@ -246,7 +259,18 @@ def test_labels_known_in_part_leave_what_they_allow(scheme):
 
 @pytest.mark.parametrize(
     "label",
-    ["", "|", "A|", "A|A", "A=0.5|B", "A=x|B=0.5", "A=-1|B=0.5", "A=nan|B=1", "A=2|B=0.1", "=1|B=1"],
+    [
+        "",
+        "|",
+        "A|",
+        "A|A",
+        "A=0.5|B",
+        "A=x|B=0.5",
+        "A=-1|B=0.5",
+        "A=nan|B=1",
+        "A=2|B=0.1",
+        "=1|B=1",
+    ],
 )
 def test_spellings_of_uncertain_labels_that_mean_nothing(label):
     with pytest.raises(DataError, match="expected a label, "):
@@ -254,7 +278,7 @@ def test_spellings_of_uncertain_labels_that_mean_nothing(label):
 
 
 def test_spellings_of_uncertain_labels():
-    with pytest.raises(DataError, match="expected a probability above 0, got 'A=0|B=0'"):
+    with pytest.raises(DataError, match="expected a probability above 0"):
         alternatives("A=0|B=0")
     for given, expected in [
         (None, {}),

@@ -16,7 +16,7 @@ class Annotators(PartReward):
 
     With τ = 1 and a model as the prior, ``softq.sqdml`` is the E-step of Dawid and Skene's model
     with that model in the loop: target(y) ∝ model(y) · Π_a π_a(l_a | y). What annotators said adds
-    up: their rewards are summed, where SQDML averages others; ``ref_weights`` are shares of the sum.
+    up: SQDML sums their rewards, where it averages others, and ``ref_weights`` are shares of it.
 
     Args:
         tables: π, probabilities ``[A, K, K]`` (annotator, true label, label given), none 0.
