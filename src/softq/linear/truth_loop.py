@@ -13,7 +13,7 @@ trained on other folds (cross-fitting).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from softq.annotators.crowd import Crowd
 from softq.annotators.known import KnownLabels
 from softq.annotators.reliability import Reliability, reliability_of
 from softq.annotators.sequential import SequentialFit
-from softq.annotators.tables import AnnotatorTables
+from softq.annotators.tables import AnnotatorTables, TablePriors
 from softq.annotators.truth import Evidence, MarkovPrior, Posterior, TruthScores, bordered
 from softq.errors import DataError
 from softq.formats.conll import Sentence
@@ -53,6 +53,7 @@ class LoopOptions:
         tolerance: where the training of a tagger ends, as part of the first gradient's norm.
         iterations: of a training, at most.
         seed: of the folds.
+        priors: of the annotators' tables.
 
     """
 
@@ -66,6 +67,7 @@ class LoopOptions:
     tolerance: float = 3e-3
     iterations: int = 60
     seed: int = 0
+    priors: TablePriors = field(default_factory=TablePriors)
 
 
 TruthModel = Literal["dawid-skene", "sequential"]
@@ -109,7 +111,8 @@ def find_truth(
         known = KnownLabels([sentence.labels[0] for sentence in sentences], labels)
         return TruthLoop(matrix, labels, known, scheme, options, tell=tell)
     crowd = Crowd.read(sentences, labels, previous=model == "sequential")
-    return TruthLoop(matrix, labels, AnnotatorTables(crowd), scheme, options, tell=tell)
+    tables = AnnotatorTables(crowd, options.priors)
+    return TruthLoop(matrix, labels, tables, scheme, options, tell=tell)
 
 
 class TruthLoop:
