@@ -122,3 +122,18 @@ def test_the_border_scores_go_to_the_ends_of_sentences_that_have_tokens():
     found = bordered(emissions, first, last, torch.zeros(1, 2, 2), np.zeros(5, np.int64), lengths)
     assert found.emissions.tolist() == [[11.0, 22.0], [1.0, 2.0], [0.0, 0.0], [10.0, 20.0]]
     assert not emissions.any()  # inputs are never changed
+
+
+def test_an_impossible_sentence_leaves_the_others_as_they_are():
+    scores = some_scores(6, 3)
+    expected = Posterior.of(scores)
+    scores.emissions[3] = -np.inf  # the only token of the third sentence
+    found = Posterior.of(scores)
+    assert found.log_z[2] == -np.inf
+    others = np.arange(len(LENGTHS)) != 2
+    for name in ("pairs", "entropy", "log_z"):
+        np.testing.assert_allclose(
+            getattr(found, name)[others], getattr(expected, name)[others], atol=1e-12
+        )
+    tokens = np.arange(LENGTHS.sum()) != 3
+    np.testing.assert_allclose(found.labels[tokens], expected.labels[tokens], atol=1e-12)
