@@ -66,7 +66,20 @@ PUBLIC = [
             "vocabulary",
         )
     ),
-    *("softq.annotators.reliability", "softq.annotators.agreement"),
+    *(
+        f"softq.annotators.{name}"
+        for name in (
+            "reliability",
+            "agreement",
+            "crowd",
+            "tables",
+            "known",
+            "sequential",
+            "truth",
+            "heads",
+        )
+    ),
+    "softq.linear.truth_loop",
     *(
         f"softq.lab.worlds.{name}"
         for name in ("entities", "trees", "languages", "scenes", "scene_pictures")

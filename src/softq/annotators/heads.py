@@ -2,14 +2,15 @@
 
 An annotator finds the head of a word with a probability that depends on where it is, and otherwise
 takes one of the other words to the left, to the right, or the root, each with a probability of its
-own, all words of one side alike. So the log-probability of the heads that were given is a sum over
+own, all words of one side alike. (A side without other words keeps its share, so that M-steps stay
+counts.) So the log-probability of the heads that were given is a sum over
 the arcs of the true tree, r(arc) = Σ_a log π_a(given head | true head), and E-steps are exact:
 q(tree) ∝ prior(tree) · exp(Σ r(arc)).
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ class HeadReliability(NamedTuple):
     Attributes:
         tables: probabilities ``[A, 3, 4]``: where the true head is (root, left, right); what the
             annotator gave: another head there (root, left, right), or the true one.
-        accuracy: share of right heads of each annotator, ``[A]``, in expectation.
+        accuracy: share of right heads of each annotator, ``[A]``, in expectation; NaN for one who
+            gave none.
         posterior: the distribution over the true trees, with its ``marginals`` and ``mode()``.
         objective: log-likelihood of the heads given, and of the smoothing, per iteration.
 
@@ -80,11 +82,27 @@ def estimate_heads(
             "expected heads [B, R, n], annotators [B, R] and lengths [B], got"
             f" {list(heads.shape)}, {list(annotators.shape)} and {list(lengths.shape)}"
         )
+    if model not in get_args(HeadModel):
+        raise DataError(
+            f"unknown model of annotators of trees: expected one of"
+            f" {', '.join(get_args(HeadModel))}, got {model!r}"
+        )
+    if not smoothing > 0:
+        raise DataError(f"smoothing must be a positive number, got {smoothing}")
     check_count("iterations", iterations, DataError)
     size = heads.shape[2]
     if prior is None:
         kind = ProjectiveTree if projective else SpanningTree
         prior = kind(torch.zeros(len(heads), size + 1, size + 1, dtype=torch.float64), lengths)
+    elif prior.batch_shape != heads.shape[:1] or not bool((prior.all_lengths() == lengths).all()):
+        raise ShapeError(
+            f"the prior must be of {len(heads)} trees of these lengths, got {prior!r} of the"
+            f" lengths {prior.all_lengths().tolist()}"
+        )
+    elif prior.event_shape != heads.shape[2:]:
+        raise ShapeError(
+            f"the prior must have room for {size} words, as heads have, got {prior.event_shape[0]}"
+        )
     words = torch.arange(1, size + 1)
     real = words <= lengths[:, None]
     known = (heads >= 0) & real[:, None] & (annotators >= 0).unsqueeze(-1)

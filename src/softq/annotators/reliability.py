@@ -13,7 +13,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from softq.annotators.crowd import Crowd, Floats, check_named
 from softq.annotators.sequential import SequentialFit
 from softq.annotators.tables import AnnotatorTables
-from softq.errors import DataError
+from softq.errors import DataError, ShapeError
 from softq.formats.conll import MISSING, Sentence, find_scheme
 from softq.formats.tags import OUTSIDE
 from softq.options import Ties as Ties
@@ -163,8 +163,8 @@ def estimate(
             annotator has a distribution of their own over what they write. ``"sequential"``: that
             distribution also depends on the annotator's previous label, the truth is a Markov chain
             that keeps to the tag scheme, and all tables have Dirichlet priors (variational EM, see
-            `softq.annotators.sequential`, which has its settings). The labels of a class are
-            sentences of one token.
+            `softq.annotators.sequential`, which has its settings). For classes there is
+            `estimate_classes`.
         smoothing: Labels that each annotator is taken to have given beforehand, in each cell of a
             confusion; likewise for the prior. Not of ``"sequential"``.
         iterations: At most so many.
@@ -178,9 +178,9 @@ def estimate(
     The weight of an annotator is the log-odds of the balanced accuracy, log(b / (1 - b)) with b =
     (recall + specificity) / 2: the share of right labels on the tokens of entities, and on the
     others, with half a label right and half a label wrong added to each; `LEAST_WEIGHT` where it
-    would be less. The target of SQDML multiplies exp(w_i r(y, y_i) / τ) over annotators (eq. 15) as
-    Bayes' theorem multiplies their odds, so a weight is a log-odds; balanced, because plain
-    accuracy is that on O.
+    would be less. Where no label is O, b is the share of right labels. The target of SQDML
+    multiplies exp(w_i r(y, y_i) / τ) over annotators (eq. 15) as Bayes' theorem multiplies their
+    odds, so a weight is a log-odds; balanced, because plain accuracy is that on O.
 
     >>> sentence = Sentence(("Ann", "ran", "home"), (("B-PER", "O", "O"), ("B-PER", "O", "O"), ("O", "B-PER", "O")), ("w1", "w2", "w3"))
     >>> found = estimate([sentence] * 10)
@@ -195,8 +195,6 @@ def estimate(
             f"unknown model of annotators: expected one of {', '.join(get_args(Model))}, got"
             f" {model!r}"
         )
-    if not smoothing > 0:
-        raise DataError(f"smoothing must be a positive number, got {smoothing}")
     crowd = Crowd.read(sentences, previous=model == "sequential")
     if model == "sequential":
         tables, scheme = AnnotatorTables(crowd), find_scheme(sentences)
@@ -204,6 +202,83 @@ def estimate(
         return reliability_of(
             tables, model, fit.posterior.labels, fit.best(), objective=fit.objective
         )
+    return _by_em(crowd, model, smoothing, iterations, tolerance)
+
+
+def estimate_classes(
+    labels: Any,
+    names: Sequence[str] | None = None,
+    model: WeightModel = "dawid-skene",
+    *,
+    smoothing: float = 0.1,
+    iterations: int = 100,
+    tolerance: float = 1e-6,
+) -> Reliability:
+    """The same of annotators of classes, such as the ``y`` of `softq.RewardClassifier`.
+
+    Args:
+        labels: classes ``[n, m]`` that m annotators gave n items; None or NaN where one is missing.
+        names: of the annotators; None: their columns, from 0.
+        model: see `estimate`, likewise the rest.
+        smoothing: likewise.
+        iterations: likewise.
+        tolerance: likewise.
+
+    The result has a sentence of one token for each item, and names of classes as strings, sorted as
+    the classes are. Column k of its probabilities is class k of ``numpy.unique``.
+
+    >>> y = [[0, 0, 1], [1, None, 0], [1, 1, 1], [0, 0, 1], [1, 1, 0], [2, 2, 2]]
+    >>> found = estimate_classes(y, names=("ann", "bob", "cy"))
+    >>> [label for (label,) in found.best]
+    ['0', '1', '1', '0', '1', '2']
+    >>> [(row.name, row.tokens, round(row.accuracy, 1)) for row in found.annotators]
+    [('ann', 6, 1.0), ('bob', 5, 1.0), ('cy', 6, 0.3)]
+
+    """
+    if model not in get_args(WeightModel):
+        raise DataError(
+            f"unknown model of annotators of classes: expected one of"
+            f" {', '.join(get_args(WeightModel))}, got {model!r}"
+        )
+    table = np.asarray(labels, dtype=object)
+    if table.ndim != 2:
+        raise ShapeError(f"labels must have shape [n, m], got {list(table.shape)}")
+    names = tuple(map(str, range(table.shape[1]) if names is None else names))
+    if len(set(names)) != table.shape[1]:
+        raise ShapeError(
+            f"expected {table.shape[1]} different names, one for each annotator, got {list(names)}"
+        )
+    # NaN is the one value that differs from itself
+    known = np.frompyfunc(lambda label: label is not None and label == label, 1, 1)(table)
+    items, who = np.nonzero(known.astype(bool))
+    try:
+        classes, given = np.unique(table[items, who], return_inverse=True)
+    except TypeError as error:
+        raise DataError(f"classes must be of one type, numbers or strings: {error}") from error
+    if len(classes) < 2:
+        raise DataError(f"expected two different classes or more, got {classes.tolist()}")
+    every = np.arange(len(table))
+    crowd = Crowd(
+        names,
+        tuple(map(str, classes)),
+        np.ones_like(every),
+        every,
+        every,
+        items,
+        who,
+        np.zeros_like(who),
+        given.astype(np.int64),
+        contexts=1,
+    )
+    return _by_em(crowd, model, smoothing, iterations, tolerance)
+
+
+def _by_em(
+    crowd: Crowd, model: Model, smoothing: float, iterations: int, tolerance: float
+) -> Reliability:
+    """Dawid and Skene's model or one coin, where previous labels do not count."""
+    if not smoothing > 0:
+        raise DataError(f"smoothing must be a positive number, got {smoothing}")
     tokens = np.bincount(crowd.patterns, minlength=len(crowd.sentence)).astype(np.float64)
     posterior = _vote_shares(crowd)
     objective: list[float] = []
@@ -317,10 +392,13 @@ def _weight(table: Floats, inside: NDArray[np.bool_]) -> float:
     right = np.diag(table)
     # Half a label right and half a label wrong beforehand, so that who never erred does not weigh
     # without bound.
-    recall, specificity = (
-        (right[which].sum() + 0.5) / (table[which].sum() + 1.0) for which in (inside, ~inside)
+    balanced = np.mean(
+        [
+            (right[which].sum() + 0.5) / (table[which].sum() + 1.0)
+            for which in (inside, ~inside)
+            if which.any()  # classes have no O: nothing is said of it
+        ]
     )
-    balanced = (recall + specificity) / 2
     return max(float(np.log(balanced / (1 - balanced))), LEAST_WEIGHT)
 
 

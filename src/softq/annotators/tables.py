@@ -123,14 +123,19 @@ class AnnotatorTables:
         """
         evidence, starts = self.evidence(), np.cumsum(self.crowd.lengths) - self.crowd.lengths
         local = model.given()[0]
+        if model.batch_shape != (len(sentences),):
+            raise ShapeError(
+                f"expected a model of {len(sentences)} sentences, got {list(model.batch_shape)}"
+            )
         known = torch.zeros(local.shape, dtype=local.dtype)
         rows = known.unsqueeze(1) if known.dim() == 2 else known
-        for row, sentence in zip(rows, sentences, strict=True):
+        sizes = model.all_lengths().tolist() if model.event_shape else [1] * len(rows)
+        for row, size, sentence in zip(rows, sizes, sentences, strict=True):
             length = int(self.crowd.lengths[sentence])
-            if length > len(row) or len(self.crowd.labels) != row.shape[1]:
+            if length != size or len(self.crowd.labels) != row.shape[1]:
                 raise ShapeError(
-                    f"expected a model of {len(self.crowd.labels)} labels and {length} tokens or"
-                    f" more for sentence {sentence}, got {row.shape[1]} labels and {len(row)}"
+                    f"expected a model of {len(self.crowd.labels)} labels and {length} tokens for"
+                    f" sentence {sentence}, got {row.shape[1]} labels and {size} tokens"
                 )
             start = int(starts[sentence])
             row[:length] = torch.from_numpy(evidence[start : start + length])

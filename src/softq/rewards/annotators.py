@@ -15,8 +15,8 @@ class Annotators(PartReward):
     """Log-probability of what annotators gave: r(y, l_a) = Σ_t log π_a(l_at | y_t).
 
     With τ = 1 and a model as the prior, ``softq.sqdml`` is the E-step of Dawid and Skene's model
-    with that model in the loop: target(y) ∝ model(y) · Π_a π_a(l_a | y). SQDML averages rewards
-    over references, so each is multiplied by their number.
+    with that model in the loop: target(y) ∝ model(y) · Π_a π_a(l_a | y). What annotators said adds
+    up: SQDML sums their rewards, where it averages others, and ``ref_weights`` are shares of it.
 
     Args:
         tables: π, probabilities ``[A, K, K]`` (annotator, true label, label given), none 0.
@@ -55,16 +55,23 @@ class Annotators(PartReward):
     def on_parts(self, reference: Tensor) -> Tensor:
         logs = self.tables.log().to(reference)
         present = self.annotators >= 0
-        if reference.shape[: self.annotators.dim()] != self.annotators.shape:
+        references = reference.shape[: -1 if self.parts == "classes" else -2]
+        if references != self.annotators.shape:
             raise ShapeError(
-                f"annotators must have shape {list(reference.shape[: self.annotators.dim()])}, one"
-                f" for each reference, got {list(self.annotators.shape)}"
+                f"annotators must have shape {list(references)}, one for each reference, got"
+                f" {list(self.annotators.shape)}"
             )
+        if reference.shape[-1] != logs.shape[-1]:
+            raise ShapeError(
+                f"tables must be of the {reference.shape[-1]} labels of the space, got"
+                f" {logs.shape[-1]} labels"
+            )
+        if not bool(((self.annotators >= -1) & (self.annotators < len(logs))).all()):
+            raise RewardError(f"annotators must be numbers from -1 to {len(logs) - 1}")
         own = logs[self.annotators.clamp(min=0)]  # [*B, R, K, K]
-        rows = reference if reference.dim() > self.annotators.dim() + 1 else reference.unsqueeze(-2)
+        rows = reference.unsqueeze(-2) if self.parts == "classes" else reference
         found = (rows @ own.mT).reshape(reference.shape)
-        count = (present.sum(-1, keepdim=True) * present).to(reference)
-        return found * count.reshape(count.shape + (1,) * (found.dim() - count.dim()))
+        return found * present.reshape(present.shape + (1,) * (found.dim() - present.dim()))
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:
         raise RewardError(

@@ -38,7 +38,7 @@ class PartReward(Reward):
 
     by_reference: ClassVar[bool] = False
     """Whether references differ in more than their parts, so that their rewards cannot be those of
-    the mean of their parts.
+    the mean of their parts. Theirs add up, as log-probabilities do, where others are averaged.
     """
 
     @abstractmethod

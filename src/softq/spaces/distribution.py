@@ -301,7 +301,9 @@ class Distribution(Space, Component):
         if references.values.shape[batch] == 1:
             return self.rewards(references, reward).squeeze(batch)
         if reward.by_reference:
-            return mixed(references.weights, self._on_parts(reward, references.tables()))
+            weights = references.weights
+            counted = weights * (weights > 0).sum(-1, keepdim=True)  # of mean 1: rewards add up
+            return mixed(counted, self._on_parts(reward, references.tables()))
         # The reward is linear in the reference's parts: that of the mean is the mean of those.
         return self._on_parts(reward, mixed(references.weights, references.tables()))
 
