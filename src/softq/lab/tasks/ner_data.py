@@ -12,7 +12,8 @@ from torch import Tensor
 
 from softq.annotators.reliability import Reliability, estimate, reference_weights, vote
 from softq.errors import DataError, OutputError
-from softq.formats.conll import MISSING, Sentence, find_scheme, read_conll
+from softq.formats.annotations import read_annotations
+from softq.formats.conll import MISSING, Sentence, find_scheme
 from softq.formats.tags import OUTSIDE, Scheme, convert, spans
 from softq.kernels.features import crf as kernels
 from softq.lab.tasks.files import once, read_splits
@@ -75,7 +76,7 @@ def gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
 def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
     """The training file and its scheme."""
     path, named = Path(data.train), scheme_of(data.scheme)
-    train = read_conll(path, annotators=data.annotator_columns(), scheme=named).sentences
+    train = read_annotations(path, annotators=data.annotator_columns(), scheme=named).sentences
     scheme = named
     if data.scheme == "auto":
         scheme = find_scheme(train)
@@ -91,7 +92,7 @@ def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
     for sentence in train:
         if not sentence.references:
             raise DataError(
-                f"{path}, line {sentence.line}: expected an annotator who labelled every token of"
+                f"{path}, {sentence.where()}: expected an annotator who labelled every token of"
                 " the sentence, got none"
             )
     if data.folds:
@@ -127,7 +128,7 @@ def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> Non
             except OutputError:
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
                 raise DataError(
-                    f"{path}, line {sentence.line + place}: expected a tag of {scheme} such as"
+                    f"{path}, {sentence.where(place)}: expected a tag of {scheme} such as"
                     f" B-PER or O, got {label!r}"
                 ) from None
             good.add(label)
@@ -135,17 +136,17 @@ def check_tags(path: Path, sentences: Sequence[Sentence], scheme: Scheme) -> Non
 
 def _read_judged(path: str, scheme: Scheme | None, known: set[str]) -> list[Sentence]:
     """A file of true labels, which must be among those of the training file."""
-    found = read_conll(Path(path), scheme=scheme).sentences
+    found = read_annotations(Path(path), scheme=scheme).sentences
     for sentence in found:
         if sentence.annotators:
             raise DataError(
-                f"{path}, line {sentence.line}: expected the true labels in the last column, got"
+                f"{path}, {sentence.where()}: expected the true labels in the last column, got"
                 " those of several annotators"
             )
         for token, label in enumerate(sentence.labels[0]):
             if label not in known:
                 raise DataError(
-                    f"{path}, line {sentence.line + token}: the label {label} does not occur in the"
+                    f"{path}, {sentence.where(token)}: the label {label} does not occur in the"
                     " training file"
                 )
     return found
@@ -240,7 +241,7 @@ def _columns(
     for sentence in sentences:
         if len(sentence.extra) < pos - 1:
             raise DataError(
-                f"{path}, line {sentence.line}: expected parts of speech in column {pos}, got"
+                f"{path}, {sentence.where()}: expected parts of speech in column {pos}, got"
                 f" {1 + len(sentence.extra)} before the labels"
             )
     return {"pos": [sentence.extra[pos - 2] for sentence in sentences]}
