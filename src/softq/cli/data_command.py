@@ -234,11 +234,10 @@ def convert(
 
     annotators = TAGGER.code.annotator_columns(options)
     sentences = read_annotations(*files, annotators=annotators, scheme=options.scheme).sentences
-    text = to_conll(sentences)
+    content = to_conll(sentences).encode()
     with opened_for_writing(out) as target:
-        target.write(text.encode())
-    names = {name for sentence in sentences for name in sentence.annotators}
-    typer.echo(f"{out}: {len(sentences):,} sentences, {len(names):,} annotators")
+        target.write(content)
+    typer.echo(f"{out}: {len(sentences):,} sentences")
 
 
 def _by_kind(files: list[Path], layout: Layout, options: Options) -> dict[Kind, list[Path]]:

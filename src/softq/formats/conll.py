@@ -92,9 +92,9 @@ class Sentence:
         >>> Sentence(("Ann", "ran"), (("O", "O"),), line=7, unit="record").where(1)
         'record 7, token 2'
         """
-        if not self.unit:
-            return f"line {self.line + (token or 0)}"
-        return f"{self.unit} {self.line}" + ("" if token is None else f", token {token + 1}")
+        if self.unit:
+            return f"{self.unit} {self.line}" + ("" if token is None else f", token {token + 1}")
+        return f"line {self.line + (token or 0)}"
 
     @property
     def references(self) -> list[tuple[str, ...]]:
@@ -106,16 +106,19 @@ class Sentence:
     def pieces(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
         """Stretches of labels without a missing one: annotator, first token, labels.
 
-        A missing label ends an entity.
+        A missing label ends an entity, and so does one of JSON that is uncertain.
 
         >>> list(Sentence(("a", "b", "c"), (("O", "?", "B-X"),), ("w1",)).pieces())
         [('w1', 0, ('O',)), ('w1', 2, ('B-X',))]
         """
-        if not self.annotators:
+        if not self.annotators and not self.unit:
             yield from (("", 0, labels) for labels in self.labels)
-        for annotator, labels in zip(self.annotators, self.labels, strict=False):
+            return
+        names = self.annotators or ("",) * len(self.labels)
+        for annotator, labels in zip(names, self.labels, strict=True):
             start = 0
-            for missing, group in groupby(labels, MISSING.__eq__):
+            sure = [MISSING if "|" in k else k for k in labels] if self.unit else labels
+            for missing, group in groupby(sure, MISSING.__eq__):
                 piece = tuple(group)
                 if not missing:
                     yield annotator, start, piece
@@ -290,10 +293,9 @@ def tag_faults(sentences: Iterable[Sentence], scheme: Scheme) -> Iterator[Fault]
                 known[labels] = faults(labels, scheme)
             for place, message in known[labels]:
                 whose = f"annotator {annotator}: " if annotator else ""
-                if sentence.unit:
-                    whose = f"{sentence.where(start + place)}: {whose}"
-                line = 0 if sentence.unit else sentence.line + start + place
-                yield Fault(line, f"{whose}{message} ({scheme})")
+                at = f"{sentence.where(start + place)}: " if sentence.unit else ""
+                line = 0 if at else sentence.line + start + place
+                yield Fault(line, f"{at}{whose}{message} ({scheme})")
 
 
 def to_conll(sentences: Iterable[Sentence]) -> str:

@@ -27,7 +27,7 @@ from softq.cli.kinds.base import (
 )
 from softq.cli.shared import make_table
 from softq.errors import DataError, OutputError
-from softq.formats.annotations import certain, check_annotations, read_annotations
+from softq.formats.annotations import check_annotations, read_annotations
 from softq.formats.chunks import Chunk, read_chunks
 from softq.formats.conll import MISSING, Annotators, Block, Sentence, find_scheme
 from softq.formats.tags import Scheme, convert, spans
@@ -346,10 +346,9 @@ def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
     """All numbers of each file, as they go to JSON."""
     for path in paths:
         sentences = read_annotations(path, annotators=annotator_columns(options)).sentences
-        sure = certain(sentences)
-        scheme = options.scheme or find_scheme(sure)
+        scheme = options.scheme or find_scheme(sentences)
         tokens = Counter(chain.from_iterable(sentence.tokens for sentence in sentences))
-        pieces = Counter(labels for sentence in sure for _, _, labels in sentence.pieces())
+        pieces = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
         entities = {piece: _entities(piece, scheme, path) for piece in pieces}
         yield {
             "path": str(path),
