@@ -123,6 +123,11 @@ class Crowd:
         """The first token of each sentence that has one."""
         return (np.cumsum(self.lengths) - self.lengths)[self.lengths > 0]
 
+    @property
+    def label_count(self) -> int:
+        """How many labels annotators gave to tokens."""
+        return int(np.bincount(self.patterns, minlength=len(self.sentence))[self.pattern].sum())
+
     def per_pattern(self, values: Floats) -> Floats:
         """Sums ``[P, K]`` over the tokens of each pattern of values ``[T, K]``."""
         size = len(self.sentence)

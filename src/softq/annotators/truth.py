@@ -100,14 +100,14 @@ class Posterior(NamedTuple):
         size, sentences = scores.emissions.shape[1], len(scores.lengths)
         labels = np.empty_like(scores.emissions)
         pairs = np.zeros((sentences, size, size))
-        entropy, log_z = np.zeros((2, sentences))
+        log_z = np.zeros(sentences)
         for batch, tokens, chain in scores.chains():
             unary, neighbours = chain.expectation(chain)
             real = tokens >= 0
             labels[tokens[real].numpy()] = unary[real].numpy()
             pairs[batch] = neighbours.squeeze(1).numpy()
-            entropy[batch], log_z[batch] = chain.entropy().numpy(), chain.log_partition.numpy()
-        return cls(labels, pairs, entropy, log_z, scores.lengths)
+            log_z[batch] = chain.log_partition.numpy()
+        return cls(labels, pairs, log_z - _expected(scores, labels, pairs), log_z, scores.lengths)
 
     def take(self, sentences: Integers) -> Posterior:
         """Those of these sentences."""
@@ -136,6 +136,17 @@ class Posterior(NamedTuple):
         """Neighbours that are likely enough, likewise."""
         total: Floats = self.pairs.sum(0)
         return np.where(total >= _LIKELY, total, 0.0)
+
+
+def _expected(scores: TruthScores, labels: Floats, pairs: Floats) -> Floats:
+    """Expected score of each sentence, ``[N]``; what is impossible has the probability 0, not NaN."""
+    by_token = (labels * np.where(labels > 0, scores.emissions, 0.0)).sum(1)
+    sums = np.concatenate([[0.0], np.cumsum(by_token)])
+    ends = np.cumsum(scores.lengths)
+    table = scores.transitions.numpy()[scores.groups]
+    between = (pairs * np.where(pairs > 0, table, 0.0)).sum((1, 2))
+    found: Floats = sums[ends] - sums[ends - scores.lengths] + between
+    return found
 
 
 def predictive(scores: TruthScores, likelihood: Floats) -> float:

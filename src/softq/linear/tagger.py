@@ -230,7 +230,7 @@ class CRFTagger(SavedEstimator):
         scheme: SchemeOption = "auto",
         annotators: TruthModel | None = None,
         partial_labels: bool = False,
-        rounds: int = 3,
+        rounds: int = 5,
         templates: Sequence[str] | None = None,
         hash_bits: int | None = None,
         decoding: Decoding = "viterbi",

@@ -13,7 +13,7 @@ trained on other folds (cross-fitting).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from softq.annotators.crowd import Crowd
 from softq.annotators.known import KnownLabels
 from softq.annotators.reliability import Reliability, reliability_of
 from softq.annotators.sequential import SequentialFit
-from softq.annotators.tables import AnnotatorTables
+from softq.annotators.tables import AnnotatorTables, TablePriors
 from softq.annotators.truth import Evidence, MarkovPrior, Posterior, TruthScores, bordered
 from softq.errors import DataError
 from softq.formats.conll import Sentence
@@ -44,7 +44,8 @@ class LoopOptions:
 
     Attributes:
         rounds: times that taggers are trained.
-        folds: parts of the sentences; each is scored by a tagger of the others.
+        folds: parts of the sentences, at most as many as there are; each is scored by a tagger of
+            the others.
         steps: E-steps and updates of the annotators' tables per round.
         temper: power of the annotators' evidence; below 1 since they err together.
         alone: the same before there is a tagger.
@@ -53,11 +54,12 @@ class LoopOptions:
         tolerance: where the training of a tagger ends, as part of the first gradient's norm.
         iterations: of a training, at most.
         seed: of the folds.
+        priors: of the annotators' tables.
 
     """
 
-    rounds: int = 3
-    folds: int = 3
+    rounds: int = 5
+    folds: int = 5
     steps: int = 5
     temper: float = 0.5
     alone: float = 0.85
@@ -66,6 +68,7 @@ class LoopOptions:
     tolerance: float = 3e-3
     iterations: int = 60
     seed: int = 0
+    priors: TablePriors = field(default_factory=TablePriors)
 
 
 TruthModel = Literal["dawid-skene", "sequential"]
@@ -109,7 +112,8 @@ def find_truth(
         known = KnownLabels([sentence.labels[0] for sentence in sentences], labels)
         return TruthLoop(matrix, labels, known, scheme, options, tell=tell)
     crowd = Crowd.read(sentences, labels, previous=model == "sequential")
-    return TruthLoop(matrix, labels, AnnotatorTables(crowd), scheme, options, tell=tell)
+    tables = AnnotatorTables(crowd, options.priors)
+    return TruthLoop(matrix, labels, tables, scheme, options, tell=tell)
 
 
 class TruthLoop:
@@ -146,19 +150,20 @@ class TruthLoop:
         """
         self._options = options = options or LoopOptions()
         lengths = np.asarray(matrix.lengths, np.int64)
-        if len(lengths) < options.folds:
+        if len(lengths) < 2:
             raise DataError(
-                f"expected {options.folds} sentences or more, one for each fold of the loop, got"
-                f" {len(lengths)}"
+                "a tagger in the loop scores sentences that it has not seen: expected 2 sentences or"
+                f" more, got {len(lengths)}"
             )
+        folds = min(options.folds, len(lengths))
         self.labels, self.evidence, self._matrix = labels, evidence, matrix
         alone = SequentialFit(evidence, labels, lengths, scheme, temper=options.alone)
         self.scores, self.posterior = alone.scores(), alone.posterior
         self._prior = MarkovPrior(labels, scheme)  # for what the scheme forbids
         random = np.random.default_rng(options.seed)
-        self._groups = random.permutation(len(lengths)) % options.folds
+        self._groups = random.permutation(len(lengths)) % folds
         token_groups = np.repeat(self._groups, lengths)
-        self._tokens = [np.flatnonzero(token_groups == fold) for fold in range(options.folds)]
+        self._tokens = [np.flatnonzero(token_groups == fold) for fold in range(folds)]
         self._folds: list[_Fold] = []
         for number in range(options.rounds):
             before = self.posterior.labels.argmax(1)
