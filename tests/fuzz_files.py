@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 import small_runs
-from softq.errors import SoftqError
+from softq.errors import DataWarning, SoftqError
 from softq.formats import read_conll, read_conllu
+from softq.formats.annotations import check_annotations, looks_annotated, read_annotations
 from softq.formats.bitext import read_bitext
 from softq.formats.captions import check_captions, check_features, read_captions, read_features
 from softq.formats.conll import check_conll
@@ -115,6 +117,12 @@ def as_crowd(path):
     estimate(corpus.sentences, iterations=2)
 
 
+def as_annotations(path):
+    looks_annotated(path)
+    check_annotations(path)
+    read_annotations(path, annotators="all").X_y()
+
+
 def as_recipe(path):
     from softq.lab.recipe import read_toml
     from softq.lab.sweep.grids import parse_recipe
@@ -154,6 +162,27 @@ KARPATHY = json.dumps(
         ]
     }
 )
+SPAN = {"start": 0, "end": 3, "label": "PER", "text": "Ann"}
+LABELLED = [
+    {"id": 1, "text": "Ann ran.", "label": [[0, 3, "PER"], [4, 7, "X"]], "annotation_approver": "w1"},
+    {"text": "Hi \U0001f600 Bo", "entities": [{"start_offset": 3, "end_offset": 4, "label": 3, "user": 2}]},
+    {"tokens": ["Ann", "ran"], "annotations": {"w1": ["B-PER", None], "w2": None, "w3": ["O", "O"]}},
+    {"tokens": ["a", "b"], "labels": [{"B-X": 0.7, "O": 0.3}, ["B-X", "O"]], "user": "w1"},
+    {"text": "Ann ran", "tokens": ["Ann", "ran"], "annotation": [SPAN], "annotation_agent": "a"},
+    {"fields": {"t": "Ann"}, "responses": {"q": [{"value": [SPAN], "user_id": "u"}]}},
+    {"text": "Ann", "q.responses": [[SPAN], []], "q.responses.users": ["u", "v"]},
+]  # fmt: skip
+TASKS = [
+    {
+        "id": 5,
+        "data": {"text": "Ann ran"},
+        "annotations": [
+            {"completed_by": {"email": "a@b"}, "result": [{"value": {"start": 0, "end": 3, "labels": ["X"]}}]},
+            {"completed_by": 2, "result": [], "was_cancelled": False},
+        ],
+    },
+    {"id": 6, "text": "Ann ran", "annotation_id": 3, "annotator": 1, "label": [SPAN]},
+]  # fmt: skip
 RECIPE = (
     'task = "ner"\n\n[features]\ntemplates = ["word[0]"]\n\n[training]\nseed ='
     ' 3\n\n[objective]\nname = "raml"\ntau = 0.5\n'
@@ -191,6 +220,9 @@ READERS = {
     "karpathy.gz": text_case("a.json.gz", KARPATHY, read_captions),
     "features": Case(write_features, read_all_features),
     "json lines": text_case("a.jsonl", JSONL, as_rows),
+    "annotations": text_case("a.jsonl", "".join(f"{json.dumps(one)}\n" for one in LABELLED), as_annotations, as_text(read_annotations)),
+    "tasks": text_case("a.json", json.dumps(TASKS), as_annotations),
+    "tasks.xz": text_case("a.json.xz", json.dumps(TASKS), as_annotations),
     "recipe": text_case("a.toml", RECIPE, as_recipe),
 }  # fmt: skip
 
@@ -447,5 +479,6 @@ def main(folder, seed, count, names):
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))  # spares the machine the worst
+    warnings.simplefilter("ignore", DataWarning)
     with small_runs.single_thread():
         sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]))

@@ -82,3 +82,7 @@ class StoppedError(SoftqError):
 
 class ConvergenceWarning(UserWarning):
     """Training stopped before the gradient was small enough."""
+
+
+class DataWarning(UserWarning):
+    """A file was read, but not all of it as it stands; the message counts what was changed."""

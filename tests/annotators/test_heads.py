@@ -93,7 +93,12 @@ def test_em_agrees_with_all_trees(model, projective, with_prior, iterations):
         ).requires_grad_()
         prior = (softq.ProjectiveTree if projective else softq.SpanningTree)(arcs, crowd[2])
     found = estimate_heads(
-        *crowd, model, prior=prior, projective=projective, smoothing=0.4, iterations=iterations,
+        *crowd,
+        model,
+        prior=prior,
+        projective=projective,
+        smoothing=0.4,
+        iterations=iterations,
         tolerance=-math.inf,
     )
 

@@ -22,6 +22,7 @@ from softq.cli.kinds import find_kind
 from softq.cli.kinds.tagger import FileTagger
 from softq.errors import DataError, RunError, SoftqError
 from softq.formats import read_conll, read_conllu
+from softq.formats.annotations import read_annotations
 from softq.formats.bitext import read_bitext
 from softq.formats.captions import read_captions
 from softq.formats.file_checks import check_offsets, check_slots
@@ -383,6 +384,7 @@ def test_damage_at_random_neither_crashes_nor_hangs(tmp_path):
     [
         ("a.conll", read_conll),
         ("a.conllu", read_conllu),
+        ("a.jsonl", read_annotations),
         ("a.tsv", read_bitext),
         ("a.tsv", read_captions),
         ("a.txt", lambda path: list(read_lines(path))),

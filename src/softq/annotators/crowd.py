@@ -195,6 +195,6 @@ def check_named(sentence: Sentence) -> None:
     """Raise an error unless the sentence's labels are those of named annotators, if it has any."""
     if sentence.labels and not sentence.annotators:
         raise DataError(
-            f"line {sentence.line}: expected labels of annotators with names, got a sentence"
+            f"{sentence.where()}: expected labels of annotators with names, got a sentence"
             " without annotators"
         )

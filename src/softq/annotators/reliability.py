@@ -72,7 +72,7 @@ def vote(sentence: Sentence, ties: Ties, *, seed: int = 0) -> tuple[str, ...]:
         )  # in the order of the annotators
         if not votes:
             raise DataError(
-                f"line {sentence.line + place}: expected a label of one annotator or more, got none"
+                f"{sentence.where(place)}: expected a label of one annotator or more, got none"
                 f" for {sentence.tokens[place]!r}"
             )
         most = max(votes.values())
@@ -419,7 +419,7 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
     unknown = [name for name in sentence.annotators if name not in weights]
     if unknown:
         raise DataError(
-            f"line {sentence.line}: expected annotators whose reliability was estimated, got"
+            f"{sentence.where()}: expected annotators whose reliability was estimated, got"
             f" {unknown[0]!r}, who is not among them"
         )
     counted = [
@@ -429,7 +429,7 @@ def reference_weights(sentence: Sentence, reliability: Reliability) -> tuple[flo
     total = sum(counted)
     if not total:
         raise DataError(
-            f"line {sentence.line}: expected one annotator or more who labelled a token of the"
+            f"{sentence.where()}: expected one annotator or more who labelled a token of the"
             " sentence, got none"
         )
     return tuple(weight / total for weight in counted)

@@ -1,4 +1,4 @@
-"""`softq data`: what files of labels, trees, translations and captions hold, what is wrong with them; images as vectors."""
+"""`softq data`: what files of labels, trees, translations and captions hold, what is wrong with them; exports as columns; images as vectors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ Files = Annotated[
     typer.Argument(
         metavar="FILES…",
         help=(
-            "Column files, a token per line, its labels in the last columns, trees in CoNLL-U or"
-            " CoNLL-X, sentences with translations, or images with captions; plain, .gz or .xz."
+            "Column files, a token per line, its labels in the last columns, labels in JSON as"
+            " annotation tools export them, trees in CoNLL-U or CoNLL-X, sentences with"
+            " translations, or images with captions; plain, .gz or .xz."
         ),
     ),
 ]
@@ -33,14 +34,14 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         help=(
-            "Read `columns` of labels or trees in `conllu`. `auto` takes files for trees that are"
+            "Read `columns` of labels (or JSON of labels) or trees in `conllu`. `auto` takes files for trees that are"
             " called .conllu or .conllx, or whose first word has ten or eight columns separated by"
             " tabs, with the number 1 in the first and a number or _ in the seventh. `bitext` is a"
             " file of sources, tabs and translations, which `auto` knows by .tsv and sources of"
             " several words, or a file of sources and files of their translations, line by line,"
             " which only `--format bitext` knows. `captions` is a file of images, tabs and"
             " captions, which `auto` knows by names such as dog.jpg in the first column, or"
-            " Karpathy's JSON, which it knows by .json."
+            " Karpathy's JSON, an object with `images` in a file that is called .json."
         ),
     ),
 ]
@@ -54,9 +55,9 @@ _PANELS = {
 def _data() -> None:
     """Look at files before training: what they hold, what is wrong with them, images as vectors.
 
-    Files of labels (CoNLL columns), trees (CoNLL-U), translations and captions are told apart by looking. `stats` counts what is in them
-    and how far annotators agree, `check` finds every fault with its line, and `features` turns images into the vectors that captioners
-    are trained on.
+    Files of labels (CoNLL columns, JSON), trees (CoNLL-U), translations and captions are told apart by looking. `stats` counts what is in
+    them and how far annotators agree, `check` finds every fault with its line, `convert` writes exports of annotation tools as columns,
+    and `features` turns images into the vectors that captioners are trained on.
 
     **Examples**
 
@@ -97,7 +98,8 @@ def stats(
     ```
 
     **Labels.** Blank lines separate sentences, tabs or spaces separate columns; the first column is the token, the last its label, or the
-    last ones the labels of several annotators, `?` where one gave none. Labels and entities of all annotators are counted together.
+    last ones the labels of several annotators, `?` where one gave none. Files called .json or .jsonl are exports of annotation tools, which
+    `softq data convert --help` lists. Labels and entities of all annotators are counted together, without those that are uncertain.
 
     **Agreement** is the share of equal labels where two annotators labelled the same token. Kappa corrects it for chance: 1 is perfect, 0
     what chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a
@@ -190,6 +192,52 @@ def check(
                 typer.echo(f"{path}: no faults")
     if any(faults for _, faults in found):
         raise typer.Exit(2)
+
+
+@data.command()
+@takes_options(Options, {"annotators": _PANELS["annotators"], "scheme": _PANELS["scheme"]})
+def convert(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES…",
+            help="Labels in JSON, or column files; several are those of one annotator each.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Write the columns to this file, packed if it ends in .gz or .xz.", dir_okay=False
+        ),
+    ],
+    options: Options,
+) -> None:
+    """Write labels that an annotation tool has exported as a column file, a column for each annotator.
+
+    **Examples**
+
+    ```sh
+    softq data convert export.json --out crowd.conll
+    # one file for each annotator, called after them
+    softq data convert admin.jsonl bob.jsonl --out crowd.conll
+    ```
+
+    **Files.** Exports of Label Studio (JSON, JSON-MIN), doccano (JSONL) and Argilla (JSON), and any JSON with texts and spans, or with
+    tokens and labels: docs/annotators.md has an example of each. Text is split into words, and labels become BIO tags, or those of
+    `--scheme`. Spans that begin or end inside a word are widened, which is counted on standard error.
+
+    **Next.** `softq data stats crowd.conll` shows how far the annotators agree; `softq train ner --train crowd.conll` trains on their labels.
+    """
+    from softq.cli.predict_command import opened_for_writing
+    from softq.formats.annotations import read_annotations
+    from softq.formats.conll import to_conll
+
+    annotators = TAGGER.code.annotator_columns(options)
+    sentences = read_annotations(*files, annotators=annotators, scheme=options.scheme).sentences
+    content = to_conll(sentences).encode()
+    with opened_for_writing(out) as target:
+        target.write(content)
+    typer.echo(f"{out}: {len(sentences):,} sentences")
 
 
 def _by_kind(files: list[Path], layout: Layout, options: Options) -> dict[Kind, list[Path]]:

@@ -106,7 +106,7 @@ def predict(
     # bars would mix with predictions on the same screen
     with (
         progress_bars(silent=out is None and sys.stdout.isatty()) as watch,
-        _opened_for_writing(out) as target,
+        opened_for_writing(out) as target,
     ):
         counts = predictor.write(files or [Path("-")], target, watch, at_once=out is None)
     seconds = time.perf_counter() - began
@@ -123,7 +123,7 @@ def predict(
 
 
 @contextmanager
-def _opened_for_writing(path: Path | None) -> Iterator[IO[bytes]]:
+def opened_for_writing(path: Path | None) -> Iterator[IO[bytes]]:
     """A file that takes its place when it is complete; standard output for None."""
     if path is None:
         stream = typer.get_binary_stream("stdout")

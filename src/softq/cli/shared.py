@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import softq
-from softq.errors import ConvergenceWarning, SoftqError, StoppedError
+from softq.errors import ConvergenceWarning, DataWarning, SoftqError, StoppedError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -26,7 +26,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 def one_line_errors() -> Iterator[None]:
     """Turn a `SoftqError` into one line on stderr and exit code 2; Ctrl-C into a line and exit code 130, as shells do.
 
-    A `ConvergenceWarning` is one line on stderr too.
+    A `ConvergenceWarning` or `DataWarning` is one line on stderr too.
     """
     try:
         with _one_line_warnings():
@@ -50,7 +50,7 @@ def _one_line_warnings() -> Iterator[None]:
         def show_in_one_line(
             message: Warning | str, category: type[Warning], *place: Any, **options: Any
         ) -> None:
-            if issubclass(category, ConvergenceWarning):
+            if issubclass(category, (ConvergenceWarning, DataWarning)):
                 tell(str(message))
             else:
                 show(message, category, *place, **options)

@@ -68,9 +68,11 @@ class Sentence:
             them); empty where it has none. One annotator may stand there twice, having labelled the
             sentence twice.
         extra: ``[column][token]``, the columns between token and labels.
-        line: Where the first token stands in the file, from 1; token i is i lines below.
+        line: Where the first token stands in the file, from 1; token i is i lines below. Of JSON,
+            the line or number of the record.
         comments: Lines before the first token, ``# sent_id = 7``, but that which names the
             annotators.
+        unit: What ``line`` counts in JSON, "line" or "record"; empty for columns.
 
     """
 
@@ -80,6 +82,19 @@ class Sentence:
     extra: tuple[tuple[str, ...], ...] = ()
     line: int = field(default=0, compare=False)
     comments: tuple[str, ...] = ()
+    unit: str = field(default="", compare=False)
+
+    def where(self, token: int | None = None) -> str:
+        """Where the sentence, or one of its tokens, stands in the file, for messages.
+
+        >>> Sentence(("Ann", "ran"), (("O", "O"),), line=7).where(1)
+        'line 8'
+        >>> Sentence(("Ann", "ran"), (("O", "O"),), line=7, unit="record").where(1)
+        'record 7, token 2'
+        """
+        if self.unit:
+            return f"{self.unit} {self.line}" + ("" if token is None else f", token {token + 1}")
+        return f"line {self.line + (token or 0)}"
 
     @property
     def references(self) -> list[tuple[str, ...]]:
@@ -91,16 +106,19 @@ class Sentence:
     def pieces(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
         """Stretches of labels without a missing one: annotator, first token, labels.
 
-        A missing label ends an entity.
+        A missing label ends an entity, and so does one of JSON that is uncertain.
 
         >>> list(Sentence(("a", "b", "c"), (("O", "?", "B-X"),), ("w1",)).pieces())
         [('w1', 0, ('O',)), ('w1', 2, ('B-X',))]
         """
-        if not self.annotators:
+        if not self.annotators and not self.unit:
             yield from (("", 0, labels) for labels in self.labels)
-        for annotator, labels in zip(self.annotators, self.labels, strict=False):
+            return
+        names = self.annotators or ("",) * len(self.labels)
+        for annotator, labels in zip(names, self.labels, strict=True):
             start = 0
-            for missing, group in groupby(labels, MISSING.__eq__):
+            sure = [MISSING if "|" in k else k for k in labels] if self.unit else labels
+            for missing, group in groupby(sure, MISSING.__eq__):
                 piece = tuple(group)
                 if not missing:
                     yield annotator, start, piece
@@ -165,7 +183,7 @@ class Corpus(NamedTuple):
         for sentence in self.sentences:
             if not sentence.references:
                 raise DataError(
-                    f"{self.name}, line {sentence.line}: expected an annotator who labelled a"
+                    f"{self.name}, {sentence.where()}: expected an annotator who labelled a"
                     " token of the sentence, got none"
                 )
         labelled = [_by_place(sentence) for sentence in self.sentences]
@@ -201,7 +219,7 @@ def read_conll(
     """
     sentences, found = _parse(*_read(source), annotators)
     if scheme is not None:
-        found = sorted([*found, *_tag_faults(sentences, scheme)])
+        found = sorted([*found, *tag_faults(sentences, scheme)])
     refuse(name_of(source), found)
     return Corpus(name_of(source), sentences)
 
@@ -228,7 +246,7 @@ def check_conll(
             if not token.strip(" ")
         ]
     scheme = scheme or find_scheme(sentences)
-    return sorted([*found, *(_tag_faults(sentences, scheme) if scheme else [])])
+    return sorted([*found, *(tag_faults(sentences, scheme) if scheme else [])])
 
 
 def _read(source: Path | str) -> tuple[list[str], list[Fault]]:
@@ -264,7 +282,8 @@ def find_scheme(sentences: Iterable[Sentence]) -> Scheme | None:
     return min(broken, key=broken.__getitem__)
 
 
-def _tag_faults(sentences: Iterable[Sentence], scheme: Scheme) -> Iterator[Fault]:
+def tag_faults(sentences: Iterable[Sentence], scheme: Scheme) -> Iterator[Fault]:
+    """Where labels break a scheme."""
     known: dict[
         tuple[str, ...], list[tuple[int, str]]
     ] = {}  # most sequences of a file, such as O O O, come again and again
@@ -274,7 +293,9 @@ def _tag_faults(sentences: Iterable[Sentence], scheme: Scheme) -> Iterator[Fault
                 known[labels] = faults(labels, scheme)
             for place, message in known[labels]:
                 whose = f"annotator {annotator}: " if annotator else ""
-                yield Fault(sentence.line + start + place, f"{whose}{message} ({scheme})")
+                at = f"{sentence.where(start + place)}: " if sentence.unit else ""
+                line = 0 if at else sentence.line + start + place
+                yield Fault(line, f"{at}{whose}{message} ({scheme})")
 
 
 def to_conll(sentences: Iterable[Sentence]) -> str:

@@ -102,7 +102,7 @@ def readable(where: str) -> Iterator[None]:
         raise DataError(f"cannot read {where}: {error}") from error
 
 
-def read_whole(path: Path) -> bytes:
+def read_whole(path: Path | str) -> bytes:
     """All bytes of a file, decompressed, for formats that cannot be read part by part."""
     with opened(path) as file:
         content = file.read(_LARGEST_FILE + 1)

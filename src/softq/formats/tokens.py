@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 MARK = "￭"
-_MARK_IN_TEXT = "■"  # what Unicode's compatibility forms make of the mark, too
+MARK_IN_TEXT = "■"  # what Unicode's compatibility forms make of the mark, too
 
 _SINGLE = re.compile(
     "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
@@ -89,7 +89,7 @@ def without_marks(words: Iterable[str]) -> list[str]:
 @lru_cache(1 << 17)
 def tokens_of_chunk(chunk: str) -> tuple[str, ...]:
     """The words of a text without white space; they do not depend on what stands around it."""
-    chunk = chunk.replace(MARK, _MARK_IN_TEXT)
+    chunk = chunk.replace(MARK, MARK_IN_TEXT)
     if chunk.isascii() and chunk.isalnum():
         return (chunk,)
     kinds = "".join(map(_kind, chunk))

@@ -13,9 +13,10 @@ Words end where `softq.formats.tokens` ends them, at white space and at punctuat
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 
-from softq.formats.tokens import tokens_of_chunk, without_marks
+from softq.errors import DataError
+from softq.formats.tokens import MARK, MARK_IN_TEXT, tokens_of_chunk, without_marks
 
 _WHOLE = re.compile(
     r"((?:https?://|www\.)\S*[\w/]|[\w.+-]+@[\w-]+(?:\.[\w-]+)+|(?<!\w)[@#]\w+)"
@@ -66,6 +67,26 @@ def split_words(text: str) -> list[str]:
                 else:
                     words.append(word)
     return words
+
+
+def place_words(text: str, words: Iterable[str]) -> list[tuple[int, int]]:
+    """Where words stand in their text: the first character of each, and the one after its last.
+
+    >>> place_words("Didn't she?", split_words("Didn't she?"))
+    [(0, 3), (3, 6), (7, 10), (10, 11)]
+    """
+    places: list[tuple[int, int]] = []
+    text, end = text.replace(MARK, MARK_IN_TEXT), 0
+    for word in words:
+        start = text.find(word.replace(MARK, MARK_IN_TEXT), end)
+        if start < 0:
+            raise DataError(
+                f"expected the words of the text one after the other, got {word!r}, which is not"
+                f" in {text[end : end + 50]!r}"
+            )
+        end = start + len(word)
+        places.append((start, end))
+    return places
 
 
 def _takes_stop(word: str, chunk: str) -> bool:

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from softq.annotators.known import alternatives, certain, spelled
 from softq.annotators.reliability import AnnotatorRow, Model, estimate, reference_weights
 from softq.errors import (
     DataError,
@@ -23,6 +22,7 @@ from softq.errors import (
     ShapeError,
 )
 from softq.formats.conll import MISSING, Sentence, find_scheme
+from softq.formats.partial_labels import alternatives, certain, spelled
 from softq.formats.tags import Scheme, faults, spans
 from softq.linear.estimator_inputs import (
     check_sequence,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ from softq.cli.kinds.sentences import (
 from softq.cli.progress import Watch, progress_bars, progress_of_images
 from softq.cli.shared import make_table, number
 from softq.errors import DataError
+from softq.formats.annotations import looks_annotated
 from softq.formats.captions import (
     Captions,
     Features,
@@ -304,8 +306,10 @@ _WORDS = {
 
 
 def recognise(path: Path) -> bool:
-    """Whether a file is images with captions by its name (.json) or its first lines: what stands before a tab is called like an image."""
+    """Whether a file is images with captions by its name (.json), if it holds no labels, or by its first lines: what stands before a tab is called like an image."""
     if is_json(path):
+        with suppress(DataError):  # whoever reads it will say so
+            return not looks_annotated(path)
         return True
     images = first_columns(path)
     called_so = sum(_IMAGE.search(image) is not None for image in images)

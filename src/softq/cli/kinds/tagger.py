@@ -27,16 +27,9 @@ from softq.cli.kinds.base import (
 )
 from softq.cli.shared import make_table
 from softq.errors import DataError, OutputError
+from softq.formats.annotations import check_annotations, read_annotations
 from softq.formats.chunks import Chunk, read_chunks
-from softq.formats.conll import (
-    MISSING,
-    Annotators,
-    Block,
-    Sentence,
-    check_conll,
-    find_scheme,
-    read_conll,
-)
+from softq.formats.conll import MISSING, Annotators, Block, Sentence, find_scheme
 from softq.formats.tags import Scheme, convert, spans
 from softq.formats.text import Fault
 from softq.formats.words import is_entity_tag, looks_like_text
@@ -291,7 +284,7 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
     for sentence in sentences:
         if not sentence.extra:
             raise DataError(
-                f"{predictions}, line {sentence.line}: expected a token, its true label and the"
+                f"{predictions}, {sentence.where()}: expected a token, its true label and the"
                 " predicted one, got 2 columns"
             )
     predicted = [sentence.labels[0] for sentence in sentences]
@@ -307,10 +300,10 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
 
 
 def _read(path: Path, scheme: Scheme | None) -> list[Sentence]:
-    sentences = read_conll(path, scheme=scheme).sentences
+    sentences = read_annotations(path, scheme=scheme).sentences
     if sentences[0].annotators:
         raise DataError(
-            f"{path}, line {sentences[0].line - 1}: expected a column of true labels, got those of"
+            f"{path}, {sentences[0].where()}: expected one true label for each token, got those of"
             " annotators"
         )
     return sentences
@@ -341,7 +334,8 @@ def _scores(gold: GoldLabels, statistics: SpanStatistics) -> Scores:
 # --- softq data -----------------------------------------------------------------------------------------
 
 
-def _annotators(options: Options) -> Annotators:
+def annotator_columns(options: Options) -> Annotators:
+    """The value of ``--annotators``."""
     text = options.annotators
     if text != "all" and not (text.isascii() and text.isdigit()):
         raise DataError(f"--annotators must be a number, 0 or more, or all, got {text!r}")
@@ -351,7 +345,7 @@ def _annotators(options: Options) -> Annotators:
 def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
     """All numbers of each file, as they go to JSON."""
     for path in paths:
-        sentences = read_conll(path, annotators=_annotators(options)).sentences
+        sentences = read_annotations(path, annotators=annotator_columns(options)).sentences
         scheme = options.scheme or find_scheme(sentences)
         tokens = Counter(chain.from_iterable(sentence.tokens for sentence in sentences))
         pieces = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
@@ -406,5 +400,8 @@ def show(file: dict[str, Any]) -> Table:
 
 def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:
     """Every fault of each file."""
-    annotators = _annotators(options)
-    return {path: check_conll(path, annotators=annotators, scheme=options.scheme) for path in paths}
+    annotators = annotator_columns(options)
+    return {
+        path: check_annotations(path, annotators=annotators, scheme=options.scheme)
+        for path in paths
+    }

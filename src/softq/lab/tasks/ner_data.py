@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from softq.annotators.known import alternatives, certain
 from softq.errors import DataError, OutputError
-from softq.formats.conll import MISSING, Sentence, find_scheme, read_conll
+from softq.formats.annotations import read_annotations
+from softq.formats.conll import MISSING, Sentence, find_scheme
+from softq.formats.partial_labels import alternatives, certain
 from softq.formats.tags import OUTSIDE, Scheme, spans
 from softq.kernels.features import crf as kernels
 from softq.lab.tasks.files import once, read_splits
@@ -82,7 +83,7 @@ def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
     """The training file and its scheme."""
     path, partial, scheme = Path(data.train), data.partial_labels, scheme_of(data.scheme)
     judged = None if partial else scheme  # with labels that leave a choice, see `ner_labels`
-    train = read_conll(path, annotators=data.annotator_columns(), scheme=judged).sentences
+    train = read_annotations(path, annotators=data.annotator_columns(), scheme=judged).sentences
     if partial:
         _check_partial(path, train)
     if data.scheme == "auto":
@@ -123,7 +124,7 @@ def _check_partial(path: Path, train: Sequence[Sentence]) -> None:
     for sentence in train:
         if sentence.annotators:
             raise DataError(
-                f"{path}, line {sentence.line}: partial_labels are of one column of labels, and"
+                f"{path}, {sentence.where()}: partial_labels are of one column of labels, and"
                 " these are annotators': leave out partial_labels, ? needs no option there"
             )
         for token, label in enumerate(sentence.labels[0]):
@@ -132,7 +133,7 @@ def _check_partial(path: Path, train: Sequence[Sentence]) -> None:
             try:
                 alternatives(label)
             except DataError as error:
-                raise DataError(f"{path}, line {sentence.line + token}: {error}") from None
+                raise DataError(f"{path}, {sentence.where(token)}: {error}") from None
             good.add(label)
 
 
@@ -155,7 +156,7 @@ def check_tags(
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
                 advice = "; a training file may have such labels, with partial_labels"
                 raise DataError(
-                    f"{path}, line {sentence.line + place}: expected a tag of {scheme} such as"
+                    f"{path}, {sentence.where(place)}: expected a tag of {scheme} such as"
                     f" B-PER or O, got {label!r}{advice if uncertain and not partial else ''}"
                 )
             good.add(label)
@@ -171,17 +172,17 @@ def _are_tags(labels: Sequence[str], scheme: Scheme) -> bool:
 
 def _read_judged(path: str, scheme: Scheme | None, known: set[str]) -> list[Sentence]:
     """A file of true labels, which must be among those of the training file."""
-    found = read_conll(Path(path), scheme=scheme).sentences
+    found = read_annotations(Path(path), scheme=scheme).sentences
     for sentence in found:
         if sentence.annotators:
             raise DataError(
-                f"{path}, line {sentence.line}: expected the true labels in the last column, got"
+                f"{path}, {sentence.where()}: expected the true labels in the last column, got"
                 " those of several annotators"
             )
         for token, label in enumerate(sentence.labels[0]):
             if label not in known:
                 raise DataError(
-                    f"{path}, line {sentence.line + token}: the label {label} does not occur in the"
+                    f"{path}, {sentence.where(token)}: the label {label} does not occur in the"
                     " training file"
                 )
     return found
@@ -276,7 +277,7 @@ def _columns(
     for sentence in sentences:
         if len(sentence.extra) < pos - 1:
             raise DataError(
-                f"{path}, line {sentence.line}: expected parts of speech in column {pos}, got"
+                f"{path}, {sentence.where()}: expected parts of speech in column {pos}, got"
                 f" {1 + len(sentence.extra)} before the labels"
             )
     return {"pos": [sentence.extra[pos - 2] for sentence in sentences]}

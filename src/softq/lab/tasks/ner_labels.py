@@ -135,7 +135,7 @@ def _check_labelled(data: NerData, train: Sequence[Sentence]) -> None:
         for token, labels in enumerate(given):
             if set(labels) <= {MISSING}:
                 raise DataError(
-                    f"{data.train}, line {sentence.line + token}: expected a label of one annotator"
+                    f"{data.train}, {sentence.where(token)}: expected a label of one annotator"
                     f" or more for {sentence.tokens[token]!r}, got none; annotator_model ="
                     " sequential, or references = sequential or dawid-skene, can do without"
                 )
@@ -262,7 +262,7 @@ def _check_possible(
             possible = possible & row & (last if token == len(labels) - 1 else True)
             if not possible.any():
                 raise DataError(
-                    f"{data.train}, line {sentence.line + token}: expected a label that can stand"
+                    f"{data.train}, {sentence.where(token)}: expected a label that can stand"
                     f" here in a sequence of {scheme}, got {labels[token]!r}"
                 )
             possible = possible @ between

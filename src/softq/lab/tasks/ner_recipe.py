@@ -17,8 +17,8 @@ class NerData(DataSection):
 
     train: str = key(
         "",
-        "column file to train on (.conll, .gz, .xz; the label is its last column); empty: the"
-        " built-in world",
+        "column file to train on (.conll, .gz, .xz; the label is its last column), or labels in"
+        " JSON (.json, .jsonl); empty: the built-in world",
     )
     dev: str = key(
         "",
