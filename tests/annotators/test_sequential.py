@@ -9,12 +9,13 @@ from scipy.special import digamma, gammaln
 
 import oracle
 from softq.annotators.crowd import Crowd
-from softq.annotators.known import KnownLabels, alternatives, spelled
+from softq.annotators.known import KnownLabels
 from softq.annotators.reliability import estimate
 from softq.annotators.sequential import SequentialFit
 from softq.annotators.tables import AnnotatorTables, TablePriors
 from softq.errors import DataError
 from softq.formats.conll import MISSING, Sentence
+from softq.formats.partial_labels import alternatives, spelled
 from tagging_cases import follows
 
 LABELS = ("O", "B-P", "I-P")
