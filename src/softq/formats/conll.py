@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, takewhile, zip_longest
 from pathlib import Path
 from sys import intern
@@ -147,6 +147,32 @@ class Corpus(NamedTuple):
 
     name: str
     sentences: list[Sentence]
+
+    def without(self, annotators: Collection[str]) -> Corpus:
+        r"""The same without these annotators, and without sentences that nobody else labelled.
+
+        >>> corpus = read_conll("# annotators = w1 w2\nAnn\tB-PER\tO\n\n# annotators = w2\nHi\tO\n\n")
+        >>> corpus.without(["w2"]).sentences[0].annotators, len(corpus.without(["w2"]).sentences)
+        (('w1',), 1)
+
+        """
+        known = {name for sentence in self.sentences for name in sentence.annotators}
+        unknown = sorted(set(annotators) - known)
+        if unknown:
+            raise DataError(
+                f"{self.name}: expected names of annotators to leave out, got {unknown[0]!r}, who is"
+                f" not among {', '.join(sorted(known)) or 'the annotators, of whom there are none'}"
+            )
+        kept = []
+        for sentence in self.sentences:
+            pairs = zip(sentence.annotators, sentence.labels, strict=True)
+            rest = [(name, labels) for name, labels in pairs if name not in annotators]
+            if rest:
+                names, rows = zip(*rest, strict=True)
+                kept.append(replace(sentence, annotators=names, labels=rows))
+        if not kept:
+            raise DataError(f"{self.name}: expected somebody who is not left out, got nobody")
+        return self._replace(sentences=kept)
 
     def X_y(self, pos: int | None = None) -> TaggerInput:  # noqa: N802 -- scikit-learn's names
         r"""Sentences and labels as `softq.CRFTagger` takes them, and whose the labels are.

@@ -83,7 +83,8 @@ def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
     """The training file and its scheme."""
     path, partial, scheme = Path(data.train), data.partial_labels, scheme_of(data.scheme)
     judged = None if partial else scheme  # with labels that leave a choice, see `ner_labels`
-    train = read_annotations(path, annotators=data.annotator_columns(), scheme=judged).sentences
+    corpus = read_annotations(path, annotators=data.annotator_columns(), scheme=judged)
+    train = (corpus.without(data.without) if data.without else corpus).sentences
     if partial:
         _check_partial(path, train)
     if data.scheme == "auto":

@@ -39,6 +39,10 @@ class NerData(DataSection):
         "last columns of the training file that are annotators' labels: a number, or all; 0: one"
         " label, nobody's",
     )
+    without: tuple[str, ...] = key(
+        (),
+        "annotators to leave out, by their names in the file, or by the numbers of their columns",
+    )
     partial_labels: bool = key(
         False,
         "labels of the training file may be ?, which nobody knows, B-PER|B-ORG, one of which is"
