@@ -21,7 +21,7 @@ from softq.lab.worlds.entities import ANNOTATORS, Annotator
 MOST_ANNOTATORS, ENDS = 30, 10  # of more than so many, the table has the first and the last
 _LARGEST_MARK = 90.0  # square points
 _CROWDED = 0.08  # annotators whose recall and precision differ by less
-_MODELS = {
+MODELS: dict[str, str] = {
     "one-coin": "one coin each",
     "dawid-skene": "Dawid and Skene",
     "sequential": "labels that depend on the annotator’s previous one",
@@ -85,8 +85,8 @@ def extras(results: Results) -> list[Part | None]:
             rows = [AnnotatorRow(**row) for row in model.facts["annotators"]]  # type: ignore[arg-type]
             rows.sort(key=lambda row: (-row.weight, row.name))
             made = None if results.recipe.data.train else _made(rows)
-        how = _MODELS.get(model.facts.get("annotator_model", ""), "")
-        parts = [_table(rows, how) if made is None else _known_table(rows, made), _figure(rows)]
+        how = MODELS.get(model.facts.get("annotator_model", ""), "")
+        parts = [annotators_table(rows, how) if made is None else _known_table(rows, made), annotators_figure(rows)]
     return [*parts, _types(results)]
 
 
@@ -108,7 +108,7 @@ def _estimates(row: AnnotatorRow) -> tuple[float, ...]:
     return 100 * row.accuracy, 100 * row.precision, 100 * row.recall, row.weight
 
 
-def _table(rows: Sequence[AnnotatorRow], model: str) -> Table:
+def annotators_table(rows: Sequence[AnnotatorRow], model: str) -> Table:
     shown, note = rows, ""
     if len(rows) > MOST_ANNOTATORS:
         shown = [*rows[:ENDS], *rows[-ENDS:]]
@@ -159,7 +159,7 @@ def _known_table(rows: Sequence[AnnotatorRow], made: Sequence[Annotator]) -> Tab
     )
 
 
-def _figure(rows: Sequence[AnnotatorRow]) -> Figure | None:
+def annotators_figure(rows: Sequence[AnnotatorRow]) -> Figure | None:
     """Every annotator by estimated precision and recall."""
     if len(rows) < 2:
         return None
