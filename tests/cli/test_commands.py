@@ -147,14 +147,14 @@ def test_a_dry_run_reads_back(tmp_path, start):
             [],
             [
                 "name a task or a recipe, such as softq train classification; only --resume --out"
-                " RUN needs none"
+                " FOLDER needs none"
             ],
         ),
         (["--resume"], ["name a task or a recipe"]),
         (["--epochs", "3"], ["name a task or a recipe"]),
         (
             ["--resume", "--out", "nowhere"],
-            ["nowhere holds no run to resume: there is no recipe.toml in it"],
+            ["nowhere holds nothing to resume: there is no recipe.toml in it"],
         ),
         (
             ["clasification"],
@@ -340,10 +340,13 @@ def test_a_sweep_of_a_file_with_grids(tmp_path):
             [],
             [
                 "name a task or a recipe, such as softq sweep classification; only --resume --out"
-                " SWEEP needs none"
+                " FOLDER needs none"
             ],
         ),
-        (["--resume", "--out", "nowhere"], ["name a task or a recipe"]),
+        (
+            ["--resume", "--out", "nowhere"],
+            ["nowhere holds nothing to resume: there is no sweep.toml in it"],
+        ),
         (["classification", "--tau", "0"], ["tau must be positive and finite, got 0.0"]),
         (["classification", "--seed", "x"], ["seed must be a whole number"]),
         (["classification", "--objective", "ml,rmal"], ["did you mean 'raml'?"]),

@@ -155,7 +155,7 @@ def _as_json(scored: list[Scores], against: Path | None) -> dict[str, Any]:
             }
             for name, test in found.compare(other).items()
         }
-        told["against"] = {"model": str(against), **differences, **other.as_other}
+        told["against"] = {"model": str(against), **other.facts, **differences, **other.details}
     return told
 
 
@@ -187,8 +187,9 @@ def _show(scored: list[Scores], model: Path | None, against: Path | None) -> Non
             "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the"
             " file.",
         )
-        if other.other_line:
-            print_line(console, f"{against}: {other.other_line}")
+        if other.known_further:
+            told = ", ".join(f"{title} {value}" for title, value in other.known_further.items())
+            print_line(console, f"{against}: {told}")
     for line in found.lines:
         print_line(console, line)
 

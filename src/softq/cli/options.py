@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -44,13 +44,6 @@ def declare(
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type_, about]
     )
-
-
-def choose(name: str, asked: str, known: Sequence[Any]) -> Any:
-    """The value of an option, if it is one of those that are known."""
-    if asked not in known:
-        raise DataError(f"{name} is one of {', '.join(known)}, got {asked!r}")
-    return known[list(known).index(asked)]
 
 
 def takes_options(

@@ -7,6 +7,7 @@ import lzma
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -102,13 +103,20 @@ def predict(
         options, kind.predict, lambda name: who_takes(name, "predict"), f"{model} is a {kind.name}"
     )
     predictor = kind.code.load(model, options)
+    paths = files or [Path("-")]
+    predictor.check_files(paths)
+    counts = Counter(files=len(paths), sentences=0, tokens=0)
     began = time.perf_counter()
     # bars would mix with predictions on the same screen
     with (
         progress_bars(silent=out is None and sys.stdout.isatty()) as watch,
         opened_for_writing(out) as target,
     ):
-        counts = predictor.write(files or [Path("-")], target, watch, at_once=out is None)
+        for part in predictor.predict_files(paths, watch):
+            target.write(part.text)
+            if out is None:  # somebody may be waiting for it
+                target.flush()
+            counts.update(sentences=part.sentences, tokens=part.tokens)
     seconds = time.perf_counter() - began
     rate = counts["tokens"] / seconds
     if as_json:

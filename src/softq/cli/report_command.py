@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from softq.cli.shared import AsJson
+from softq.cli.shared import AsJson, Jobs
 
 Scale = Literal["small", "paper"]
 """How large an experiment is."""
@@ -70,16 +70,7 @@ def reproduce(
             ),
         ),
     ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help=(
-                "Runs to train at a time, each in a process of its own, where a task trains its"
-                " models one by one."
-            ),
-        ),
-    ] = 1,
+    jobs: Jobs = 1,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the results.  [default: reproduction/SCALE]", file_okay=False),

@@ -19,6 +19,18 @@ from rich.table import Table
 import softq
 from softq.errors import ConvergenceWarning, DataWarning, SoftqError, StoppedError
 
+TaskOrRecipe = Annotated[
+    str | None,
+    typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file."),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Runs to train at a time, each in a process of its own. Tasks that train all models"
+        " as one ignore it.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 

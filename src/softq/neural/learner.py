@@ -11,6 +11,7 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -342,8 +343,8 @@ class SequenceLearner:
         """A digest of the training data and the vocabularies."""
         if self._fingerprint is None:
             digest = hashlib.sha256()
-            for part in self._train.contents():
-                digest.update(part)
+            for array in self._train.arrays():
+                digest.update(np.ascontiguousarray(array).reshape(-1).data)
             for name, value in sorted(self._judge.notes(self._model).items()):
                 digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
             self._fingerprint = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)

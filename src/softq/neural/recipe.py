@@ -74,10 +74,12 @@ class CandidateSettings(RecipeSection):
 
     def conflicts(self) -> Conflicts:
         """What goes together."""
+        return (*self._of_candidates(), *self._of_weights())
+
+    def _of_candidates(self) -> Conflicts:
         unknown = [name for name in self.samplers if name not in get_args(SamplerName)]
         fewest = 2 if self.alone and self.holds_references else len(self.samplers)
-        made, estimator = self.share * len(self.samplers), self.estimator
-        hamming = self.sampler == "hamming"
+        made = self.share * len(self.samplers)
         return (
             (
                 unknown or len(set(self.samplers)) < len(self.samplers),
@@ -97,6 +99,16 @@ class CandidateSettings(RecipeSection):
             ),
             (self.k > made, f"k must not exceed size, got k = {self.k} of {made}"),
             (
+                self.refresh == "epoch" and "model" not in self.samplers,
+                "refresh = epoch is for samples from the model, sampler = model, got sampler ="
+                f" {self.sampler}",
+            ),
+        )
+
+    def _of_weights(self) -> Conflicts:
+        estimator, hamming = self.estimator, self.sampler == "hamming"
+        return (
+            (
                 estimator == "paper" and not self.k,
                 "estimator = paper needs k, how many candidates a step uses (the paper: 10 of"
                 " size = 100)",
@@ -115,11 +127,6 @@ class CandidateSettings(RecipeSection):
                 estimator == "importance" and self.refresh == "epoch",
                 "estimator = importance needs the probability of a draw, which is not kept for"
                 " an epoch: choose refresh = step",
-            ),
-            (
-                self.refresh == "epoch" and "model" not in self.samplers,
-                "refresh = epoch is for samples from the model, sampler = model, got sampler ="
-                f" {self.sampler}",
             ),
             (
                 estimator == "printed" and not (hamming and self.reward == "bleu"),
@@ -162,6 +169,12 @@ class CandidateSettings(RecipeSection):
     def holds_references(self) -> bool:
         """Whether a sampler counts references among what it makes."""
         return "ngram" in self.samplers or "recombined" in self.samplers
+
+    @property
+    def max_references(self) -> int | None:
+        """How many references of an example a step uses: half of its candidates are left to others."""
+        limits = (self.k, self.size if self.alone and self.holds_references else 0)
+        return min(filter(None, limits)) // 2 if any(limits) else None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,10 +34,8 @@ from softq.cli.kinds.sentences import (
     check_same_words,
     first_columns,
     known_words,
-    of_perplexity,
-    plain_words,
 )
-from softq.cli.progress import Watch, progress_bars, progress_of_images
+from softq.cli.progress import Watch, progress_bars
 from softq.cli.shared import make_table, number
 from softq.errors import DataError
 from softq.formats.annotations import looks_annotated
@@ -143,9 +142,9 @@ class FileCaptioner(SentenceWriter):
         images = find_images(files)
         encoder = load_encoder(name).to(find_device("auto"))
         self.check(encoder.features, name)
-        progress = progress_of_images(watch("encoding", unit="images"), len(images))
-        progress(0)
-        vectors = encode(list(images.values()), encoder, progress=progress)
+        show = partial(watch("encoding", unit="images").show, len(images))
+        show(0)
+        vectors = encode(list(images.values()), encoder, progress=show)
         return _Pictured(vectors, list(images), "images")
 
     def score(self, file: Path, gold: Captions, features: Features, where: Path) -> Scores:
@@ -170,12 +169,10 @@ load = FileCaptioner
 
 
 def _read_table(path: Path) -> _Pictured:
-    names = None
-    if names_file(path).exists():
-        names = [line.strip() for line in read_lines(names_file(path))]
-    called = names
-    if called is None:
-        called = [f"row {row}" for row in range(1, _count_rows(path) + 1)]
+    beside = names_file(path)
+    names = [line.strip() for line in read_lines(beside)] if beside.exists() else None
+    rows = range(1, _count_rows(path) + 1) if names is None else ()
+    called = names if names is not None else [f"row {row}" for row in rows]
     return _Pictured(read_features(path, Captions(called, [[] for _ in called])), names, str(path))
 
 
@@ -218,7 +215,7 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
     if len(files) > 1:
         raise DataError(f"{files[0]} holds captions: expected one such file, got {len(files)}")
     gold = read_captions(files[0], options.split)
-    cut = plain_words(options)
+    cut = str.split if options.tokenizer == "space" else bare_words
 
     def plain(text: str) -> list[str]:
         return cut(text.lower())
@@ -273,9 +270,12 @@ def _scores(
     truths = [[plain(text) for text in several] for several in gold.captions]
     rows = caption_statistics(words, truths)
     agreement = number(reference_agreement(truths))
-    further = of_perplexity(perplexity)
-    if agreement is not None:
-        further["average reward of one reference by another"] = f"{agreement:.4f}"
+    further = {
+        "perplexity of the references": None if perplexity is None else f"{perplexity:.3f}",
+        "average reward of one reference by another": (
+            None if agreement is None else f"{agreement:.4f}"
+        ),
+    }
     sizes = {"images": len(gold), "references": sum(map(len, gold.captions))}
     of_split = f", {facts['split']}" if facts["split"] else ""
     return Scores(

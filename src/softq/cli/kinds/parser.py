@@ -346,12 +346,12 @@ def _by_relation_and_arc(
         ]
         for side in sides
     ]
-    by_arc = _by_class(*arcs, right, _ARC_LENGTHS.values())
+    by_arc = _by_class(arcs[0], arcs[1], right, _ARC_LENGTHS.values())
     if relations is None:
         return {}, by_arc
     names = [sentence.relations for sentence in gold], relations
     classes = [[universal(name) for several in side for name in several] for side in names]
-    return _by_class(*classes, right, sorted(set().union(*classes))), by_arc
+    return _by_class(classes[0], classes[1], right, sorted(set().union(*classes))), by_arc
 
 
 def _class_of(value: int, classes: dict[float, str]) -> str:

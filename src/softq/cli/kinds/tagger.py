@@ -170,19 +170,19 @@ class FileTagger(Predictor):
             return []
         tokens = [block.columns[0] for block in chunk.blocks]
         matrix = self._features(tokens, self._parts_of_speech(chunk.blocks, where))
-        if not self.options.probabilities:
-            return self.decode(matrix, self.file_scheme)
         own = self.tagger.decode(matrix, self.decoding)
-        added = zip(
-            self._written(own, self.file_scheme), own, self.tagger.marginals(matrix), strict=True
-        )
+        written = self._written(own, self.file_scheme)
+        if not self.options.probabilities:
+            return written
         place = {label: k for k, label in enumerate(self.tagger.labels)}
         return [
             [
                 f"{label}{chunk.separator}{row[place[name]]:.4f}"
                 for label, name, row in zip(labels, names, table.tolist(), strict=True)
             ]
-            for labels, names, table in added
+            for labels, names, table in zip(
+                written, own, self.tagger.marginals(matrix), strict=True
+            )
         ]
 
     def _parts_of_speech(self, blocks: Sequence[Block], where: str) -> list[tuple[str, ...]] | None:
