@@ -107,8 +107,7 @@ def features(
     start = time.perf_counter()
     with progress_bars() as watch:
         found = find_images(images)
-        if captions is not None:
-            found = images_of_captions(found, read_captions(captions))
+        found = images_of_captions(found, read_captions(captions)) if captions else found
         model = load_encoder(options.encoder, options.weights).to(find_device(options.device))
         try:
             made = extract(
@@ -135,13 +134,13 @@ def features(
         "resumed_from": made.before,
         "seconds": round(time.perf_counter() - start, 3),
     }
+    _show(facts, as_json=as_json)
+
+
+def _show(facts: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json("data features", facts)
-    else:
-        _show(facts)
-
-
-def _show(facts: dict[str, Any]) -> None:
+        return
     for name, why in facts["skipped"].items():
         tell(f"skipped {name}: {why}")
     before = f" ({facts['resumed_from']:,} of them before)" if facts["resumed_from"] else ""

@@ -126,7 +126,7 @@ def evaluate(
     **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not only over sentences.
     """
     if predictions is not None:
-        given = [*([model] if model is not None else []), *(files or [])]
+        given = [path for path in (model, *(files or [])) if path is not None]
         scored = _score_files(predictions, given, against, options)
     elif model is not None and files:
         scored = _score_models(model, files, against, options)
@@ -136,17 +136,16 @@ def evaluate(
             " --predictions FILE"
         )
     if as_json:
-        asked = {"model": None if predictions is not None else str(model)}
-        print_json("evaluate", asked | _as_json(scored, against))
+        print_json("evaluate", _as_json(scored, None if predictions else model, against))
     else:
         _show(scored, predictions or model, against)
 
 
-def _as_json(scored: list[Scores], against: Path | None) -> dict[str, Any]:
+def _as_json(scored: list[Scores], model: Path | None, against: Path | None) -> dict[str, Any]:
     """All scores; of two models, those of the second one and the differences as well."""
     found, *others = scored
-    told = found.facts | {name: number(value) for name, value in found.overall.items()}
-    told |= found.details
+    told = {"model": model and str(model)} | found.facts
+    told |= {name: number(value) for name, value in found.overall.items()} | found.details
     for other in others:
         differences = {
             name: {

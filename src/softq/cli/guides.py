@@ -203,30 +203,27 @@ softq reproduce translation --scale paper --train train.tsv --dev dev.tsv --test
 # the same files in a folder
 softq reproduce translation --scale paper --data DIR --out reproduction/folder""",
     ),
-}
-
-LM = "lm"
-LM_GUIDE = _Guide(
-    one=(
-        "a model of 🤗 Transformers (T5, BART, Marian, GPT-2, Llama, …), fine-tuned toward BLEU or"
-        " another reward"
-    ),
-    many="models of Transformers",
-    data=(
-        "Lines of source, tab and reference, with further tabs and references where there are more;"
-        " or `.jsonl`, an object on each line with `source`, `references` and perhaps `candidates`"
-        " and `candidate_rewards`. `--model` is a run folder, a folder of `save_pretrained` or a"
-        " name that Transformers know; `--from-scratch t5-small` makes a T5 and a tokenizer"
-        " instead. Likelihood first and the reward then, from its best model, is the usual way."
-        " Without `--train`, sentences of two built-in languages are drawn. It needs `pip install"
-        " 'softq[transformers]'`."
-    ),
-    after=(
-        "`softq predict RUN` writes a text for each line, `softq evaluate RUN test.tsv` scores"
-        " them. The best model is in `RUN/best`, as `from_pretrained` reads it."
-    ),
-    page="docs/transformers.md",
-    train="""\
+    "lm": _Guide(
+        one=(
+            "a model of 🤗 Transformers (T5, BART, Marian, GPT-2, Llama, …), fine-tuned toward BLEU"
+            " or another reward"
+        ),
+        many="models of Transformers",
+        data=(
+            "Lines of source, tab and reference, with further tabs and references where there are"
+            " more; or `.jsonl`, an object on each line with `source`, `references` and perhaps"
+            " `candidates` and `candidate_rewards`. `--model` is a run folder, a folder of"
+            " `save_pretrained` or the name of a model of Transformers; `--from-scratch t5-small`"
+            " makes a T5 and a tokenizer instead. Usually, train by likelihood first, and toward the"
+            " reward from the best model of that run. Without `--train`, sentences are sampled from"
+            " two built-in languages. It needs `pip install 'softq[transformers]'`."
+        ),
+        after=(
+            "`softq predict RUN` writes a text for each line, `softq evaluate RUN test.tsv` scores"
+            " them. The best model is in `RUN/best`, as `from_pretrained` reads it."
+        ),
+        page="docs/transformers.md",
+        train="""\
 softq train lm --model google-t5/t5-small --train train.tsv --dev dev.tsv --template "translate German to English: {}" --out runs/ml
 softq train lm --model runs/ml --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --sampler ngram+model --out runs/raml
 softq train lm --from-scratch t5-small --train train.tsv --dev dev.tsv --optimizer adafactor --learning-rate 0.03 --epochs 20 --out runs/t5
@@ -234,10 +231,10 @@ softq evaluate runs/raml test.tsv --against runs/ml
 # does it save the cost of minimum Bayes risk?
 softq evaluate runs/raml test.tsv --against runs/ml --against-method mbr
 echo "Das passiert." | softq predict runs/raml""",
-    sweep="",
-    reproduce="",
-)
-"""Of `softq train lm`, which is no task of sweeps and experiments."""
+        sweep="",
+        reproduce="",
+    ),
+}
 
 
 _HEADLINES = {
@@ -260,8 +257,10 @@ _FLAGS_OF_EXPERIMENTS = (
 
 
 def guide(command: str, task: str) -> str:
-    """The help of `softq COMMAND TASK`, in Markdown."""
-    about = LM_GUIDE if task == LM else GUIDES[task]
+    """The help of `softq COMMAND TASK`, in Markdown; "" of a task that is not softq's own."""
+    about = GUIDES.get(task)
+    if about is None:
+        return ""
     return "\n\n".join(
         [
             _HEADLINES[command].format(one=about.one, many=about.many),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -184,9 +185,9 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
         parts = [choice.recipe(recipe).data.sources() for choice in sweep.choices]
         _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
         task = TASKS[sweep.task]
-        noted = (note for member in sweep.cells for note in task.notes(member.cell.measures))
-        for told in dict.fromkeys(noted):
-            print_line(console, told)
+        notes = chain.from_iterable(task.notes(member.cell.measures) for member in sweep.cells)
+        for note in dict.fromkeys(notes):
+            print_line(console, note)
     _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
 
 

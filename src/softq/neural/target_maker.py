@@ -46,8 +46,6 @@ class TargetMaker:
         max_references: how many references of an example a step uses, chosen at random; None: all.
         add_references: whether references join the candidates, which is for samplers that do not
             include them.
-        unknown: token id of unknown words; those of references match no candidate, as in
-            evaluation. None: there is no such token.
 
     """
 
@@ -61,10 +59,8 @@ class TargetMaker:
         k: int | None = None,
         max_references: int | None = None,
         add_references: bool = True,
-        unknown: int | None = None,
     ) -> None:
-        self.objective, self.samplers = objective, samplers
-        self.reward = reward if unknown is None else UnknownNeverMatches(reward, unknown)
+        self.objective, self.reward, self.samplers = objective, reward, samplers
         self.estimator, self.k = estimator, k
         self.max_references, self.add_references = max_references, add_references
 
@@ -212,15 +208,15 @@ def recipe_targets(
         # as far as any other.
         drawn = sampler("hamming", settings.size)
         objective = dataclasses.replace(objective, tau=drawn.temperature)  # type: ignore[attr-defined]
+    reward = _reward(settings)
     return TargetMaker(
         objective,
-        _reward(settings),
+        reward if settings.reward == "hamming" else UnknownNeverMatches(reward, UNKNOWN),
         [partial(changed, name) for name in made],
         estimator=settings.estimator,
         k=settings.k or None,
         max_references=None if ml_alone else settings.max_references,
         add_references=not (settings.alone and made),
-        unknown=None if settings.reward == "hamming" else UNKNOWN,
     )
 
 

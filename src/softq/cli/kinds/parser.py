@@ -335,23 +335,24 @@ def _by_relation_and_arc(
     relations: Sequence[Sequence[str]] | None,
 ) -> tuple[dict[str, KindScores], dict[str, KindScores]]:
     """Scores of head and relation by the relation up to its first ``:``, and of heads by the length of the arc."""
-    sides = [sentence.heads for sentence in gold], heads
-    true, found = ([head for several in side for head in several] for side in sides)
-    right = [head == guess for head, guess in zip(true, found, strict=True)]
-    arcs = [
-        [
-            _class_of(abs(head - word) if head else 0, _ARC_LENGTHS)
-            for several in side
-            for word, head in enumerate(several, 1)
-        ]
-        for side in sides
+    words = [
+        (place, head, guess)
+        for sentence, guesses in zip(gold, heads, strict=True)
+        for place, (head, guess) in enumerate(zip(sentence.heads, guesses, strict=True), 1)
     ]
-    by_arc = _by_class(arcs[0], arcs[1], right, _ARC_LENGTHS.values())
+    right = [head == guess for _, head, guess in words]
+    true = [_arc_class(place, head) for place, head, _ in words]
+    guessed = [_arc_class(place, guess) for place, _, guess in words]
+    by_arc = _by_class(true, guessed, right, _ARC_LENGTHS.values())
     if relations is None:
         return {}, by_arc
-    names = [sentence.relations for sentence in gold], relations
-    classes = [[universal(name) for several in side for name in several] for side in names]
-    return _by_class(classes[0], classes[1], right, sorted(set().union(*classes))), by_arc
+    true = [universal(name) for sentence in gold for name in sentence.relations]
+    guessed = list(map(universal, chain.from_iterable(relations)))
+    return _by_class(true, guessed, right, sorted({*true, *guessed})), by_arc
+
+
+def _arc_class(place: int, head: int) -> str:
+    return _class_of(abs(head - place) if head else 0, _ARC_LENGTHS)
 
 
 def _class_of(value: int, classes: dict[float, str]) -> str:
