@@ -169,7 +169,7 @@ def test_features_that_do_not_fit_leave_nothing_behind(folder, vectors, tmp_path
     said(
         vectors[:, :5],
         "f.npy: expected features with 12 numbers for each image, as ",
-        "learnt from, got 5",
+        "was trained on, got 5",
     )
     said(vectors[0], "f.npy: expected features [images, size]")
     said(np.float32(1), "f.npy: expected features [images, size]")
@@ -207,7 +207,7 @@ def test_what_does_not_go_together(folder, tmp_path):
     )
     refused(
         softq("predict", folder / "ours", folder),
-        "does not know what made the features",
+        "does not say which encoder made the features",
         "softq data features",
     )
     (tmp_path / "model").write_text("text")

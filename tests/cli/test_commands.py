@@ -504,7 +504,7 @@ def test_flags_of_a_sweep_change_its_grids_and_leave_the_rest(tmp_path):
 def test_what_grids_decide_is_no_flag_of_a_sweep(tmp_path, command, flags):
     refused(
         softq(*command, *flags, "--out", tmp_path / "x"),
-        "objectives, temperatures and seeds are the grids'",
+        "objectives, temperatures and seeds are set by the grids of",
     )
     assert not (tmp_path / "x").exists()
 

@@ -44,7 +44,7 @@ class _Benchmark(NamedTuple):
     options: tuple[Parameter, ...]
 
 
-def _rounds(default: int, what: str = "Turns that every contender gets") -> Parameter:
+def _rounds(default: int, what: str = "Set the number of turns of each contender") -> Parameter:
     return declare("rounds", int, default, f"{what}; the figure is the median.", min=1)
 
 
@@ -53,10 +53,16 @@ def _corpora(about: str) -> Parameter:
 
 
 _DEVICE = declare(
-    "device", Literal["cpu", "cuda"] | None, None, "Where to run; the GPU if there is one."
+    "device",
+    Literal["cpu", "cuda"] | None,
+    None,
+    "Choose the device.  [default: the GPU if there is one]",
 )
 _PRECISION = declare(
-    "precision", str, "bf16", "Of matrix products on a GPU: float32, tf32 or bf16."
+    "precision",
+    str,
+    "bf16",
+    "Set the precision of matrix products on a GPU: float32, tf32 or bf16.",
 )
 _AS_JSON = declare("as_json", bool, False, "Print one JSON object and nothing else.", "--json")
 _BENCHMARKS = {
@@ -107,7 +113,13 @@ _BENCHMARKS = {
     ```
     """,
         (
-            declare("repeats", int, 2000, "Candidate sets per line of the table.", min=2),
+            declare(
+                "repeats",
+                int,
+                2000,
+                "Set the number of candidate sets for each line of the table.",
+                min=2,
+            ),
             declare(
                 "plot",
                 Path | None,
@@ -130,8 +142,14 @@ _BENCHMARKS = {
     ```
     """,
         (
-            declare("folds", int, 5, "Folds of the cross-validation.", min=2),
-            declare("repeats", int, 2, "Repeats of it with other folds.", min=1),
+            declare("folds", int, 5, "Set the number of folds of the cross-validation.", min=2),
+            declare(
+                "repeats",
+                int,
+                2,
+                "Repeat the cross-validation this often, with other folds.",
+                min=1,
+            ),
         ),
     ),
     "grid": _Benchmark(
@@ -166,8 +184,8 @@ _BENCHMARKS = {
     ```
     """,
         (
-            _rounds(7, "Iterations that are timed"),
-            _corpora("Folder with broad_twitter/ and wnut17/, for the figures on real corpora."),
+            _rounds(7, "Set the number of iterations that are timed"),
+            _corpora("Measure on real corpora too: a folder with broad_twitter/ and wnut17/."),
         ),
     ),
     "parsing": _Benchmark(
@@ -187,10 +205,10 @@ _BENCHMARKS = {
                 "passes",
                 int,
                 4,
-                "Passes of each objective that are timed; the figure is the median.",
+                "Set the number of passes of each objective that are timed; the figure is the median.",
                 min=1,
             ),
-            _corpora("Folder with ud_english_ewt/, for the figures on a real treebank."),
+            _corpora("Measure on a real treebank: a folder with ud_english_ewt/."),
         ),
     ),
     "biaffine": _Benchmark(
@@ -209,7 +227,7 @@ _BENCHMARKS = {
                 "train",
                 Path,
                 REQUIRED,
-                "Treebank to take batches from (CoNLL-U).",
+                "Take batches from this treebank (CoNLL-U).",
                 dir_okay=False,
                 exists=True,
             ),
@@ -230,7 +248,7 @@ _BENCHMARKS = {
     ```
     """,
         (
-            _rounds(5, "Rounds of steps that are timed"),
+            _rounds(5, "Set the number of rounds of steps that are timed"),
             _PRECISION,
             _DEVICE,
         ),
@@ -249,7 +267,7 @@ _BENCHMARKS = {
     ```
     """,
         (
-            _rounds(5, "Rounds of steps that are timed"),
+            _rounds(5, "Set the number of rounds of steps that are timed"),
             _PRECISION,
             _DEVICE,
         ),
@@ -286,7 +304,7 @@ _BENCHMARKS = {
         (
             _rounds(15),
             _DEVICE,
-            declare("tiny", bool, False, "Tiny models, to try it out on a CPU.", "--tiny"),
+            declare("tiny", bool, False, "Use tiny models, to try it out on a CPU.", "--tiny"),
         ),
     ),
 }

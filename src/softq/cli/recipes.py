@@ -124,14 +124,14 @@ def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Want
     laid_over = parse_flags(task.recipe_type, flags)
     if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
         raise RecipeError(
-            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]]"
-            " there, or by softq sweep"
+            f"objectives, temperatures and seeds are set by the grids of {where} ([[sweep]]), not by"
+            " flags: change them there, or use softq sweep"
         )
     recipe, grids = parse_recipe(task, merge(table, laid_over), where)
     data = recipe.data if sweep and of_files(recipe) else None
     if data and data.train and not data.dev and not (data.folds and data.test):
         raise RecipeError(
-            "a sweep chooses by development scores and compares on a test part, and the"
+            "a sweep chooses by development scores and compares on a test split, and the"
             " training file can be neither: add --dev FILE"
             + (", or --folds 5 with --test FILE" if "folds" in flag_names(type(recipe)) else "")
         )

@@ -27,7 +27,7 @@ Jobs = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Runs to train at a time, each in a process of its own. Tasks that train all models"
+        help="Train this many runs at a time, each in a process of its own. Tasks that train all models"
         " as one ignore it.",
     ),
 ]

@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 class _GridOptions:
     """What a sweep varies."""
 
-    objective: str | None = option(None, "Objectives: ml,raml,sqdml.", metavar="LIST")
-    tau: str | None = option(None, "Temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE")
-    seed: str | None = option(None, "Seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE")
+    objective: str | None = option(None, "Compare these objectives: ml,raml,sqdml.", metavar="LIST")
+    tau: str | None = option(
+        None, "Try these temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE"
+    )
+    seed: str | None = option(
+        None, "Train with these random seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE"
+    )
     temperature_scaled: bool = option(
         False, "Divide scores by tau, multiply losses by tau².", "--temperature-scaled"
     )
     over: list[str] | None = option(
         None,
-        "Values of another key of the recipe: c2=0.1,0.3,1; may be given for several keys.",
+        "Vary another key of the recipe: c2=0.1,0.3,1. Repeatable.",
         metavar="KEY=LIST",
     )
 
@@ -51,7 +55,10 @@ def sweep(
         ),
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Sweep folder.  [default: sweeps/TASK]", file_okay=False)
+        Path | None,
+        typer.Option(
+            help="Write the sweep to this folder.  [default: sweeps/TASK]", file_okay=False
+        ),
     ] = None,
     resume: Annotated[
         bool,
@@ -81,7 +88,7 @@ def sweep(
     softq report sweeps --out report.html
     ```
 
-    `--over` varies any other key of the recipe, and of a single value sets it; `;` stands between values that are lists themselves:
+    `--over` varies any other key of the recipe, or sets it if there is one value; `;` separates values that are lists themselves:
 
     ```sh
     softq sweep classification --tau 2 --over learning-rate=0.03,0.1,0.3 --over "hidden=8,8;16" --out sweeps/rates

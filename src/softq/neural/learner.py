@@ -198,8 +198,8 @@ class SequenceLearner:
             generator = torch.Generator().manual_seed(seed)
             given = self._given(index, generator)
             if self._samples is not None:
-                tokens, lengths = self._samples.tokens[index].long(), self._samples.lengths[index]
-                given.insert(0, Candidates(tokens, lengths))
+                tokens, lengths = self._samples
+                given.insert(0, Candidates(tokens[index].long(), lengths[index]))
             target = self._targets(references, generator, *given)
             _, tokens, lengths, weights = Batch.of((), target)
         # references are as many as the batch has at most, alone or beside samples; candidates of

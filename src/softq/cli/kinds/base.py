@@ -89,15 +89,13 @@ class Predictor:
         for path in files:
             where = "standard input" if path == STDIN else str(path)
             with _opened(path, where) as (packed, file):
+                size = 0 if path == STDIN else path.stat().st_size
                 watcher = watch(where, unit="bytes")
-                watcher.begin(0 if path == STDIN else path.stat().st_size, 0)
-                seen = 0
+                watcher.show(size, 0, "")
                 for part in self.predict(file, path, where):
                     yield part
                     tokens += part.tokens
-                    place = 0 if path == STDIN else packed.tell()
-                    watcher.advance(place - seen, f"{tokens:,} tokens")
-                    seen = place
+                    watcher.show(size, packed.tell() if size else 0, f"{tokens:,} tokens")
 
     def choose_decoding(self, usual: str, known: tuple[Known, ...], what: str) -> Known:
         """The decoding that is asked for, if this kind of model has it, else the model's own."""

@@ -85,7 +85,7 @@ class FileCaptioner(SentenceWriter):
             of = f" of {self.model.encoder}" if self.model.encoder else ""
             raise DataError(
                 f"{where}: expected features{of} with {expected} numbers for each image, as"
-                f" {self.path} learnt from, got {size}"
+                f" {self.path} was trained on, got {size}"
             )
 
     def _caption(
@@ -130,12 +130,12 @@ class FileCaptioner(SentenceWriter):
         return [self._encode(files, watch)]
 
     def _encode(self, files: Sequence[Path], watch: Watch) -> _Pictured:
-        """Features by the encoder that the captioner learnt from."""
+        """Features by the encoder of the features that the captioner was trained on."""
         name = self.model.encoder
         if not name:
             raise DataError(
-                f"{self.path} does not know what made the features it learnt from, so it cannot see"
-                f" images: encode them with softq data features, and name the file ({_FEATURES})"
+                f"{self.path} does not say which encoder made the features it was trained on, so it"
+                f" cannot encode images: use softq data features, and name its file ({_FEATURES})"
             )
         from softq.neural.images import encode, find_images, load_encoder
 
@@ -375,5 +375,5 @@ def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:
     try:
         captions = read_captions(paths[0], options.split)
     except DataError:  # rows belong to images, and which there are is not known yet
-        return found | {features: [Fault(0, f"not checked: first mend {paths[0]}")]}
+        return found | {features: [Fault(0, f"not checked: first fix {paths[0]}")]}
     return found | check_features(features, captions)
