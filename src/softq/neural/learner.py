@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 from collections.abc import Generator, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -118,7 +119,6 @@ class SequenceLearner:
         self._best: dict[str, Tensor] = {}
         self._stream: Generator[tuple[Tensor, Batch], None, None] | None = None
         self._next = (0, 0)  # epoch and step of the stream's next batch
-        self._fingerprint: Tensor | None = None
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Take steps first..last-1 of an epoch."""
@@ -333,26 +333,25 @@ class SequenceLearner:
             "loss": self._loss,
             "lowest_perplexity": self._lowest,
             "epochs": self._epochs,
-            "fingerprint": self._data_fingerprint(),
+            "fingerprint": self._fingerprint,
         }
         if self._samples is not None:
             found |= {f"samples.{name}": value for name, value in self._samples._asdict().items()}
         return found
 
-    def _data_fingerprint(self) -> Tensor:
+    @cached_property
+    def _fingerprint(self) -> Tensor:
         """A digest of the training data and the vocabularies."""
-        if self._fingerprint is None:
-            digest = hashlib.sha256()
-            for array in self._train.arrays():
-                digest.update(np.ascontiguousarray(array).reshape(-1).data)
-            for name, value in sorted(self._judge.notes(self._model).items()):
-                digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
-            self._fingerprint = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
-        return self._fingerprint
+        digest = hashlib.sha256()
+        for array in self._train.arrays():
+            digest.update(np.ascontiguousarray(array).reshape(-1).data)
+        for name, value in sorted(self._judge.notes(self._model).items()):
+            digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+        return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Resume from there."""
-        if not torch.equal(state["fingerprint"], self._data_fingerprint()):
+        if not torch.equal(state["fingerprint"], self._fingerprint):
             raise RunError(
                 "the training data or the vocabulary of this run differs from that with which it"
                 " began; restore the files, or begin a new run"

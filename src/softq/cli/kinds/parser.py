@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, get_args
+from typing import IO, Any, get_args
 
 from rich.table import Table
 from torch import Tensor
@@ -160,15 +160,13 @@ class FileParser(Predictor):
             for forms, labels in zip(words, self.pos_tagger.label(words), strict=True)
         ]
 
-    def score(self, gold: GoldTrees) -> Scores:
-        """Scores of the parser's trees."""
-        parts = self._checked(([sentence] for sentence in gold.sentences), str(gold.path))
+    def parse_sentences(self, path: Path, sentences: Sequence[TreeSentence]) -> list[Parse]:
+        """Trees of the sentences of a file."""
+        parts = self._checked(([sentence] for sentence in sentences), str(path))
         found: list[Parse] = []
-        for some in in_batches(list(chain.from_iterable(parts)), gold.path, "sentences"):
+        for some in in_batches(list(chain.from_iterable(parts)), path, "sentences"):
             found += self.parser.parse(list(some), self.decoding)
-        labelled = gold.labelled and bool(self.parser.relations)
-        relations = [parse.relations for parse in found] if labelled else None
-        return _scores(gold, [parse.heads for parse in found], relations)
+        return found
 
 
 load = FileParser
@@ -199,45 +197,30 @@ def _written(sentence: TreeSentence, parse: Parse) -> str:
 # --- softq evaluate -------------------------------------------------------------------------------------
 
 
-class GoldTrees(NamedTuple):
-    """A file of true trees."""
-
-    path: Path
-    sentences: list[TreeSentence]
-
-    @property
-    def labelled(self) -> bool:
-        """Whether sentences have relations, of which all have some or none has."""
-        return any(sentence.relations for sentence in self.sentences)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """How much it is."""
-        return {"sentences": len(self.sentences), "words": _words_of(self.sentences)}
-
-
 def score_models(
     files: Sequence[Path], _options: Options, models: Sequence[FileParser]
 ) -> list[Scores]:
     """Scores of trees by those of one file."""
-    gold = _read_trees(only_file(files, models))
-    return [one.score(gold) for one in models]
+    path = only_file(files, models)
+    gold = _read_trees(path)
+    return [_scores(path, gold, one.parse_sentences(path, gold)) for one in models]
 
 
-def _read_trees(path: Path) -> GoldTrees:
-    gold = GoldTrees(path, read_conllu(path, trees=None))
-    for sentence in gold.sentences:
+def _read_trees(path: Path) -> list[TreeSentence]:
+    sentences = read_conllu(path, trees=None)
+    labelled = any(sentence.relations for sentence in sentences)
+    for sentence in sentences:
         if not sentence.heads:
             raise DataError(
                 f"{_place(path, sentence)}: expected a sentence with its tree, got _ as the HEAD of"
                 " every word"
             )
-        if not sentence.relations and gold.labelled:
+        if not sentence.relations and labelled:
             raise DataError(
                 f"{_place(path, sentence)}: expected relations in all sentences or in none, got _"
                 " as the DEPREL of every word, and others with them"
             )
-    return gold
+    return sentences
 
 
 def _place(path: Path, sentence: TreeSentence) -> str:
@@ -255,26 +238,30 @@ def score_predictions(predictions: Path, files: Sequence[Path], _options: Option
             " softq evaluate --predictions SYSTEM.conllu GOLD.conllu"
         )
     gold, system = _read_trees(files[0]), _read_trees(predictions)
-    of = {"predictions": str(predictions)}
-    if [sentence.forms for sentence in gold.sentences] != [
-        sentence.forms for sentence in system.sentences
-    ]:
-        return _aligned_scores(gold, system, of)
-    labelled = gold.labelled and system.labelled
-    relations = [sentence.relations for sentence in system.sentences] if labelled else None
-    return _scores(gold, [sentence.heads for sentence in system.sentences], relations, of)
+    facts = {"predictions": str(predictions)}
+    if [sentence.forms for sentence in gold] == [sentence.forms for sentence in system]:
+        return _scores(files[0], gold, system, facts)
+    return _aligned_scores({files[0]: gold, predictions: system}, facts)
+
+
+def _sizes(sentences: Sequence[TreeSentence]) -> dict[str, int]:
+    return {"sentences": len(sentences), "words": _words_of(sentences)}
 
 
 def _scores(
-    gold: GoldTrees,
-    heads: Sequence[Sequence[int]],
-    relations: Sequence[Sequence[str]] | None,
-    facts: dict[str, Any] | None = None,
+    path: Path,
+    gold: Sequence[TreeSentence],
+    found: Sequence[Parse] | Sequence[TreeSentence],
+    facts: Mapping[str, Any] | None = None,
 ) -> Scores:
-    """Scores of heads and relations of the same words; None where one side has no relations."""
-    rows = attachment_statistics(gold.sentences, heads, relations)
-    by_relation, by_arc = _by_relation_and_arc(gold.sentences, heads, relations)
-    by_length = _by_length(gold.sentences, rows)
+    """Scores of trees of the same words; of heads alone where one side has no relations."""
+    heads = [one.heads for one in found]
+    names = [one.relations for one in found]
+    labelled = any(names) and any(sentence.relations for sentence in gold)
+    relations = names if labelled else None
+    rows = attachment_statistics(gold, heads, relations)
+    by_relation, by_arc = _by_relation_and_arc(gold, heads, relations)
+    by_length, sizes = _by_length(gold, rows), _sizes(gold)
     titles = ("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
     lengths = [
         (
@@ -288,8 +275,8 @@ def _scores(
         rows,
         ATTACHMENT_METRICS,
         _TITLES,
-        {"file": str(gold.path), **(facts or {}), **gold.sizes},
-        heading(str(gold.path), gold.sizes),
+        {"file": str(path), **(facts or {}), **sizes},
+        heading(str(path), sizes),
         details={
             "relations": {name: row._asdict() for name, row in by_relation.items()},
             "arc_lengths": {name: row._asdict() for name, row in by_arc.items()},
@@ -306,23 +293,25 @@ def _scores(
     )
 
 
-def _aligned_scores(gold: GoldTrees, system: GoldTrees, facts: dict[str, Any]) -> Scores:
-    """Scores where the words of both files differ: precision, recall and F1 of those that align."""
+def _aligned_scores(
+    files: Mapping[Path, Sequence[TreeSentence]], facts: Mapping[str, Any]
+) -> Scores:
+    """Scores of the second of two files by the first, whose words differ: precision, recall and F1 of those that align."""
+    (path, gold), (predictions, system) = files.items()
     try:
-        aligned = align_score(gold.sentences, system.sentences)
+        scores = align_score(gold, system)._asdict()
     except DataError as error:
-        raise DataError(f"{gold.path} and {system.path}: {error}") from None
-    scores = aligned._asdict()
+        raise DataError(f"{path} and {predictions}: {error}") from None
     details = {name: row and row.f1 for name, row in scores.items() if name != "words"}
     details["aligned"] = {name: row and row._asdict() for name, row in scores.items()}
-    predicted = {f"predicted_{name}": count for name, count in system.sizes.items()}
+    predicted = {f"predicted_{name}": count for name, count in _sizes(system).items()}
     titled = {_TITLES.get(name, name): row for name, row in scores.items() if row is not None}
     return Scores(
         Tensor(),
         {},
         _TITLES,
-        {"file": str(gold.path), **facts, **gold.sizes, **predicted},
-        "\n".join(heading(str(side.path), side.sizes) for side in (gold, system)),
+        {"file": str(path), **facts, **_sizes(gold), **predicted},
+        "\n".join(heading(str(file), _sizes(sentences)) for file, sentences in files.items()),
         details,
         further=None,
         tables=[kind_table("words differ: those that align", titled)],
