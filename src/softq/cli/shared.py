@@ -19,6 +19,7 @@ from rich.table import Table
 import softq
 from softq.errors import ConvergenceWarning, DataWarning, SoftqError, StoppedError
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 TaskOrRecipe = Annotated[
     str | None,
     typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file."),
@@ -31,7 +32,6 @@ Jobs = Annotated[
         " as one ignore it.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 @contextmanager
