@@ -77,7 +77,8 @@ def show(path: Path, taus: list[float], options: TheoryOptions, *, as_json: bool
     )
     titles = ("tau", "E[r]", "entropy", "E[edits]", "ESS", "q(references)", "")
     console = results_console()
-    console.print(make_table(titles, map(_row, points), title, left=(len(titles) - 1,)))
+    print_line(console, title)
+    console.print(make_table(titles, map(_row, points), left=(len(titles) - 1,)))
     for mass, tau in suggestions:
         if isinstance(tau, float):
             tau = f"tau = {tau:.4g} leaves {mass:g} of the mass on the references"

@@ -21,7 +21,7 @@ Layout = Literal["auto", "columns", "conllu", "bitext", "captions"]
 Files = Annotated[
     list[Path],
     typer.Argument(
-        metavar="FILES…",
+        metavar="FILES",
         help=(
             "Column files, a token per line, its labels in the last columns, labels in JSON as"
             " annotation tools export them, trees in CoNLL-U or CoNLL-X, sentences with"
@@ -200,7 +200,7 @@ def convert(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILES…",
+            metavar="FILES",
             help="Labels in JSON, or column files; several are those of one annotator each.",
         ),
     ],

@@ -49,7 +49,7 @@ def features(
     images: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IMAGES…", help="Folders of images, searched recursively, and image files."
+            metavar="IMAGES", help="Folders of images, searched recursively, and image files."
         ),
     ],
     out: Annotated[

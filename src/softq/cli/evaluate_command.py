@@ -37,7 +37,7 @@ def evaluate(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE…",
+            metavar="FILES",
             help=(
                 "Column file, the true label in the last column; for a parser a CoNLL-U file with"
                 " true trees; for a translator one of "
@@ -55,7 +55,7 @@ def evaluate(
                 "Score these predictions instead of a model: a column file with the predicted label"
                 " last and the true one before it; or trees (CoNLL-U), lines of text, or captions"
                 " (an image, a tab and a caption, or a caption for each image in order), with files"
-                " of the true ones in place of MODEL and FILE. For text these hold references alone"
+                " of the true ones in place of MODEL and FILES. For text these hold references alone"
                 " (no sources), several on a line between tabs, or are .jsonl with the key"
                 " references."
             ),
@@ -85,7 +85,7 @@ def evaluate(
     ```sh
     # all scores, by type of entity
     softq evaluate runs/names test.conll
-    # is it better, and how sure is that?
+    # is it better than another model, and how sure is that?
     softq evaluate runs/names test.conll --against runs/names-ml
     softq evaluate runs/trees test.conllu
     # for a program, such as jq .sentence_bleu
@@ -114,13 +114,13 @@ def evaluate(
     whole file, as multi-bleu.perl counts it; the average reward is BLEU against one reference at a time. sacreBLEU's score follows with
     its signature. `<unk>` is never right.
 
-    **Texts** of `softq train lm`: the reward is the one of the run, mean over references, on its own tokens, in which a second
-    model's texts are counted as well; the rest is as for translations, with chrF of sentences and of the file. `--against-method` lets the
-    second model, or the same one, write in another way: `--method mbr --against RUN --against-method beam`. Seconds are those of writing.
+    **Texts** of `softq train lm`: the reward is that of the run, mean over references, on the tokens of its tokenizer, which also
+    count for a second model; the rest is as for translations, with chrF of sentences and of the file. `--against-method` lets the
+    second model, or the same one, write in another way: `--method mbr --against RUN --against-method beam`. Seconds are the time it took to write.
 
     **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's measure, and the maximum reward that
     against the best one; corpus BLEU is of all references together; ROUGE-L and CIDEr-D are those of the COCO evaluation. Predictions
-    from a file are compared in lower case; the file of true captions is known by its images' names or by its own, .json.
+    from a file are compared in lower case; a file of true captions is recognized by the names of images in it, or by its name, .json.
 
     **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not only over sentences.
     """

@@ -38,7 +38,7 @@ GUIDES = {
         ),
         many="small networks that decide between four classes of different worth",
         data=(
-            "The data are drawn from `--data.seed`: points of a square with labels from a known"
+            "The data follow from `--data.seed`: points of a square with labels from a known"
             " distribution, so that the best expected reward is known (`softq theory`). All models"
             " of a sweep are trained at once, as one."
         ),
@@ -58,13 +58,13 @@ softq reproduce classification --inputs 10000 --out reproduction/quick
 softq reproduce classification --scale paper  # 1,000,000; meant for a GPU""",
     ),
     "captioning": _Guide(
-        one="a captioner: a sentence for an image, from several people's captions of each",
+        one="a captioner: a sentence for an image, learnt from several people's captions of each",
         many="captioners",
         data=(
             "Captions are lines of image, tab and caption, or Karpathy's JSON. Features of the"
             " images stand beside them, `train.features.npy` for `train.captions.tsv`; `softq data"
-            " features` makes them. Without `--train`, scenes of a built-in world are rendered, of"
-            " which all that may be said is known. The reward is sentence BLEU; see `[candidates]`."
+            " features` makes them. Without `--train`, scenes of a built-in world are rendered,"
+            " whose correct captions are all known. The reward is sentence BLEU; see `[candidates]`."
         ),
         after=(
             "`softq predict RUN FEATURES` captions images, `softq evaluate RUN test.captions.tsv`"
@@ -92,8 +92,8 @@ softq reproduce captioning --scale paper --train train.captions.tsv --dev dev.ca
         data=(
             "Column files (CoNLL): a word on each line, its label in the last column, blank lines"
             " between sentences. Several annotators are columns of one file (`--annotators`), and"
-            " SQDML learns from all of them. Without `--train`, sentences of a built-in world are"
-            " drawn, each with several imperfect annotators. The reward is the number of right"
+            " SQDML learns from all of them. Without `--train`, sentences are sampled from a built-in"
+            " world, each with several imperfect annotators. The reward is the number of right"
             " labels."
         ),
         after=(
@@ -145,8 +145,8 @@ softq report sweeps/tags --out report.html""",
         many="parsers",
         data=(
             "Treebanks in CoNLL-U, or CoNLL-X. Trees without crossing arcs by default, trees of any"
-            " shape with `--spanning`. Without `--train`, sentences of a built-in grammar are"
-            " drawn. The reward is the number of right heads."
+            " shape with `--spanning`. Without `--train`, sentences are sampled from a built-in"
+            " grammar. The reward is the number of right heads."
         ),
         after=(
             "`softq predict RUN FILES` parses other files, `softq evaluate RUN FILE` scores the"
@@ -178,8 +178,8 @@ softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --te
         data=(
             "Lines of source, tab and reference, several lines or several tabs for several"
             " references; or files that belong together line by line (`--data.train train.de"
-            " --train-references train.en`). Without `--train`, sentences of two built-in languages"
-            " are drawn, of which all valid translations are known. The reward is sentence BLEU;"
+            " --train-references train.en`). Without `--train`, sentences are sampled from two"
+            " built-in languages, whose valid translations are all known. The reward is sentence BLEU;"
             " see `[candidates]`."
         ),
         after=(

@@ -31,7 +31,7 @@ def predict(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILES…]",
+            metavar="FILES",
             help=(
                 "Column files or text for a tagger, CoNLL-U files or text for a parser, a sentence"
                 " per line for a translator or text "
@@ -45,7 +45,7 @@ def predict(
         Path | None,
         typer.Option(
             help=(
-                "Write the result to this file, packed if it ends in .gz or .xz.  [default:"
+                "Write the result to this file, compressed if it ends in .gz or .xz.  [default:"
                 " standard output]"
             ),
             dir_okay=False,

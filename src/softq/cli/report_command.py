@@ -16,7 +16,7 @@ Scale = Literal["small", "paper"]
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS…", help="Run folders, sweep folders, or folders of them."),
+        typer.Argument(metavar="RUNS", help="Run folders, sweep folders, or folders of them."),
     ],
     out: Annotated[
         Path,
@@ -53,11 +53,11 @@ def reproduce(
     context: typer.Context,
     task: Annotated[
         str | None,
-        typer.Argument(metavar="[TASK]", help="One experiment; all of them if left out."),
+        typer.Argument(metavar="TASK", help="Run this experiment.  [default: all of them]"),
     ] = None,
     scale: Annotated[
         Scale,
-        typer.Option(help="Choose small, minutes on two cores, or paper, the sizes of the paper."),
+        typer.Option(help="Choose small (minutes on two cores) or paper (the sizes of the paper)."),
     ] = "small",
     data: Annotated[
         Path | None,

@@ -28,8 +28,8 @@ Jobs = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Train this many runs at a time, each in a process of its own. Tasks that train all models"
-        " as one ignore it.",
+        help="Train this many runs at a time, each in a process of its own. Tasks that train all"
+        " models as one ignore it.",
     ),
 ]
 

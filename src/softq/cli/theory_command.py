@@ -49,7 +49,7 @@ class TheoryOptions:
         100, "Set the number of candidates per example, references included.  [default: 100]", min=2
     )
     max_n: int = option(4, "Set the longest n-gram that candidates replace.  [default: 4]", min=1)
-    examples: int = option(1000, "Read at most so many lines.  [default: 1000]", min=1)
+    examples: int = option(1000, "Read at most this many lines.  [default: 1000]", min=1)
     seed: int = option(
         0, "Set the random seed of the candidates.  [default: 0]", min=0, max=2**63 - 1
     )

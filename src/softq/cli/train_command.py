@@ -49,13 +49,13 @@ def train(
     `softq sweep` finds a good one.
 
     The run folder holds the resolved recipe, the environment, metrics (JSON lines and, with `softq[tensorboard]`, TensorBoard events),
-    and the best and last checkpoints. The best is kept by its score on `--dev`. Ctrl-C, or a kill, leaves a run that `--resume` ends with
-    the same numbers.
+    and the best and last checkpoints. The best is kept by its score on `--dev`. After Ctrl-C or a kill, `--resume` completes the
+    run with the same numbers.
 
     **Examples**
 
     ```sh
-    # nothing but this is needed
+    # needs no files
     softq train classification --objective raml --tau 2.4 --out runs/raml
     softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.1 --out runs/names
     # resume it, if it was stopped
