@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,19 @@ _DRAWN = {
 }
 
 
+_COLUMNS: dict[str, Callable[[TemperaturePoint], str]] = {
+    "tau": lambda point: f"{point.tau:g}",
+    "E[r]": lambda point: f"{point.expected_reward:.4f}",
+    "entropy": lambda point: f"{point.entropy:.2f}",
+    "E[edits]": lambda point: f"{point.expected_edits:.3f}",
+    "ESS": lambda point: (
+        f"{point.effective_sample_size:.1f}"
+        if math.isfinite(point.effective_sample_size)
+        else "exact"
+    ),
+    "q(references)": lambda point: f"{point.reference_mass:.4f}",
+    "": lambda point: "█" * round(_BAR * point.reference_mass),
+}
 _STYLE: dict[Any, Any] = {  # readable on light and dark pages
     "font.size": 9,
     "axes.titlesize": 9,
@@ -75,10 +89,10 @@ def show(path: Path, taus: list[float], options: TheoryOptions, *, as_json: bool
         f"{options.objective.upper()} with {scorer.signature}, {len(numbers)} examples of {path.name},"
         f" {len(words)} words ({source})"
     )
-    titles = ("tau", "E[r]", "entropy", "E[edits]", "ESS", "q(references)", "")
     console = results_console()
     print_line(console, title)
-    console.print(make_table(titles, map(_row, points), left=(len(titles) - 1,)))
+    rows = [[of(point) for of in _COLUMNS.values()] for point in points]
+    console.print(make_table(list(_COLUMNS), rows, left=(len(_COLUMNS) - 1,)))
     for mass, tau in suggestions:
         if isinstance(tau, float):
             tau = f"tau = {tau:.4g} leaves {mass:g} of the mass on the references"
@@ -91,19 +105,6 @@ def _as_json(point: TemperaturePoint) -> dict[str, float | None]:
     return {
         name: value if math.isfinite(value) else None for name, value in point._asdict().items()
     }
-
-
-def _row(point: TemperaturePoint) -> tuple[str, ...]:
-    size = point.effective_sample_size
-    return (
-        f"{point.tau:g}",
-        f"{point.expected_reward:.4f}",
-        f"{point.entropy:.2f}",
-        f"{point.expected_edits:.3f}",
-        f"{size:.1f}" if math.isfinite(size) else "exact",
-        f"{point.reference_mass:.4f}",
-        "█" * round(_BAR * point.reference_mass),
-    )
 
 
 def _curve(

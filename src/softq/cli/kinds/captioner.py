@@ -227,14 +227,14 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
 
 def _read_predictions(path: Path, gold: Captions) -> list[str]:
     """A caption for each image: lines of names, tabs and captions in any order, or of captions in the order of images."""
-    lines = [line.split("\t") for line in read_lines(path)]
+    lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
     if not any(len(columns) > 1 for columns in lines):
         if len(lines) != len(gold):
             raise DataError(
                 f"expected a caption for each of the {len(gold)} images of {gold.name}, one per"
                 f" line, got {len(lines)} in {path}"
             )
-        return [text.strip() for (text,) in lines]
+        return [text for (text,) in lines]
     line_of: dict[str, int] = {}
     for line, columns in enumerate(lines, start=1):
         if len(columns) != 2:
@@ -242,21 +242,19 @@ def _read_predictions(path: Path, gold: Captions) -> list[str]:
                 f"{path}, line {line}: expected an image, a tab and a caption, got {len(columns)}"
                 " columns"
             )
-        name = columns[0].strip()
-        if line_of.setdefault(name, line) != line:
+        if line_of.setdefault(columns[0], line) != line:
             raise DataError(
-                f"{path}, line {line}: expected each image once, got {name!r} again, which is on"
-                f" line {line_of[name]}"
+                f"{path}, line {line}: expected each image once, got {columns[0]!r} again, which is"
+                f" on line {line_of[columns[0]]}"
             )
     found, unclear = match_names(gold.images, line_of)
     for place, image in enumerate(gold.images):
         if image not in found:
-            got = unclear.get(image, "none")
             raise DataError(
                 f"{path}: expected a caption for the image {image!r} ({gold.place(place)}), got"
-                f" {got}"
+                f" {unclear.get(image, 'none')}"
             )
-    return [lines[line_of[found[image]] - 1][1].strip() for image in gold.images]
+    return [lines[line_of[found[image]] - 1][1] for image in gold.images]
 
 
 def _scores(

@@ -278,7 +278,7 @@ class NerOptimizer(RecipeSection):
         positive=True,
     )
     memory: int = key(8, "steps that L-BFGS remembers", least=1)
-    learning_rate: float = key(0.1, "learning rate of adagrad", positive=True)
+    learning_rate: float = key(0.1, "of adagrad", positive=True)
 
 
 @dataclass(frozen=True)
