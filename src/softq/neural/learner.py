@@ -193,7 +193,7 @@ class SequenceLearner:
         index = torch.cat(tuple(group))
         references = self._train.take_references(index)
         if self._sampled_in_steps:
-            tokens, lengths, weights = *references, references.present.float()
+            whole = Batch((), *references, references.present.float())
         else:
             generator = torch.Generator().manual_seed(seed)
             given = self._given(index, generator)
@@ -201,23 +201,19 @@ class SequenceLearner:
                 tokens, lengths = self._samples
                 given.insert(0, Candidates(tokens[index].long(), lengths[index]))
             target = self._targets(references, generator, *given)
-            _, tokens, lengths, weights = Batch.of((), target)
+            whole = Batch.of((), target)
         # references are as many as the batch has at most, alone or beside samples; candidates of
         # one sampler are always the same number
         only_references = self._sampled_in_steps or self._likelihood
-        shares, begin = [], 0
-        for some in group:
-            here = slice(begin, begin := begin + len(some))
+        shares, parts = [], (torch.split(part, list(map(len, group))) for part in whole.tensors)
+        for some, tokens, lengths, weights in zip(group, *parts, strict=True):
             copies = (
                 int(self._train.counts[some.numpy()].max()) if only_references else tokens.shape[1]
             )
-            width = int(lengths[here].max().clamp(min=0))
+            width = int(lengths.max().clamp(min=0))
             inputs = self._train.take_inputs(some, rounded=self._rounds)
             batch = Batch(
-                inputs,
-                tokens[here, :copies, :width],
-                lengths[here, :copies],
-                weights[here, :copies],
+                inputs, tokens[:, :copies, :width], lengths[:, :copies], weights[:, :copies]
             )
             shares.append(batch.share(self._workers.rank, self._workers.size))
         return shares if self._sampled_in_steps else [self._ready(share) for share in shares]
