@@ -493,7 +493,7 @@ def test_decoding_for_evaluation(corpus, runs, tmp_path):
         (
             ["RUN", "FILE"],
             "# annotators = u\na\tO\n",
-            ["file.conll, line 1: expected a column of true labels, got those of annotators"],
+            ["file.conll, line 2: expected one true label for each token, got those of annotators"],
         ),
         (
             ["RUN", "FILE"],
