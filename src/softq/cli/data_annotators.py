@@ -42,7 +42,9 @@ class _ModelOptions:
     scheme: Literal["iob1", "bio", "bioes"] | None = option(
         None, "Set the tag scheme of the file.  [default: the one that its labels follow]"
     )
-    without: str = option("", "Leave out annotators, by their names: w02,w03.", metavar="NAMES")
+    without: str = option(
+        "", "Leave out annotators, by their names: w02,w03.", metavar="NAMES"
+    )
     model: Literal["one-coin", "dawid-skene", "sequential"] | None = option(
         None,
         "Choose what annotators' errors are like: one-coin, one error rate; dawid-skene, a table;"
@@ -394,9 +396,5 @@ def _show(
         width = 3 if "f1" in compared[0] else 2
         console.print(make_table(titles[:width], [row[:width] for row in rows_]))
     if score:
-        told = ", ".join(
-            f"{name.replace('_', ' ')} {value:.4f}"
-            for name, value in score.items()
-            if name != "sentences"
-        )
+        told = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in score.items() if name != "sentences")
         print_line(console, f"On {score['sentences']:,} sentences with true labels: {told}")
