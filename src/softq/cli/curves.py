@@ -91,7 +91,7 @@ def show(path: Path, taus: list[float], options: TheoryOptions, *, as_json: bool
     )
     console = results_console()
     print_line(console, title)
-    rows = [[of(point) for of in _COLUMNS.values()] for point in points]
+    rows = map(_row, points)
     console.print(make_table(list(_COLUMNS), rows, left=(len(_COLUMNS) - 1,)))
     for mass, tau in suggestions:
         if isinstance(tau, float):
@@ -105,6 +105,10 @@ def _as_json(point: TemperaturePoint) -> dict[str, float | None]:
     return {
         name: value if math.isfinite(value) else None for name, value in point._asdict().items()
     }
+
+
+def _row(point: TemperaturePoint) -> list[str]:
+    return [of(point) for of in _COLUMNS.values()]
 
 
 def _curve(

@@ -262,15 +262,6 @@ def _scores(
     rows = attachment_statistics(gold, heads, relations)
     by_relation, by_arc = _by_relation_and_arc(gold, heads, relations)
     by_length, sizes = _by_length(gold, rows), _sizes(gold)
-    titles = ("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
-    lengths = [
-        (
-            name,
-            *("" if math.isnan(row[score]) else f"{row[score]:.4f}" for score in _OF_LENGTHS),
-            *(f"{row[size]:,}" for size in ("sentences", "words")),
-        )
-        for name, row in by_length.items()
-    ]
     return Scores(
         rows,
         ATTACHMENT_METRICS,
@@ -288,7 +279,7 @@ def _scores(
         tables=[
             *([kind_table("head and relation, by relation", by_relation)] if by_relation else []),
             kind_table("head, by length of the arc", by_arc),
-            make_table(titles, lengths),
+            _length_table(by_length),
         ],
     )
 
@@ -360,6 +351,19 @@ def _by_class(
         for name in names
         if gold[name] or predicted[name]
     }
+
+
+def _length_table(by_length: Mapping[str, Mapping[str, float]]) -> Table:
+    titles = ("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
+    rows = [
+        (
+            name,
+            *("" if math.isnan(row[score]) else f"{row[score]:.4f}" for score in _OF_LENGTHS),
+            *(f"{row[size]:,}" for size in ("sentences", "words")),
+        )
+        for name, row in by_length.items()
+    ]
+    return make_table(titles, rows)
 
 
 def _by_length(gold: Sequence[TreeSentence], rows: Tensor) -> dict[str, dict[str, float]]:
