@@ -139,7 +139,7 @@ def help_texts():
                 for task in guides.GUIDES
                 if getattr(guides.GUIDES[task], name)
             }
-    return texts | {"softq train lm": guides.guide("train", "lm")}
+    return texts
 
 
 def pages():

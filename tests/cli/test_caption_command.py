@@ -3,7 +3,6 @@
 Predict from features and from images, evaluate models and captions that are there already.
 """
 
-import io
 import json
 
 import numpy as np
@@ -170,7 +169,7 @@ def test_features_that_do_not_fit_leave_nothing_behind(folder, vectors, tmp_path
     said(
         vectors[:, :5],
         "f.npy: expected features with 12 numbers for each image, as ",
-        "learnt from, got 5",
+        "was trained on, got 5",
     )
     said(vectors[0], "f.npy: expected features [images, size]")
     said(np.float32(1), "f.npy: expected features [images, size]")
@@ -208,7 +207,7 @@ def test_what_does_not_go_together(folder, tmp_path):
     )
     refused(
         softq("predict", folder / "ours", folder),
-        "does not know what made the features",
+        "does not say which encoder made the features",
         "softq data features",
     )
     (tmp_path / "model").write_text("text")
@@ -261,12 +260,15 @@ def test_encoding_is_watched(scenes, monkeypatch):
         def begin(self, examples, done):
             told_of.append((*self.label, "of", examples, done))
 
+        def show(self, total, done):
+            told_of.append((*self.label, done, "of", total))
+
         def advance(self, examples, status):
             told_of.append((*self.label, examples))
 
     model = captions_of_models.FileCaptioner(folder / "model")
-    model.write([folder / "scenes"], io.BytesIO(), Heard, at_once=False)
-    assert told_of[:2] == [("encoding", "images", "of", 3, 0), ("encoding", "images", 3)]
+    assert len(list(model.predict_files([folder / "scenes"], Heard))) == 1
+    assert told_of[:2] == [("encoding", "images", done, "of", 3) for done in (0, 3)]
 
 
 def test_images_that_cannot_be_read(scenes):

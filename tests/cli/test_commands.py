@@ -147,14 +147,14 @@ def test_a_dry_run_reads_back(tmp_path, start):
             [],
             [
                 "name a task or a recipe, such as softq train classification; only --resume --out"
-                " RUN needs none"
+                " FOLDER needs none"
             ],
         ),
         (["--resume"], ["name a task or a recipe"]),
         (["--epochs", "3"], ["name a task or a recipe"]),
         (
             ["--resume", "--out", "nowhere"],
-            ["nowhere holds no run to resume: there is no recipe.toml in it"],
+            ["nowhere holds nothing to resume: there is no recipe.toml in it"],
         ),
         (
             ["clasification"],
@@ -340,10 +340,13 @@ def test_a_sweep_of_a_file_with_grids(tmp_path):
             [],
             [
                 "name a task or a recipe, such as softq sweep classification; only --resume --out"
-                " SWEEP needs none"
+                " FOLDER needs none"
             ],
         ),
-        (["--resume", "--out", "nowhere"], ["name a task or a recipe"]),
+        (
+            ["--resume", "--out", "nowhere"],
+            ["nowhere holds nothing to resume: there is no sweep.toml in it"],
+        ),
         (["classification", "--tau", "0"], ["tau must be positive and finite, got 0.0"]),
         (["classification", "--seed", "x"], ["seed must be a whole number"]),
         (["classification", "--objective", "ml,rmal"], ["did you mean 'raml'?"]),
@@ -501,7 +504,7 @@ def test_flags_of_a_sweep_change_its_grids_and_leave_the_rest(tmp_path):
 def test_what_grids_decide_is_no_flag_of_a_sweep(tmp_path, command, flags):
     refused(
         softq(*command, *flags, "--out", tmp_path / "x"),
-        "objectives, temperatures and seeds are the grids'",
+        "objectives, temperatures and seeds are set by the grids of",
     )
     assert not (tmp_path / "x").exists()
 

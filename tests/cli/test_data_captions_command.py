@@ -257,4 +257,4 @@ def test_check_of_features(tmp_path, captions):
     captions.write_bytes(gzip.compress(b"a.jpg\t\n"))
     result = run("check", captions, "--format", "captions", "--features", features)
     assert result.exit_code == 2
-    assert result.stdout.splitlines()[1:] == [f"{features}: not checked: first mend {captions}"]
+    assert result.stdout.splitlines()[1:] == [f"{features}: not checked: first fix {captions}"]

@@ -134,7 +134,10 @@ def test_a_stopped_command_says_how_to_go_on(folder, out, monkeypatch):
             ["--captions", "c.tsv"],
             "expected an image for each name, got none for 'other.jpg' (c.tsv, line 1)",
         ),
-        (["--device", "cuda"], "--device cuda asks for a GPU, and torch finds none"),
+        (
+            ["--device", "cuda"],
+            "the device is to be a GPU (cuda), and torch finds none: choose auto or cpu",
+        ),
     ],
 )
 def test_mistakes_are_one_line(folder, tmp_path, monkeypatch, arguments, words):

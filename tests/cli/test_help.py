@@ -132,7 +132,7 @@ def test_help_does_not_wait_for_what_only_commands_need():
 
 
 def test_help_of_a_task_does_not_wait_for_torch():
-    abouts = guides.GUIDES | {"lm": guides.LM_GUIDE}
+    abouts = guides.GUIDES
     pages = [
         f"{command} {task}"
         for task in abouts

@@ -165,7 +165,9 @@ def test_other_models_have_no_such_options(runs, files, tmp_path):
         softq("predict", runs / "ml", files / "dev.txt", "--method", "mbr", "--reward", "blue"),
         "reward must be one of bleu",
     )
-    with pytest.raises(DataError, match="--reward is one of bleu, rouge, edit, got 'chrf'"):
+    with pytest.raises(
+        DataError, match="--reward must be one of 'bleu', 'rouge', 'edit', got 'chrf'"
+    ):
         FileTranslator(tmp_path, Options(method="mbr", reward="chrf"))
     refused(softq("predict", tmp_path, "--batch-size", 3), "is not a model of softq")
     refused(

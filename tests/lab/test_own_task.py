@@ -39,6 +39,9 @@ def files(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore")  # of matplotlib's fonts
 def test_a_task_of_ones_own(files, tmp_path):
+    told = softq("train", "intents", "--help")  # there is no guide to it, and its keys are flags
+    assert told.exit_code == 0, told.output
+    assert "--buckets" in told.stdout
     flags = [*files, "--epochs", "3"]
     trained = softq("train", "intents", *flags, "--out", tmp_path / "run", "--json")
     assert trained.exit_code == 0, trained.output

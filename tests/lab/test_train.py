@@ -374,6 +374,7 @@ def test_several_processes_need_accelerate(monkeypatch):
 def test_a_gpu_that_is_not_there():
     assert find_device("auto").type == "cpu"
     with pytest.raises(
-        RunError, match=r'the recipe asks for a GPU .* use device = "auto" or "cpu"'
+        RunError,
+        match=r"the device is to be a GPU \(cuda\), and torch finds none: choose auto or cpu",
     ):
         find_device("cuda")

@@ -163,7 +163,7 @@ def test_without_content_words_clas_is_not_known():
         assert float(clas(attachment_statistics(gold, heads, relations).sum(0))) == 0
         assert align_score(
             gold, [sentence(h, r) for h, r in zip(heads, relations, strict=True)]
-        ).clas == (0, 0, 0)
+        ).clas[:3] == (0, 0, 0)
 
 
 def test_what_does_not_fit_is_refused():
@@ -220,7 +220,7 @@ def parsed(text):
 def counts(agreed, system, gold):
     """How many words agree, from all three numbers of a score."""
     both = round(agreed.precision * system)
-    assert agreed == pytest.approx((both / system, both / gold, 2 * both / (system + gold)))
+    assert agreed[:3] == pytest.approx((both / system, both / gold, 2 * both / (system + gold)))
     return both
 
 
@@ -283,9 +283,9 @@ def test_content_words_of_differently_split_text():
     scores = align_score(
         gold, system
     )  # the and ran are found; of content words, one of three and of two is right
-    assert scores.words == pytest.approx((2 / 4, 2 / 3, 4 / 7))
-    assert scores.uas == scores.las == pytest.approx((1 / 4, 1 / 3, 2 / 7))
-    assert scores.clas == pytest.approx((1 / 3, 1 / 2, 2 / 5))
+    assert scores.words[:3] == pytest.approx((2 / 4, 2 / 3, 4 / 7))
+    assert scores.uas[:3] == scores.las[:3] == pytest.approx((1 / 4, 1 / 3, 2 / 7))
+    assert scores.clas[:3] == pytest.approx((1 / 3, 1 / 2, 2 / 5))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -314,4 +314,4 @@ def test_other_text_is_refused():
         DataError, match="system sentence 1: expected a word with characters other than spaces"
     ):
         align_score(gold, parsed("1 ~ 0 root"))
-    assert align_score([], []).uas == (0, 0, 0)
+    assert align_score([], []).uas == (0, 0, 0, 0, 0)

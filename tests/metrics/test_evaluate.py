@@ -17,8 +17,8 @@ from softq.metrics import (
     mean_of_first,
     paired_bootstrap,
     paired_test,
-    student_t,
 )
+from softq.metrics.intervals import _student_t
 
 
 def generator(seed=0):
@@ -195,7 +195,7 @@ def test_the_mean_of_the_first():
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.999])
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 30, 101])
 def test_student_t_is_scipys(level, freedom):
-    assert student_t(level, freedom) == pytest.approx(
+    assert _student_t(level, freedom) == pytest.approx(
         scipy.stats.t.ppf((1 + level) / 2, freedom), rel=1e-9
     )
 

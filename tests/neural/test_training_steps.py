@@ -138,11 +138,14 @@ def test_of_many_references_a_step_takes_some():
     [
         ({"k": 11}, "k must not exceed size"),
         ({"estimator": "paper"}, "needs k"),
-        ({"estimator": "importance", "k": 3}, "uses every draw"),
+        ({"estimator": "importance", "k": 3}, "uses every sample"),
         ({"estimator": "printed"}, "sampler = hamming with reward = bleu"),
         ({"reward": "hamming"}, "sampler = hamming"),
         ({"reward": "hamming", "sampler": "hamming"}, "estimator = importance"),
-        ({"sampler": "hamming", "estimator": "paper", "k": 3}, "only draws"),
+        (
+            {"sampler": "hamming", "estimator": "paper", "k": 3},
+            "candidates that include the references",
+        ),
         ({"size": 1}, "size must be at least 2"),
         ({"k": 1}, "leaves no place"),
     ],

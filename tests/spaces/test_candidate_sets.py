@@ -206,13 +206,13 @@ def test_ml_takes_every_reference_and_nothing_else():
         ({"sampler": "hamming+near"}, r"cannot be joined with others, got 'hamming\+near'"),
         (
             {"sampler": "model+recombined", "estimator": "importance"},
-            r"needs the probability of a draw.*got sampler = model\+recombined",
+            r"needs the probability of a sample.*got sampler = model\+recombined",
         ),
         (
             {"sampler": "near", "estimator": "importance"},
-            "needs the probability of a draw.*got sampler = near",
+            "needs the probability of a sample.*got sampler = near",
         ),
-        ({"sampler": "recombined", "estimator": "importance"}, "needs the probability of a draw"),
+        ({"sampler": "recombined", "estimator": "importance"}, "needs the probability of a sample"),
         (
             {"sampler": "model", "estimator": "importance", "refresh": "epoch"},
             "estimator = importance.*refresh = step",
@@ -228,7 +228,7 @@ def test_ml_takes_every_reference_and_nothing_else():
             {"sampler": "model+near+recombined", "size": 11, "k": 10},
             "k must not exceed size, got k = 10 of 9",
         ),
-        ({"sampler": "model+near", "reward": "hamming"}, "draw them with sampler = hamming"),
+        ({"sampler": "model+near", "reward": "hamming"}, "sample them with sampler = hamming"),
         ({"sampler": "model+near", "estimator": "paper"}, "needs k"),
     ],
 )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import typer
 
@@ -37,14 +37,7 @@ def _bench() -> None:
     """
 
 
-class _Benchmark(NamedTuple):
-    """What ``--help`` says of a script of the benchmarks, and the options that are passed on to it."""
-
-    about: str
-    options: tuple[Parameter, ...]
-
-
-def _rounds(default: int, what: str = "Turns that every contender gets") -> Parameter:
+def _rounds(default: int, what: str = "Set the number of turns of each contender") -> Parameter:
     return declare("rounds", int, default, f"{what}; the figure is the median.", min=1)
 
 
@@ -53,14 +46,20 @@ def _corpora(about: str) -> Parameter:
 
 
 _DEVICE = declare(
-    "device", Literal["cpu", "cuda"] | None, None, "Where to run; the GPU if there is one."
+    "device",
+    Literal["cpu", "cuda"] | None,
+    None,
+    "Choose the device.  [default: the GPU if there is one]",
 )
 _PRECISION = declare(
-    "precision", str, "bf16", "Of matrix products on a GPU: float32, tf32 or bf16."
+    "precision",
+    str,
+    "bf16",
+    "Set the precision of matrix products on a GPU: float32, tf32 or bf16.",
 )
 _AS_JSON = declare("as_json", bool, False, "Print one JSON object and nothing else.", "--json")
-_BENCHMARKS = {
-    "core": _Benchmark(
+_BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
+    "core": (
         """Time loss and gradient of chains and trees against pytorch-crf, torch-struct and SuPar.
 
     The losses of all are checked to agree before they are timed. `make bench` installs the peers; one that is missing is left out.
@@ -78,7 +77,7 @@ _BENCHMARKS = {
             _DEVICE,
         ),
     ),
-    "rewards": _Benchmark(
+    "rewards": (
         """Time rewards and samplers against sacreBLEU, fast-bleu, rapidfuzz and a copy of memory, on two CPU threads.
 
     The table says which bars are reached; they are meant for a machine that does nothing else. `make bench` installs the peers; one
@@ -94,7 +93,7 @@ _BENCHMARKS = {
     """,
         (_rounds(15),),
     ),
-    "estimators": _Benchmark(
+    "estimators": (
         """Measure bias and error of the estimators of a target on candidates, on a space small enough to sum over.
 
     Use it to see what `--estimator` of translators and captioners trades; it is the source of the figures in docs/estimators.md.
@@ -107,7 +106,13 @@ _BENCHMARKS = {
     ```
     """,
         (
-            declare("repeats", int, 2000, "Candidate sets per line of the table.", min=2),
+            declare(
+                "repeats",
+                int,
+                2000,
+                "Set the number of candidate sets for each line of the table.",
+                min=2,
+            ),
             declare(
                 "plot",
                 Path | None,
@@ -117,7 +122,7 @@ _BENCHMARKS = {
             ),
         ),
     ),
-    "classifier": _Benchmark(
+    "classifier": (
         """Compare the decisions of RewardClassifier at its defaults with those of scikit-learn's classifiers.
 
     Four sets that come with scikit-learn, each with a table of costs: the figure is the mean cost of a decision on held-out rows.
@@ -130,11 +135,17 @@ _BENCHMARKS = {
     ```
     """,
         (
-            declare("folds", int, 5, "Folds of the cross-validation.", min=2),
-            declare("repeats", int, 2, "Repeats of it with other folds.", min=1),
+            declare("folds", int, 5, "Set the number of folds of the cross-validation.", min=2),
+            declare(
+                "repeats",
+                int,
+                2,
+                "Repeat the cross-validation this often, with other folds.",
+                min=1,
+            ),
         ),
     ),
-    "grid": _Benchmark(
+    "grid": (
         """Time the training of many small networks as one grid against training them one after another in plain torch.
 
     Contenders take turns on the same steps, and their weights are checked to agree. Also measured: how time grows with the inputs and
@@ -152,7 +163,7 @@ _BENCHMARKS = {
             _DEVICE,
         ),
     ),
-    "ner": _Benchmark(
+    "ner": (
         """Time the training of a feature CRF against python-crfsuite, and with `--data` all else that a tagger does.
 
     Both sides get the same features; CRFsuite's time is an L-BFGS iteration by its own log. On real corpora: training from file to saved
@@ -166,11 +177,11 @@ _BENCHMARKS = {
     ```
     """,
         (
-            _rounds(7, "Iterations that are timed"),
-            _corpora("Folder with broad_twitter/ and wnut17/, for the figures on real corpora."),
+            _rounds(7, "Set the number of iterations that are timed"),
+            _corpora("Measure on real corpora too: a folder with broad_twitter/ and wnut17/."),
         ),
     ),
-    "parsing": _Benchmark(
+    "parsing": (
         """Time a log-linear parser: a pass over the data by ML and by RAML, a whole training, and parsing.
 
     Without `--data` it is measured on the built-in world, where no bars are set; with it on the English Web Treebank.
@@ -187,13 +198,13 @@ _BENCHMARKS = {
                 "passes",
                 int,
                 4,
-                "Passes of each objective that are timed; the figure is the median.",
+                "Set the number of passes of each objective that are timed; the figure is the median.",
                 min=1,
             ),
-            _corpora("Folder with ud_english_ewt/, for the figures on a real treebank."),
+            _corpora("Measure on a real treebank: a folder with ud_english_ewt/."),
         ),
     ),
-    "biaffine": _Benchmark(
+    "biaffine": (
         """Time the training of `examples/biaffine.py` with softq's trees against SuPar's in the same loop.
 
     SuPar is optional: `make bench` installs it.
@@ -209,14 +220,14 @@ _BENCHMARKS = {
                 "train",
                 Path,
                 REQUIRED,
-                "Treebank to take batches from (CoNLL-U).",
+                "Take batches from this treebank (CoNLL-U).",
                 dir_okay=False,
                 exists=True,
             ),
             _rounds(5),
         ),
     ),
-    "translation": _Benchmark(
+    "translation": (
         """Time the training and the decoding of the paper's translator at the paper's size, beside a plain loop.
 
     Speed of the real loop, candidates made and scored among it, the share of time in which the GPU waits, and the memory it takes. The
@@ -230,12 +241,12 @@ _BENCHMARKS = {
     ```
     """,
         (
-            _rounds(5, "Rounds of steps that are timed"),
+            _rounds(5, "Set the number of rounds of steps that are timed"),
             _PRECISION,
             _DEVICE,
         ),
     ),
-    "captioning": _Benchmark(
+    "captioning": (
         """Time the training and the decoding of the paper's captioner at the paper's size, beside a plain loop.
 
     Speed of the real loop, candidates made and scored among it, for RAML and for SQDML with the paper's numbers of candidates, the share of
@@ -249,12 +260,12 @@ _BENCHMARKS = {
     ```
     """,
         (
-            _rounds(5, "Rounds of steps that are timed"),
+            _rounds(5, "Set the number of rounds of steps that are timed"),
             _PRECISION,
             _DEVICE,
         ),
     ),
-    "encoder": _Benchmark(
+    "encoder": (
         """Time `softq data features`: decoding JPEGs alone, the encoder alone, and both together.
 
     The images are made here, and the weights are random. Needs Pillow (`pip install 'softq[images]'`).
@@ -270,7 +281,7 @@ _BENCHMARKS = {
             _DEVICE,
         ),
     ),
-    "finetuning": _Benchmark(
+    "finetuning": (
         """Time the fine-tuning of Hugging Face models on candidates, beside the same with every source repeated.
 
     Loss and gradient of a T5-small and of a GPT-2 with random weights, plain and compiled, and the training loop with and without the
@@ -286,13 +297,14 @@ _BENCHMARKS = {
         (
             _rounds(15),
             _DEVICE,
-            declare("tiny", bool, False, "Tiny models, to try it out on a CPU.", "--tiny"),
+            declare("tiny", bool, False, "Use tiny models, to try it out on a CPU.", "--tiny"),
         ),
     ),
 }
+"""What ``--help`` says of each script of the benchmarks, and the options that are passed on to it."""
 
 
-def _command(name: str, benchmark: _Benchmark) -> Callable[..., None]:
+def _command(name: str, options: tuple[Parameter, ...]) -> Callable[..., None]:
     """Run a script of the source tree in a process of its own, and exit as it does."""
 
     def run(*, as_json: bool, **given: Any) -> None:
@@ -314,9 +326,9 @@ def _command(name: str, benchmark: _Benchmark) -> Callable[..., None]:
         done = subprocess.run(command, check=False, env=os.environ | {"PYTHONUNBUFFERED": "1"})  # noqa: S603
         raise typer.Exit(done.returncode)
 
-    run.__signature__ = Signature([*benchmark.options, _AS_JSON])  # type: ignore[attr-defined]
+    run.__signature__ = Signature([*options, _AS_JSON])  # type: ignore[attr-defined]
     return run
 
 
-for _name, _benchmark in _BENCHMARKS.items():
-    bench.command(_name, help=_benchmark.about)(_command(_name, _benchmark))
+for _name, (_about, _options) in _BENCHMARKS.items():
+    bench.command(_name, help=_about)(_command(_name, _options))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import typer
 
-from softq.cli.options import choose
 from softq.cli.shared import make_table, print_json, print_line, results_console
-from softq.cli.theory_command import Objective, TheoryOptions
+from softq.cli.theory_command import TheoryOptions
 from softq.errors import DataError, TemperatureError
 from softq.formats.text import number_words, read_references
 from softq.rewards import NegativeHamming, Reward, named_reward
-from softq.rewards.names import RewardName
 from softq.samplers import NgramReplacement
 from softq.sentences import Sentences
 from softq.temperature import CandidateCurve, HammingCurve, TemperatureCurve, TemperaturePoint
@@ -29,27 +28,53 @@ _DRAWN = {
 }
 
 
+_COLUMNS: dict[str, Callable[[TemperaturePoint], str]] = {
+    "tau": lambda point: f"{point.tau:g}",
+    "E[r]": lambda point: f"{point.expected_reward:.4f}",
+    "entropy": lambda point: f"{point.entropy:.2f}",
+    "E[edits]": lambda point: f"{point.expected_edits:.3f}",
+    "ESS": lambda point: (
+        f"{point.effective_sample_size:.1f}"
+        if math.isfinite(point.effective_sample_size)
+        else "exact"
+    ),
+    "q(references)": lambda point: f"{point.reference_mass:.4f}",
+    "": lambda point: "█" * round(_BAR * point.reference_mass),
+}
+_STYLE: dict[Any, Any] = {  # readable on light and dark pages
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "figure.titlesize": 9,
+    "lines.marker": "o",
+    "lines.markersize": 3,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "savefig.transparent": True,
+    "svg.hashsalt": "softq",
+} | dict.fromkeys(
+    ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), "#808080"
+)
+
+
 def show(path: Path, taus: list[float], options: TheoryOptions, *, as_json: bool) -> None:
     """Compute the curve of the references in a file, and print, draw and suggest."""
-    reward = choose("--reward", options.reward, tuple(RewardName))
-    objective: Objective = choose("--objective", options.objective, get_args(Objective))
     masses = options.mass or [0.1, 0.5, 0.9]
     for mass in masses:
         if not 0.0 < mass < 1.0:
             raise TemperatureError(f"--mass must lie between 0 and 1, got {mass:g}")
     numbers, words = number_words(read_references(path, options.examples))
-    scorer = named_reward(reward, words)
-    curve, about = _curve(Sentences.pack(numbers), scorer, objective, len(words), options)
+    scorer = named_reward(options.reward, words)
+    curve, about = _curve(Sentences.pack(numbers), scorer, len(words), options)
     points = curve.curve(taus)
     suggestions = [(mass, _suggest(curve, mass)) for mass in masses]
     if options.plot is not None:
-        _draw(points, f"{objective}, {scorer.signature}", options.plot)
+        _draw(points, f"{options.objective}, {scorer.signature}", options.plot)
     facts = {
         "references": path.name,
         "examples": len(numbers),
         "words": len(words),
         "reward": scorer.signature,
-        "objective": objective,
+        "objective": options.objective,
         **about,
     }
     if as_json:
@@ -61,12 +86,13 @@ def show(path: Path, taus: list[float], options: TheoryOptions, *, as_json: bool
         return
     source = ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in about.items())
     title = (
-        f"{objective.upper()} with {scorer.signature}, {len(numbers)} examples of {path.name},"
+        f"{options.objective.upper()} with {scorer.signature}, {len(numbers)} examples of {path.name},"
         f" {len(words)} words ({source})"
     )
-    titles = ("tau", "E[r]", "entropy", "E[edits]", "ESS", "q(references)", "")
     console = results_console()
-    console.print(make_table(titles, map(_row, points), title, left=(len(titles) - 1,)))
+    print_line(console, title)
+    rows = map(_row, points)
+    console.print(make_table(list(_COLUMNS), rows, left=(len(_COLUMNS) - 1,)))
     for mass, tau in suggestions:
         if isinstance(tau, float):
             tau = f"tau = {tau:.4g} leaves {mass:g} of the mass on the references"
@@ -81,21 +107,12 @@ def _as_json(point: TemperaturePoint) -> dict[str, float | None]:
     }
 
 
-def _row(point: TemperaturePoint) -> tuple[str, ...]:
-    size = point.effective_sample_size
-    return (
-        f"{point.tau:g}",
-        f"{point.expected_reward:.4f}",
-        f"{point.entropy:.2f}",
-        f"{point.expected_edits:.3f}",
-        f"{size:.1f}" if math.isfinite(size) else "exact",
-        f"{point.reference_mass:.4f}",
-        "█" * round(_BAR * point.reference_mass),
-    )
+def _row(point: TemperaturePoint) -> list[str]:
+    return [of(point) for of in _COLUMNS.values()]
 
 
 def _curve(
-    refs: Sentences, reward: Reward, objective: Objective, vocab: int, options: TheoryOptions
+    refs: Sentences, reward: Reward, vocab: int, options: TheoryOptions
 ) -> tuple[TemperatureCurve, dict[str, object]]:
     """The curve, and what to say about where it comes from."""
     if isinstance(reward, NegativeHamming):
@@ -104,7 +121,7 @@ def _curve(
                 "the Hamming distance needs references of at least two different words, got"
                 f" {vocab}"
             )
-        if objective == "sqdml" and refs.tokens.shape[1] > 1:
+        if options.objective == "sqdml" and refs.tokens.shape[1] > 1:
             raise DataError(
                 "the exact Hamming curve is RAML's; for SQDML with several references choose"
                 " another reward"
@@ -116,7 +133,7 @@ def _curve(
     most = int(refs.present.sum(1).max())
     sampler = NgramReplacement(vocab, max_n=options.max_n, size=max(options.size, most + 1))
     cands = sampler(refs, generator=torch.Generator().manual_seed(options.seed))
-    return CandidateCurve(cands, refs, reward, objective=objective), {
+    return CandidateCurve(cands, refs, reward, objective=options.objective), {
         "estimator": "set",
         "size": sampler.size,
         "max_n": options.max_n,
@@ -133,26 +150,21 @@ def _suggest(curve: TemperatureCurve, mass: float) -> float | str:
 
 
 def _draw(points: list[TemperaturePoint], title: str, path: Path) -> None:
-    """Four curves over the temperature, readable on light and dark pages."""
+    """Four curves over the temperature."""
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
         raise DataError("--plot needs matplotlib: pip install softq[plot]") from error
-    colours = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    settings: dict[Any, Any] = dict.fromkeys(colours, "#808080")
-    settings |= {"font.size": 9, "svg.hashsalt": "softq"}
-    with mpl.rc_context(settings):
+    with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9, 5.5), layout="constrained")
-        panels = figure.subplots(2, 2, sharex=True).flat
         taus = [point.tau for point in points]
+        panels = figure.subplots(2, 2, sharex=True).flat
         for panel, (field, name) in zip(panels, _DRAWN.items(), strict=True):
-            panel.plot(taus, [getattr(point, field) for point in points], marker="o", markersize=3)
-            panel.set(xscale="log", xlabel="tau")
-            panel.set_title(name, fontsize=9)
-            panel.grid(alpha=0.25)
-        figure.suptitle(title, fontsize=9)
+            panel.plot(taus, [getattr(point, field) for point in points])
+            panel.set(xscale="log", xlabel="tau", title=name)
+        figure.suptitle(title)
         try:
-            figure.savefig(path, transparent=True)
+            figure.savefig(path)
         except (OSError, ValueError) as error:
             raise DataError(f"cannot draw {path}: {error}") from error

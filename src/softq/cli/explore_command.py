@@ -14,15 +14,15 @@ def explore(
         Path | None,
         typer.Option(
             help=(
-                "Text file to begin with: an input per line, words by spaces, several references by"
-                " tabs; plain, .gz or .xz."
+                "Open with the references of this text file: an input per line, words by spaces,"
+                " several references by tabs; plain, .gz or .xz."
             ),
             dir_okay=False,
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port to listen on.  [default: any that is free]"),
+        typer.Option(min=1, max=65535, help="Listen on this port.  [default: any that is free]"),
     ] = None,
     browser: Annotated[
         bool,

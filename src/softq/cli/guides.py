@@ -38,7 +38,7 @@ GUIDES = {
         ),
         many="small networks that decide between four classes of different worth",
         data=(
-            "The data are drawn from `--data.seed`: points of a square with labels from a known"
+            "The data follow from `--data.seed`: points of a square with labels from a known"
             " distribution, so that the best expected reward is known (`softq theory`). All models"
             " of a sweep are trained at once, as one."
         ),
@@ -58,13 +58,13 @@ softq reproduce classification --inputs 10000 --out reproduction/quick
 softq reproduce classification --scale paper  # 1,000,000; meant for a GPU""",
     ),
     "captioning": _Guide(
-        one="a captioner: a sentence for an image, from several people's captions of each",
+        one="a captioner: a sentence for an image, learnt from several people's captions of each",
         many="captioners",
         data=(
             "Captions are lines of image, tab and caption, or Karpathy's JSON. Features of the"
             " images stand beside them, `train.features.npy` for `train.captions.tsv`; `softq data"
-            " features` makes them. Without `--train`, scenes of a built-in world are rendered, of"
-            " which all that may be said is known. The reward is sentence BLEU; see `[candidates]`."
+            " features` makes them. Without `--train`, scenes of a built-in world are rendered,"
+            " whose correct captions are all known. The reward is sentence BLEU; see `[candidates]`."
         ),
         after=(
             "`softq predict RUN FEATURES` captions images, `softq evaluate RUN test.captions.tsv`"
@@ -92,8 +92,8 @@ softq reproduce captioning --scale paper --train train.captions.tsv --dev dev.ca
         data=(
             "Column files (CoNLL): a word on each line, its label in the last column, blank lines"
             " between sentences. Several annotators are columns of one file (`--annotators`), and"
-            " SQDML learns from all of them. Without `--train`, sentences of a built-in world are"
-            " drawn, each with several imperfect annotators. The reward is the number of right"
+            " SQDML learns from all of them. Without `--train`, sentences are sampled from a built-in"
+            " world, each with several imperfect annotators. The reward is the number of right"
             " labels."
         ),
         after=(
@@ -145,8 +145,8 @@ softq report sweeps/tags --out report.html""",
         many="parsers",
         data=(
             "Treebanks in CoNLL-U, or CoNLL-X. Trees without crossing arcs by default, trees of any"
-            " shape with `--spanning`. Without `--train`, sentences of a built-in grammar are"
-            " drawn. The reward is the number of right heads."
+            " shape with `--spanning`. Without `--train`, sentences are sampled from a built-in"
+            " grammar. The reward is the number of right heads."
         ),
         after=(
             "`softq predict RUN FILES` parses other files, `softq evaluate RUN FILE` scores the"
@@ -178,8 +178,8 @@ softq reproduce parsing --scale paper --train train.conllu --dev dev.conllu --te
         data=(
             "Lines of source, tab and reference, several lines or several tabs for several"
             " references; or files that belong together line by line (`--data.train train.de"
-            " --train-references train.en`). Without `--train`, sentences of two built-in languages"
-            " are drawn, of which all valid translations are known. The reward is sentence BLEU;"
+            " --train-references train.en`). Without `--train`, sentences are sampled from two"
+            " built-in languages, whose valid translations are all known. The reward is sentence BLEU;"
             " see `[candidates]`."
         ),
         after=(
@@ -203,30 +203,27 @@ softq reproduce translation --scale paper --train train.tsv --dev dev.tsv --test
 # the same files in a folder
 softq reproduce translation --scale paper --data DIR --out reproduction/folder""",
     ),
-}
-
-LM = "lm"
-LM_GUIDE = _Guide(
-    one=(
-        "a model of 🤗 Transformers (T5, BART, Marian, GPT-2, Llama, …), fine-tuned toward BLEU or"
-        " another reward"
-    ),
-    many="models of Transformers",
-    data=(
-        "Lines of source, tab and reference, with further tabs and references where there are more;"
-        " or `.jsonl`, an object on each line with `source`, `references` and perhaps `candidates`"
-        " and `candidate_rewards`. `--model` is a run folder, a folder of `save_pretrained` or a"
-        " name that Transformers know; `--from-scratch t5-small` makes a T5 and a tokenizer"
-        " instead. Likelihood first and the reward then, from its best model, is the usual way."
-        " Without `--train`, sentences of two built-in languages are drawn. It needs `pip install"
-        " 'softq[transformers]'`."
-    ),
-    after=(
-        "`softq predict RUN` writes a text for each line, `softq evaluate RUN test.tsv` scores"
-        " them. The best model is in `RUN/best`, as `from_pretrained` reads it."
-    ),
-    page="docs/transformers.md",
-    train="""\
+    "lm": _Guide(
+        one=(
+            "a model of 🤗 Transformers (T5, BART, Marian, GPT-2, Llama, …), fine-tuned toward BLEU"
+            " or another reward"
+        ),
+        many="models of Transformers",
+        data=(
+            "Lines of source, tab and reference, with further tabs and references where there are"
+            " more; or `.jsonl`, an object on each line with `source`, `references` and perhaps"
+            " `candidates` and `candidate_rewards`. `--model` is a run folder, a folder of"
+            " `save_pretrained` or the name of a model of Transformers; `--from-scratch t5-small`"
+            " makes a T5 and a tokenizer instead. Usually, train by likelihood first, and toward the"
+            " reward from the best model of that run. Without `--train`, sentences are sampled from"
+            " two built-in languages. It needs `pip install 'softq[transformers]'`."
+        ),
+        after=(
+            "`softq predict RUN` writes a text for each line, `softq evaluate RUN test.tsv` scores"
+            " them. The best model is in `RUN/best`, as `from_pretrained` reads it."
+        ),
+        page="docs/transformers.md",
+        train="""\
 softq train lm --model google-t5/t5-small --train train.tsv --dev dev.tsv --template "translate German to English: {}" --out runs/ml
 softq train lm --model runs/ml --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --sampler ngram+model --out runs/raml
 softq train lm --from-scratch t5-small --train train.tsv --dev dev.tsv --optimizer adafactor --learning-rate 0.03 --epochs 20 --out runs/t5
@@ -234,10 +231,10 @@ softq evaluate runs/raml test.tsv --against runs/ml
 # does it save the cost of minimum Bayes risk?
 softq evaluate runs/raml test.tsv --against runs/ml --against-method mbr
 echo "Das passiert." | softq predict runs/raml""",
-    sweep="",
-    reproduce="",
-)
-"""Of `softq train lm`, which is no task of sweeps and experiments."""
+        sweep="",
+        reproduce="",
+    ),
+}
 
 
 _HEADLINES = {
@@ -260,8 +257,10 @@ _FLAGS_OF_EXPERIMENTS = (
 
 
 def guide(command: str, task: str) -> str:
-    """The help of `softq COMMAND TASK`, in Markdown."""
-    about = LM_GUIDE if task == LM else GUIDES[task]
+    """The help of `softq COMMAND TASK`, in Markdown; "" of a task that is not softq's own."""
+    about = GUIDES.get(task)
+    if about is None:
+        return ""
     return "\n\n".join(
         [
             _HEADLINES[command].format(one=about.one, many=about.many),

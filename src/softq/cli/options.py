@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -46,13 +46,6 @@ def declare(
     )
 
 
-def choose(name: str, asked: str, known: Sequence[Any]) -> Any:
-    """The value of an option, if it is one of those that are known."""
-    if asked not in known:
-        raise DataError(f"{name} is one of {', '.join(known)}, got {asked!r}")
-    return known[list(known).index(asked)]
-
-
 def takes_options(
     options_type: type[Any], panels: Mapping[str, str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -66,18 +59,19 @@ def takes_options(
     hints = typing.get_type_hints(options_type)
     fields = {field.name: field for field in dataclasses.fields(options_type)}
 
-    def parameter(name: str, panel: str) -> inspect.Parameter:
-        about = fields[name].metadata
-        return declare(
+    taken = [
+        declare(
             name,
             hints[name],
             fields[name].default,
-            about["help"],
-            *about["names"],
+            fields[name].metadata["help"],
+            *fields[name].metadata["names"],
             rich_help_panel=panel,
             show_default=False,
-            **about["settings"],
+            **fields[name].metadata["settings"],
         )
+        for name, panel in panels.items()
+    ]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(function, eval_str=True).parameters
@@ -92,8 +86,7 @@ def takes_options(
             function(options=options, **given)
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
-        made = [*kept, *(parameter(name, panel) for name, panel in panels.items())]
-        command.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature([*kept, *taken])  # type: ignore[attr-defined]
         return command
 
     return decorate

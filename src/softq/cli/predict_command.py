@@ -7,6 +7,7 @@ import lzma
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -30,7 +31,7 @@ def predict(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILES…]",
+            metavar="FILES",
             help=(
                 "Column files or text for a tagger, CoNLL-U files or text for a parser, a sentence"
                 " per line for a translator or text "
@@ -44,7 +45,7 @@ def predict(
         Path | None,
         typer.Option(
             help=(
-                "Write the result to this file, packed if it ends in .gz or .xz.  [default:"
+                "Write the result to this file, compressed if it ends in .gz or .xz.  [default:"
                 " standard output]"
             ),
             dir_okay=False,
@@ -56,8 +57,8 @@ def predict(
 ) -> None:
     """Use a model: label words, parse or translate sentences, caption images.
 
-    MODEL is a run folder of `softq train` or a file that `CRFTagger.save` or `DependencyParser.save` wrote; what it is decides how files
-    are read. The result goes to standard output or to `--out`, in the order of the input and part by part: files may be of any size.
+    MODEL is a run folder of `softq train` or a file that `CRFTagger.save` or `DependencyParser.save` wrote; its kind decides how files are
+    read. The result goes to standard output or to `--out`, in the order of the input and part by part: files may be of any size.
 
     **Examples**
 
@@ -79,21 +80,21 @@ def predict(
     needs parts of speech, `--tagger` names the model that finds them: from text to tree in one call.
 
     **A tagger** adds the label as a last column, in the tag scheme of the files it was trained on. Lines that are blank or begin with
-    `-DOCSTART-` stay as they are. Labels may be there already or not; where lines `# annotators = …` name annotators, the model becomes one
+    `-DOCSTART-` stay as they are. The lines may have labels already; where lines `# annotators = …` name annotators, the model becomes one
     more, `softq`. A probability is that of the label, summed over all sequences of the others.
 
-    **A parser** reads CoNLL-U or CoNLL-X and writes HEAD and DEPREL of words (`_` where it knows no relations); all else comes back as it
-    was. With `--probabilities`, MISC gets `p=0.9312`, the marginal probability of the head; CoNLL-X has no place for it, and files
+    **A parser** reads CoNLL-U or CoNLL-X and writes HEAD and DEPREL of words (`_` where it knows no relations); all else stays as it
+    is. With `--probabilities`, MISC gets `p=0.9312`, the marginal probability of the head; CoNLL-X has no place for it, and files
     called .conllx are refused.
 
-    **A translator** writes each line as soon as it is known, so that it can be one end of a pipe. `--method mbr` samples translations
+    **A translator** writes each translation as soon as it is found, so that it can be part of a pipe. `--method mbr` samples translations
     and takes the one with the highest expected reward. With the same `--seed`, samples for a line are the same from a file and a pipe.
 
     **A text model of Transformers**, of `softq train lm` or in a folder of `save_pretrained`, writes a text for each line too. Lines of
-    similar length are read together, `--batch-size` at a time; samples depend on the lines of their batch.
+    similar length are batched together, `--batch-size` at a time; samples depend on the other lines of the batch.
 
-    **A captioner** reads rows of features (`softq data features`), or images and folders of them, which it encodes as those it was trained
-    on. A caption stands after its image's name and a tab, where the name is known (`FILE.names.txt` beside `FILE.npy`).
+    **A captioner** reads rows of features (`softq data features`), or images and folders of them, which it encodes like those it was trained
+    on. Where the names of images are known (`FILE.names.txt` beside `FILE.npy`), a line is a name, a tab and a caption.
 
     **Next.** `softq evaluate --predictions FILE` scores the output, if the file has the correct answers, too.
     """
@@ -102,13 +103,20 @@ def predict(
         options, kind.predict, lambda name: who_takes(name, "predict"), f"{model} is a {kind.name}"
     )
     predictor = kind.code.load(model, options)
+    paths = files or [Path("-")]
+    predictor.check_files(paths)
+    counts = Counter(files=len(paths), sentences=0, tokens=0)
     began = time.perf_counter()
     # bars would mix with predictions on the same screen
     with (
         progress_bars(silent=out is None and sys.stdout.isatty()) as watch,
         opened_for_writing(out) as target,
     ):
-        counts = predictor.write(files or [Path("-")], target, watch, at_once=out is None)
+        for part in predictor.predict_files(paths, watch):
+            target.write(part.text)
+            if out is None:  # somebody may be waiting for it
+                target.flush()
+            counts.update(sentences=part.sentences, tokens=part.tokens)
     seconds = time.perf_counter() - began
     rate = counts["tokens"] / seconds
     if as_json:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rich.console import Console
 from rich.filesize import pick_unit_and_suffix
@@ -30,29 +31,25 @@ COMPILATION_TOLD = threading.Event()
 Item = TypeVar("Item")
 
 
-def _rate(task: Bar) -> str:
-    """Like ``1.2M examples/s``, by this process alone; nothing at the end, to which a search that has converged jumps."""
-    if not task.speed or task.finished or task.fields["unit"] == _COUNTED:
-        return ""
-    size, prefix = pick_unit_and_suffix(int(task.speed), ["", "k", "M", "G"], 1000)
-    return f"{task.speed / size:.3g}{prefix} {task.fields['unit']}/s"
-
-
 class _Rate(ProgressColumn):
     def render(self, task: Bar) -> Text:
-        return Text(_rate(task), style="progress.data.speed")
+        """Like ``1.2M examples/s``, by this process alone; nothing at the end, to which a search that has converged jumps."""
+        if not task.speed or task.finished or task.fields["unit"] == _COUNTED:
+            return Text()
+        size, prefix = pick_unit_and_suffix(int(task.speed), ["", "k", "M", "G"], 1000)
+        rate = f"{task.speed / size:.3g}{prefix} {task.fields['unit']}/s"
+        return Text(rate, style="progress.data.speed")
+
+
+_RATE, _TIME_LEFT = _Rate(), TimeRemainingColumn()
 
 
 def _log_line(task: Bar) -> str:
     """What is under way as one line of a log."""
     share = f"{task.percentage:.0f} %" if task.total else ""
-    seconds = task.time_remaining
-    left = "" if seconds is None else f"{_TIME_LEFT.render(task).plain} left"
-    shown = (share, str(task.fields["status"]), _rate(task), left)
+    left = "" if task.time_remaining is None else f"{_TIME_LEFT.render(task).plain} left"
+    shown = (share, str(task.fields["status"]), _RATE.render(task).plain, left)
     return f"{task.description}: {', '.join(filter(None, shown)) or 'at work'}"
-
-
-_TIME_LEFT = TimeRemainingColumn()
 
 
 if TYPE_CHECKING:
@@ -64,7 +61,7 @@ else:  # help must not wait for torch
 class BarWatcher(Watcher):
     """Shows what is under way as a bar; what begins next takes its place."""
 
-    def __init__(self, progress: Progress, label: str, unit: str) -> None:
+    def __init__(self, progress: Progress, label: str, unit: str = "examples") -> None:
         self._progress, self._label, self._unit = progress, label, unit
         self._bar: TaskID | None = None
 
@@ -80,6 +77,13 @@ class BarWatcher(Watcher):
         """Move it."""
         if self._bar is not None:
             self._progress.update(self._bar, advance=examples, status=status)
+
+    def show(self, total: int, done: int, status: str | None = None) -> None:
+        """Show how many are done in all, at the start and then again and again."""
+        if self._bar is None:
+            self.begin(total, done)
+        status = f"{done:,} of {total:,}" if status is None else status
+        self._progress.update(cast(TaskID, self._bar), completed=done, status=status)
 
     def note(self, text: str) -> None:
         """Print it, above the bar if there is one."""
@@ -98,21 +102,6 @@ Watch = Callable[..., BarWatcher]
 """Makes a watcher of what is called so, ``watch(label, unit="examples")``, with the unit of its rate."""
 
 
-def progress_of_images(watcher: BarWatcher, images: int) -> Callable[[int], None]:
-    """Hears how many images are done in all, at the start and then again and again, and shows it."""
-    before = -1
-
-    def hear(done: int) -> None:
-        nonlocal before
-        if before < 0:
-            watcher.begin(images, done)
-        else:
-            watcher.advance(done - before, f"{done:,} of {images:,}")
-        before = done
-
-    return hear
-
-
 @contextmanager
 def progress_bars(*, silent: bool = False) -> Iterator[Watch]:
     """A maker of watchers, ``watch(label, unit="examples")``, each shown while the block lasts and until the next one begins.
@@ -120,27 +109,11 @@ def progress_bars(*, silent: bool = False) -> Iterator[Watch]:
     The unit is that of the rate; of models, those that are done are counted instead. ``silent`` shows nothing.
     """
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[status]}"),
-        _Rate(),
-        _TIME_LEFT,
-    )
-    progress = Progress(*columns, console=console, transient=True)
-
-    def watch(label: str, unit: str = "examples") -> BarWatcher:
-        return BarWatcher(progress, label, unit)
-
-    with _announced_compilation():
-        if silent:
-            yield watch
-        elif console.is_terminal:
-            with progress:
-                yield watch
-        else:
-            with _logging(progress):
-                yield watch
+    bars = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}")
+    progress = Progress(*bars, _RATE, _TIME_LEFT, console=console, transient=True)
+    shown = nullcontext() if silent else progress if console.is_terminal else _logging(progress)
+    with _announced_compilation(), shown:
+        yield partial(BarWatcher, progress)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from typer.core import TyperCommand
 
-from softq.cli.guides import GUIDES, LM, LM_GUIDE, guide
+from softq.cli.guides import GUIDES, guide
 from softq.lab.recipe import describe, flag_names
 
 _MOST_VALUES = 8  # of a default that is shown in full
@@ -39,7 +39,7 @@ class RecipeCommand(TyperCommand):
             return
         task, recipe = found
         shown = copy.copy(self)
-        shown.help, shown.epilog = guide(str(self.name), task), None
+        shown.help, shown.epilog = guide(str(self.name), task) or self.help, None
         TyperCommand.format_help(shown, ctx, formatter)
         _show_flags(recipe, Console(), sweep=self.name != "train")
 
@@ -49,6 +49,7 @@ def _find_named(arguments: list[str], command: str) -> tuple[str, Any] | None:
     from softq.cli.recipes import RECIPES, named_recipe
     from softq.lab.recipe import build
     from softq.lab.tasks import TASKS
+    from softq.lab.tasks.lm_recipe import TASK as LM
     from softq.lab.tasks.lm_recipe import LmRecipe
 
     for argument in arguments:
@@ -56,7 +57,7 @@ def _find_named(arguments: list[str], command: str) -> tuple[str, Any] | None:
         if argument in TASKS or argument == LM or file.is_file():
             name, table, where = named_recipe(argument)
             table.pop("sweep", None)
-            if name != LM or command == "train":
+            if name not in GUIDES or getattr(GUIDES[name], command):
                 kind = LmRecipe if name == LM else TASKS.recipe_type(name)
                 return name, build(kind, table, where)
     return None
@@ -66,7 +67,6 @@ def list_tasks(command: str) -> str:
     """The tasks, a line for each, for the end of a command's help."""
     known = [(name, about) for name, about in GUIDES.items() if getattr(about, command)]
     lines = [f"- `{name}`: {about.one}" for name, about in known]
-    lines += [f"- `{LM}`: {LM_GUIDE.one}"] * (command == "train")
     return "\n".join(
         [
             f"**Tasks.** `softq {command} TASK --help` is the guide to one, with all its flags:\n",

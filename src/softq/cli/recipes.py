@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import softq
 from softq.cli.shared import make_table, print_line
-from softq.errors import RecipeError
+from softq.errors import RecipeError, RunError
 from softq.lab.recipe import build, flag_names, merge, parse_flags, read_toml, toml_value
 from softq.lab.tasks import TASKS
 from softq.lab.tasks.files import DataSection
@@ -20,7 +21,7 @@ from softq.lab.tasks.lm_recipe import LmData, LmRecipe, read_recipe
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from softq.lab.sweep import Grid, Sweep
+    from softq.lab.sweep import Choice, Grid, Sweep
     from softq.lab.tasks import Task
     from softq.metrics import Interval
 
@@ -67,6 +68,18 @@ def split_flags(what: str | None, arguments: Sequence[str]) -> tuple[str | None,
     )
 
 
+def recipe_to_resume(command: str, folder: Path | None, file: str) -> str:
+    """The recipe of a run or sweep, where a command line names no task but a folder to resume."""
+    if folder is None:
+        raise RecipeError(
+            f"name a task or a recipe, such as softq {command} classification; only --resume --out"
+            " FOLDER needs none"
+        )
+    if not (folder / file).is_file():
+        raise RunError(f"{folder} holds nothing to resume: there is no {file} in it")
+    return str(folder / file)
+
+
 def named_recipe(what: str) -> tuple[str, dict[str, Any], str]:
     """The task of a name or a recipe, the recipe's tables, and what errors call it.
 
@@ -111,14 +124,14 @@ def find_recipe(what: str, flags: Sequence[str], *, sweep: bool = False) -> Want
     laid_over = parse_flags(task.recipe_type, flags)
     if sweep and ("objective" in laid_over or "seed" in laid_over.get("training", {})):
         raise RecipeError(
-            f"objectives, temperatures and seeds are the grids' of {where}: set them by [[sweep]]"
-            " there, or by softq sweep"
+            f"objectives, temperatures and seeds are set by the grids of {where} ([[sweep]]), not by"
+            " flags: change them there, or use softq sweep"
         )
     recipe, grids = parse_recipe(task, merge(table, laid_over), where)
     data = recipe.data if sweep and of_files(recipe) else None
     if data and data.train and not data.dev and not (data.folds and data.test):
         raise RecipeError(
-            "a sweep chooses by development scores and compares on a test part, and the"
+            "a sweep chooses by development scores and compares on a test split, and the"
             " training file can be neither: add --dev FILE"
             + (", or --folds 5 with --test FILE" if "folds" in flag_names(type(recipe)) else "")
         )
@@ -159,29 +172,11 @@ def of_files(recipe: Any) -> bool:
 
 def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
     """The temperatures and settings that the development set chose, and what they earn; ``recipe`` is that of the sweep."""
-    from softq.lab.tasks.base import show_settings
-
     varied = any(choice.settings for choice in sweep.choices)
-    titles = ["grid", "objective", "best τ", *["best settings"] * varied]
-    rows = [
-        [
-            choice.grid,
-            choice.objective + (" scaled" if choice.temperature_scaled else ""),
-            "" if choice.tau is None else f"{choice.tau:g}",
-            *([show_settings(choice.settings)] if varied else []),
-            str(choice.seeds),
-            _with_half_width(choice.dev),
-            _with_half_width(choice.test),
-            (
-                ""
-                if choice.gain is None
-                else f"{choice.gain.value:+.4f} [{choice.gain.low:+.4f}, {choice.gain.high:+.4f}]"
-            ),
-        ]
-        for choice in sweep.choices
-    ]
+    columns = {title: of for title, of in _COLUMNS.items() if varied or title != "best settings"}
+    rows = [[of(choice) for of in columns.values()] for choice in sweep.choices]
     heading = f"{sweep.task}: {sweep.metric}, {len(sweep.cells)} models"
-    console.print(make_table([*titles, "seeds", "dev", "test", "gain over ML"], rows, heading))
+    console.print(make_table(list(columns), rows, heading))
     console.print(
         f"{'τ and settings are' if varied else 'τ is'} chosen on the development set. "
         "Intervals are 95 %: over seeds, and of the gain over test examples (paired bootstrap)."
@@ -190,10 +185,36 @@ def show_choices(sweep: Sweep, recipe: Any, console: Console) -> None:
         parts = [choice.recipe(recipe).data.sources() for choice in sweep.choices]
         _show_by_choice(sweep, [f"dev: {dev}; test: {test}" for dev, test in parts], console)
         task = TASKS[sweep.task]
-        noted = (note for member in sweep.cells for note in task.notes(member.cell.measures))
-        for told in dict.fromkeys(noted):
-            print_line(console, told)
+        notes = chain.from_iterable(task.notes(member.cell.measures) for member in sweep.cells)
+        for note in dict.fromkeys(notes):
+            print_line(console, note)
     _show_by_choice(sweep, [f"reward: {choice.signature}" for choice in sweep.choices], console)
+
+
+def _show_settings(choice: Choice) -> str:
+    from softq.lab.tasks.base import show_settings
+
+    return show_settings(choice.settings)
+
+
+def _with_half_width(interval: Interval) -> str:
+    return f"{interval.value:.4f}" + (
+        "" if math.isnan(interval.high) else f" ± {interval.high - interval.value:.4f}"
+    )
+
+
+_COLUMNS: dict[str, Callable[[Choice], str]] = {
+    "grid": lambda choice: choice.grid,
+    "objective": lambda choice: choice.objective + " scaled" * choice.temperature_scaled,
+    "best τ": lambda choice: "" if choice.tau is None else f"{choice.tau:g}",
+    "best settings": _show_settings,
+    "seeds": lambda choice: str(choice.seeds),
+    "dev": lambda choice: _with_half_width(choice.dev),
+    "test": lambda choice: _with_half_width(choice.test),
+    "gain over ML": lambda choice: (
+        "" if choice.gain is None else "{:+.4f} [{:+.4f}, {:+.4f}]".format(*choice.gain)
+    ),
+}
 
 
 def _show_by_choice(sweep: Sweep, facts: Sequence[str], console: Console) -> None:
@@ -204,9 +225,3 @@ def _show_by_choice(sweep: Sweep, facts: Sequence[str], console: Console) -> Non
     for fact, names in holds_for.items():
         whose = f" ({', '.join(dict.fromkeys(names))})" if len(holds_for) > 1 else ""
         print_line(console, fact + whose)
-
-
-def _with_half_width(interval: Interval) -> str:
-    return f"{interval.value:.4f}" + (
-        "" if math.isnan(interval.high) else f" ± {interval.high - interval.value:.4f}"
-    )

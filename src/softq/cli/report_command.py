@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from softq.cli.shared import AsJson
+from softq.cli.shared import AsJson, Jobs
 
 Scale = Literal["small", "paper"]
 """How large an experiment is."""
@@ -16,12 +16,13 @@ Scale = Literal["small", "paper"]
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUNS…", help="Run folders, sweep folders, or folders of them."),
+        typer.Argument(metavar="RUNS", help="Run folders, sweep folders, or folders of them."),
     ],
     out: Annotated[
         Path,
         typer.Option(
-            help="The page; figures and numbers go to a folder beside it.", dir_okay=False
+            help="Write the page to this file; figures and numbers go to a folder beside it.",
+            dir_okay=False,
         ),
     ] = Path("report.html"),
     as_json: AsJson = False,
@@ -30,7 +31,7 @@ def report(
 
     Give run folders, sweep folders, or folders of them, of any tasks. The page holds tables beside the paper's numbers, figures, examples,
     and the commands to run all of it again. It is one file that opens without a network; figures are also saved as PNG and SVG, numbers as
-    CSV, in a folder beside it. Runs that are not finished are shown as far as they are. Needs `softq[plot]`.
+    CSV, in a folder beside it. Unfinished runs are shown with what they have so far. Needs `softq[plot]`.
 
     **Examples**
 
@@ -52,17 +53,18 @@ def reproduce(
     context: typer.Context,
     task: Annotated[
         str | None,
-        typer.Argument(metavar="[TASK]", help="One experiment; all of them if left out."),
+        typer.Argument(metavar="TASK", help="Run this experiment.  [default: all of them]"),
     ] = None,
     scale: Annotated[
-        Scale, typer.Option(help="small: minutes on two cores; paper: the sizes of the paper.")
+        Scale,
+        typer.Option(help="Choose small (minutes on two cores) or paper (the sizes of the paper)."),
     ] = "small",
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             help=(
-                "Folder with the files of an experiment: train.tsv, dev.tsv and test.tsv of"
+                "Read the files of an experiment from this folder: train.tsv, dev.tsv and test.tsv of"
                 " translation, .conllu of parsing, .conll of "
                 "ner, .captions.tsv of captioning with .features.npy; names such as en-train.tsv.gz"
                 " will do. Without a test file, half of dev "
@@ -70,27 +72,20 @@ def reproduce(
             ),
         ),
     ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help=(
-                "Runs to train at a time, each in a process of its own, where a task trains its"
-                " models one by one."
-            ),
-        ),
-    ] = 1,
+    jobs: Jobs = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the results.  [default: reproduction/SCALE]", file_okay=False),
+        typer.Option(
+            help="Write the results to this folder.  [default: reproduction/SCALE]", file_okay=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the paper's experiments and write one page of their results.
 
     It is a sweep of each experiment with the settings of `recipes/`, and a report of them all beside the paper's numbers. Small ones take
-    minutes on two cores and need no data; those at the paper's scale are meant for a GPU and for corpora that you name. Started again,
-    it goes on where it stopped. Needs `softq[plot]`.
+    minutes on two cores and need no data; those at the paper's scale are meant for a GPU and for corpora that you name. Run again, it
+    resumes. Needs `softq[plot]`.
 
     **Examples**
 

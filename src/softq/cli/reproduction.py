@@ -31,6 +31,22 @@ class _Corpus(NamedTuple):
     flags: str
     ending: str
 
+    def called(self, split: str) -> str:
+        """How messages call the file of a split in a folder."""
+        return f"{split}{self.ending} or …-{split}{self.ending} (or .gz, .xz)"
+
+    def find(self, folder: Path, split: str) -> str:
+        """The file of a split in a folder, "" if there is none."""
+        name = re.compile(rf"([^.].*[-_.])?{split}{re.escape(self.ending)}(\.gz|\.xz)?")
+        found = [path for path in folder.iterdir() if name.fullmatch(path.name) and path.is_file()]
+        if len(found) > 1:
+            names = ", ".join(sorted(path.name for path in found))
+            raise RecipeError(
+                f"--data: expected one file {self.called(split)} in {folder}, got {names}; name"
+                f" files one by one instead, {self.flags}"
+            )
+        return str(found[0]) if found else ""
+
 
 _CORPORA = {
     "ner": _Corpus("CoNLL-2003", "--train eng.train --test eng.testb", ".conll"),
@@ -123,7 +139,7 @@ def _find_experiments(
 
 
 def _flags_of_folder(task: str | None, folder: Path) -> list[str]:
-    """The flags that name the parts of a corpus in a folder."""
+    """The flags that name the splits of a corpus in a folder."""
     if task not in _CORPORA:
         raise RecipeError(
             f"--data is a folder of one experiment's files, and that is {' or '.join(_CORPORA)},"
@@ -131,46 +147,18 @@ def _flags_of_folder(task: str | None, folder: Path) -> list[str]:
         )
     if not folder.is_dir():
         raise RecipeError(f"--data: there is no folder {folder}")
-    train, dev, test = (_find_part(task, folder, part) for part in ("train", "dev", "test"))
-    stand_in = test if task == "ner" else ""  # folds of train can be the dev part of a tagger
-    for part, path in {"train": train, "dev": dev or stand_in}.items():
-        if not path:
-            raise RecipeError(
-                f"--data: there is no file {_looked_for(part, _CORPORA[task].ending)} in {folder};"
-                f" {_instead(task)}"
-            )
-    found = ["--train", train, "--dev", dev, "--test", test]
-    found += ["--folds", "0"] if task == "ner" and dev else []
-    return found + ([] if test else ["--halve-dev"])
-
-
-def _find_part(task: str, folder: Path, part: str) -> str:
-    """The file of a part, "" if there is none."""
-    ending = _CORPORA[task].ending
-    called = re.compile(rf"([^.].*[-_.])?{part}{re.escape(ending)}(\.gz|\.xz)?")
-    found = sorted(
-        path for path in folder.iterdir() if called.fullmatch(path.name) and path.is_file()
-    )
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
+    corpus = _CORPORA[task]
+    train, dev, test = (corpus.find(folder, split) for split in ("train", "dev", "test"))
+    of_folds = task == "ner"  # folds of train can be the dev split of a tagger
+    if not train or not (dev or (of_folds and test)):
+        missing = corpus.called("dev" if train else "train")
         raise RecipeError(
-            f"--data: expected one file {_looked_for(part, ending)} in {folder}, got {names};"
-            f" {_instead(task)}"
+            f"--data: there is no file {missing} in {folder}; name files one by one instead,"
+            f" {corpus.flags}"
         )
-    return str(found[0]) if found else ""
-
-
-def _looked_for(part: str, ending: str) -> str:
-    """What the file of a part is called.
-
-    >>> _looked_for("dev", ".tsv")
-    'dev.tsv or …-dev.tsv (or .gz, .xz)'
-    """
-    return f"{part}{ending} or …-{part}{ending} (or .gz, .xz)"
-
-
-def _instead(task: str) -> str:
-    return f"name files one by one instead, {_CORPORA[task].flags}"
+    found = ["--train", train, "--dev", dev, "--test", test]
+    found += ["--folds", "0"] if of_folds and dev else []
+    return found if test else [*found, "--halve-dev"]
 
 
 def _find_experiment(name: str, scale: Scale, flags: Sequence[str], *, alone: bool) -> Wanted:

@@ -20,6 +20,18 @@ import softq
 from softq.errors import ConvergenceWarning, DataWarning, SoftqError, StoppedError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+TaskOrRecipe = Annotated[
+    str | None,
+    typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file."),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Train this many runs at a time, each in a process of its own. Tasks that train all"
+        " models as one ignore it.",
+    ),
+]
 
 
 @contextmanager

@@ -11,8 +11,7 @@ import typer
 
 from softq.cli.options import option, takes_options
 from softq.cli.progress import progress_bars
-from softq.cli.shared import AsJson, results_console
-from softq.errors import RecipeError
+from softq.cli.shared import AsJson, Jobs, TaskOrRecipe, results_console
 
 if TYPE_CHECKING:
     from softq.lab.sweep import Sweep
@@ -22,15 +21,19 @@ if TYPE_CHECKING:
 class _GridOptions:
     """What a sweep varies."""
 
-    objective: str | None = option(None, "Objectives: ml,raml,sqdml.", metavar="LIST")
-    tau: str | None = option(None, "Temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE")
-    seed: str | None = option(None, "Seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE")
+    objective: str | None = option(None, "Compare these objectives: ml,raml,sqdml.", metavar="LIST")
+    tau: str | None = option(
+        None, "Try these temperatures: 0.5,1,2 or FROM:TO:STEP.", metavar="LIST|RANGE"
+    )
+    seed: str | None = option(
+        None, "Train with these random seeds: 0,1,2 or FROM:TO.", metavar="LIST|RANGE"
+    )
     temperature_scaled: bool = option(
         False, "Divide scores by tau, multiply losses by tau².", "--temperature-scaled"
     )
     over: list[str] | None = option(
         None,
-        "Values of another key of the recipe: c2=0.1,0.3,1; may be given for several keys.",
+        "Vary another key of the recipe: c2=0.1,0.3,1. Repeatable.",
         metavar="KEY=LIST",
     )
 
@@ -39,20 +42,8 @@ class _GridOptions:
 def sweep(
     context: typer.Context,
     options: _GridOptions,
-    what: Annotated[
-        str | None,
-        typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file."),
-    ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help=(
-                "Runs to train at a time, each in a process of its own. Tasks that train all models"
-                " as one ignore it."
-            ),
-        ),
-    ] = 1,
+    what: TaskOrRecipe = None,
+    jobs: Jobs = 1,
     cluster: Annotated[
         str,
         typer.Option(
@@ -64,7 +55,10 @@ def sweep(
         ),
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Sweep folder.  [default: sweeps/TASK]", file_okay=False)
+        Path | None,
+        typer.Option(
+            help="Write the sweep to this folder.  [default: sweeps/TASK]", file_okay=False
+        ),
     ] = None,
     resume: Annotated[
         bool,
@@ -94,7 +88,7 @@ def sweep(
     softq report sweeps --out report.html
     ```
 
-    `--over` varies any other key of the recipe, and of a single value sets it; `;` stands between values that are lists themselves:
+    `--over` varies any other key of the recipe, or sets it if there is one value; `;` separates values that are lists themselves:
 
     ```sh
     softq sweep classification --tau 2 --over learning-rate=0.03,0.1,0.3 --over "hidden=8,8;16" --out sweeps/rates
@@ -105,28 +99,21 @@ def sweep(
 
     **Next.** `softq report SWEEP` draws it; `softq predict SWEEP/runs/RUN FILES` uses one of the models.
     """
-    from softq.cli.recipes import find_recipe, show_choices, split_flags
+    from softq.cli.recipes import find_recipe, recipe_to_resume, show_choices, split_flags
     from softq.lab.recipe import build
     from softq.lab.sweep import SWEEP, Grid, lay_over, run_sweep
 
     what, flags = split_flags(what, context.args)
-    if what is None:
-        if not resume or out is None or not (out / SWEEP).is_file():
-            raise RecipeError(
-                "name a task or a recipe, such as softq sweep classification; only --resume --out"
-                " SWEEP needs none"
-            )
-        what = str(out / SWEEP)
+    what = what or recipe_to_resume("sweep", out if resume else None, SWEEP)
     task, recipe, grids = find_recipe(what, flags, sweep=True)
-    given = asdict(replace(options, over=None))
-    given = {name: value for name, value in given.items() if value not in (None, False)}
+    given = {name: value for name, value in asdict(options).items() if value not in (None, False)}
+    over = given.pop("over", [])
     if options.objective:
         given["objective"] = options.objective.split(",")
     asked = build(Grid, given, "flags")
     changed = {name: getattr(asked, name) for name in given}
     grids = [
-        lay_over(task.recipe_type, replace(grid, **changed), options.over or [])
-        for grid in grids or [Grid()]
+        lay_over(task.recipe_type, replace(grid, **changed), over) for grid in grids or [Grid()]
     ]
     out = out or Path("sweeps") / task.name
     with progress_bars() as watch:

@@ -12,6 +12,7 @@ from rich.progress import track
 
 from softq.cli.options import option, refuse_others, takes_options
 from softq.cli.shared import AsJson, make_table, print_json, print_line, results_console
+from softq.options import RewardName
 
 if TYPE_CHECKING:
     from softq.theory import TheoryTable
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 DEFAULT_TAUS = ("0.5", "1", "1.5", "2", "2.4", "3")
 CURVE_TAUS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.8", "1", "1.5", "2")
 _SIDE = 1000  # inputs along each side of the square
-Objective = Literal["raml", "sqdml"]
-"""Objectives that have a temperature."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,12 @@ class TheoryOptions:
         min=1,
         max=5000,
     )
-    reward: str = option(
-        "bleu",
-        "Choose the reward of a sentence against a reference: bleu, chrf, rouge-l, edit, hamming,"
-        " accuracy or exact.  [default: bleu]",
+    reward: RewardName = option(
+        RewardName.bleu, "Choose the reward of a sentence against a reference.  [default: bleu]"
     )
-    objective: str = option(
+    objective: Literal["raml", "sqdml"] = option(
         "raml",
-        "Choose raml or sqdml; they differ where an example has several references.  [default:"
+        "Choose the objective; they differ where an example has several references.  [default:"
         " raml]",
     )
     mass: list[float] | None = option(
@@ -52,7 +49,7 @@ class TheoryOptions:
         100, "Set the number of candidates per example, references included.  [default: 100]", min=2
     )
     max_n: int = option(4, "Set the longest n-gram that candidates replace.  [default: 4]", min=1)
-    examples: int = option(1000, "Read at most so many lines.  [default: 1000]", min=1)
+    examples: int = option(1000, "Read at most this many lines.  [default: 1000]", min=1)
     seed: int = option(
         0, "Set the random seed of the candidates.  [default: 0]", min=0, max=2**63 - 1
     )

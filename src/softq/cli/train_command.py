@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softq.cli.progress import progress_bars
-from softq.cli.shared import AsJson, make_table, results_console
-from softq.errors import RecipeError, RunError
+from softq.cli.shared import AsJson, TaskOrRecipe, make_table, results_console
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,10 +23,7 @@ _BEST_AND_WORST = 5  # annotators that are shown of each
 
 def train(
     context: typer.Context,
-    what: Annotated[
-        str | None,
-        typer.Argument(metavar="TASK|RECIPE", help="A task, a recipe of softq, or a .toml file."),
-    ] = None,
+    what: TaskOrRecipe = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -53,13 +49,13 @@ def train(
     `softq sweep` finds a good one.
 
     The run folder holds the resolved recipe, the environment, metrics (JSON lines and, with `softq[tensorboard]`, TensorBoard events),
-    and the best and last checkpoints. The best is kept by its score on `--dev`. Ctrl-C, or a kill, leaves a run that `--resume` ends with
-    the same numbers.
+    and the best and last checkpoints. The best is kept by its score on `--dev`. After Ctrl-C or a kill, `--resume` completes the
+    run with the same numbers.
 
     **Examples**
 
     ```sh
-    # nothing but this is needed
+    # needs no files
     softq train classification --objective raml --tau 2.4 --out runs/raml
     softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.1 --out runs/names
     # resume it, if it was stopped
@@ -82,22 +78,19 @@ def train(
 
     **Next.** `softq evaluate` scores a model on other files, `softq report` shows runs side by side, `softq sweep` compares many.
     """
-    from softq.cli.recipes import find_lm_recipe, find_recipe, names_lm, split_flags
+    from softq.cli.recipes import (
+        find_lm_recipe,
+        find_recipe,
+        names_lm,
+        recipe_to_resume,
+        split_flags,
+    )
     from softq.lab.recipe import recipe_hash, to_toml
     from softq.lab.run import RECIPE
-    from softq.lab.tasks.lm_recipe import BEST
     from softq.lab.tasks.lm_recipe import TASK as LM
 
     what, flags = split_flags(what, context.args)
-    if what is None:
-        if not resume or out is None:
-            raise RecipeError(
-                "name a task or a recipe, such as softq train classification; only --resume --out"
-                " RUN needs none"
-            )
-        if not (out / RECIPE).is_file():
-            raise RunError(f"{out} holds no run to resume: there is no {RECIPE} in it")
-        what = str(out / RECIPE)
+    what = what or recipe_to_resume("train", out if resume else None, RECIPE)
     task, note = None, ""
     if names_lm(what):
         (recipe, note), name = find_lm_recipe(what, flags), LM
@@ -115,14 +108,21 @@ def train(
         if task is None
         else _train_task(task, recipe, out, resume=resume)
     )
-    if result is None:  # another process tells
-        return
-    facts = result.get("facts", {})
+    if result is not None:  # in the main process of several
+        _show(result, task, recipe, out, as_json=as_json)
+
+
+def _show(
+    result: Mapping[str, Any], task: Task | None, recipe: Any, out: Path, *, as_json: bool
+) -> None:
+    """The scores of a model, and where it is."""
+    from softq.lab.tasks.lm_recipe import BEST
+
+    facts, (cell,) = result.get("facts", {}), result["cells"]
     if as_json:
         extra = {"annotators": facts["annotators"]} if "annotators" in facts else {}
         typer.echo(json.dumps({**result, **extra, "run": str(out)}))
         return
-    (cell,) = result["cells"]
     if task is None:
         _show_text_model(cell, recipe)
     else:
@@ -163,11 +163,9 @@ def _show_text_model(cell: Mapping[str, Any], recipe: LmRecipe) -> None:
     for name, title in LM_TITLES.items():
         if name in cell:
             digits = 2 if name.startswith(("sacrebleu", "seconds")) else 4
-            row = [title, f"{cell[name]:.{digits}f}"]
-            if samples:
-                mbr = cell[f"mbr_{name}"]
-                row += [f"{mbr:.{digits}f}", f"{mbr - cell[name]:+.{digits}f}"]
-            rows.append(row)
+            beam, mbr = cell[name], cell.get(f"mbr_{name}", 0.0)
+            row = [title, f"{beam:.{digits}f}", f"{mbr:.{digits}f}", f"{mbr - beam:+.{digits}f}"]
+            rows.append(row[: len(titles)])
     typer.echo(
         f"{recipe.objective}, seed {cell['seed']}: best by {recipe.evaluation.best_by} after"
         f" epoch {cell['epoch']:g}"
@@ -181,13 +179,12 @@ def _show_model(task: Task, cell: Mapping[str, Any], recipe: Any, facts: Mapping
 
     told = f"{task.metric} {cell['dev']:.4f} dev, {cell['test']:.4f} test (epoch {cell['epoch']})"
     if of_files(recipe):
-        of_splits = []
-        for split, of in zip(("dev", "test"), recipe.data.sources(), strict=True):
-            scores = (
-                f"{title} {cell[f'{split}_{name}']:.4f}" for name, title in task.titles.items()
-            )
-            of_splits.append(f"{split} {', '.join(scores)} ({of})")
-        told = "; ".join(of_splits)
+        scores = {
+            split: [f"{title} {cell[f'{split}_{name}']:.4f}" for name, title in task.titles.items()]
+            for split in ("dev", "test")
+        }
+        of_splits = zip(scores.items(), recipe.data.sources(), strict=True)
+        told = "; ".join(f"{split} {', '.join(of)} ({file})" for (split, of), file in of_splits)
     typer.echo(f"{recipe.objective}, seed {cell['seed']}: {told}")
     if "annotators" in facts:
         results_console().print(_annotator_table(facts["annotators"], facts["annotator_model"]))

@@ -108,8 +108,7 @@ def find_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise RunError(
-            'the recipe asks for a GPU (device = "cuda") and torch finds none; '
-            'use device = "auto" or "cpu"'
+            f"the device is to be a GPU ({name}), and torch finds none: choose auto or cpu"
         )
     return torch.device(name)
 

@@ -156,7 +156,7 @@ class Training(RecipeSection):
         least=0,
     )
     batch_size: int = key(1000, "examples of one step, over all processes", least=1)
-    seed: int = key(0, "of the first weights and of all that training draws", bits=64)
+    seed: int = key(0, "random seed of the first weights and of training", bits=64)
     device: Literal["auto", "cpu", "cuda"] = key(
         "auto", "where to train; auto: a GPU if there is one", identity=False
     )

@@ -32,7 +32,6 @@ from softq.metrics.intervals import (
     mean_of_first,
     paired_bootstrap,
     paired_test,
-    student_t,
 )
 from softq.metrics.spans import (
     SPAN_METRICS,
@@ -105,7 +104,6 @@ __all__ = [
     "span_precision",
     "span_recall",
     "span_statistics",
-    "student_t",
     "token_accuracy",
     "translation_match",
     "translation_statistics",

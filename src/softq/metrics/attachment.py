@@ -18,7 +18,6 @@ import math
 import operator
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ from torch import Tensor
 from softq.errors import DataError, ShapeError
 from softq.formats.conllu import TreeSentence
 from softq.metrics.counts import Metric, Ratio, check_pairs
+from softq.metrics.spans import KindScores
 
 CONTENT_RELATIONS = frozenset({
     "acl", "advcl", "advmod", "amod", "appos", "ccomp", "compound", "conj",
@@ -154,19 +154,7 @@ Those but "uas" and "exact_match", the share of sentences with every head right,
 """
 
 
-class Agreed(NamedTuple):
-    """How far system and gold words agree.
-
-    Share of the system's words, share of the gold words, and their harmonic mean.
-    """
-
-    precision: float
-    recall: float
-    f1: float
-
-
-@dataclass(frozen=True)
-class AlignedScores:
+class AlignedScores(NamedTuple):
     """Scores where words may differ; ``las`` and ``clas`` are None where one side has no relations.
 
     Attributes:
@@ -177,10 +165,10 @@ class AlignedScores:
 
     """
 
-    words: Agreed
-    uas: Agreed
-    las: Agreed | None
-    clas: Agreed | None
+    words: KindScores
+    uas: KindScores
+    las: KindScores | None
+    clas: KindScores | None
 
 
 def align_score(gold: Sequence[TreeSentence], system: Sequence[TreeSentence]) -> AlignedScores:
@@ -201,20 +189,15 @@ def align_score(gold: Sequence[TreeSentence], system: Sequence[TreeSentence]) ->
     gold_of[_ROOT] = _ROOT
     attached = [(g, s) for g, s in pairs if gold_of[right[s].head] == left[g].head]
     sizes = len(right), len(left)
-    words, heads = _agreed(len(pairs), *sizes), _agreed(len(attached), *sizes)
+    words, heads = (KindScores.of(len(found), *sizes) for found in (pairs, attached))
     if not all(word.relation for word in (*left, *right)):
         return AlignedScores(words, heads, None, None)
     labelled = [left[g] for g, s in attached if left[g].relation == right[s].relation]
     content = [
         sum(word.relation in CONTENT_RELATIONS for word in side) for side in (labelled, right, left)
     ]
-    return AlignedScores(
-        words, heads, _agreed(len(labelled), *sizes), _agreed(*content) if any(content) else None
-    )
-
-
-def _agreed(both: int, system: int, gold: int) -> Agreed:
-    return Agreed(both / max(1, system), both / max(1, gold), 2 * both / max(1, system + gold))
+    clas = KindScores.of(*content) if any(content) else None
+    return AlignedScores(words, heads, KindScores.of(len(labelled), *sizes), clas)
 
 
 _ROOT, _UNALIGNED = -1, -2  # as heads among words that are counted through the file from 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -170,27 +171,20 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     mean = statistics.fmean(values)
     if len(values) < 2:
         return Interval(mean)
-    half = student_t(level, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    half = _student_t(level, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
-def student_t(level: float, freedom: int) -> float:
+def _student_t(level: float, freedom: int) -> float:
     """Half-width t with P(|T| ≤ t) = level, T being Student's with so many (whole) degrees of freedom.
 
-    >>> round(student_t(0.95, 4), 4)
+    >>> round(_student_t(0.95, 4), 4)
     2.7764
     """
-    low, high = (
-        0.0,
-        math.pi / 2,
-    )  # θ = atan(t/√ν) runs over a bounded range, so that bisection needs no first guess
-    for _ in range(100):
-        middle = (low + high) / 2
-        if _central_mass(middle, freedom) < level:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(freedom) * math.tan(low)
+    # θ = atan(t/√ν) runs over a bounded range, so that bisection needs no first guess
+    angles, step = range(1 << 53), math.pi / (1 << 54)
+    found = bisect_left(angles, level, key=lambda angle: _central_mass(angle * step, freedom))
+    return math.sqrt(freedom) * math.tan(found * step)
 
 
 def _central_mass(angle: float, freedom: int) -> float:

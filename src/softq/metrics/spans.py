@@ -105,13 +105,27 @@ SPAN_METRICS: dict[str, Metric] = {
 
 
 class KindScores(NamedTuple):
-    """Scores of the entities of one type, and how many were predicted and are gold."""
+    """Scores of one class of entities, arcs or words, and how many were predicted and are gold."""
 
     precision: float
     recall: float
     f1: float
     predicted: int
     gold: int
+
+    @classmethod
+    def of(cls, both: int, predicted: int, gold: int) -> KindScores:
+        """The scores where ``both`` of those that were predicted are gold.
+
+        >>> KindScores.of(1, 2, 4)
+        KindScores(precision=0.5, recall=0.25, f1=0.3333333333333333, predicted=2, gold=4)
+        """
+        shares = (
+            both / max(1, predicted),
+            both / max(1, gold),
+            2 * both / max(1, predicted + gold),
+        )
+        return cls(*shares, predicted, gold)
 
 
 @dataclass(frozen=True)
@@ -139,13 +153,7 @@ class SpanScores:
         """Scores of all the sentences together."""
         sums = statistics.rows.sum(0)
         kinds = {
-            kind: KindScores(
-                precision=float(span_precision(counts)),
-                recall=float(span_recall(counts)),
-                f1=float(span_f1(counts)),
-                predicted=int(counts[1]),
-                gold=int(counts[2]),
-            )
+            kind: KindScores.of(*map(int, counts))
             for kind, counts in zip(statistics.kinds, statistics.by_kind.sum(0), strict=True)
         }
         return cls(

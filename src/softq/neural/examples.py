@@ -5,7 +5,7 @@ Inputs (token ids or vectors) and references as token ids, put together into bat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from softq.sentences import MISSING, Sentences
 Array = np.ndarray[Any, Any]
 
 _WINDOW = 50  # batches whose examples are sorted by length together
-_BYTES = 1 << 26  # of vectors that are hashed at a time
 
 
 class Ragged:
@@ -63,10 +62,9 @@ class Ragged:
         """Each sentence as often as ``counts [N]`` says."""
         return Ragged([self[index] for index in np.repeat(np.arange(len(self)), counts).tolist()])
 
-    def contents(self) -> Iterator[bytes]:
-        """All of it, to be hashed."""
-        yield self.lengths.tobytes()
-        yield self.tokens.tobytes()
+    def arrays(self) -> list[Array]:
+        """All that it holds."""
+        return [self.lengths, self.tokens]
 
 
 class Vectors:
@@ -106,12 +104,9 @@ class Vectors:
         """Each vector as often as ``counts [N]`` says."""
         return Vectors(self.table, np.repeat(self.rows, counts))
 
-    def contents(self) -> Iterator[bytes]:
-        """All of it, to be hashed."""
-        yield self.rows.tobytes()
-        at_a_time = max(1, _BYTES // max(1, self.table.itemsize * self.table.shape[1]))
-        for begin in range(0, len(self.table), at_a_time):
-            yield self.table[begin : begin + at_a_time].tobytes()
+    def arrays(self) -> list[Array]:
+        """All that it holds."""
+        return [self.rows, self.table]
 
 
 class Examples:
@@ -176,11 +171,9 @@ class Examples:
         tokens, lengths = self.references.take(rows.reshape(-1))
         return Sentences(tokens.view(*rows.shape, tokens.shape[1]), lengths.view(rows.shape))
 
-    def contents(self) -> Iterator[bytes]:
-        """All of it, to be hashed."""
-        yield self.counts.tobytes()
-        yield from self.inputs.contents()
-        yield from self.references.contents()
+    def arrays(self) -> list[Array]:
+        """All that it holds."""
+        return [self.counts, *self.inputs.arrays(), *self.references.arrays()]
 
     def batches(self, size: int, seed: int, epoch: int) -> list[Tensor]:
         """Every example once, in batches of similar lengths in an order of the epoch's own.

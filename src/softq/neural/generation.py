@@ -95,20 +95,16 @@ class DecodingOptions:
         """
         found = self._hypotheses(model, inputs, default, index)
         expected: list[float | None] = [None] * len(index)
-        best = found.select(
-            torch.zeros(len(index), 1, dtype=torch.int64, device=found.tokens.device)
-        )
+        best = torch.zeros(len(index), dtype=torch.int64, device=found.tokens.device)
         if self.method == "mbr":
             choice = mbr(found, self.reward or SentenceBLEU())
-            best, expected = (
-                found.select(choice.index.unsqueeze(1)),
-                choice.expected_reward.tolist(),
-            )
-        log_probs = [] if best.log_model is None else best.log_model.squeeze(1).tolist()
+            best, expected = choice.index, choice.expected_reward.tolist()
+        found = found.select(best.unsqueeze(1))
+        log_probs = [] if found.log_model is None else found.log_model.squeeze(1).tolist()
         return [
             GeneratedText(vocabulary.decode(tokens), tuple(vocabulary.words(tokens)), *numbers)
             for (tokens,), *numbers in zip(
-                best.sentences.unpack(), log_probs, expected, strict=True
+                found.sentences.unpack(), log_probs, expected, strict=True
             )
         ]
 

@@ -9,8 +9,10 @@ import hashlib
 import math
 import os
 from collections.abc import Generator, Mapping, Sequence
+from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -117,7 +119,6 @@ class SequenceLearner:
         self._best: dict[str, Tensor] = {}
         self._stream: Generator[tuple[Tensor, Batch], None, None] | None = None
         self._next = (0, 0)  # epoch and step of the stream's next batch
-        self._fingerprint: Tensor | None = None
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Take steps first..last-1 of an epoch."""
@@ -192,31 +193,27 @@ class SequenceLearner:
         index = torch.cat(tuple(group))
         references = self._train.take_references(index)
         if self._sampled_in_steps:
-            tokens, lengths, weights = *references, references.present.float()
+            whole = Batch((), *references, references.present.float())
         else:
             generator = torch.Generator().manual_seed(seed)
             given = self._given(index, generator)
             if self._samples is not None:
-                tokens, lengths = self._samples.tokens[index].long(), self._samples.lengths[index]
-                given.insert(0, Candidates(tokens, lengths))
+                tokens, lengths = self._samples
+                given.insert(0, Candidates(tokens[index].long(), lengths[index]))
             target = self._targets(references, generator, *given)
-            _, tokens, lengths, weights = Batch.of((), target)
+            whole = Batch.of((), target)
         # references are as many as the batch has at most, alone or beside samples; candidates of
         # one sampler are always the same number
         only_references = self._sampled_in_steps or self._likelihood
-        shares, begin = [], 0
-        for some in group:
-            here = slice(begin, begin := begin + len(some))
+        shares, parts = [], (torch.split(part, list(map(len, group))) for part in whole.tensors)
+        for some, tokens, lengths, weights in zip(group, *parts, strict=True):
             copies = (
                 int(self._train.counts[some.numpy()].max()) if only_references else tokens.shape[1]
             )
-            width = int(lengths[here].max().clamp(min=0))
+            width = int(lengths.max().clamp(min=0))
             inputs = self._train.take_inputs(some, rounded=self._rounds)
             batch = Batch(
-                inputs,
-                tokens[here, :copies, :width],
-                lengths[here, :copies],
-                weights[here, :copies],
+                inputs, tokens[:, :copies, :width], lengths[:, :copies], weights[:, :copies]
             )
             shares.append(batch.share(self._workers.rank, self._workers.size))
         return shares if self._sampled_in_steps else [self._ready(share) for share in shares]
@@ -332,26 +329,25 @@ class SequenceLearner:
             "loss": self._loss,
             "lowest_perplexity": self._lowest,
             "epochs": self._epochs,
-            "fingerprint": self._data_fingerprint(),
+            "fingerprint": self._fingerprint,
         }
         if self._samples is not None:
             found |= {f"samples.{name}": value for name, value in self._samples._asdict().items()}
         return found
 
-    def _data_fingerprint(self) -> Tensor:
+    @cached_property
+    def _fingerprint(self) -> Tensor:
         """A digest of the training data and the vocabularies."""
-        if self._fingerprint is None:
-            digest = hashlib.sha256()
-            for part in self._train.contents():
-                digest.update(part)
-            for name, value in sorted(self._judge.notes(self._model).items()):
-                digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
-            self._fingerprint = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
-        return self._fingerprint
+        digest = hashlib.sha256()
+        for array in self._train.arrays():
+            digest.update(np.ascontiguousarray(array).reshape(-1).data)
+        for name, value in sorted(self._judge.notes(self._model).items()):
+            digest.update(name.encode() + value.cpu().contiguous().numpy().tobytes())
+        return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Resume from there."""
-        if not torch.equal(state["fingerprint"], self._data_fingerprint()):
+        if not torch.equal(state["fingerprint"], self._fingerprint):
             raise RunError(
                 "the training data or the vocabulary of this run differs from that with which it"
                 " began; restore the files, or begin a new run"

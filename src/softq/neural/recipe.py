@@ -39,17 +39,17 @@ class CandidateSettings(RecipeSection):
         " model+recombined, which share size equally",
     )
     reward: RewardName = key(
-        "bleu", "bleu: of the sentence; hamming: minus the number of words that differ"
+        "bleu", "bleu: sentence BLEU; hamming: minus the number of words that differ"
     )
     smoothing: Smoothing = key(
-        "nltk3", "of the sentence's BLEU: nltk3 (the paper), mteval, sacrebleu, none"
+        "nltk3", "smoothing of sentence BLEU: nltk3 (the paper), mteval, sacrebleu, none"
     )
     size: int = key(
         10,
-        "candidates of an example, references included, of which a step takes half as many at most;"
-        " with hamming, model, near or several samplers, of draws beside all references",
+        "number of candidates of an example, at most half of them references; with hamming, model,"
+        " near or several samplers: number of samples, beside all references",
     )
-    k: int = key(0, "of these, how many a step uses; 0: all", least=0)
+    k: int = key(0, "how many of the candidates a step uses; 0: all", least=0)
     max_n: int = key(4, "longest n-gram to replace", least=1)
     refresh: Refresh = key(
         "step",
@@ -62,10 +62,10 @@ class CandidateSettings(RecipeSection):
     estimator: EstimatorName = key(
         "set",
         "set: softmax over the candidates; paper: the same, k of them, not renormalised;"
-        " importance: divided by the probability of being drawn; printed: by exp(-distance/tau), as"
-        " the paper prints it (hamming)",
+        " importance: divided by the probability of being sampled; printed: by exp(-distance/tau),"
+        " as the paper prints it (hamming)",
     )
-    rescale: bool = key(True, "draw hamming at tau / (1 + log(words - 1)), the paper's footnote")
+    rescale: bool = key(True, "sample hamming at tau / (1 + log(words - 1)), the paper's footnote")
     replacements: Replacements = key(
         "uniform",
         "sample replacement words uniformly, or by their frequency in the training text, with"
@@ -74,10 +74,12 @@ class CandidateSettings(RecipeSection):
 
     def conflicts(self) -> Conflicts:
         """What goes together."""
+        return (*self._of_candidates(), *self._of_weights())
+
+    def _of_candidates(self) -> Conflicts:
         unknown = [name for name in self.samplers if name not in get_args(SamplerName)]
         fewest = 2 if self.alone and self.holds_references else len(self.samplers)
-        made, estimator = self.share * len(self.samplers), self.estimator
-        hamming = self.sampler == "hamming"
+        made = self.share * len(self.samplers)
         return (
             (
                 unknown or len(set(self.samplers)) < len(self.samplers),
@@ -87,7 +89,7 @@ class CandidateSettings(RecipeSection):
             (self.size < fewest, f"size must be at least {fewest}, got {self.size}"),
             (
                 not self.alone and "hamming" in self.samplers,
-                "sampler = hamming draws candidates by a law of its own: it cannot be joined"
+                "sampler = hamming samples from a distribution of its own: it cannot be joined"
                 f" with others, got {self.sampler!r}",
             ),
             (
@@ -97,29 +99,34 @@ class CandidateSettings(RecipeSection):
             ),
             (self.k > made, f"k must not exceed size, got k = {self.k} of {made}"),
             (
+                self.refresh == "epoch" and "model" not in self.samplers,
+                "refresh = epoch is for samples from the model, sampler = model, got sampler ="
+                f" {self.sampler}",
+            ),
+        )
+
+    def _of_weights(self) -> Conflicts:
+        estimator, hamming = self.estimator, self.sampler == "hamming"
+        return (
+            (
                 estimator == "paper" and not self.k,
                 "estimator = paper needs k, how many candidates a step uses (the paper: 10 of"
                 " size = 100)",
             ),
             (
                 estimator in ("importance", "printed") and self.k > 0,
-                f"estimator = {estimator} uses every draw: leave out k, and lower size instead",
+                f"estimator = {estimator} uses every sample: leave out k, and lower size instead",
             ),
             (
                 estimator == "importance" and self.sampler not in ("ngram", "hamming", "model"),
-                "estimator = importance needs the probability of a draw, which ngram, hamming"
+                "estimator = importance needs the probability of a sample, which ngram, hamming"
                 " and model alone have: choose one of them, or estimator = set, got sampler ="
                 f" {self.sampler}",
             ),
             (
                 estimator == "importance" and self.refresh == "epoch",
-                "estimator = importance needs the probability of a draw, which is not kept for"
+                "estimator = importance needs the probability of a sample, which is not kept for"
                 " an epoch: choose refresh = step",
-            ),
-            (
-                self.refresh == "epoch" and "model" not in self.samplers,
-                "refresh = epoch is for samples from the model, sampler = model, got sampler ="
-                f" {self.sampler}",
             ),
             (
                 estimator == "printed" and not (hamming and self.reward == "bleu"),
@@ -128,18 +135,18 @@ class CandidateSettings(RecipeSection):
             ),
             (
                 self.reward == "hamming" and not hamming,
-                "reward = hamming is between sentences of one length: draw them with sampler ="
+                "reward = hamming is between sentences of one length: sample them with sampler ="
                 " hamming",
             ),
             (
                 self.reward == "hamming" and estimator != "importance",
-                "reward = hamming is drawn from itself: choose estimator = importance, which"
-                " gives every draw the same weight",
+                "reward = hamming is sampled from its own target: choose estimator = importance,"
+                " which gives every sample the same weight",
             ),
             (
                 hamming and estimator == "paper",
-                "estimator = paper chooses among candidates that hold the references; sampler ="
-                " hamming only draws",
+                "estimator = paper chooses among candidates that include the references, and those"
+                " of sampler = hamming do not",
             ),
         )
 
@@ -163,12 +170,18 @@ class CandidateSettings(RecipeSection):
         """Whether a sampler counts references among what it makes."""
         return "ngram" in self.samplers or "recombined" in self.samplers
 
+    @property
+    def max_references(self) -> int | None:
+        """How many references of an example a step uses: half of the candidates are others."""
+        limits = (self.k, self.size if self.alone and self.holds_references else 0)
+        return min(filter(None, limits)) // 2 if any(limits) else None
+
 
 @dataclass(frozen=True)
 class Optimizer(RecipeSection):
     """Adam, with a rate that falls."""
 
-    learning_rate: float = key(1e-3, "of Adam", positive=True)
+    learning_rate: float = key(1e-3, "learning rate of Adam", positive=True)
     schedule: Schedule = key(
         "plateau",
         "plateau: the rate falls by decay when the development perplexity rises; linear: evenly"
@@ -176,7 +189,7 @@ class Optimizer(RecipeSection):
     )
     decay: float = key(
         0.5,
-        "what the rate is multiplied by after an epoch without the lowest development perplexity so"
+        "factor of the learning rate after an epoch without the lowest development perplexity so"
         " far; 1: never",
         above=0,
         most=1,
@@ -211,8 +224,8 @@ class SequenceTraining(Training):
     )
     precision: Precision = key(
         "bf16",
-        "of matrix products on a GPU: float32; tf32, coarser and faster; bf16: tf32, and bfloat16"
-        " factors in the output layer",
+        "precision of matrix products on a GPU: float32; tf32, coarser and faster; bf16: tf32, and"
+        " bfloat16 factors in the output layer",
     )
     graphs: bool = key(
         True,
@@ -237,7 +250,7 @@ def objective_conflicts(
         ),
         (
             objective.name == "sqdml" and not merge,
-            "sqdml is of examples with several references, and merge = false makes one of each:"
+            "sqdml is for examples with several references, and merge = false makes one of each:"
             " leave it out, or choose raml",
         ),
         (

@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -45,8 +46,6 @@ class TargetMaker:
         max_references: how many references of an example a step uses, chosen at random; None: all.
         add_references: whether references join the candidates, which is for samplers that do not
             include them.
-        unknown: token id of unknown words; those of references match no candidate, as in
-            evaluation. None: there is no such token.
 
     """
 
@@ -60,10 +59,8 @@ class TargetMaker:
         k: int | None = None,
         max_references: int | None = None,
         add_references: bool = True,
-        unknown: int | None = None,
     ) -> None:
-        self.objective, self.samplers = objective, samplers
-        self.reward = reward if unknown is None else UnknownNeverMatches(reward, unknown)
+        self.objective, self.reward, self.samplers = objective, reward, samplers
         self.estimator, self.k = estimator, k
         self.max_references, self.add_references = max_references, add_references
 
@@ -190,21 +187,13 @@ def recipe_targets(
     torch.Size([1, 4])
 
     """
-    tau = objective.tau or 0.0
-    by_frequency = frequencies if settings.replacements == "frequencies" else None
+    tau, ml_alone = objective.tau or 0.0, objective.name == "ml"
 
     @lru_cache
     def sampler(name: str, size: int) -> Sampler:
-        return make_sampler(
-            name,
-            size,
-            vocab,
-            range(SPECIALS),
-            tau,
-            max_n=settings.max_n,
-            frequencies=by_frequency,
-            rescale=settings.rescale,
-        )
+        by = frequencies if settings.replacements == "frequencies" else None
+        options: dict[str, Any] = {"max_n": settings.max_n, "rescale": settings.rescale}
+        return make_sampler(name, size, vocab, range(SPECIALS), tau, frequencies=by, **options)
 
     def changed(name: str, references: Sentences, *, generator: torch.Generator) -> Candidates:
         # a sampler counts references among what it makes; of several, each makes its share beside
@@ -214,24 +203,20 @@ def recipe_targets(
         return sampler(name, size)(references, generator=generator)
 
     made = [name for name in ("ngram", "recombined", "hamming") if name in settings.samplers]
-
-    if objective.name != "ml" and settings.reward == "hamming":
+    if not ml_alone and settings.reward == "hamming":
         # The target is the law that is sampled from, at its temperature; a replaced unknown word is
         # as far as any other.
         drawn = sampler("hamming", settings.size)
         objective = dataclasses.replace(objective, tau=drawn.temperature)  # type: ignore[attr-defined]
-    limits = [settings.k] if settings.k else []
-    limits += [settings.size] if settings.alone and settings.holds_references else []
+    reward = _reward(settings)
     return TargetMaker(
         objective,
-        _reward(settings),
+        reward if settings.reward == "hamming" else UnknownNeverMatches(reward, UNKNOWN),
         [partial(changed, name) for name in made],
         estimator=settings.estimator,
         k=settings.k or None,
-        # half of what a step uses is left to others
-        max_references=min(limits) // 2 if limits and objective.name != "ml" else None,
+        max_references=None if ml_alone else settings.max_references,
         add_references=not (settings.alone and made),
-        unknown=None if settings.reward == "hamming" else UNKNOWN,
     )
 
 

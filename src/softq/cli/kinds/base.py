@@ -6,7 +6,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -89,28 +89,13 @@ class Predictor:
         for path in files:
             where = "standard input" if path == STDIN else str(path)
             with _opened(path, where) as (packed, file):
+                size = 0 if path == STDIN else path.stat().st_size
                 watcher = watch(where, unit="bytes")
-                watcher.begin(0 if path == STDIN else path.stat().st_size, 0)
-                seen = 0
+                watcher.show(size, 0, "")
                 for part in self.predict(file, path, where):
                     yield part
                     tokens += part.tokens
-                    place = 0 if path == STDIN else packed.tell()
-                    watcher.advance(place - seen, f"{tokens:,} tokens")
-                    seen = place
-
-    def write(
-        self, files: Sequence[Path], target: IO[bytes], watch: Watch, *, at_once: bool
-    ) -> Counter[str]:
-        """Write predictions for files, each part at once where somebody may be waiting for it; how much it was."""
-        self.check_files(files)
-        counts = Counter(files=len(files), sentences=0, tokens=0)
-        for part in self.predict_files(files, watch):
-            target.write(part.text)
-            if at_once:
-                target.flush()
-            counts.update(sentences=part.sentences, tokens=part.tokens)
-        return counts
+                    watcher.show(size, packed.tell() if size else 0, f"{tokens:,} tokens")
 
     def choose_decoding(self, usual: str, known: tuple[Known, ...], what: str) -> Known:
         """The decoding that is asked for, if this kind of model has it, else the model's own."""
@@ -163,12 +148,10 @@ def _opened(path: Path, where: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
             stream = io.BufferedReader(cast(Any, stream))
         yield stream, stream
         return
-    with ExitStack() as stack:
-        try:
-            packed = stack.enter_context(path.open("rb"))
-        except OSError as error:
-            raise DataError(f"cannot read {where}: {error}") from error
-        yield packed, stack.enter_context(unpacked(packed, path))
+    with readable(where):
+        packed = path.open("rb")
+    with packed, unpacked(packed, path) as file:
+        yield packed, file
 
 
 def only_file(files: Sequence[Path], models: Sequence[Predictor]) -> Path:
@@ -201,11 +184,9 @@ class Scores:
         facts: about the file and the model, for JSON before the scores.
         heading: the same for people.
         details: for JSON after the scores.
-        further: rows below those of the scores in their table; None for no table of them.
+        further: rows below those of the scores in their table, None where there is no value; None for no table of them.
         tables: for people, after that of the scores.
         lines: below the tables.
-        as_other: of ``details``, what is told of a model that another one is compared with.
-        other_line: the same for people; "" for nothing.
 
     """
 
@@ -215,16 +196,19 @@ class Scores:
     facts: dict[str, Any]
     heading: str
     details: dict[str, Any] = field(default_factory=dict)
-    further: dict[str, str] | None = field(default_factory=dict)
+    further: Mapping[str, str | None] | None = field(default_factory=dict)
     tables: Sequence[Table] = ()
     lines: Sequence[str] = ()
-    as_other: dict[str, Any] = field(default_factory=dict)
-    other_line: str = ""
 
     @cached_property
     def overall(self) -> dict[str, float]:
         """By the names of the metrics; NaN where one has no value."""
         return {name: float(metric(self.rows.sum(0))) for name, metric in self.metrics.items()}
+
+    @property
+    def known_further(self) -> dict[str, str]:
+        """Those of ``further`` that have a value."""
+        return {title: value for title, value in (self.further or {}).items() if value is not None}
 
     @property
     def all_tables(self) -> list[Table]:
@@ -236,7 +220,7 @@ class Scores:
             for name, value in self.overall.items()
             if not math.isnan(value)
         }
-        return [make_table(("", "score"), (scores | self.further).items()), *self.tables]
+        return [make_table(("", "score"), (scores | self.known_further).items()), *self.tables]
 
     def compare(self, other: Scores) -> dict[str, PairedTest]:
         """Paired bootstrap of both on the same examples; metrics that one of them has no value of are left out."""

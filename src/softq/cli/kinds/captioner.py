@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,10 +34,8 @@ from softq.cli.kinds.sentences import (
     check_same_words,
     first_columns,
     known_words,
-    of_perplexity,
-    plain_words,
 )
-from softq.cli.progress import Watch, progress_bars, progress_of_images
+from softq.cli.progress import Watch, progress_bars
 from softq.cli.shared import make_table, number
 from softq.errors import DataError
 from softq.formats.annotations import looks_annotated
@@ -86,7 +85,7 @@ class FileCaptioner(SentenceWriter):
             of = f" of {self.model.encoder}" if self.model.encoder else ""
             raise DataError(
                 f"{where}: expected features{of} with {expected} numbers for each image, as"
-                f" {self.path} learnt from, got {size}"
+                f" {self.path} was trained on, got {size}"
             )
 
     def _caption(
@@ -131,21 +130,21 @@ class FileCaptioner(SentenceWriter):
         return [self._encode(files, watch)]
 
     def _encode(self, files: Sequence[Path], watch: Watch) -> _Pictured:
-        """Features by the encoder that the captioner learnt from."""
+        """Features by the encoder of the features that the captioner was trained on."""
         name = self.model.encoder
         if not name:
             raise DataError(
-                f"{self.path} does not know what made the features it learnt from, so it cannot see"
-                f" images: encode them with softq data features, and name the file ({_FEATURES})"
+                f"{self.path} does not say which encoder made the features it was trained on, so it"
+                f" cannot encode images: use softq data features, and name its file ({_FEATURES})"
             )
         from softq.neural.images import encode, find_images, load_encoder
 
         images = find_images(files)
         encoder = load_encoder(name).to(find_device("auto"))
         self.check(encoder.features, name)
-        progress = progress_of_images(watch("encoding", unit="images"), len(images))
-        progress(0)
-        vectors = encode(list(images.values()), encoder, progress=progress)
+        show = partial(watch("encoding", unit="images").show, len(images))
+        show(0)
+        vectors = encode(list(images.values()), encoder, progress=show)
         return _Pictured(vectors, list(images), "images")
 
     def score(self, file: Path, gold: Captions, features: Features, where: Path) -> Scores:
@@ -170,12 +169,10 @@ load = FileCaptioner
 
 
 def _read_table(path: Path) -> _Pictured:
-    names = None
-    if names_file(path).exists():
-        names = [line.strip() for line in read_lines(names_file(path))]
-    called = names
-    if called is None:
-        called = [f"row {row}" for row in range(1, _count_rows(path) + 1)]
+    beside = names_file(path)
+    names = [line.strip() for line in read_lines(beside)] if beside.exists() else None
+    rows = range(1, _count_rows(path) + 1) if names is None else ()
+    called = names if names is not None else [f"row {row}" for row in rows]
     return _Pictured(read_features(path, Captions(called, [[] for _ in called])), names, str(path))
 
 
@@ -218,7 +215,7 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
     if len(files) > 1:
         raise DataError(f"{files[0]} holds captions: expected one such file, got {len(files)}")
     gold = read_captions(files[0], options.split)
-    cut = plain_words(options)
+    cut = str.split if options.tokenizer == "space" else bare_words
 
     def plain(text: str) -> list[str]:
         return cut(text.lower())
@@ -230,14 +227,14 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
 
 def _read_predictions(path: Path, gold: Captions) -> list[str]:
     """A caption for each image: lines of names, tabs and captions in any order, or of captions in the order of images."""
-    lines = [line.split("\t") for line in read_lines(path)]
+    lines = [[text.strip() for text in line.split("\t")] for line in read_lines(path)]
     if not any(len(columns) > 1 for columns in lines):
         if len(lines) != len(gold):
             raise DataError(
                 f"expected a caption for each of the {len(gold)} images of {gold.name}, one per"
                 f" line, got {len(lines)} in {path}"
             )
-        return [text.strip() for (text,) in lines]
+        return [text for (text,) in lines]
     line_of: dict[str, int] = {}
     for line, columns in enumerate(lines, start=1):
         if len(columns) != 2:
@@ -245,21 +242,19 @@ def _read_predictions(path: Path, gold: Captions) -> list[str]:
                 f"{path}, line {line}: expected an image, a tab and a caption, got {len(columns)}"
                 " columns"
             )
-        name = columns[0].strip()
-        if line_of.setdefault(name, line) != line:
+        if line_of.setdefault(columns[0], line) != line:
             raise DataError(
-                f"{path}, line {line}: expected each image once, got {name!r} again, which is on"
-                f" line {line_of[name]}"
+                f"{path}, line {line}: expected each image once, got {columns[0]!r} again, which is"
+                f" on line {line_of[columns[0]]}"
             )
     found, unclear = match_names(gold.images, line_of)
     for place, image in enumerate(gold.images):
         if image not in found:
-            got = unclear.get(image, "none")
             raise DataError(
                 f"{path}: expected a caption for the image {image!r} ({gold.place(place)}), got"
-                f" {got}"
+                f" {unclear.get(image, 'none')}"
             )
-    return [lines[line_of[found[image]] - 1][1].strip() for image in gold.images]
+    return [lines[line_of[found[image]] - 1][1] for image in gold.images]
 
 
 def _scores(
@@ -273,9 +268,12 @@ def _scores(
     truths = [[plain(text) for text in several] for several in gold.captions]
     rows = caption_statistics(words, truths)
     agreement = number(reference_agreement(truths))
-    further = of_perplexity(perplexity)
-    if agreement is not None:
-        further["average reward of one reference by another"] = f"{agreement:.4f}"
+    further = {
+        "perplexity of the references": None if perplexity is None else f"{perplexity:.3f}",
+        "average reward of one reference by another": (
+            None if agreement is None else f"{agreement:.4f}"
+        ),
+    }
     sizes = {"images": len(gold), "references": sum(map(len, gold.captions))}
     of_split = f", {facts['split']}" if facts["split"] else ""
     return Scores(
@@ -375,5 +373,5 @@ def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:
     try:
         captions = read_captions(paths[0], options.split)
     except DataError:  # rows belong to images, and which there are is not known yet
-        return found | {features: [Fault(0, f"not checked: first mend {paths[0]}")]}
+        return found | {features: [Fault(0, f"not checked: first fix {paths[0]}")]}
     return found | check_features(features, captions)

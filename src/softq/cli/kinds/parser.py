@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, get_args
+from typing import IO, Any, get_args
 
 from rich.table import Table
 from torch import Tensor
@@ -78,10 +75,12 @@ _TITLES = {
     "exact_match": "exact match",
     "labelled_exact_match": "labelled exact match",
 }
-_ROOT = "root"
-_ARC_LENGTHS = (1, 2, 5, 10, 20)  # the longest of each class but the last
+# classes of lengths by the longest of each; an arc from the root has no length
+_ARC_LENGTHS = {0: "root", 1: "1", 2: "2", 5: "3-5", 10: "6-10", 20: "11-20", math.inf: "21+"}
+_SENTENCE_LENGTHS = {
+    5: "1-5", 10: "6-10", 20: "11-20", 30: "21-30", 40: "31-40", math.inf: "41+"
+}  # fmt: skip
 _OF_LENGTHS = ("uas", "las", "exact_match")  # scores by length of the sentence
-_SENTENCE_LENGTHS = (5, 10, 20, 30, 40)
 
 
 class FileParser(Predictor):
@@ -116,15 +115,6 @@ class FileParser(Predictor):
     def _lacks_tags(self, sentences: list[TreeSentence]) -> bool:
         return lacks_tags(self.parser.index, sentences, relations=bool(self.parser.relations))
 
-    def _check_columns(self, sentences: Iterable[TreeSentence], where: str) -> None:
-        """An error where the beginning of a file lacks a column that the parser has learnt to look at."""
-        first = list(chain.from_iterable(_beginning([sentence] for sentence in sentences)))
-        if self._lacks_tags(first):
-            raise DataError(
-                f"{where}, line {first[0].line}: {self.path} needs UPOS or XPOS, as in the files it"
-                f" was trained on, and none of the first {_words_of(first):,} words has one"
-            )
-
     def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:
         """Sentences with HEAD and DEPREL; text becomes CoNLL-U."""
         text = self.text_chunks(file, path, where, _has_no_tabs)
@@ -142,11 +132,22 @@ class FileParser(Predictor):
     def _checked(
         self, parts: Iterator[list[TreeSentence]], where: str
     ) -> Iterator[list[TreeSentence]]:
-        """The same parts, of which the first ones are held back until they have words enough: how a file is cut must not matter."""
-        held = _beginning(parts)
-        self._check_columns(chain.from_iterable(held), where)
-        yield from held
-        yield from parts
+        """The same parts, unless the first words of a file lack a column that the parser has learnt to look at.
+
+        The first parts are held back until they have words enough: how a file is cut must not matter.
+        """
+        held: list[list[TreeSentence]] = []
+        while sum(map(_words_of, held)) < _ENOUGH and (part := next(parts, None)) is not None:
+            held.append(part)
+        sentences = list(chain.from_iterable(held))
+        before = accumulate((len(sentence.forms) for sentence in sentences), initial=0)
+        first = [one for one, words in zip(sentences, before, strict=False) if words < _ENOUGH]
+        if self._lacks_tags(first):
+            raise DataError(
+                f"{where}, line {first[0].line}: {self.path} needs UPOS or XPOS, as in the files it"
+                f" was trained on, and none of the first {_words_of(first):,} words has one"
+            )
+        yield from chain(held, parts)
 
     def _tagged(self, chunk: Chunk) -> list[TreeSentence]:
         """Words as sentences without trees, with parts of speech if there is a tagger."""
@@ -159,30 +160,16 @@ class FileParser(Predictor):
             for forms, labels in zip(words, self.pos_tagger.label(words), strict=True)
         ]
 
-    def score(self, gold: GoldTrees) -> Scores:
-        """Scores of the parser's trees."""
-        self._check_columns(gold.sentences, str(gold.path))
+    def parse_sentences(self, path: Path, sentences: Sequence[TreeSentence]) -> list[Parse]:
+        """Trees of the sentences of a file."""
+        parts = self._checked(([sentence] for sentence in sentences), str(path))
         found: list[Parse] = []
-        for some in in_batches(gold.sentences, gold.path, "sentences"):
+        for some in in_batches(list(chain.from_iterable(parts)), path, "sentences"):
             found += self.parser.parse(list(some), self.decoding)
-        labelled = gold.labelled and bool(self.parser.relations)
-        relations = [parse.relations for parse in found] if labelled else None
-        return _scores(gold, [parse.heads for parse in found], relations)
+        return found
 
 
 load = FileParser
-
-
-def _beginning(parts: Iterable[list[TreeSentence]]) -> list[list[TreeSentence]]:
-    """The first parts of a file, as many as have words enough to tell which columns it has."""
-    held: list[list[TreeSentence]] = []
-    words = 0
-    for part in parts:
-        held.append(part)
-        words += _words_of(part)
-        if words >= _ENOUGH:
-            break
-    return held
 
 
 def _words_of(sentences: Iterable[TreeSentence]) -> int:
@@ -210,50 +197,30 @@ def _written(sentence: TreeSentence, parse: Parse) -> str:
 # --- softq evaluate -------------------------------------------------------------------------------------
 
 
-class GoldTrees(NamedTuple):
-    """A file of true trees."""
-
-    path: Path
-    sentences: list[TreeSentence]
-
-    @property
-    def labelled(self) -> bool:
-        """Whether sentences have relations, of which all have some or none has."""
-        return any(sentence.relations for sentence in self.sentences)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """How much it is."""
-        return {"sentences": len(self.sentences), "words": _words_of(self.sentences)}
-
-    @property
-    def heading(self) -> str:
-        """The same for people."""
-        return heading(str(self.path), self.sizes)
-
-
 def score_models(
     files: Sequence[Path], _options: Options, models: Sequence[FileParser]
 ) -> list[Scores]:
     """Scores of trees by those of one file."""
-    gold = _read_trees(only_file(files, models))
-    return [one.score(gold) for one in models]
+    path = only_file(files, models)
+    gold = _read_trees(path)
+    return [_scores(path, gold, one.parse_sentences(path, gold)) for one in models]
 
 
-def _read_trees(path: Path) -> GoldTrees:
-    gold = GoldTrees(path, read_conllu(path, trees=None))
-    for sentence in gold.sentences:
+def _read_trees(path: Path) -> list[TreeSentence]:
+    sentences = read_conllu(path, trees=None)
+    labelled = any(sentence.relations for sentence in sentences)
+    for sentence in sentences:
         if not sentence.heads:
             raise DataError(
                 f"{_place(path, sentence)}: expected a sentence with its tree, got _ as the HEAD of"
                 " every word"
             )
-        if not sentence.relations and gold.labelled:
+        if not sentence.relations and labelled:
             raise DataError(
                 f"{_place(path, sentence)}: expected relations in all sentences or in none, got _"
                 " as the DEPREL of every word, and others with them"
             )
-    return gold
+    return sentences
 
 
 def _place(path: Path, sentence: TreeSentence) -> str:
@@ -271,41 +238,36 @@ def score_predictions(predictions: Path, files: Sequence[Path], _options: Option
             " softq evaluate --predictions SYSTEM.conllu GOLD.conllu"
         )
     gold, system = _read_trees(files[0]), _read_trees(predictions)
-    of = {"predictions": str(predictions)}
-    if [sentence.forms for sentence in gold.sentences] != [
-        sentence.forms for sentence in system.sentences
-    ]:
-        return _aligned_scores(gold, system, of)
-    labelled = gold.labelled and system.labelled
-    relations = [sentence.relations for sentence in system.sentences] if labelled else None
-    return _scores(gold, [sentence.heads for sentence in system.sentences], relations, of)
+    facts = {"predictions": str(predictions)}
+    if [sentence.forms for sentence in gold] == [sentence.forms for sentence in system]:
+        return _scores(files[0], gold, system, facts)
+    return _aligned_scores({files[0]: gold, predictions: system}, facts)
+
+
+def _sizes(sentences: Sequence[TreeSentence]) -> dict[str, int]:
+    return {"sentences": len(sentences), "words": _words_of(sentences)}
 
 
 def _scores(
-    gold: GoldTrees,
-    heads: Sequence[Sequence[int]],
-    relations: Sequence[Sequence[str]] | None,
-    facts: dict[str, Any] | None = None,
+    path: Path,
+    gold: Sequence[TreeSentence],
+    found: Sequence[Parse] | Sequence[TreeSentence],
+    facts: Mapping[str, Any] | None = None,
 ) -> Scores:
-    """Scores of heads and relations of the same words; None where one side has no relations."""
-    rows = attachment_statistics(gold.sentences, heads, relations)
-    by_relation, by_arc = _tree_classes(gold.sentences, heads, relations)
-    by_length = _length_classes(gold.sentences, rows)
-    titles = ("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
-    lengths = [
-        (
-            name,
-            *("" if math.isnan(row[score]) else f"{row[score]:.4f}" for score in _OF_LENGTHS),
-            *(f"{row[size]:,}" for size in ("sentences", "words")),
-        )
-        for name, row in by_length.items()
-    ]
+    """Scores of trees of the same words; of heads alone where one side has no relations."""
+    heads = [one.heads for one in found]
+    names = [one.relations for one in found]
+    labelled = any(names) and any(sentence.relations for sentence in gold)
+    relations = names if labelled else None
+    rows = attachment_statistics(gold, heads, relations)
+    by_relation, by_arc = _by_relation_and_arc(gold, heads, relations)
+    by_length, sizes = _by_length(gold, rows), _sizes(gold)
     return Scores(
         rows,
         ATTACHMENT_METRICS,
         _TITLES,
-        {"file": str(gold.path), **(facts or {}), **gold.sizes},
-        gold.heading,
+        {"file": str(path), **(facts or {}), **sizes},
+        heading(str(path), sizes),
         details={
             "relations": {name: row._asdict() for name, row in by_relation.items()},
             "arc_lengths": {name: row._asdict() for name, row in by_arc.items()},
@@ -317,53 +279,51 @@ def _scores(
         tables=[
             *([kind_table("head and relation, by relation", by_relation)] if by_relation else []),
             kind_table("head, by length of the arc", by_arc),
-            make_table(titles, lengths),
+            _length_table(by_length),
         ],
     )
 
 
-def _aligned_scores(gold: GoldTrees, system: GoldTrees, facts: dict[str, Any]) -> Scores:
-    """Scores where the words of both files differ: precision, recall and F1 of those that align."""
+def _aligned_scores(
+    files: Mapping[Path, Sequence[TreeSentence]], facts: Mapping[str, Any]
+) -> Scores:
+    """Scores of the second of two files by the first, whose words differ: precision, recall and F1 of those that align."""
+    (path, gold), (predictions, system) = files.items()
     try:
-        aligned = align_score(gold.sentences, system.sentences)
+        scores = align_score(gold, system)._asdict()
     except DataError as error:
-        raise DataError(f"{gold.path} and {system.path}: {error}") from None
-    scores = {name: getattr(aligned, name) for name in ("words", "uas", "las", "clas")}
-    rows = [
-        (_TITLES.get(name, name), *(f"{value:.4f}" for value in row))
-        for name, row in scores.items()
-        if row is not None
-    ]
-    predicted = {f"predicted_{name}": count for name, count in system.sizes.items()}
-    details = {name: scores[name] and scores[name].f1 for name in ("uas", "las", "clas")}
+        raise DataError(f"{path} and {predictions}: {error}") from None
+    details = {name: row and row.f1 for name, row in scores.items() if name != "words"}
     details["aligned"] = {name: row and row._asdict() for name, row in scores.items()}
-    titles = ("words differ: those that align", "precision", "recall", "F1")
+    predicted = {f"predicted_{name}": count for name, count in _sizes(system).items()}
+    titled = {_TITLES.get(name, name): row for name, row in scores.items() if row is not None}
     return Scores(
         Tensor(),
         {},
         _TITLES,
-        {"file": str(gold.path), **facts, **gold.sizes, **predicted},
-        f"{gold.heading}\n{system.heading}",
+        {"file": str(path), **facts, **_sizes(gold), **predicted},
+        "\n".join(heading(str(file), _sizes(sentences)) for file, sentences in files.items()),
         details,
         further=None,
-        tables=[make_table(titles, rows)],
+        tables=[kind_table("words differ: those that align", titled)],
     )
 
 
-def _tree_classes(
+def _by_relation_and_arc(
     gold: Sequence[TreeSentence],
     heads: Sequence[Sequence[int]],
     relations: Sequence[Sequence[str]] | None,
 ) -> tuple[dict[str, KindScores], dict[str, KindScores]]:
     """Scores of head and relation by the relation up to its first ``:``, and of heads by the length of the arc."""
-    true_heads = [head for sentence in gold for head in sentence.heads]
-    guessed_heads = list(chain.from_iterable(heads))
-    right = list(map(operator.eq, true_heads, guessed_heads))
-    places = [place for sentence in gold for place in range(1, len(sentence.forms) + 1)]
-    true_arcs, guessed_arcs = (
-        list(map(_arc_class, side, places)) for side in (true_heads, guessed_heads)
-    )
-    by_arc = _by_class(true_arcs, guessed_arcs, right, (_ROOT, *_classes(_ARC_LENGTHS)))
+    words = [
+        (place, head, guess)
+        for sentence, guesses in zip(gold, heads, strict=True)
+        for place, (head, guess) in enumerate(zip(sentence.heads, guesses, strict=True), 1)
+    ]
+    right = [head == guess for _, head, guess in words]
+    true = [_arc_class(place, head) for place, head, _ in words]
+    guessed = [_arc_class(place, guess) for place, _, guess in words]
+    by_arc = _by_class(true, guessed, right, _ARC_LENGTHS.values())
     if relations is None:
         return {}, by_arc
     true = [universal(name) for sentence in gold for name in sentence.relations]
@@ -371,27 +331,12 @@ def _tree_classes(
     return _by_class(true, guessed, right, sorted({*true, *guessed})), by_arc
 
 
-def _arc_class(head: int, place: int) -> str:
-    return _class_of(abs(head - place), _ARC_LENGTHS) if head else _ROOT
+def _arc_class(place: int, head: int) -> str:
+    return _class_of(abs(head - place) if head else 0, _ARC_LENGTHS)
 
 
-@cache
-def _classes(ends: tuple[int, ...]) -> tuple[str, ...]:
-    """Names of classes of numbers from 1, by the last number of each class but the last.
-
-    >>> _classes((1, 2, 5))
-    ('1', '2', '3-5', '6+')
-    """
-    starts = (1, *(end + 1 for end in ends))
-    names = (
-        f"{start}" if start == end else f"{start}-{end}"
-        for start, end in zip(starts, ends, strict=False)
-    )
-    return (*names, f"{starts[-1]}+")
-
-
-def _class_of(value: int, ends: tuple[int, ...]) -> str:
-    return _classes(ends)[bisect_left(ends, value)]
+def _class_of(value: int, classes: dict[float, str]) -> str:
+    return next(name for longest, name in classes.items() if value <= longest)
 
 
 def _by_class(
@@ -402,28 +347,36 @@ def _by_class(
     both = Counter(kind for kind, guess, same in pairs if same and kind == guess)
     gold, predicted = Counter(true), Counter(guessed)
     return {
-        name: KindScores(
-            both[name] / max(1, predicted[name]),
-            both[name] / max(1, gold[name]),
-            2 * both[name] / (predicted[name] + gold[name]),
-            predicted[name],
-            gold[name],
-        )
+        name: KindScores.of(both[name], predicted[name], gold[name])
         for name in names
-        if name in gold or name in predicted
+        if gold[name] or predicted[name]
     }
 
 
-def _length_classes(gold: Sequence[TreeSentence], rows: Tensor) -> dict[str, dict[str, float]]:
+def _length_table(by_length: Mapping[str, Mapping[str, float]]) -> Table:
+    titles = ("words of the sentence", "UAS", "LAS", "exact match", "sentences", "words")
+    rows = [
+        (
+            name,
+            *("" if math.isnan(row[score]) else f"{row[score]:.4f}" for score in _OF_LENGTHS),
+            *(f"{row[size]:,}" for size in ("sentences", "words")),
+        )
+        for name, row in by_length.items()
+    ]
+    return make_table(titles, rows)
+
+
+def _by_length(gold: Sequence[TreeSentence], rows: Tensor) -> dict[str, dict[str, float]]:
     """UAS, LAS and exact match by the number of words, with the numbers of sentences and words."""
-    kinds = [_class_of(len(sentence.forms), _SENTENCE_LENGTHS) for sentence in gold]
-    found = {}
-    for name in [name for name in _classes(_SENTENCE_LENGTHS) if name in kinds]:
-        members = [place for place, kind in enumerate(kinds) if kind == name]
-        sums = rows[members].sum(0)
-        scores = {metric: float(ATTACHMENT_METRICS[metric](sums)) for metric in _OF_LENGTHS}
-        found[name] = {"sentences": len(members), "words": int(sums[0]), **scores}
-    return found
+    members: dict[str, list[int]] = {name: [] for name in _SENTENCE_LENGTHS.values()}
+    for place, sentence in enumerate(gold):
+        members[_class_of(len(sentence.forms), _SENTENCE_LENGTHS)].append(place)
+    sums = {name: rows[places].sum(0) for name, places in members.items() if places}
+    return {
+        name: {"sentences": len(members[name]), "words": int(of_class[0])}
+        | {metric: float(ATTACHMENT_METRICS[metric](of_class)) for metric in _OF_LENGTHS}
+        for name, of_class in sums.items()
+    }
 
 
 # --- softq data -----------------------------------------------------------------------------------------

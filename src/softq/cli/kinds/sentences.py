@@ -29,11 +29,12 @@ from softq.cli.kinds.base import (
     sizes_of,
     word_counts,
 )
-from softq.cli.options import choose, flag
+from softq.cli.options import flag
 from softq.cli.shared import make_table
 from softq.errors import DataError, DependencyError
 from softq.formats.bitext import Bitext, read_bitext
 from softq.formats.captions import Captions
+from softq.formats.file_checks import one_of
 from softq.formats.rows import read_rows as read_columns
 from softq.formats.text import (
     Fault,
@@ -99,19 +100,13 @@ def search_options(options: Options) -> dict[str, Any]:
 def for_two_methods(options: Options, other: Method) -> tuple[Options, Options]:
     """Options of two searches, by the method and by another, each with those it takes; what neither takes stays, to be refused."""
     methods = (options.method or "beam", other)
-    dropped: list[dict[str, Any]] = [
-        {
-            name: None
-            for name, allowed in _OF_METHOD.items()
-            if method not in allowed and any(one in allowed for one in methods)
-        }
-        for method in methods
-    ]
-    first, second = (
-        dataclasses.replace(options, method=method, **without)
-        for method, without in zip(methods, dropped, strict=True)
-    )
-    return first, second
+    taken = {name for name, allowed in _OF_METHOD.items() if {*methods} & {*allowed}}
+
+    def of(method: Method) -> Options:
+        others: dict[str, Any] = {name: None for name in taken if method not in _OF_METHOD[name]}
+        return dataclasses.replace(options, method=method, **others)
+
+    return of(methods[0]), of(other)
 
 
 def line_generator(seed: int, number: int) -> torch.Generator:
@@ -131,8 +126,8 @@ class SentenceWriter(Predictor):
         super().__init__(path, options)
         self.search = search_options(options)
         if options.reward is not None:
-            choose("--reward", options.reward, MBR_REWARDS)
-            name = SHORT_NAMES.get(options.reward, options.reward)
+            name = one_of("--reward", options.reward, MBR_REWARDS)
+            name = SHORT_NAMES.get(name, name)
             self.search["reward"] = named_reward(name)
         self.model = TextGenerator.load(find_model(path), self.kind).to(find_device("auto"))
         beam = self.search.get("beam", self.model.decoding.beam)
@@ -205,21 +200,20 @@ def score_models(
         " --against B"
     )
     check_same_words(models, gold, gold.references, hint)
-    return [_score(one, files, gold) for one in models]
-
-
-def _score(model: FileTranslator, files: Sequence[Path], gold: Bitext) -> Scores:
-    found: list[GeneratedText] = []
-    for some in in_batches(gold.sources, gold.name, "sentences"):
-        found += model.generate(some)
-    return _scores(
-        [text.words for text in found],
-        [text.text for text in found],
-        gold.references,
-        model.model.vocabulary.plain,
-        {"files": list(map(str, files)), "decoding": model.decoding},
-        perplexity(model.model.model, model.model.examples(gold.sources, gold.references)),
-    )
+    scored = []
+    for one in models:
+        found = [
+            text
+            for some in in_batches(gold.sources, gold.name, "sentences")
+            for text in one.generate(some)
+        ]
+        words, texts = [text.words for text in found], [text.text for text in found]
+        facts = {"files": list(map(str, files)), "decoding": one.decoding}
+        examples = one.model.examples(gold.sources, gold.references)
+        reached = perplexity(one.model.model, examples)
+        plain = one.model.vocabulary.plain
+        scored.append(_scores(words, texts, gold.references, plain, facts, reached))
+    return scored
 
 
 def check_same_words(
@@ -248,14 +242,9 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
             f"expected files whose lines belong together, got {predictions} with {len(texts)} lines"
             f" and {files[0]} with {len(references)}"
         )
-    plain = plain_words(options)
+    plain = str.split if options.tokenizer == "space" else bare_words
     facts = {"files": list(map(str, files)), "predictions": str(predictions)}
     return _scores([known_words(text, plain) for text in texts], texts, references, plain, facts)
-
-
-def plain_words(options: Options) -> PlainWords:
-    """What counts as a word of text that is scored."""
-    return str.split if options.tokenizer == "space" else bare_words
 
 
 def known_words(text: str, plain: PlainWords) -> list[str]:
@@ -307,8 +296,7 @@ def _scores(
         sacre = sacre_bleu(texts, references)
     except DependencyError:
         sacre = None
-    told = {"sacrebleu": sacre and sacre._asdict()}
-    further = of_perplexity(perplexity)
+    further = {"perplexity of the references": None if perplexity is None else f"{perplexity:.3f}"}
     if sacre is None:
         line = "sacreBLEU is not installed: pip install 'softq[translation]'"
     else:
@@ -320,17 +308,10 @@ def _scores(
         TITLES,
         facts | sizes,
         heading(", ".join(facts["files"]), sizes),
-        details={"perplexity": perplexity, **told},
+        details={"perplexity": perplexity, "sacrebleu": sacre and sacre._asdict()},
         further=further,
         lines=[line],
-        as_other=told,
-        other_line="" if sacre is None else f"sacreBLEU {sacre.score:.2f}",
     )
-
-
-def of_perplexity(perplexity: float | None) -> dict[str, str]:
-    """The row of a perplexity, if a model has one."""
-    return {} if perplexity is None else {"perplexity of the references": f"{perplexity:.3f}"}
 
 
 # --- softq data -----------------------------------------------------------------------------------------
@@ -411,24 +392,12 @@ def show(file: dict[str, Any]) -> Table:
 
 def check(paths: Sequence[Path], _options: Options) -> dict[Path, list[Fault]]:
     """Every fault of each file, in the order of its lines."""
-    found: dict[Path, list[Fault]] = {}
+    found: dict[Path, list[Fault]] = {path: [] for path in paths}
     for group in _grouped(paths):
-        lengths = {}
-        for path in group:
-            faults: list[Fault] = []
-            found[path] = faults
-            try:
-                if len(group) == 1:
-                    lengths[path] = len(list(read_columns(path, ("a source", "reference"), faults)))
-                else:
-                    lengths[path] = _count_lines(path, faults)
-            except DataError as error:
-                faults.append(Fault(0, str(error)))
-            if not (lengths.get(path) or faults):
-                faults.append(Fault(0, "no sentences: expected one per line"))
-        wanted = lengths.get(group[0])
+        lengths = {path: _count_lines(path, found[path], table=len(group) == 1) for path in group}
+        wanted = lengths[group[0]]
         for path, length in lengths.items():
-            if wanted is not None and length != wanted:
+            if length is not None and wanted is not None and length != wanted:
                 message = f"expected {wanted} lines, as in {group[0]}, got {length}"
                 found[path].append(Fault(0, message))
     return {
@@ -436,13 +405,22 @@ def check(paths: Sequence[Path], _options: Options) -> dict[Path, list[Fault]]:
     }
 
 
-def _count_lines(path: Path, faults: list[Fault]) -> int:
-    """How many lines a file has, of which those that are wrong or empty are faults."""
+def _count_lines(path: Path, faults: list[Fault], *, table: bool) -> int | None:
+    """How many lines a file has, None of one that cannot be read; what is wrong or empty is a fault."""
     length = 0
-    with opened(path) as file:
-        for part in read_parts(file, str(path), sentences=False, strict=False):
-            faults += part.faults
-            for length, line in enumerate(part.lines, start=part.first):
-                if not line.strip():
-                    faults.append(Fault(length, "the line is empty"))
+    try:
+        if table:
+            length = len(list(read_columns(path, ("a source", "reference"), faults)))
+        else:
+            with opened(path) as file:
+                for part in read_parts(file, str(path), sentences=False, strict=False):
+                    faults += part.faults
+                    for length, line in enumerate(part.lines, start=part.first):
+                        if not line.strip():
+                            faults.append(Fault(length, "the line is empty"))
+    except DataError as error:
+        faults.append(Fault(0, str(error)))
+        return None
+    if not (length or faults):
+        faults.append(Fault(0, "no sentences: expected one per line"))
     return length

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, get_args
+from typing import IO, Any, get_args
 
 from rich.table import Table
 
@@ -37,7 +37,7 @@ from softq.lab.tasks.ner_data import check_tags, transform
 from softq.linear.features import FeatureMatrix, TemplateIndex
 from softq.linear.tagger import CRFTagger
 from softq.linear.tagging import Decoding
-from softq.metrics import SPAN_METRICS, SpanScores, SpanStatistics, span_statistics
+from softq.metrics import SPAN_METRICS, KindScores, SpanScores, span_statistics
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
 _OF_ANY_LABELS = ("token_accuracy", "exact_match")  # metrics that need no entities
@@ -170,19 +170,19 @@ class FileTagger(Predictor):
             return []
         tokens = [block.columns[0] for block in chunk.blocks]
         matrix = self._features(tokens, self._parts_of_speech(chunk.blocks, where))
-        if not self.options.probabilities:
-            return self.decode(matrix, self.file_scheme)
         own = self.tagger.decode(matrix, self.decoding)
-        added = zip(
-            self._written(own, self.file_scheme), own, self.tagger.marginals(matrix), strict=True
-        )
+        written = self._written(own, self.file_scheme)
+        if not self.options.probabilities:
+            return written
         place = {label: k for k, label in enumerate(self.tagger.labels)}
         return [
             [
                 f"{label}{chunk.separator}{row[place[name]]:.4f}"
                 for label, name, row in zip(labels, names, table.tolist(), strict=True)
             ]
-            for labels, names, table in added
+            for labels, names, table in zip(
+                written, own, self.tagger.marginals(matrix), strict=True
+            )
         ]
 
     def _parts_of_speech(self, blocks: Sequence[Block], where: str) -> list[tuple[str, ...]] | None:
@@ -205,22 +205,23 @@ class FileTagger(Predictor):
                 )
         return [block.columns[self.pos - 1] for block in blocks]
 
-    def score(self, gold: GoldLabels) -> Scores:
-        """Scores of the tagger's labels, written in the scheme of the file."""
+    def label_sentences(
+        self, path: Path, sentences: Sequence[Sentence], scheme: Scheme | None
+    ) -> list[Sequence[str]]:
+        """Labels of the sentences of a file, written in the scheme of its labels."""
         try:
-            if gold.scheme is not None:
-                spans(self.tagger.labels, self.trained_scheme or gold.scheme)
+            if scheme is not None:
+                spans(self.tagger.labels, self.trained_scheme or scheme)
         except OutputError:
             labels = ", ".join(self.tagger.labels[:5])
             raise DataError(
                 "expected a model of entities, whose labels are such as B-PER and O"
-                f" ({gold.scheme}), got {labels}"
+                f" ({scheme}), got {labels}"
             ) from None
-        predicted: list[Sequence[str]] = []
-        for some in in_batches(gold.sentences, gold.path, "sentences"):
-            matrix = transform(self.index, some, self.pos, str(gold.path))
-            predicted += self.decode(matrix, gold.scheme)
-        return _scores(gold, span_statistics(gold.labels, predicted, gold.scheme))
+        found: list[Sequence[str]] = []
+        for some in in_batches(sentences, path, "sentences"):
+            found += self.decode(transform(self.index, some, self.pos, str(path)), scheme)
+        return found
 
 
 def load_pos_tagger(options: Options) -> FileTagger | None:
@@ -243,19 +244,6 @@ def load_pos_tagger(options: Options) -> FileTagger | None:
 load = FileTagger
 
 
-class GoldLabels(NamedTuple):
-    """A file of true labels."""
-
-    path: Path
-    sentences: list[Sentence]
-    scheme: Scheme | None  # None: labels of any kind
-
-    @property
-    def labels(self) -> list[tuple[str, ...]]:
-        """Those of each sentence."""
-        return [sentence.labels[0] for sentence in self.sentences]
-
-
 def score_models(
     files: Sequence[Path], options: Options, models: Sequence[FileTagger]
 ) -> list[Scores]:
@@ -264,13 +252,14 @@ def score_models(
     sentences, scheme = _read(path, options.scheme), options.scheme
     if scheme is None and models[0].trained_scheme is not None:
         scheme = find_scheme(sentences) or models[0].file_scheme or "bio"
-    gold = GoldLabels(path, sentences, scheme)
+    labels = [sentence.labels[0] for sentence in sentences]
     if scheme is not None:
         check_tags(path, sentences, scheme)
-    elif not {*models[0].tagger.labels} & set().union(*gold.labels):
-        known, found = (", ".join(some[:5]) for some in (models[0].tagger.labels, gold.labels[0]))
+    elif not {*models[0].tagger.labels} & set().union(*labels):
+        known, found = (", ".join(some[:5]) for some in (models[0].tagger.labels, labels[0]))
         raise DataError(f"{path}: expected labels of the model's, such as {known}, got {found}")
-    return [one.score(gold) for one in models]
+    predicted = (one.label_sentences(path, sentences, scheme) for one in models)
+    return [_scores(path, labels, found, scheme) for found in predicted]
 
 
 def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
@@ -287,7 +276,6 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
                 f"{predictions}, {sentence.where()}: expected a token, its true label and the"
                 " predicted one, got 2 columns"
             )
-    predicted = [sentence.labels[0] for sentence in sentences]
     true = [
         dataclasses.replace(sentence, labels=sentence.extra[-1:], extra=sentence.extra[:-1])
         for sentence in sentences
@@ -295,8 +283,8 @@ def score_predictions(predictions: Path, files: Sequence[Path], options: Options
     scheme = options.scheme or find_scheme(true) or find_scheme(sentences) or "bio"
     for labelled in (sentences, true):
         check_tags(predictions, labelled, scheme)
-    gold = GoldLabels(predictions, true, scheme)
-    return _scores(gold, span_statistics(gold.labels, predicted, scheme))
+    labels = [[sentence.labels[0] for sentence in side] for side in (true, sentences)]
+    return _scores(predictions, labels[0], labels[1], scheme)
 
 
 def _read(path: Path, scheme: Scheme | None) -> list[Sentence]:
@@ -309,24 +297,27 @@ def _read(path: Path, scheme: Scheme | None) -> list[Sentence]:
     return sentences
 
 
-def _scores(gold: GoldLabels, statistics: SpanStatistics) -> Scores:
+def _scores(
+    path: Path,
+    true: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    scheme: Scheme | None,
+) -> Scores:
+    """Scores of labels; those that follow no scheme, None, have no entities."""
+    statistics = span_statistics(true, predicted, scheme)
     found = SpanScores.of(statistics)
-    sizes = {"sentences": len(gold.labels), "tokens": sum(map(len, gold.labels))}
-    predicted, true = (
-        sum(getattr(row, side) for row in found.kinds.values()) for side in ("predicted", "gold")
-    )
-    overall = (found.precision, found.recall, found.f1, predicted, true)
-    entities = gold.scheme is not None
+    sizes = {"sentences": len(true), "tokens": sum(map(len, true))}
+    overall = KindScores.of(*map(int, statistics.rows.sum(0)[:3]))
     kinds = {kind: row._asdict() for kind, row in found.kinds.items()}
     return Scores(
         statistics.rows,
-        SPAN_METRICS if entities else {name: SPAN_METRICS[name] for name in _OF_ANY_LABELS},
+        SPAN_METRICS if scheme else {name: SPAN_METRICS[name] for name in _OF_ANY_LABELS},
         _TITLES,
-        {"file": str(gold.path), "scheme": gold.scheme, **sizes},
-        heading(str(gold.path), sizes),
-        details={"kinds": kinds} if entities else {},
+        {"file": str(path), "scheme": scheme, **sizes},
+        heading(str(path), sizes),
+        details={"kinds": kinds} if scheme else {},
         further=None,
-        tables=[kind_table(f"entities ({gold.scheme})", found.kinds, overall)] if entities else [],
+        tables=[kind_table(f"entities ({scheme})", found.kinds, overall)] if scheme else [],
         lines=[f"token accuracy {found.token_accuracy:.4f}, exact match {found.exact_match:.4f}"],
     )
 

@@ -69,8 +69,6 @@ class FileTextModel(Predictor):
             details=extra,
             further=shown,
             lines=[f"reward: {signature}"],
-            as_other={"decoding": self.decoding, **extra},
-            other_line=", ".join(f"{title} {value}" for title, value in shown.items()),
         )
 
 

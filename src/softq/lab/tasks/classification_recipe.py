@@ -17,7 +17,9 @@ class ClassificationData(RecipeSection):
     outputs: int = key(10, "labels drawn for each training input", least=1)
     dev: int = key(100_000, "development pairs (x, y)", least=1)
     test: int = key(100_000, "test pairs (x, y)", least=1)
-    seed: int = key(0, "of the data, and of the order in which the inputs are visited", bits=64)
+    seed: int = key(
+        0, "random seed of the data, and of the order in which the inputs are visited", bits=64
+    )
 
 
 @dataclass(frozen=True)

@@ -90,10 +90,10 @@ class LmModel(RecipeSection):
         8000, "how many pieces of words that tokenizer has, at most (BPE)", least=16
     )
     dropout: float | None = key(
-        None, "of the model; the model's own if not given", least=0, below=1
+        None, "dropout rate; the model's own if not given", least=0, below=1
     )
     dtype: Literal["float32", "bfloat16"] = key(
-        "float32", "of the weights; bf16 below keeps float32 weights and computes in bfloat16"
+        "float32", "type of the weights; bf16 below keeps float32 weights and computes in bfloat16"
     )
     lora: int = key(
         0,
@@ -137,7 +137,7 @@ class LmCandidates(RecipeSection):
         " words of the text",
     )
     size: int = key(8, "candidates of a source, from each sampler", least=1)
-    k: int = key(0, "of these, how many a step uses; 0: all", least=0)
+    k: int = key(0, "how many of the candidates a step uses; 0: all", least=0)
     estimator: Estimator = key(
         "set",
         "set: softmax over the candidates; paper: the same, k of them, not renormalised;"

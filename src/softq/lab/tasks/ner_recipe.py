@@ -56,13 +56,13 @@ class NerData(DataSection):
     train_scheme: Literal["same", "iob1", "bio", "bioes"] = key(
         "same", "tag scheme to train in; predictions are converted back"
     )
-    sentences: int = key(6000, "of the built-in world's training part", least=1)
+    sentences: int = key(6000, "training sentences of the built-in world", least=1)
     dev_sentences: int = key(
-        2000, "of its development part, with the true labels; its test part has as many", least=1
+        2000, "development sentences of it, with the true labels, and as many for testing", least=1
     )
     seed: int = key(
         0,
-        "of the built-in world's sentences and annotators, and of ties that chance breaks",
+        "random seed of the built-in world's sentences and annotators, and of random ties",
         bits=64,
     )
 
@@ -271,7 +271,7 @@ class NerOptimizer(RecipeSection):
         " many epochs as you say",
     )
     c2: float = key(0.5, "penalty c2 · ‖weights‖², as in CRFsuite", least=0, finite=True)
-    iterations: int = key(1000, "of L-BFGS, at most", least=1)
+    iterations: int = key(1000, "most iterations of L-BFGS", least=1)
     tolerance: float = key(
         1e-4,
         "L-BFGS has converged when the gradient's norm is this part of the first one",

@@ -32,13 +32,14 @@ class ParsingData(DataSection):
         "training trees that cross, where spanning is false: lift arcs until none does, or skip the"
         " sentence; the count is told",
     )
-    sentences: int = key(4000, "of the built-in world's training part", least=1)
+    sentences: int = key(4000, "training sentences of the built-in world", least=1)
     dev_sentences: int = key(
-        1000, "of its development part, with the true trees; its test part has as many", least=1
+        1000, "development sentences of it, with the true trees, and as many for testing", least=1
     )
     annotators: int = key(
         3,
-        "of the built-in world, who give each training sentence a tree each; 0: the true tree",
+        "annotators of the built-in world, who give each training sentence a tree each; 0: the true"
+        " tree",
         least=0,
     )
     carelessness: float = key(
@@ -47,7 +48,9 @@ class ParsingData(DataSection):
     crossing: float = key(
         0.1, "share of the built-in world's trees that may cross", least=0, most=1
     )
-    seed: int = key(0, "of the built-in world's sentences and annotators", least=0, bits=64)
+    seed: int = key(
+        0, "random seed of the built-in world's sentences and annotators", least=0, bits=64
+    )
 
     def conflicts(self) -> Conflicts:
         """What goes together."""
@@ -113,10 +116,14 @@ class ParsingOptimizer(RecipeSection):
         "adagrad: a batch of sentences at a time, with averaged weights; lbfgs: arcs by all data at"
         " once, relations by adagrad",
     )
-    learning_rate: float = key(0.1, "of adagrad", positive=True)
-    relation_learning_rate: float = key(0.2, "of adagrad, for relations", positive=True)
+    learning_rate: float = key(0.1, "learning rate of adagrad", positive=True)
+    relation_learning_rate: float = key(
+        0.2, "learning rate of adagrad, for relations", positive=True
+    )
     c2: float = key(1.0, "penalty c2 · ‖weights‖² of lbfgs", least=0, finite=True)
-    iterations: int = key(200, "of L-BFGS, at most, shared out evenly among the epochs", least=1)
+    iterations: int = key(
+        200, "most iterations of L-BFGS, shared out evenly among the epochs", least=1
+    )
     tolerance: float = key(
         1e-3,
         "L-BFGS has converged when the gradient's norm is this part of the first one",

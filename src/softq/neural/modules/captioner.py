@@ -5,11 +5,12 @@ An LSTM decoder whose memory begins with what an image encoder saw (Appendix C).
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from softq.errors import ModelError
-from softq.kernels.decoder.reference import lstm_cell
 from softq.neural.modules.sequence import (
     Inputs,
     Memory,
@@ -103,20 +104,15 @@ class ImageCaptioner(SequenceModel):
         """One word more."""
         states, cells = state
         below, after = self.words(words), []
-        for decoder, shown, before in zip(
+        for layer, shown, before in zip(
             self.decoder, states.unbind(1), cells.unbind(1), strict=True
         ):
-            of_input, of_state, bias, other_bias = (
-                getattr(decoder, f"{name}_l0") for name in _LSTM
+            below, cell = torch.lstm_cell(
+                below, (shown, before), *cast(nn.LSTM, layer).all_weights[0]
             )
-            gates = torch.addmm(bias + other_bias, below, of_input.T).addmm(shown, of_state.T)
-            _, cell, below = lstm_cell(gates, before)
             after.append((below, cell))
         new_states, new_cells = (torch.stack(parts, 1) for parts in zip(*after, strict=True))
         return below, (new_states, new_cells)
 
     def _drop(self, vectors: Tensor) -> Tensor:
         return nn.functional.dropout(vectors, self.dropout, self.training)
-
-
-_LSTM = "weight_ih", "weight_hh", "bias_ih", "bias_hh"  # what torch calls the parameters of a layer

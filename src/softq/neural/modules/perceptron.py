@@ -78,8 +78,6 @@ class PerceptronGrid:
         self.velocity = torch.zeros_like(self.networks)
         self.total = torch.zeros_like(self.networks)  # sum over the steps of an epoch
         self._targets, self._scales = targets.to(device), scales.to(device)
-        self._active = torch.arange(len(seeds), device=device)
-        self._active_targets, self._active_scales = self._targets, self._scales
 
     def train_steps(
         self,
@@ -95,26 +93,23 @@ class PerceptronGrid:
 
         Their mean cross-entropies ``[A, steps]``.
         """
-        if not torch.equal(active, self._active):
-            self._active, self._active_targets, self._active_scales = (
-                active,
-                self._targets[active],
-                self._scales[active],
-            )
         everyone = len(active) == len(self.networks)
-        state = [x if everyone else x[active] for x in (self.networks, self.velocity, self.total)]
+        changed = self.networks, self.velocity, self.total
+        *state, targets, scales = (
+            part if everyone else part[active] for part in (*changed, self._targets, self._scales)
+        )
         losses = perceptrons.train_steps(
             *state,
             sizes=self.sizes,
             inputs=inputs,
             patterns=patterns,
-            targets=self._active_targets,
-            scales=self._active_scales,
+            targets=targets,
+            scales=scales,
             batch_size=batch_size,
             learning_rate=learning_rate,
             momentum=momentum,
         )
         if not everyone:
-            for whole, part in zip((self.networks, self.velocity, self.total), state, strict=True):
+            for whole, part in zip(changed, state, strict=True):
                 whole[active] = part
         return losses

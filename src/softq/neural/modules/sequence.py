@@ -6,8 +6,7 @@ P(y|x) = Π_t P(y_t | y_<t, x) (paper, Appendix D.2.4).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -139,38 +138,26 @@ class SequenceModel(nn.Module):
         size: int = 5,
         max_length: int | Tensor | None = None,
         length_penalty: float = 1.0,
-        temperature: float = 1.0,
-        top_p: float | None = None,
-        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        **sampling: Any,
     ) -> Candidates:
         """Sentences for B inputs.
 
-        The best that a beam of ``size`` finds, the greedy one, or ``size`` draws.
-
-        ``generator`` is of draws, one for all or one for each input (`softq.decode.sample`).
+        The best that a beam of ``size`` finds, the greedy one, or ``size`` samples, for which
+        ``sampling`` are ``temperature``, ``top_p`` and ``generator`` of `softq.decode.sample`.
         Without ``max_length`` a sentence is at most twice as long as its input and ten words, or
         fifty words where inputs have no length.
         """
         memory = self.encode(inputs)
-        longest = max_length
-        if longest is None:
-            longest = 2 * inputs.lengths + 10 if isinstance(inputs, Sentences) else _LONGEST
+        if max_length is None:
+            max_length = 2 * inputs.lengths + 10 if isinstance(inputs, Sentences) else _LONGEST
         if method == "beam":
             return beam_search(
-                self, memory, size=size, max_length=longest, length_penalty=length_penalty
+                self, memory, size=size, max_length=max_length, length_penalty=length_penalty
             )
         if method == "greedy":
-            return greedy(self, memory, max_length=longest)
+            return greedy(self, memory, max_length=max_length)
         if method == "sample":
-            return sample(
-                self,
-                memory,
-                size=size,
-                max_length=longest,
-                temperature=temperature,
-                top_p=top_p,
-                generator=generator,
-            )
+            return sample(self, memory, size=size, max_length=max_length, **sampling)
         raise ModelError(f"method must be beam, greedy or sample, got {method!r}")
 
 
