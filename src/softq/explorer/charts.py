@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from softq.explorer.classes import RULES
+
 _LOWEST = 1e-6  # of a logarithmic chart; less is not shown
 _MUTED = {"color": "var(--muted)", "fontSize": 11}
 _RULE = {"lineStyle": {"color": "var(--rule)"}}
@@ -39,6 +41,15 @@ _STYLE = {
     },
 }
 
+BOUNDS = {
+    "kl": "KL(Q‖Q′), exact",
+    "mean_kl": "mean of KL(Q‖q(·|Y))",
+    "hoeffding": "min(R/τ, R²/8τ²)",
+    "closed_form": "min(R/τ, R²/2τ²)",
+    "theorem1": "Theorem 1, 2R/τ",
+}
+"""The gap between the targets and its bounds, by the fields of `softq.theory.TheoryRow`."""
+
 
 def show(value: float, digits: str = ".4g") -> str:
     """A number for people, with a true minus sign.
@@ -59,6 +70,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["show"] = show
+    environment.globals |= {"bounds": BOUNDS, "rules": RULES}
     return environment
 
 
