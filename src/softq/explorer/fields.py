@@ -88,7 +88,7 @@ class Form:
         return self.add(name, field, lambda typed: parse(str(typed or "")))
 
     def choice(self, name: str, label: str, options: dict[Any, str], **settings: Any) -> Any:
-        """One of several options, the first at the start, or with ``multiple=True`` some of them."""
+        """One of several options, the first at the start; with ``multiple=True`` some of them."""
         value = [] if settings else next(iter(options))
         field = ui.select(options, label=label, value=value, **settings).without_auto_validation()
         return self.add(name, field.props("outlined dense hide-bottom-space"))

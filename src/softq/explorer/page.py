@@ -76,7 +76,7 @@ def build(text: str, study: SentenceStudy) -> None:
                 on_change=lambda event: scheme.set_value(_SCHEMES[event.value]),
             ).props('dense no-caps flat aria-label="light or dark"')
         with ui.tabs().props("no-caps align=left dense").classes("tabs") as tabs:
-            sheets = {
+            sheets: dict[ui.tab, Callable[[], _Sheet]] = {
                 ui.tab("Sentences"): partial(SentenceSheet, text, study),
                 ui.tab("Classes"): ClassSheet,
             }
