@@ -131,7 +131,14 @@ def sweep(
     out = out or Path("sweeps") / task.name
     with progress_bars() as watch:
         found = run_sweep(
-            task, recipe, grids, out, resume=resume, jobs=jobs, cluster=cluster, watch=watch
+            task,
+            recipe,
+            grids,
+            out,
+            resume=resume,
+            jobs=jobs,
+            executor=cluster or None,
+            watch=watch,
         )
     if as_json:
         typer.echo(json.dumps(sweep_json(found, out)))

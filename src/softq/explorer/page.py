@@ -168,73 +168,79 @@ class SentenceSheet(_Sheet):
         self._study = study
         self._suggested: dict[Objective, float | str] = {}
         with self._controls:
-            self._references = self._form.text(
-                "examples",
-                "references",
-                text,
-                parse_references,
-                hint=(
-                    "a sentence per line; several lines are references of one input, "
-                    "a blank line begins the next"
-                ),
-                rows=7,
-            )
-            upload = ui.upload(
-                auto_upload=True,
-                max_file_size=_LARGEST_FILE,
-                on_upload=self._load,
-                on_rejected=self._reject,
-            )
-            upload.classes("hidden-upload").props('aria-hidden="true" tabindex=-1')
-            button = ui.button("load a file", color=None).props(_BUTTON)
-            button.on("click", js_handler=f"() => getElement({upload.id}).pickFiles()")
-            _note(
-                "One input per line, its references between tabs, as softq theory --references "
-                "reads it."
-            )
-            self._loaded = _note()
-            rewards = {str(name): reward.title for name, reward in REWARDS.items()}
-            self._form.choice("reward", "reward", rewards)
-            sampler = self._form.choice("sampler", "candidates by", SAMPLERS)
-            with ui.element("div").classes("pair"):
-                self._form.text("size", "candidates per input", "100", whole(2, MOST_CANDIDATES))
-                self._form.text("seed", "seed", "0", whole(0, 2**31 - 1))
-                max_n = self._form.text("max_n", "longest n-gram", "4", whole(1, 20))
-                draw_tau = self._form.text("draw_tau", "τ of the samples", "0.8", temperature)
-            max_n.bind_visibility_from(sampler, "value", lambda name: name in _OF_NGRAMS)
-            draw_tau.bind_visibility_from(sampler, "value", lambda name: name not in _OF_NGRAMS)
-            self._form.text(
-                "more_words",
-                "more words to write with",
-                "",
-                lambda text: text.replace(",", " ").split(),
-                hint="besides those of the references",
-            )
+            self._add_fields(text)
         with self._results:
-            self._wanted = Form(self._show_study)
-            with ui.element("div").classes("suggestions"):
-                self._wanted.text(
-                    "mass",
-                    "mass to leave on the references",
-                    "0.5",
-                    number("a number between 0 and 1", math.ulp(0.0), math.nextafter(1.0, 0.0)),
-                ).style("width: 15rem")
-                self._buttons = {
-                    name: ui.button(color=None, on_click=partial(self._take, name)).props(_BUTTON)
-                    for name in OBJECTIVES
-                }
-            self._unmet = _note()
-            self._add_html("facts", "targets")
-            self._add_charts(list(_CURVES))
-            _note(
-                "Means over inputs. Vertical lines: the present τ, and dashed, those that leave "
-                "the wanted mass."
-            )
-            with ui.element("div").classes("suggestions"):
-                self._input = self._view.choice("example", "input", {0: "input 1"})
-                self._view.choice("sort", "sorted by", _SORTS)
-            self._add_html("candidates", "candidates")
+            self._add_results()
         self._show_study()
+
+    def _add_fields(self, text: str) -> None:
+        self._references = self._form.text(
+            "examples",
+            "references",
+            text,
+            parse_references,
+            hint=(
+                "a sentence per line; several lines are references of one input, "
+                "a blank line begins the next"
+            ),
+            rows=7,
+        )
+        upload = ui.upload(
+            auto_upload=True,
+            max_file_size=_LARGEST_FILE,
+            on_upload=self._load,
+            on_rejected=self._reject,
+        )
+        upload.classes("hidden-upload").props('aria-hidden="true" tabindex=-1')
+        button = ui.button("load a file", color=None).props(_BUTTON)
+        button.on("click", js_handler=f"() => getElement({upload.id}).pickFiles()")
+        _note(
+            "One input per line, its references between tabs, as softq theory --references "
+            "reads it."
+        )
+        self._loaded = _note()
+        rewards = {str(name): reward.title for name, reward in REWARDS.items()}
+        self._form.choice("reward", "reward", rewards)
+        sampler = self._form.choice("sampler", "candidates by", SAMPLERS)
+        with ui.element("div").classes("pair"):
+            self._form.text("size", "candidates per input", "100", whole(2, MOST_CANDIDATES))
+            self._form.text("seed", "seed", "0", whole(0, 2**31 - 1))
+            max_n = self._form.text("max_n", "longest n-gram", "4", whole(1, 20))
+            draw_tau = self._form.text("draw_tau", "τ of the samples", "0.8", temperature)
+        max_n.bind_visibility_from(sampler, "value", lambda name: name in _OF_NGRAMS)
+        draw_tau.bind_visibility_from(sampler, "value", lambda name: name not in _OF_NGRAMS)
+        self._form.text(
+            "more_words",
+            "more words to write with",
+            "",
+            lambda text: text.replace(",", " ").split(),
+            hint="besides those of the references",
+        )
+
+    def _add_results(self) -> None:
+        self._wanted = Form(self._show_study)
+        with ui.element("div").classes("suggestions"):
+            self._wanted.text(
+                "mass",
+                "mass to leave on the references",
+                "0.5",
+                number("a number between 0 and 1", math.ulp(0.0), math.nextafter(1.0, 0.0)),
+            ).style("width: 15rem")
+            self._buttons = {
+                name: ui.button(color=None, on_click=partial(self._take, name)).props(_BUTTON)
+                for name in OBJECTIVES
+            }
+        self._unmet = _note()
+        self._add_html("facts", "targets")
+        self._add_charts(list(_CURVES))
+        _note(
+            "Means over inputs. Vertical lines: the present τ, and dashed, those that leave "
+            "the wanted mass."
+        )
+        with ui.element("div").classes("suggestions"):
+            self._input = self._view.choice("example", "input", {0: "input 1"})
+            self._view.choice("sort", "sorted by", _SORTS)
+        self._add_html("candidates", "candidates")
 
     async def _load(self, event: events.UploadEventArguments) -> None:
         cast(ui.upload, event.sender).reset()
