@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -93,38 +93,54 @@ def parse_table(text: str, kind: TableKind = "rewards") -> ClassTable:
     front = [cells[0] for _, cells in rows if is_named]
     above = above[len(above) == len(rows) + 1 :]  # less a corner over the names in front
     numbers = {line: cells[is_named:] for line, cells in rows}
-    for fault in _faults(above, front, numbers):
-        raise DataError(fault)
+    for is_wrong, message in _conflicts(above, front, numbers):
+        if is_wrong:
+            raise DataError(message)
     labels = tuple(above or front or map(str, range(len(rows))))
     values = [list(map(_number, cells)) for cells in numbers.values()]
     rewards = torch.tensor(values, dtype=torch.float64)
     return ClassTable(labels, 0.0 - rewards if kind == "costs" else rewards)
 
 
-def _faults(
+def _conflicts(
     above: Sequence[str], front: Sequence[str], numbers: Mapping[int, Sequence[str]]
-) -> Iterator[str]:
-    """What is wrong with a table: its names on either side, and the cells of its lines."""
-    size = len(numbers)
-    if not numbers:
-        yield "expected a row of numbers for each class, got none; paste a table"
-    for line, cells in numbers.items():
-        for column, cell in enumerate(cells, 1 + bool(front)):
-            if not abs(_number(cell)) <= _LARGEST:
-                expected = f"expected a number of at most {_LARGEST:g}, got {cell!r}"
-                yield f"line {line}, column {column}: {expected}"
-        if len(cells) != size:
-            expected = f"expected {size} numbers, one for each of the {size} rows"
-            yield f"line {line}: {expected}, got {len(cells)}"
-    if not 2 <= size <= MOST_CLASSES:
-        yield f"expected 2 to {MOST_CLASSES} classes, got {size}"
-    if above and len(above) != size:
-        yield f"expected {size} names above the {size} columns, got {len(above)}"
-    if above and front and above != front:
-        told = f"got {', '.join(above)} and {', '.join(front)}"
-        yield f"expected the same names above and in front, {told}"
-    if (names := above or front) and ("" in names or len(set(names)) < size):
-        yield f"expected {size} different names, got {', '.join(names)}"
+) -> list[tuple[bool, str]]:
+    """What may be wrong with a table: its names on either side, and the cells of its lines."""
+    size, names = len(numbers), above or front
+    return [
+        (size == 0, "expected a row of numbers for each class, got none; paste a table"),
+        *(
+            (
+                not abs(_number(cell)) <= _LARGEST,
+                f"line {line}, column {column}: expected a number of at most {_LARGEST:g}, "
+                f"got {cell!r}",
+            )
+            for line, cells in numbers.items()
+            for column, cell in enumerate(cells, 1 + bool(front))
+        ),
+        *(
+            (
+                len(cells) != size,
+                f"line {line}: expected {size} numbers, one for each of the {size} rows, "
+                f"got {len(cells)}",
+            )
+            for line, cells in numbers.items()
+        ),
+        (not 2 <= size <= MOST_CLASSES, f"expected 2 to {MOST_CLASSES} classes, got {size}"),
+        (
+            len(names) not in (0, size),
+            f"expected {size} names above the {size} columns, got {len(names)}",
+        ),
+        (
+            0 < len(front) and above not in ([], front),
+            f"expected the same names above and in front, got {', '.join(above)} and "
+            f"{', '.join(front)}",
+        ),
+        (
+            "" in names or len({*names}) < len(names),
+            f"expected {size} different names, got {', '.join(names)}",
+        ),
+    ]
 
 
 def parse_probabilities(text: str, count: int) -> Tensor:
