@@ -238,7 +238,7 @@ def read_provenance(source: Source, results: Results) -> dict[str, str]:
     environment = read_json(runs[0] / ENVIRONMENT)
     seconds = sum(line["seconds"] for run in runs for line in RunFolder(run).lines(TIMINGS))
     threads = environment.get("threads")
-    cpu = f"{threads} CPU thread{'' if threads == 1 else 's'}"
+    cpu = f"{threads} CPU thread{'s' * (threads != 1)}"
     signatures = dict.fromkeys(system.models[0].signature for _, system in results.chosen)
     data = getattr(results.systems[0].recipe, "data", None)
     files = dict.fromkeys(Path(path).name for path in getattr(data, "files", ()) if path)

@@ -75,11 +75,7 @@ def temperatures(results: Results, variant: Variant) -> Table | None:
         "“Best” is the temperature with the highest development score. Settings beside the"
         " temperature are those that are best on the development set. Gains are on the test set,"
         f" with {_BOOTSTRAP}, in pairs."
-        + (
-            f" Scores are averages over seeds; small numbers are {experiment.spread_note}."
-            if seeds
-            else ""
-        )
+        + f" Scores are averages over seeds; small numbers are {experiment.spread_note}." * seeds
         + _paper_note(results, systems),
     )
 
