@@ -72,7 +72,7 @@ def test_jobs_are_for_tasks_of_single_runs(tmp_path, monkeypatch):
     run_sweep(
         OverTask(), OverRecipe(), [Grid(objective=("ml",))], tmp_path / "a single run", jobs=2
     )
-    with pytest.raises(RecipeError, match="jobs must be at least 1, got 0"):
+    with pytest.raises(RecipeError, match="jobs must be a whole number from 1, got 0"):
         run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "none", jobs=0)
 
 

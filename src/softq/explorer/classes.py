@@ -81,12 +81,7 @@ def parse_table(text: str, kind: TableKind = "rewards") -> ClassTable:
     >>> parse_table("fair, fraud\n 0, 10\n 1, 0", "costs").labels
     ('fair', 'fraud')
     """
-    separator = next((mark for mark in "\t," if mark in text), None)
-    rows = [
-        (number, [cell.strip() for cell in line.rstrip(f" {separator or ''}").split(separator)])
-        for number, line in enumerate(text.splitlines(), 1)
-        if line.strip()
-    ]
+    rows = _cells(text)
     is_heading = bool(rows) and all(math.isnan(_number(cell)) for cell in rows[0][1])
     above = rows.pop(0)[1] if is_heading else []
     is_named = all(math.isnan(_number(cells[0])) for _, cells in rows)
@@ -100,6 +95,20 @@ def parse_table(text: str, kind: TableKind = "rewards") -> ClassTable:
     values = [list(map(_number, cells)) for cells in numbers.values()]
     rewards = torch.tensor(values, dtype=torch.float64)
     return ClassTable(labels, 0.0 - rewards if kind == "costs" else rewards)
+
+
+def _cells(text: str) -> list[tuple[int, list[str]]]:
+    """The cells of each line that is not blank, with its number."""
+    separator = next((mark for mark in "\t," if mark in text), None)
+    lines = [
+        (number, line.rstrip(f" {separator or ''}"))
+        for number, line in enumerate(text.splitlines(), 1)
+    ]
+    return [
+        (number, [cell.strip() for cell in line.split(separator)])
+        for number, line in lines
+        if line.strip()
+    ]
 
 
 def _conflicts(
@@ -132,7 +141,7 @@ def _conflicts(
             f"expected {size} names above the {size} columns, got {len(names)}",
         ),
         (
-            0 < len(front) and above not in ([], front),
+            bool(front) and above not in ([], front),
             f"expected the same names above and in front, got {', '.join(above)} and "
             f"{', '.join(front)}",
         ),

@@ -323,6 +323,10 @@ class RunFolder:
         """The models of the run, finished or not."""
         return cast(list[CellRow], self.lines(CELLS))
 
+    def save_outputs(self, outputs: Sequence[Any]) -> None:
+        """Write what a model predicts for the test set, a line for each example."""
+        self.rewrite_lines(OUTPUTS, [{"output": output} for output in outputs])
+
     def outputs(self) -> list[Any]:
         """Predictions for the test examples of a finished run."""
         return [row["output"] for row in self.lines(OUTPUTS)]

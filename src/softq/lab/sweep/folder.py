@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from softq.checks import check_count
 from softq.errors import RecipeError, RunError, SoftqError, StoppedError
 from softq.lab.loop import Watcher
 from softq.lab.processes import Workers, find_workers
@@ -80,8 +81,7 @@ def run_sweep(
         watch: makes a watcher for a run, by its name; with several jobs, one for all of them that counts models.
 
     """
-    if jobs < 1:
-        raise RecipeError(f"jobs must be at least 1, got {jobs}")
+    check_count("jobs", jobs, RecipeError)
     workers = find_workers(base.training.device)
     if workers.size > 1:
         raise RunError(
@@ -102,10 +102,10 @@ def run_sweep(
         if runs:
             folder.write(SWEEP, sweep_toml(task, base, grids))
             (out / SUMMARY).unlink(missing_ok=True)  # it does not fit what follows
-        jobs, is_cluster = min(jobs, len(runs)), isinstance(executor, str)
-        if runs and not task.together and (is_cluster or jobs > 1):
-            name = f"{len(runs)} models, {f'on {executor}' if is_cluster else f'{jobs} at a time'}"
-            watcher = watch(name, unit="models") if watch else None
+        jobs, cluster = min(jobs, len(runs)), executor if isinstance(executor, str) else ""
+        if runs and not task.together and (cluster or jobs > 1):
+            where = f"on {cluster}" if cluster else f"{jobs} at a time"
+            watcher = watch(f"{len(runs)} models, {where}", unit="models") if watch else None
             with find_executor(executor, jobs) as found:
                 train_runs(task, runs, found, out, workers=workers, watcher=watcher)
         else:

@@ -18,7 +18,6 @@ from softq.lab.processes import Interrupts, Workers, find_workers
 from softq.lab.recipe import build, flag_names, merge, recipe_hash, to_toml
 from softq.lab.run import (
     BEST,
-    OUTPUTS,
     RESULT,
     CellRow,
     ResultTable,
@@ -219,9 +218,7 @@ def train_cells(
         if workers.is_main:
             stack.enter_context(run.locked())
             if fresh:
-                several = f"{workers.size} × " if workers.size > 1 else ""
-                device = several + workers.device.type
-                run.begin(to_toml(cells[0], task=task.name), described, device)
+                run.begin(to_toml(cells[0], task=task.name), described, str(workers))
         workers.any(False)  # wait for the folder
         if (result := run.result()) is not None:
             read_cells(run)  # refuses what is damaged
@@ -249,7 +246,7 @@ def train_cells(
         } | ({"facts": facts} if facts else {})
         if workers.is_main:
             run.save_counts(evaluation.counts)
-            run.rewrite_lines(OUTPUTS, [{"output": output} for output in evaluation.outputs])
+            run.save_outputs(evaluation.outputs)
             run.write(RESULT, as_json(table))  # last: a run that has it is finished
         return cast(ResultTable, table)
 

@@ -242,14 +242,7 @@ def _prepare(data: ParsingData, features: ParsingFeatures, spanning: bool) -> _P
     crossing = np.zeros(len(train), bool) if spanning else trees.crossing()
     skipped = int(crossing.sum()) if data.nonprojective == "skip" else 0
     if skipped:
-        kept = np.flatnonzero(~crossing)
-        if not len(kept):
-            raise DataError(
-                f"{data.train or 'the built-in world'}: expected a training sentence without"
-                f" crossing arcs, got none among {len(train)}; choose nonprojective = lift, or"
-                " spanning = true"
-            )
-        train, trees = [train[number] for number in kept.tolist()], trees.take(kept)
+        train, trees = _keep(np.flatnonzero(~crossing), train, trees, data)
     possible = trees.projectivised() if crossing.any() and not skipped else trees
     lifted = sum(
         int((a != b).any(1).sum()) for a, b in zip(trees.heads, possible.heads, strict=True)
@@ -273,6 +266,19 @@ def _prepare(data: ParsingData, features: ParsingFeatures, spanning: bool) -> _P
         lifted,
         skipped,
     )
+
+
+def _keep(
+    kept: Array, train: Sequence[TreeSentence], trees: Trees, data: ParsingData
+) -> tuple[Sequence[TreeSentence], Trees]:
+    """Training sentences whose trees do not cross."""
+    if not len(kept):
+        raise DataError(
+            f"{data.train or 'the built-in world'}: expected a training sentence without"
+            f" crossing arcs, got none among {len(train)}; choose nonprojective = lift, or"
+            " spanning = true"
+        )
+    return [train[number] for number in kept.tolist()], trees.take(kept)
 
 
 def _check_columns(
