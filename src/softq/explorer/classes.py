@@ -326,9 +326,10 @@ def _shape(leads: Tensor) -> tuple[list[Shares], float, Shares]:
     size = len(leads)
     corners = np.eye(size)
     for slopes in leads.T.numpy():
-        if (slopes < 0.0).any():
-            now = (corners @ slopes)[:, None]
-            then, there = np.roll(now, -1, 0), np.roll(corners, -1, 0)
+        now = (corners @ slopes)[:, None]
+        if (now < 0.0).any():
+            following = [*range(1, len(corners)), 0]
+            then, there = now[following], corners[following]
             is_cut = (now < 0.0) != (then < 0.0)
             # The same bits from either end, so that a line has two ends.
             cuts = (now * there - then * corners) / np.where(is_cut, now - then, 1.0)
