@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from softq.explorer.classes import RULES
+from softq.lab.report.content import show
 
 _LOWEST = 1e-6  # of a logarithmic chart; less is not shown
 _MUTED = {"color": "var(--muted)", "fontSize": 11}
@@ -49,15 +50,6 @@ BOUNDS = {
     "theorem1": "Theorem 1, 2R/τ",
 }
 """The gap between the targets and its bounds, by the fields of `softq.theory.TheoryRow`."""
-
-
-def show(value: float, digits: str = ".4g") -> str:
-    """A number for people, with a true minus sign.
-
-    >>> show(-1.5), show(0.25, ".3f"), show(float("inf"))
-    ('−1.5', '0.250', '∞')
-    """
-    return format(value, digits).replace("-", "−").replace("inf", "∞")
 
 
 @cache

@@ -26,6 +26,7 @@ from softq.explorer.fields import Form, Temperature, number, temperature, whole
 from softq.explorer.sentences import (
     MOST_CANDIDATES,
     OBJECTIVES,
+    OF_NGRAMS,
     SAMPLERS,
     Objective,
     SentenceStudy,
@@ -39,10 +40,6 @@ _STYLE = Path(__file__).with_name("style.css")
 _SCHEMES = {"auto": None, "light": False, "dark": True}
 _BUTTON = "outline no-caps dense padding='4px 12px'"
 _LARGEST_FILE = 4_000_000  # bytes
-_OF_NGRAMS = (
-    "ngram",
-    "recombined",
-)  # samplers with a longest n-gram; the others have a temperature
 _SORTS = {"raml": "RAML’s weight", "sqdml": "SQDML’s weight", "reward": "mean reward"}
 _CURVES = {
     "mass on the references": "reference_mass",
@@ -207,8 +204,8 @@ class SentenceSheet(_Sheet):
             self._form.text("seed", "seed", "0", whole(0, 2**31 - 1))
             max_n = self._form.text("max_n", "longest n-gram", "4", whole(1, 20))
             draw_tau = self._form.text("draw_tau", "τ of the samples", "0.8", temperature)
-        max_n.bind_visibility_from(sampler, "value", lambda name: name in _OF_NGRAMS)
-        draw_tau.bind_visibility_from(sampler, "value", lambda name: name not in _OF_NGRAMS)
+        max_n.bind_visibility_from(sampler, "value", lambda name: name in OF_NGRAMS)
+        draw_tau.bind_visibility_from(sampler, "value", lambda name: name not in OF_NGRAMS)
         self._form.text(
             "more_words",
             "more words to write with",

@@ -6,7 +6,7 @@ temperature only weights them anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import ndiff
 from functools import cached_property
@@ -20,14 +20,8 @@ from torch import Tensor
 from softq.errors import DataError, SoftqError, TemperatureError
 from softq.formats.text import number_words, read_references
 from softq.kernels.text.pairs import edit_distance
+from softq.neural.target_maker import make_sampler
 from softq.rewards import Precomputed, named_reward
-from softq.samplers import (
-    EditStratified,
-    HammingStratified,
-    NgramReplacement,
-    Recombination,
-    Sampler,
-)
 from softq.sentences import Sentences
 from softq.spaces import Candidates
 from softq.targets import raml, sqdml
@@ -43,6 +37,8 @@ SAMPLERS = {
     "edit": "samples by edit distance",
     "recombined": "recombined references",
 }
+OF_NGRAMS = ("ngram", "recombined")
+"""Samplers with a longest n-gram, which count references; the others have a temperature."""
 
 MOST_CANDIDATES = 20_000
 """Of all inputs together: more would not follow the slider."""
@@ -212,16 +208,9 @@ class SentenceStudy:
         ):
             if is_wrong:
                 raise SettingError(setting, message)
-        make: dict[str, Callable[[], Sampler]] = {
-            "ngram": lambda: NgramReplacement(vocab, self.max_n, self.size),
-            "hamming": lambda: HammingStratified(
-                vocab, self.draw_tau, self.size - most, rescale=True
-            ),
-            "edit": lambda: EditStratified(vocab, self.draw_tau, self.size - most, rescale=True),
-            "recombined": lambda: Recombination(self.size, self.max_n),
-        }
-        generator = torch.Generator().manual_seed(self.seed)
-        return make[self.sampler]()(self.references, generator=generator)
+        size = self.size if self.sampler in OF_NGRAMS else self.size - most
+        sampler = make_sampler(self.sampler, size, vocab, (), self.draw_tau, max_n=self.max_n)
+        return sampler(self.references, generator=torch.Generator().manual_seed(self.seed))
 
     @cached_property
     def counted(self) -> Tensor:
