@@ -257,6 +257,12 @@ def test_bad_tables(text, message):
         parse_table(text)
 
 
+def test_fractions_in_tables():
+    assert parse_table("1/4 0\n0 -1/2").rewards.tolist() == [[0.25, 0.0], [0.0, -0.5]]
+    with pytest.raises(DataError, match="line 1, column 1: .*, got '1/0'"):
+        parse_table("1/0 0\n0 1")
+
+
 def test_probabilities():
     assert parse_probabilities("1/3, 1/3 1/3", 3).tolist() == pytest.approx([1 / 3] * 3)
     for text, message in {
