@@ -167,10 +167,7 @@ def test_a_sweep_says_what_its_numbers_are_of(corpus, tmp_path):
     shown = well(
         softq("sweep", "ner", *files, "--over", "halve-dev=true", "--out", tmp_path / "b")
     ).splitlines()
-    assert (
-        shown[-3]
-        == "dev: every other example of dev.conll; test: the others of dev.conll"
-    )
+    assert shown[-3] == "dev: every other example of dev.conll; test: the others of dev.conll"
 
 
 def test_a_search_that_does_not_converge_is_one_line(corpus, tmp_path):

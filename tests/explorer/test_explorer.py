@@ -259,7 +259,7 @@ def test_bad_tables(text, message):
 
 def test_fractions_in_tables():
     assert parse_table("1/4 0\n0 -1/2").rewards.tolist() == [[0.25, 0.0], [0.0, -0.5]]
-    with pytest.raises(DataError, match="line 1, column 1: .*, got '1/0'"):
+    with pytest.raises(DataError, match=r"line 1, column 1: .*, got '1/0'"):
         parse_table("1/0 0\n0 1")
 
 
