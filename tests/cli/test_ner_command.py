@@ -52,12 +52,9 @@ def files_of(corpus):
 def test_training_says_what_its_numbers_are_of(runs):
     folder, printed = runs
     expected = {
-        "bio": ("dev.conll", "dev.conll again"),
-        "bioes": ("2 folds of train.conll", "2 folds of train.conll again"),
-        "pos": (
-            "train.pos itself, which it was trained on",
-            "train.pos itself, which it was trained on",
-        ),
+        "bio": ("dev.conll", "the development set again"),
+        "bioes": ("2 folds of train.conll", "the development set again"),
+        "pos": ("the training file itself", "the training file itself"),
     }
     for name, parts in expected.items():
         (cell,) = RunFolder(folder / name).result()["cells"]
@@ -73,8 +70,8 @@ def test_training_says_what_its_numbers_are_of(runs):
 def test_training_by_halves_and_on_the_built_in_world(corpus, tmp_path):
     flags = [*files_of(corpus), "--halve-dev", "--out", tmp_path / "a"]
     first = well(softq("train", "ner", *QUICK, *flags)).splitlines()[0]
-    assert "(every other sentence of dev.conll); test " in first
-    assert first.endswith("(the other sentences of dev.conll)")
+    assert "(every other example of dev.conll); test " in first
+    assert first.endswith("(the others of dev.conll)")
     flags = ["--sentences", "20", "--dev-sentences", "9", "--out", tmp_path / "b"]
     assert (
         well(softq("train", "ner", *QUICK, *flags)).splitlines()[0].count("(built-in world)") == 2
@@ -170,10 +167,7 @@ def test_a_sweep_says_what_its_numbers_are_of(corpus, tmp_path):
     shown = well(
         softq("sweep", "ner", *files, "--over", "halve-dev=true", "--out", tmp_path / "b")
     ).splitlines()
-    assert (
-        shown[-3]
-        == "dev: every other sentence of dev.conll; test: the other sentences of dev.conll"
-    )
+    assert shown[-3] == "dev: every other example of dev.conll; test: the others of dev.conll"
 
 
 def test_a_search_that_does_not_converge_is_one_line(corpus, tmp_path):

@@ -58,7 +58,7 @@ def test_train_on_files(tmp_path, files):
         )
     )
     assert "(dev.conllu); test UAS" in shown
-    assert "(dev.conllu again)" in shown
+    assert "(the development set again)" in shown
     assert "crossing arcs" not in shown
     shown = well(
         softq(
@@ -73,7 +73,7 @@ def test_train_on_files(tmp_path, files):
             tmp_path / "b",
         )
     )
-    assert shown.count("(train.conllu itself, which it was trained on)") == 2
+    assert shown.count("(the training file itself)") == 2
     assert f"crossing arcs: {crossing} of 60 training sentences were skipped" in shown
     refused(
         softq("train", "parsing", "--train", tmp_path / "none", "--out", tmp_path / "c"),

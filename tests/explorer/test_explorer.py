@@ -128,7 +128,7 @@ def test_marks_rebuild_both_sentences(sampler):
     """
     study = study_of(sampler=sampler)
     for row in study.rows(0, 1.0):
-        pieces = study.pieces(0, row.number)
+        pieces = study.pieces(0, row)
         assert [word for word, mark in pieces if mark != "-"] == row.words
         reference = [word for word, mark in pieces if mark != "+"]
         closest = min(oracle.edit_distance(one, row.words) for one in DOGS[0])
@@ -190,20 +190,20 @@ def test_references_as_text_and_as_files(tmp_path):
         DataError, match=r"refs.tsv, line 1: expected at most 100 words in a sentence, got 101"
     ):
         sentences.load_references(path)
-    with pytest.raises(DataError, match="line 2: expected at most 100 words, got 101"):
+    with pytest.raises(
+        DataError, match="line 2: expected at most 100 words in a sentence, got 101"
+    ):
         parse_references("a\n" + "w " * 101)
 
 
 def test_words_are_text_in_the_table():
     study = study_of(parse_references("<b>bold</b> & <script>alert(1)</script> x"), size=5)
-    rows = study.rows(0, 0.1)
-    pieces = [study.pieces(0, row.number) for row in rows]
-    html = charts.render("candidates", rows=rows, pieces=pieces, hidden=0)
+    view = {"example": 0, "tau": 0.1, "sort": "raml"}
+    html = charts.render("candidates", study=study, **view)
     assert "<script" not in html
     assert "&lt;script&gt;" in html
     assert "more" not in html
-    html = charts.render("candidates", rows=rows[:2], pieces=pieces, hidden=3)
-    assert "and 3 more" in html
+    assert "and 15 more" in charts.render("candidates", study=study_of(), **view)
 
 
 # --- classes --------------------------------------------------------------------------------------------
@@ -234,8 +234,8 @@ def test_tables(text, labels):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "got none; paste one"),
-        ("a b c", "below the names, got none"),
+        ("", "got none; paste a table"),
+        ("a b c", "a row of numbers for each class, got none"),
         ("1 2\n3 nan", "line 2, column 2: expected a number of at most 1e\\+12, got 'nan'"),
         ("1 2\n1e999 4", "line 2, column 1: expected a number of at most"),
         ("1 2\n3 x", "line 2, column 2: expected a number .*, got 'x'"),
@@ -257,14 +257,20 @@ def test_bad_tables(text, message):
         parse_table(text)
 
 
+def test_fractions_in_tables():
+    assert parse_table("1/4 0\n0 -1/2").rewards.tolist() == [[0.25, 0.0], [0.0, -0.5]]
+    with pytest.raises(DataError, match=r"line 1, column 1: .*, got '1/0'"):
+        parse_table("1/0 0\n0 1")
+
+
 def test_probabilities():
     assert parse_probabilities("1/3, 1/3 1/3", 3).tolist() == pytest.approx([1 / 3] * 3)
     for text, message in {
         "0.5 0.4": "sum to one, got a sum of 0.9",
         "1": "expected 2 probabilities, one for each class, got 1",
         "": "expected 2 probabilities, one for each class, got 0",
-        "nan 1": "from 0 to 1, got nan",
-        "-0.5 1.5": "from 0 to 1, got -0.5",
+        "nan 1": "got 'nan'",
+        "-0.5 1.5": "from 0 to 1, such as 0.25 or 1/4, got '-0.5'",
         "x 1": "such as 0.25 or 1/4, got 'x'",
         "1/0 1": "got '1/0'",
     }.items():
@@ -419,16 +425,7 @@ def test_theorem2():
 
 def html_of(study, tau=1.0):
     """The templates of classes, as the page fills them in."""
-    values = {
-        "study": study,
-        "point": study.at(tau),
-        "rules": classes.RULES,
-        "bounds": {"kl": "exact"},
-        "maps": {
-            rule: (study.regions(rule, tau), study.agreement(rule, tau)) for rule in classes.RULES
-        },
-    }
-    return charts.render("classes", **values) + charts.render("bounds", **values)
+    return "".join(charts.render(name, study=study, tau=tau) for name in ("classes", "bounds"))
 
 
 @pytest.mark.parametrize("table", ["<b>,&\n0,1\n1,0", "<b>,&,c\n0,1,1\n1,0,1\n1,1,0"])

@@ -15,7 +15,7 @@ pytest.importorskip("nicegui", reason="NiceGUI is not installed")
 from nicegui import ui
 from nicegui.testing.user_simulation import user_simulation
 
-from softq.explorer import form
+from softq.explorer import fields
 from softq.explorer.page import build
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,7 +67,7 @@ def test_every_field_refuses_beside_itself(study):
         "longest n-gram": {"0": "from 1 to 20"},
         "mass to leave on the references": {"1": "between 0 and 1, got '1'", "much": "got 'much'"},
         "P(y|x) of an input": {"0.5 0.5": "expected 3 probabilities", "1 1 1": "a sum of 3"},
-        "table": {"1 2\n3 nan": "line 2, column 2", "": "got none; paste one"},
+        "table": {"1 2\n3 nan": "line 2, column 2", "": "got none; paste a table"},
     }  # fmt: skip
 
     async def type_all():
@@ -132,7 +132,7 @@ def test_temperatures_move_together():
     async def move():
         moves = []
         async with user_simulation(
-            lambda: moves.append(form.Temperature(0.1, lambda: moves.append(moves[0].value)))
+            lambda: moves.append(fields.Temperature(0.1, lambda: moves.append(moves[0].value)))
         ) as user:
             await user.open("/")
             temperature = moves[0]

@@ -239,7 +239,7 @@ def alone(tmp_path_factory):
             cell_names=["x"],
         )
     task = TASKS["classification"]
-    cell = describe_cell(task, RECIPE_TOGETHER)
+    cell = describe_cell(task.name, RECIPE_TOGETHER)
     cell |= {"epoch": outcome.epochs[0], "dev": outcome.dev[0]}
     cells = [cell | measures(task, outcome.evaluation)[0]]
     names = {"task": task.name, "metric": task.metric, "signature": ""}

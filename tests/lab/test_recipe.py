@@ -195,7 +195,7 @@ def test_cells_of_a_sweep_have_their_recipes_back(name):
     base = TASKS[name].recipe_type()
     table = {"objective": {"name": "raml", "tau": 0.5}, "training": {"seed": 3}}
     made = build(type(base), table, base=base)
-    assert cell_recipe(base, describe_cell(TASKS[name], made)) == made
+    assert cell_recipe(base, describe_cell(name, made)) == made
 
 
 def test_what_is_bent():

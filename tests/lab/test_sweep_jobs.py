@@ -72,7 +72,7 @@ def test_jobs_are_for_tasks_of_single_runs(tmp_path, monkeypatch):
     run_sweep(
         OverTask(), OverRecipe(), [Grid(objective=("ml",))], tmp_path / "a single run", jobs=2
     )
-    with pytest.raises(RecipeError, match="jobs must be at least 1, got 0"):
+    with pytest.raises(RecipeError, match="jobs must be a whole number from 1, got 0"):
         run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "none", jobs=0)
 
 
@@ -252,7 +252,7 @@ def test_a_lost_worker_of_a_cluster_costs_nothing(tmp_path, monkeypatch, cluster
     cluster.sync(cluster._correct_state)
     cluster.scale(2)
     sweep = run_sweep(
-        OverTask(), OverRecipe(), [FOUR], tmp_path / "sweep", cluster=cluster.scheduler_address
+        OverTask(), OverRecipe(), [FOUR], tmp_path / "sweep", executor=cluster.scheduler_address
     )
     assert (tmp_path / "died").exists()
     assert len(sweep.cells) == 4
@@ -268,9 +268,9 @@ def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
             r" dask-jobqueue"
         ),
     ):
-        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "a", cluster="slurm")
+        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "a", executor="slurm")
     with pytest.raises(RunError, match=r"no Dask scheduler answers at nowhere"):
-        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "b", cluster="nowhere")
+        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "b", executor="nowhere")
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(
         DependencyError,
@@ -279,5 +279,5 @@ def test_a_cluster_that_is_not_there(tmp_path, monkeypatch):
             r" 'softq\[cluster\]'"
         ),
     ):
-        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "c", cluster="tcp://127.0.0.1:1")
+        run_sweep(OverTask(), OverRecipe(), [FOUR], tmp_path / "c", executor="tcp://127.0.0.1:1")
     assert not any((tmp_path / name / SWEEP).exists() for name in "abc")

@@ -53,11 +53,13 @@ def test_a_cell_comes_back_from_its_description():
     axes = grid.axes(OverRecipe)
     assert axes == {"weights": [[1, 2], [3]], "c2": [0.1], "ties": ["entity", "token"]}
     for cell, _ in expand(OverTask(), OverRecipe(), [grid]).values():
-        described = json.loads(json.dumps(describe_cell(OverTask(), cell, settings_of(cell, axes))))
+        described = json.loads(
+            json.dumps(describe_cell(OverTask().name, cell, settings_of(cell, axes)))
+        )
         assert list(described["settings"]) == list(axes)
         assert cell_recipe(OverRecipe(), described) == cell
         assert cell.penalty.weights in ((1, 2), (3,))
-    assert describe_cell(OverTask(), OverRecipe())["settings"] == {}
+    assert describe_cell(OverTask().name, OverRecipe())["settings"] == {}
 
 
 def test_grids_with_axes_are_written_and_read():

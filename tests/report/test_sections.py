@@ -18,11 +18,11 @@ from softq.errors import DataError, SoftqError
 from softq.lab import report
 from softq.lab.report import classification, find_sources, read_sections, tables
 from softq.lab.report.experiments import EXPERIMENTS
-from softq.lab.report.loader import split_sources
 from softq.lab.run import CELLS, COUNTS, RECIPE, RESULT, RunFolder
 from softq.lab.sweep import SUMMARY, SWEEP, Grid, read_sweep, run_sweep
 from softq.lab.tasks import TASKS
 from softq.lab.tasks.base import train_cells
+from softq.lab.tasks.files import split_sources
 from softq.metrics import mean_of_first, paired_test
 
 pytestmark = pytest.mark.usefixtures("one_thread")

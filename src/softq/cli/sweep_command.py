@@ -118,7 +118,7 @@ def sweep(
     out = out or Path("sweeps") / task.name
     with progress_bars() as watch:
         found = run_sweep(
-            task, recipe, grids, out, resume=resume, jobs=jobs, cluster=cluster, watch=watch
+            task, recipe, grids, out, resume=resume, jobs=jobs, executor=cluster, watch=watch
         )
     if as_json:
         typer.echo(json.dumps(sweep_json(found, out)))

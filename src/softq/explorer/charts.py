@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 import jinja2
 
+from softq.explorer.classes import RULES
+from softq.lab.report.content import show
+
 _LOWEST = 1e-6  # of a logarithmic chart; less is not shown
 _MUTED = {"color": "var(--muted)", "fontSize": 11}
 _RULE = {"lineStyle": {"color": "var(--rule)"}}
@@ -39,14 +42,14 @@ _STYLE = {
     },
 }
 
-
-def show(value: float, digits: str = ".4g") -> str:
-    """A number for people, with a true minus sign.
-
-    >>> show(-1.5), show(0.25, ".3f"), show(float("inf"))
-    ('−1.5', '0.250', '∞')
-    """
-    return format(value, digits).replace("-", "−").replace("inf", "∞")
+BOUNDS = {
+    "kl": "KL(Q‖Q′), exact",
+    "mean_kl": "mean of KL(Q‖q(·|Y))",
+    "hoeffding": "min(R/τ, R²/8τ²)",
+    "closed_form": "min(R/τ, R²/2τ²)",
+    "theorem1": "Theorem 1, 2R/τ",
+}
+"""The gap between the targets and its bounds, by the fields of `softq.theory.TheoryRow`."""
 
 
 @cache
@@ -59,6 +62,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["show"] = show
+    environment.globals |= {"bounds": BOUNDS, "rules": RULES}
     return environment
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
-from operator import mul
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,6 @@ from softq.theory import (
     Problem,
     Theorem2Bounds,
     TheoryRow,
-    expected_reward,
     q_prime,
     softmax_q,
     theorem2_bounds,
@@ -62,6 +60,19 @@ class ClassTable(NamedTuple):
         return float(self.rewards.max() - self.rewards.min()) or 1.0
 
 
+def _number(text: str) -> float:
+    """A number or a fraction; nan if it is neither.
+
+    >>> _number("0.25"), _number("1/4"), _number("x")
+    (0.25, 0.25, nan)
+    """
+    over, _, under = text.partition("/")
+    try:
+        return float(over) / float(under or 1)
+    except (ValueError, ZeroDivisionError):
+        return math.nan
+
+
 def parse_table(text: str, kind: TableKind = "rewards") -> ClassTable:
     r"""A table as people paste it: cells between tabs, commas or spaces, with or without names.
 
@@ -70,62 +81,75 @@ def parse_table(text: str, kind: TableKind = "rewards") -> ClassTable:
     >>> parse_table("fair, fraud\n 0, 10\n 1, 0", "costs").labels
     ('fair', 'fraud')
     """
-    separator = "\t" if "\t" in text else "," if "," in text else None
-    rows = [
-        (number, [cell.strip() for cell in line.rstrip(f" {separator or ''}").split(separator)])
-        for number, line in enumerate(text.splitlines(), 1)
-        if line.strip()
-    ]
-    if not rows:
-        raise DataError("expected a table with a row for each class, got none; paste one")
-    above = None if any(map(_is_number, rows[0][1])) else rows.pop(0)[1]
-    if not rows:
-        raise DataError("expected a row of numbers for each class below the names, got none")
-    size = len(rows)
-    named = not any(_is_number(cells[0]) for _, cells in rows)
-    for line, cells in rows:
-        for column, cell in enumerate(cells[named:], 1 + named):
-            if not (_is_number(cell) and abs(float(cell)) <= _LARGEST):
-                raise DataError(
-                    f"line {line}, column {column}: expected a number of at most {_LARGEST:g}, "
-                    f"got {cell!r}"
-                )
-        if len(cells) - named != size:
-            raise DataError(
-                f"line {line}: expected {size} numbers, one for each of the {size} rows, "
-                f"got {len(cells) - named}"
-            )
-    if not 2 <= size <= MOST_CLASSES:
-        raise DataError(f"expected 2 to {MOST_CLASSES} classes, got {size}")
-    labels = _labels(above, [cells[0] for _, cells in rows] if named else None, size)
-    numbers = [[float(cell) for cell in cells[named:]] for _, cells in rows]
-    rewards = torch.tensor(numbers, dtype=torch.float64)
+    rows = _cells(text)
+    is_heading = bool(rows) and all(math.isnan(_number(cell)) for cell in rows[0][1])
+    above = rows.pop(0)[1] if is_heading else []
+    is_named = all(math.isnan(_number(cells[0])) for _, cells in rows)
+    front = [cells[0] for _, cells in rows if is_named]
+    above = above[len(above) == len(rows) + 1 :]  # less a corner over the names in front
+    numbers = {line: cells[is_named:] for line, cells in rows}
+    for is_wrong, message in _conflicts(above, front, numbers):
+        if is_wrong:
+            raise DataError(message)
+    labels = tuple(above or front or map(str, range(len(rows))))
+    values = [list(map(_number, cells)) for cells in numbers.values()]
+    rewards = torch.tensor(values, dtype=torch.float64)
     return ClassTable(labels, 0.0 - rewards if kind == "costs" else rewards)
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+def _cells(text: str) -> list[tuple[int, list[str]]]:
+    """The cells of each line that is not blank, with its number."""
+    separator = next((mark for mark in "\t," if mark in text), None)
+    lines = [
+        (number, line.rstrip(f" {separator or ''}"))
+        for number, line in enumerate(text.splitlines(), 1)
+    ]
+    return [
+        (number, [cell.strip() for cell in line.split(separator)])
+        for number, line in lines
+        if line.strip()
+    ]
 
 
-def _labels(above: list[str] | None, names: list[str] | None, size: int) -> tuple[str, ...]:
-    """The class names from either side of the table; numbers from 0 where it has none."""
-    if above is not None and len(above) == size + 1:
-        above = above[1:]  # a corner over the names in front
-    if above is not None and len(above) != size:
-        raise DataError(f"expected {size} names above the {size} columns, got {len(above)}")
-    if above is not None and names is not None and above != names:
-        raise DataError(
-            "expected the same names above and in front, "
-            f"got {', '.join(above)} and {', '.join(names)}"
-        )
-    found = tuple(above or names or map(str, range(size)))
-    if "" in found or len(set(found)) < size:
-        raise DataError(f"expected {size} different names, got {', '.join(found)}")
-    return found
+def _conflicts(
+    above: Sequence[str], front: Sequence[str], numbers: Mapping[int, Sequence[str]]
+) -> list[tuple[bool, str]]:
+    """What may be wrong with a table: its names on either side, and the cells of its lines."""
+    size, names = len(numbers), above or front
+    return [
+        (size == 0, "expected a row of numbers for each class, got none; paste a table"),
+        *(
+            (
+                not abs(_number(cell)) <= _LARGEST,
+                f"line {line}, column {column}: expected a number of at most {_LARGEST:g}, "
+                f"got {cell!r}",
+            )
+            for line, cells in numbers.items()
+            for column, cell in enumerate(cells, 1 + bool(front))
+        ),
+        *(
+            (
+                len(cells) != size,
+                f"line {line}: expected {size} numbers, one for each of the {size} rows, "
+                f"got {len(cells)}",
+            )
+            for line, cells in numbers.items()
+        ),
+        (not 2 <= size <= MOST_CLASSES, f"expected 2 to {MOST_CLASSES} classes, got {size}"),
+        (
+            len(names) not in (0, size),
+            f"expected {size} names above the {size} columns, got {len(names)}",
+        ),
+        (
+            bool(front) and above not in ([], front),
+            f"expected the same names above and in front, got {', '.join(above)} and "
+            f"{', '.join(front)}",
+        ),
+        (
+            "" in names or len({*names}) < len(names),
+            f"expected {size} different names, got {', '.join(names)}",
+        ),
+    ]
 
 
 def parse_probabilities(text: str, count: int) -> Tensor:
@@ -134,18 +158,16 @@ def parse_probabilities(text: str, count: int) -> Tensor:
     >>> parse_probabilities("1/2 0.25 0.25", 3)
     tensor([0.5000, 0.2500, 0.2500], dtype=torch.float64)
     """
-    found = []
-    for part in filter(None, re.split(r"[\s,;]+", text)):
-        over, _, under = part.partition("/")
-        try:
-            found.append(float(over) / float(under or 1))
-        except (ValueError, ZeroDivisionError):
-            raise DataError(f"expected numbers such as 0.25 or 1/4, got {part!r}") from None
-        if not 0.0 <= found[-1] <= 1.0:
-            raise DataError(f"expected probabilities from 0 to 1, got {part}")
-    total = math.fsum(found)
+    parts = re.findall(r"[^\s,;]+", text)
+    found = list(map(_number, parts))
+    for part, value in zip(parts, found, strict=True):
+        if not 0.0 <= value <= 1.0:
+            raise DataError(
+                f"expected probabilities from 0 to 1, such as 0.25 or 1/4, got {part!r}"
+            )
     if len(found) != count:
         raise DataError(f"expected {count} probabilities, one for each class, got {len(found)}")
+    total = math.fsum(found)
     if not abs(total - 1.0) <= 1e-6:
         raise DataError(f"expected probabilities that sum to one, got a sum of {total:g}")
     return torch.tensor(found, dtype=torch.float64) / total
@@ -203,17 +225,16 @@ class ClassStudy:
                 "chosen", "expected classes to draw with some probability between them, got none"
             )
         self.input: list[float] = (p[self.chosen] / self.mass).tolist()
+        self.middle = round(math.log10(table.range))
+        """The order of magnitude of the temperatures that matter."""
         # Theorem 1 wants rewards in 0..R; no target depends on a constant.
         self._moved = table.rewards - min(float(table.rewards.min()), 0.0)
 
     def scores(self, rule: Rule, tau: float, p: Tensor) -> Tensor:
         """What a rule maximises at P(·|x) ``[..., K]``, linear in P; the same shape."""
-        if rule == "ml":
-            return p
         if rule == "raml":
             return q_prime(p, self.table.rewards, tau)
-        every = torch.arange(p.shape[-1]).expand(p.shape)
-        return expected_reward(every, p.unsqueeze(-2).expand(*p.shape, -1), self.table.rewards)
+        return p if rule == "ml" else p @ self.table.rewards.T
 
     def at(self, tau: float) -> ClassPoint:
         """The input at one temperature."""
@@ -230,6 +251,18 @@ class ClassStudy:
         """KL(Q‖Q') at the input and its bounds at each temperature, by `softq.theory`."""
         here = self.p.unsqueeze(0)
         return theory_table(Problem(here, here, self._moved), list(taus)).rows
+
+    @cached_property
+    def curves(self) -> dict[str, list[tuple[float, float]]]:
+        """Over four decades of τ: the mean reward of each rule, and `bounds` by their fields."""
+        taus = [10 ** (self.middle - 2 + step / 15) for step in range(61)]
+        constant = {rule: self.mean_reward(rule, 1.0) for rule in ("bayes", "ml")}
+        rows = self.bounds(taus)
+        return {
+            "raml": [(tau, self.mean_reward("raml", tau)) for tau in taus],
+            **{rule: [(tau, reward) for tau in taus] for rule, reward in constant.items()},
+            **{name: [(row.tau, getattr(row, name)) for row in rows] for name in TheoryRow._fields},
+        }
 
     @cached_property
     def limit(self) -> float:
@@ -272,13 +305,9 @@ class ClassStudy:
         """
         corners = self._between(torch.eye(len(self.chosen), dtype=torch.float64))
         scores = self.scores(rule, tau, corners)
-        leads = {one: scores[:, one : one + 1] - scores for one in range(scores.shape[1])}
-        same = 1e-12 * float(scores.abs().max())
-        return {
-            one: lead
-            for one, lead in leads.items()
-            if not bool((lead[:, :one].abs() <= same).all(0).any())
-        }
+        leads = scores.T.unsqueeze(2) - scores  # [K, 2 or 3, K]
+        is_same = (leads.abs() <= 1e-12 * scores.abs().max()).all(1).tril(-1).any(1)
+        return {one: leads[one] for one in (~is_same).nonzero().flatten().tolist()}
 
     def _between(self, shares: Tensor | Shares) -> Tensor:
         """P ``[..., K]`` where the chosen classes share their mass, ``shares [..., 2 or 3]``."""
@@ -292,27 +321,25 @@ def _shape(leads: Tensor) -> tuple[list[Shares], float, Shares]:
     """Where a decision is behind no other: corners, share of the whole and centre of mass.
 
     ``leads [2 or 3, …]`` are linear between the corners; the triangle or line is cut at the zero
-    of each.
+    of each. A line is cut as a polygon that goes there and back.
     """
     size = len(leads)
-    corners: list[Shares] = [tuple(row) for row in torch.eye(size, dtype=torch.float64).tolist()]
-    for slopes in leads.T.tolist():
-        kept: list[Shares] = []
-        for here, there in zip(corners, corners[1:] + corners[:1], strict=True):
-            now, then = (sum(map(mul, slopes, corner)) for corner in (here, there))
-            if now >= 0.0:
-                kept.append(here)
-            if (now < 0.0) != (then < 0.0):  # this side is cut
-                share = now / (now - then)
-                kept.append(
-                    tuple((1.0 - share) * a + share * b for a, b in zip(here, there, strict=True))
-                )
-        corners = [min(kept), max(kept)] if size == 2 and kept else list(dict.fromkeys(kept))
-    if len(corners) < size:
-        return [], 0.0, ()
-    simplices = [corners] if size == 2 else [[corners[0], *pair] for pair in pairwise(corners[1:])]
-    places = torch.tensor(simplices, dtype=torch.float64)  # [simplices, size, size]
-    areas = torch.linalg.det(places).abs()
+    corners = np.eye(size)
+    for slopes in leads.T.numpy():
+        now = (corners @ slopes)[:, None]
+        if (now < 0.0).any():
+            following = [*range(1, len(corners)), 0]
+            then, there = now[following], corners[following]
+            is_cut = (now < 0.0) != (then < 0.0)
+            # The same bits from either end, so that a line has two ends.
+            cuts = (now * there - then * corners) / np.where(is_cut, now - then, 1.0)
+            corners = np.stack([corners, cuts], 1)[np.hstack([now >= 0.0, is_cut])]
+    ring: list[Shares] = list(dict.fromkeys(map(tuple, corners.tolist())))
+    # Lines or triangles that share the first corner, [simplices, size, size].
+    simplices = np.array(
+        [ring[:1] + ring[i : i + size - 1] for i in range(1, len(ring) - size + 2)]
+    )
+    areas = np.abs(np.linalg.det(simplices.reshape(-1, size, size)))
     total = float(areas.sum())
-    centre = areas @ places.mean(1) / total if total else places[0, 0]
-    return corners, total, tuple(centre.tolist())
+    centre = areas @ simplices.mean(1) / total if total else ()
+    return ring, total, tuple(centre)

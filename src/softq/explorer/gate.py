@@ -9,7 +9,8 @@ import secrets
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.websockets import WebSocketClose
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,6 +19,7 @@ _REFUSAL = (
     "<!doctype html><meta charset=utf-8><title>softq explore</title>"
     "<p>This page opens by the address that <code>softq explore</code> has printed, with its key."
 )
+_HEADERS = {"Cache-Control": "no-store"}
 
 
 class Key:
@@ -57,28 +59,27 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request or pass it on."""
-        checked = scope["type"] in ("http", "websocket")
-        answer = self._answer(HTTPConnection(scope)) if checked else None
-        if answer is None:
-            await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close"})  # before it was accepted: a 403
-        else:
-            await answer(scope, receive, send)
+        is_request = scope["type"] in ("http", "websocket")
+        answer = self._answer(HTTPConnection(scope)) if is_request else self.app
+        await answer(scope, receive, send)
 
-    def _answer(self, request: HTTPConnection) -> Response | None:
-        """The answer to a request that is not passed on."""
-        headers = {"Cache-Control": "no-store"}
-        origin, host = request.headers.get("origin"), request.headers.get("host", "")
-        foreign = origin is not None and origin != f"http://{host}"  # the host is checked elsewhere
-        given = request.query_params.get("key")
-        if not foreign and request.url.path == "/" and given and self.key.opens(given):
-            answer = RedirectResponse("/", 303, headers)
+    def _answer(self, request: HTTPConnection) -> ASGIApp:
+        """The page for those who may see it, the cookie for a key, a refusal otherwise."""
+        own = f"http://{request.headers.get('host')}"  # the host is checked elsewhere
+        is_own = request.headers.get("origin", own) == own
+        if (
+            is_own
+            and request.url.path == "/"
+            and self.key.opens(request.query_params.get("key", ""))
+        ):
+            answer = RedirectResponse("/", 303, _HEADERS)
             answer.set_cookie(self.cookie, self.key.lasting, httponly=True, samesite="lax")
             return answer
-        if not foreign and _same(request.cookies.get(self.cookie, ""), self.key.lasting):
-            return None
-        return HTMLResponse(_REFUSAL, 403, headers)
+        if is_own and _same(request.cookies.get(self.cookie, ""), self.key.lasting):
+            return self.app
+        # Closed before it was accepted, a socket answers 403 as well.
+        is_socket = request.scope["type"] == "websocket"
+        return WebSocketClose() if is_socket else HTMLResponse(_REFUSAL, 403, _HEADERS)
 
 
 def _same(given: str, expected: str) -> bool:

@@ -6,10 +6,11 @@ temperature only weights them anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import ndiff
 from functools import cached_property
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,14 +20,8 @@ from torch import Tensor
 from softq.errors import DataError, SoftqError, TemperatureError
 from softq.formats.text import number_words, read_references
 from softq.kernels.text.pairs import edit_distance
+from softq.neural.target_maker import make_sampler
 from softq.rewards import Precomputed, named_reward
-from softq.samplers import (
-    EditStratified,
-    HammingStratified,
-    NgramReplacement,
-    Recombination,
-    Sampler,
-)
 from softq.sentences import Sentences
 from softq.spaces import Candidates
 from softq.targets import raml, sqdml
@@ -42,6 +37,8 @@ SAMPLERS = {
     "edit": "samples by edit distance",
     "recombined": "recombined references",
 }
+OF_NGRAMS = ("ngram", "recombined")
+"""Samplers with a longest n-gram, which count references; the others have a temperature."""
 
 MOST_CANDIDATES = 20_000
 """Of all inputs together: more would not follow the slider."""
@@ -93,21 +90,14 @@ def parse_references(text: str) -> list[list[list[str]]]:
     >>> parse_references("a dog\nthe dog\n\na cat")
     [[['a', 'dog'], ['the', 'dog']], [['a', 'cat']]]
     """
-    examples: list[list[list[str]]] = [[]]
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            examples.append([])
-        for sentence in filter(None, map(str.split, line.split("\t"))):
-            if len(sentence) > MOST_WORDS:
-                raise DataError(
-                    f"line {number}: expected at most {MOST_WORDS} words, got {len(sentence)}; "
-                    "split the sentence"
-                )
-            examples[-1].append(sentence)
-    found = [example for example in examples if example]
-    if not found:
+    lines = [
+        _of_fair_length(filter(None, map(str.split, line.split("\t"))), f"line {number}")
+        for number, line in enumerate(text.splitlines(), 1)
+    ]
+    examples = [list(chain(*group)) for filled, group in groupby(lines, bool) if filled]
+    if not examples:
         raise DataError("expected at least one sentence, got none; type one, or load a file")
-    return found
+    return examples
 
 
 def load_references(path: Path) -> list[list[list[str]]]:
@@ -115,15 +105,21 @@ def load_references(path: Path) -> list[list[list[str]]]:
 
     Each line is an input, with tabs between its references.
     """
-    examples = read_references(path, MOST_INPUTS)
-    for number, example in enumerate(examples, 1):
-        longest = max(map(len, example))
-        if longest > MOST_WORDS:
-            raise DataError(
-                f"{path}, line {number}: expected at most {MOST_WORDS} words in a sentence, "
-                f"got {longest}"
-            )
-    return examples
+    return [
+        _of_fair_length(example, f"{path}, line {number}")
+        for number, example in enumerate(read_references(path, MOST_INPUTS), 1)
+    ]
+
+
+def _of_fair_length(sentences: Iterable[list[str]], where: str) -> list[list[str]]:
+    """The sentences, if none is longer than `MOST_WORDS`."""
+    found = list(sentences)
+    longest = max(map(len, found), default=0)
+    if longest > MOST_WORDS:
+        raise DataError(
+            f"{where}: expected at most {MOST_WORDS} words in a sentence, got {longest}; split it"
+        )
+    return found
 
 
 def write_references(examples: Sequence[Sequence[Sequence[str]]]) -> str:
@@ -182,8 +178,8 @@ class SentenceStudy:
         }
 
     def _sample(self) -> Candidates:
-        inputs, most = len(self.examples), int(self.references.present.sum(1).max())
-        recombined = self.sampler == "recombined"
+        inputs, most = len(self.examples), max(map(len, self.examples))
+        recombined, vocab = self.sampler == "recombined", len(self.words)
         for setting, is_wrong, message in (
             (
                 "size",
@@ -205,21 +201,15 @@ class SentenceStudy:
             ),
             (
                 "more_words",
-                len(self.words) < 2 and not recombined,
+                vocab < 2 and not recombined,
                 f"expected at least two different words to write with, got {self.words[0]!r} "
                 "alone; add some",
             ),
         ):
             if is_wrong:
                 raise SettingError(setting, message)
-        vocab, draws = len(self.words), self.size - most
-        make: dict[str, Callable[[], Sampler]] = {
-            "ngram": lambda: NgramReplacement(vocab, self.max_n, self.size),
-            "hamming": lambda: HammingStratified(vocab, self.draw_tau, draws, rescale=True),
-            "edit": lambda: EditStratified(vocab, self.draw_tau, draws, rescale=True),
-            "recombined": lambda: Recombination(self.size, self.max_n),
-        }
-        sampler = make[self.sampler]()
+        size = self.size if self.sampler in OF_NGRAMS else self.size - most
+        sampler = make_sampler(self.sampler, size, vocab, (), self.draw_tau, max_n=self.max_n)
         return sampler(self.references, generator=torch.Generator().manual_seed(self.seed))
 
     @cached_property
@@ -256,41 +246,37 @@ class SentenceStudy:
 
         The weights are those of the targets `softq.raml` and `softq.sqdml`.
         """
-        present = self.references.present[example]
-        values = {"reward": self.rewards[example][:, present].mean(1)}  # [S] each
+        references = self.references.present[example]
+        values = {"reward": self.rewards[example][:, references].mean(1)}  # [S] each
         for make in (raml, sqdml):
             target = make(self.candidates, self.references, tau, self._known)
             values[make.__name__] = target.weights[example]
-        is_reference = self.candidates.equals(self.references)[example].any(1)
         order = values[sort].argsort(descending=True, stable=True)
+        shown = order[self.counted[example, order]][:most]
+        is_reference = self.candidates.equals(self.references)[example, shown].any(1)
+        tokens = Sentences(*(part[example, shown] for part in self.candidates.sentences)).unpack()
         return [
-            CandidateRow(
-                number,
-                self._sentence(example, number),
-                bool(is_reference[number]),
-                **{name: float(value[number]) for name, value in values.items()},
+            CandidateRow(number, [self.words[token] for token in sentence], *row)
+            for number, sentence, *row in zip(
+                shown.tolist(),
+                tokens,
+                is_reference.tolist(),
+                *(value[shown].tolist() for value in values.values()),
+                strict=True,
             )
-            for number in order[self.counted[example, order]][:most].tolist()
         ]
 
-    def pieces(self, example: int, number: int) -> list[tuple[str, str]]:
+    def pieces(self, example: int, row: CandidateRow) -> list[tuple[str, str]]:
         """The words of a candidate and of its closest reference, in order, with a mark for each.
 
         The mark is ``" "`` for words of both, ``"+"`` for new ones, ``"-"`` for missing ones.
         """
-        closest = int(self._distances[example, number].argmin())
-        reference = self.examples[example][closest]
-        differences = ndiff(reference, self._sentence(example, number), charjunk=None)
+        references = self.examples[example]
+        closest = int(self._distances[example, row.number, : len(references)].argmin())
+        differences = ndiff(references[closest], row.words, charjunk=None)
         return [(line[2:], line[0]) for line in differences if line[0] != "?"]
-
-    def _sentence(self, example: int, number: int) -> list[str]:
-        length = int(self.candidates.lengths[example, number])
-        tokens = self.candidates.tokens[example, number, :length].tolist()
-        return [self.words[token] for token in tokens]
 
     @cached_property
     def _distances(self) -> Tensor:
-        """Edits from each candidate to each reference, ``[B, S, R]``; missing ones are farthest."""
-        distances = edit_distance(*self.candidates.sentences, *self.references)
-        missing = ~self.references.present.unsqueeze(1)
-        return distances.masked_fill(missing, torch.iinfo(distances.dtype).max)
+        """Edits from each candidate to each reference, ``[B, S, R]``."""
+        return edit_distance(*self.candidates.sentences, *self.references)

@@ -82,15 +82,10 @@ def serve(
 
 def _listen(port: int | None) -> socket.socket:
     """A socket that listens on this machine alone."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port or 0))
-        listener.listen()
+        return socket.create_server((HOST, port or 0))
     except OSError as error:
-        listener.close()
         raise RunError(
             f"cannot listen on port {port} of {HOST}: {error.strerror}; "
             "choose another --port, or leave it out"
         ) from error
-    return listener

@@ -30,6 +30,13 @@ def text_row(row: Any) -> dict[str, Any]:
     found = {name: plain(row.get(name)) for name in columns}
     if isinstance(found["references"], str):
         found["references"] = [found["references"]] if found["references"] else []
+    _check_texts(found, row)
+    rewards = found["candidate_rewards"]
+    reward_lists(rewards, len(found["candidates"] or []), len(found["references"]))
+    return {name: value for name, value in found.items() if value}
+
+
+def _check_texts(found: Mapping[str, Any], row: Mapping[str, Any]) -> None:
     for name in ("references", "candidates"):
         texts = found[name] or []
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -42,9 +49,6 @@ def text_row(row: Any) -> dict[str, Any]:
             "a reference is empty, which leaves nothing to generate: remove it from the row of"
             f" source {found['source']!r}"
         )
-    rewards = found["candidate_rewards"]
-    reward_lists(rewards, len(found["candidates"] or []), len(found["references"]))
-    return {name: value for name, value in found.items() if value}
 
 
 def reward_lists(given: Any, candidates: int, references: int) -> list[list[float]] | None:

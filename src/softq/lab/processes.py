@@ -35,6 +35,9 @@ class Workers:
         """Whether this process writes."""
         return self.rank == 0
 
+    def __str__(self) -> str:
+        return self.device.type if self.size == 1 else f"{self.size} × {self.device.type}"
+
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -190,6 +190,21 @@ class RunFolder:
                 "another --out"
             )
 
+    def is_fresh(self, cells: Sequence[Mapping[str, Any]], *, resume: bool) -> bool:
+        """Whether training begins anew, else it is resumed; an error where there is another run.
+
+        ``cells`` are the rows that `begin` would write.
+        """
+        if not (resume and self.exists()):
+            self.refuse_existing()
+            return True
+        if [row["hash"] for row in self.cells()] != [row["hash"] for row in cells]:
+            raise RunError(
+                f"{self.path} was started with another recipe (see {RECIPE} there): resume it with"
+                " the same one, or choose another --out"
+            )
+        return False
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder if there is none, and keep a second process out.
@@ -307,6 +322,10 @@ class RunFolder:
     def cells(self) -> list[CellRow]:
         """The models of the run, finished or not."""
         return cast(list[CellRow], self.lines(CELLS))
+
+    def save_outputs(self, outputs: Sequence[Any]) -> None:
+        """Write what a model predicts for the test set, a line for each example."""
+        self.rewrite_lines(OUTPUTS, [{"output": output} for output in outputs])
 
     def outputs(self) -> list[Any]:
         """Predictions for the test examples of a finished run."""

@@ -95,19 +95,14 @@ class RowEncoder:
         checked = [text_row(row) for row in rows]
         sources, cut_sources = self._sources([row["source"] for row in checked])
         texts = [[row["references"], row.get("candidates", [])] for row in checked]
-        numbers, cut_targets = self._targets(
-            [text for columns in texts for column in columns for text in column]
-        )
-        if cut_sources or cut_targets:
+        every = [text for columns in texts for column in columns for text in column]
+        numbers, cut_targets = self._targets(every)
+        if cut_sources + cut_targets:
             logger.warning(
                 "cut off: %d of %d sources, which are longer than %d tokens, and %d of %d"
                 " references and candidates, longer than %d",
-                cut_sources,
-                len(sources),
-                self.max_source,
-                cut_targets,
-                len(numbers),
-                self.max_target,
+                *(cut_sources, len(sources), self.max_source),
+                *(cut_targets, len(numbers), self.max_target),
             )
         targets = iter(numbers)
         for row, source, (references, candidates) in zip(checked, sources, texts, strict=True):
@@ -244,18 +239,8 @@ class RewardAugmentedCollator:
         wanted = [as_row(row) for row in rows]
         first = [row.references[0] for row in wanted]
         batch: dict[str, Any] = {ROWS: wanted}
-        if self.causal:
-            for row in rows:
-                _check_prompt_alone(row)
-            prompts = [_source_ids(row) for row in rows]
-            pairs = list(zip(prompts, first, strict=True))
-            batch |= padded_inputs([prompt + text for prompt, text in pairs], self.pad)
-            labels = [[IGNORED] * len(prompt) + text for prompt, text in pairs]
-            batch[PROMPTS] = padded_inputs(prompts, self.pad, "left")
-        else:
-            batch |= self._encoder_inputs(rows)
-            labels = first
-        batch["labels"] = padded(labels, IGNORED)
+        inputs, labels = self._causal(rows, first) if self.causal else (self._inputs(rows), first)
+        batch |= {**inputs, "labels": padded(labels, IGNORED)}
         weighed = self.targets.arguments.objective != "ml" or any(
             len(row.references) > 1 for row in wanted
         )
@@ -267,6 +252,18 @@ class RewardAugmentedCollator:
                 batch[TARGET] = self._pool.submit(self.make, wanted)
         return batch
 
+    def _causal(
+        self, rows: Sequence[Mapping[str, Any]], texts: Sequence[TokenIds]
+    ) -> tuple[dict[str, Any], list[TokenIds]]:
+        """Prompts with texts behind them, prompts alone, and labels of both."""
+        for row in rows:
+            _check_prompt_alone(row)
+        prompts = [_source_ids(row) for row in rows]
+        pairs = list(zip(prompts, texts, strict=True))
+        inputs: dict[str, Any] = padded_inputs([prompt + text for prompt, text in pairs], self.pad)
+        labels = [[IGNORED] * len(prompt) + text for prompt, text in pairs]
+        return inputs | {PROMPTS: padded_inputs(prompts, self.pad, "left")}, labels
+
     def make(self, rows: Sequence[Row], *drawn: Any) -> StepTarget:
         """The target of these rows; ``drawn`` are the model's own samples."""
         contents = [
@@ -276,15 +273,13 @@ class RewardAugmentedCollator:
         generator = torch.Generator().manual_seed(batch_seed(self.seed, self.epoch, *contents))
         return self.targets(rows, generator, *drawn)
 
-    def _encoder_inputs(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        if self.inputs is not None:
-            return self.inputs(
-                [
-                    {name: value for name, value in row.items() if name not in COLUMNS}
-                    for row in rows
-                ]
-            )
-        return padded_inputs([_source_ids(row) for row in rows], self.pad)
+    def _inputs(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """What an encoder reads."""
+        if self.inputs is None:
+            return padded_inputs([_source_ids(row) for row in rows], self.pad)
+        return self.inputs(
+            [{name: row[name] for name in row if name not in COLUMNS} for row in rows]
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pool": None}

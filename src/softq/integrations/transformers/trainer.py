@@ -182,18 +182,10 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         """
         own = {name: inputs[name] for name in (ROWS, TARGET, PROMPTS) if name in inputs}
         batch = {name: value for name, value in inputs.items() if name not in own}
-        several = any(len(row.references) > 1 for row in own.get(ROWS, []))
-        replaced = self.label_smoother is not None or self.compute_loss_func is not None
-        if not model.training or not own or (self.args.objective == "ml" and not several):
-            # Trainer keeps labels from the model then, of which an encoder-decoder makes what its
-            # decoder reads
-            if replaced and not self.causal and "labels" in batch:
-                core = _core_of(self.accelerator.unwrap_model(model))
-                batch["decoder_input_ids"] = core.prepare_decoder_input_ids_from_labels(
-                    labels=batch["labels"]
-                )
+        if not model.training or not own or not self._is_weighed(own[ROWS]):
+            self._keep_labels(model, batch)
             return super().compute_loss(model, batch, return_outputs, num_items_in_batch)
-        if replaced:
+        if self._has_own_loss:
             raise RecipeError(
                 "label_smoothing_factor and compute_loss_func are for rows of one reference: leave"
                 " them out"
@@ -211,6 +203,21 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         else:  # Trainer divides by the number of accumulated steps
             loss = total / (labels != IGNORED).sum()
         return (loss, {"log_probs": log_probs}) if return_outputs else loss
+
+    @property
+    def _has_own_loss(self) -> bool:
+        return self.label_smoother is not None or self.compute_loss_func is not None
+
+    def _is_weighed(self, rows: Sequence[Row]) -> bool:
+        """Whether a batch has a target of its own: not for ``ml`` with one reference."""
+        return self.args.objective != "ml" or any(len(row.references) > 1 for row in rows)
+
+    def _keep_labels(self, model: nn.Module, batch: dict[str, Any]) -> None:
+        """What a decoder reads, where Trainer keeps labels from the model, which makes it of them."""
+        if self._has_own_loss and not self.causal and "labels" in batch:
+            core = _core_of(self.accelerator.unwrap_model(model))
+            made = core.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+            batch["decoder_input_ids"] = made
 
     def _target(
         self, model: nn.Module, own: Mapping[str, Any], given: Mapping[str, Any]

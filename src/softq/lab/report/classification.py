@@ -6,9 +6,12 @@ Exact values, decision regions, the gap and its bounds.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from softq.formats.file_checks import undamaged
 from softq.lab.report.content import Column, Figure, Part, Table, bare
@@ -143,19 +146,6 @@ def _regions(results: Results) -> Figure | None:
         return None
     shares = {title: 100 * float(np.mean(one == bayes)) for title, one in found.items()}
     classes = range(int(max(one.max() for one in found.values())) + 1)
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.panels(
-            len(found),
-            height=2.05 if canvas.phone else 2.55,
-            columns=4,
-            phone_columns=2,
-            head=0.1,
-        )
-        for panel, (title, one) in zip(axes, found.items(), strict=True):
-            note = "the best there is" if one is bayes else f"{shares[title]:.1f} % as Bayes"
-            canvas.region_map(panel, one, f"{title}\n{note}")
-
     told = "; ".join(f"{title} {share:.1f} %" for title, share in shares.items())
     return Figure(
         name="decision-regions",
@@ -169,7 +159,7 @@ def _regions(results: Results) -> Figure | None:
             "Maps of the square, coloured by the class decided at each point. Decided as by the"
             f" Bayes rule: {told}."
         ),
-        draw=draw,
+        draw=partial(_draw_regions, found, shares),
         numbers=Table(
             name="decision-regions",
             caption="Share of the square, in percent, of one network each",
@@ -189,6 +179,17 @@ def _regions(results: Results) -> Figure | None:
             folded=True,
         ),
     )
+
+
+def _draw_regions(
+    found: Mapping[str, NDArray[np.integer[Any]]], shares: Mapping[str, float], canvas: Canvas
+) -> None:
+    axes = canvas.panels(
+        len(found), height=2.05 if canvas.phone else 2.55, columns=4, phone_columns=2, head=0.1
+    )
+    for number, (panel, title) in enumerate(zip(axes, found, strict=True)):
+        note = f"{shares[title]:.1f} % as Bayes" if number else "the best there is"
+        canvas.region_map(panel, found[title], f"{title}\n{note}")
 
 
 def _shown_regions(results: Results) -> dict[str, System]:

@@ -151,14 +151,16 @@ class Section:
 def show(value: Value, format_: str = "") -> str:
     """A value as the page shows it: formatted, with a true minus sign, a dash where it is missing.
 
-    >>> show(-0.5, ".2f"), show(None), show(float("nan"), ".1f"), show("ML")
-    ('−0.50', '–', '–', 'ML')
+    >>> show(-0.5, ".2f"), show(None), show(float("nan"), ".1f"), show("ML"), show(float("inf"))
+    ('−0.50', '–', '–', 'ML', '∞')
     """
     if isinstance(value, Interval):
         value = value.value
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return MISSING
-    return value if isinstance(value, str) else format(value, format_).replace("-", "−")
+    if isinstance(value, str):
+        return value
+    return format(value, format_).replace("-", "−").replace("inf", "∞")
 
 
 def bare(value: float | Interval | None) -> Value:

@@ -98,10 +98,18 @@ class PaperTable:
         """The same at the temperature that is best in the paper."""
         return self.value(objective, self.best.get(objective), key)
 
+    def lead(self, objective: str, other: str, key: str) -> float | None:
+        """What an objective gains over another, both at their best."""
+        return _difference(self.at_best(objective, key), self.at_best(other, key))
+
     def gain(self, objective: str, tau: float | None, key: str) -> float | None:
         """What an objective gains over ML, in points."""
-        ours, ml = self.value(objective, tau, key), self.value("ML", None, key)
-        return None if objective == "ML" or ours is None or ml is None else round(ours - ml, 2)
+        ml = None if objective == "ML" else self.value("ML", None, key)
+        return _difference(self.value(objective, tau, key), ml)
+
+
+def _difference(high: float | None, low: float | None) -> float | None:
+    return None if high is None or low is None else round(high - low, 2)
 
 
 class Setting(NamedTuple):

@@ -5,7 +5,10 @@ None where it would show single points.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
 from typing import NamedTuple
 
 from softq.lab.report.content import Column, Figure, Table, Value, bare
@@ -50,31 +53,30 @@ def panels_figure(
     panels = [panel for panel in panels if any(len(one.points) > 1 for one in panel.series)]
     if not panels:
         return None
-    measured = [
-        x for panel in panels for one in panel.series if not one.exact for x, _ in one.points
-    ]
-    logarithmic = min(measured) > 0 and max(measured) > WIDE * min(measured)
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.panels(
-            len(panels),
-            height=2.3 if canvas.phone else 2.8,
-            columns=2,
-            head=0.55 if canvas.phone else 0.35,
-        )
-        for one, panel in zip(axes, panels, strict=True):
-            number_axis(one, axis, logarithmic=logarithmic)
-            if axis == "epoch":
-                one.locator_params(axis="x", integer=True)
-            canvas.lines(one, panel.series)
-            one.set_title(plain(panel.title))
-            one.set_ylabel(panel.unit)
-        is_long = max(len(one.label) for panel in panels for one in panel.series) > 18
-        columns = (2, 1) if is_long else (5, 2)
-        canvas.legend(*axes, columns=columns[0], phone_columns=columns[1])
-
     told = " ".join(f"{panel.title}: {_words(panel, axis)}." for panel in panels)
+    draw = partial(_draw_panels, panels, axis)
     return Figure(name, title, caption, f"{title}. {told}", draw, _numbers(name, panels, axis))
+
+
+def _draw_panels(panels: Sequence[Panel], axis: str, canvas: Canvas) -> None:
+    every = [one for panel in panels for one in panel.series]
+    measured = [x for one in every if not one.exact for x, _ in one.points]
+    is_long = max(len(one.label) for one in every) > 18
+    axes = canvas.panels(
+        len(panels),
+        height=2.3 if canvas.phone else 2.8,
+        columns=2,
+        head=0.55 if canvas.phone else 0.35,
+    )
+    for one, panel in zip(axes, panels, strict=True):
+        logarithmic = min(measured) > 0 and max(measured) > WIDE * min(measured)
+        number_axis(one, axis, logarithmic=logarithmic)
+        if axis == "epoch":
+            one.locator_params(axis="x", integer=True)
+        canvas.lines(one, panel.series)
+        one.set_title(plain(panel.title))
+        one.set_ylabel(panel.unit)
+    canvas.legend(*axes, columns=2 if is_long else 5, phone_columns=1 if is_long else 2)
 
 
 def _words(panel: Panel, axis: str) -> str:
@@ -92,15 +94,16 @@ def _numbers(name: str, panels: Sequence[Panel], axis: str) -> Table:
 
     Exact curves only where something was measured.
     """
-    curves = [(panel, one, dict(one.points)) for panel in panels for one in panel.series]
-    places = sorted({x for _, one, points in curves if not one.exact for x in points})
-    rows: list[dict[Column, Value]] = []
-    for x in places:
-        row: dict[Column, Value] = {Column(axis, ",g"): x}
-        for panel, one, points in curves:
-            title = f"{panel.title}: {one.name or one.label}"
-            row[Column(title, f".{panel.digits}f")] = bare(points.get(x))
-        rows.append(row)
+    curves = {
+        Column(f"{panel.title}: {one.name or one.label}", f".{panel.digits}f"): dict(one.points)
+        for panel in panels
+        for one in panel.series
+    }
+    places = {x for panel in panels for one in panel.series if not one.exact for x, _ in one.points}
+    rows: list[dict[Column, Value]] = [
+        {Column(axis, ",g"): x, **{title: bare(curves[title].get(x)) for title in curves}}
+        for x in sorted(places)
+    ]
     return Table.of(name, "The curves of this figure", rows, folded=True)
 
 
@@ -112,10 +115,7 @@ def temperatures(results: Results, variant: Variant) -> Figure | None:
 
     None where no objective has two temperatures.
     """
-    taus = [
-        [one.tau for one in variant.tuned if one.objective == name] for name in variant.objectives
-    ]
-    if max(map(len, taus), default=0) < 2:
+    if max(Counter(one.objective for one in variant.tuned).values(), default=0) < 2:
         return None
     experiment = results.experiment
     panels = [
@@ -132,15 +132,19 @@ def temperatures(results: Results, variant: Variant) -> Figure | None:
     bands = (
         experiment.spread_note if several else "95 % intervals of a bootstrap over test examples"
     )
-    exact = any(one.exact for panel in panels for one in panel.series)
+    told = {
+        "Each point at the other settings that are best on the development set; flat lines are ML": True,
+        " and the Bayes rule": bool(results.bayes),
+        f". Bands are {bands}.": True,
+        " In grey, the paper’s gain over its own ML.": bool(papers),
+        " Thin dashed lines are exact, for the whole population.": any(
+            one.exact for panel in panels for one in panel.series
+        ),
+    }
     return panels_figure(
         "by-temperature",
         f"Scores against temperature{variant.which}",
-        "Each point at the other settings that are best on the development set; flat lines are ML"
-        + (" and the Bayes rule." if results.bayes else ".")
-        + f" Bands are {bands}."
-        + (" In grey, the paper’s gain over its own ML." if papers else "")
-        + (" Thin dashed lines are exact, for the whole population." if exact else ""),
+        "".join(sentence for sentence, is_so in told.items() if is_so),
         panels,
         "τ",
     )
@@ -235,63 +239,66 @@ def setting_curve(results: Results, flag: str) -> Figure | None:
     return panels_figure(f"by-{flag}", f"Scores against {flag}", caption, [panel], flag)
 
 
+class _Dots(NamedTuple):
+    """A point for each method in one column of numbers, and a line across where there is one."""
+
+    column: Column
+    points: Sequence[Interval | None]
+    line: Interval | None
+
+
 def methods(results: Results) -> Figure | None:
     """The test scores of every kind of model with their intervals, and its gain."""
     if len(results.variants) < 2 or len(results.chosen) < 3:
         return None
-    plotted = [one for one in results.experiment.scores if one.plotted]
-    gain = results.experiment.gain_score
-    labels = method_names(results)
+    labels, gain, bayes = method_names(results), results.experiment.gain_score, results.bayes
     panels = [
-        (
-            score.column("test"),
-            [results.score(one, score) for _, one in results.chosen],
-            score.shown(Interval(bayes)) if bayes is not None else None,
+        _Dots(
+            one.column("test"),
+            [results.score(system, one) for _, system in results.chosen],
+            one.shown(Interval(bayes[key])) if key in bayes else None,
         )
-        for score in plotted
-        for bayes in [results.bayes.get(f"test_{score.name}")]
+        for one in results.experiment.scores
+        if one.plotted
+        for key in [f"test_{one.name}"]
     ]
     gains = [results.gain(one, results.against(of), gain) for of, one in results.chosen]
     title = f"Gain over {results.against_name} in {gain.title}"
-    panels.append((Column(title, f"+{gain.format}"), gains, Interval(0.0)))
-    panels = [panel for panel in panels if any(panel[1])]
-
-    def draw(canvas: Canvas) -> None:
-        axes = canvas.panels(len(panels), height=0.46 * len(labels) + 0.75, columns=2, head=0.1)
-        for number, (one, panel) in enumerate(zip(axes, panels, strict=True)):
-            column, points, line = panel
-            canvas.dots(one, labels, points, named=canvas.phone or number % 2 == 0)
-            if line is not None:
-                colour = canvas.colour("orange")
-                one.axvline(line.value, color=colour, linewidth=1.2, linestyle="--")
-            one.set_title(plain(column.title))
-
-    first, points, bayes = panels[0]
+    panels.append(_Dots(Column(title, f"+{gain.format}"), gains, Interval(0.0)))
+    panels = [panel for panel in panels if any(panel.points)]
+    first = panels[0]
     told = "; ".join(
-        f"{label} {point.value:{first.format}}"
-        for label, point in zip(labels, points, strict=True)
+        f"{label} {point.value:{first.column.format}}"
+        for label, point in zip(labels, first.points, strict=True)
         if point is not None
     )
-    rows: list[Sequence[Value]] = [
-        (label, *(bare(points[i]) for _, points, _ in panels)) for i, label in enumerate(labels)
-    ]
     return Figure(
         "by-method",
         "Every kind of model",
         "Scores on the test set with 95 % intervals of a bootstrap over test examples, and gains,"
         " resampled in pairs: an interval that does not hold 0 is a gain that another test set"
         " would likely show too."
-        + (" The line beside scores is the Bayes rule." if bayes is not None else ""),
-        f"{first.title}: {told}.",
-        draw,
+        + (" The line beside scores is the Bayes rule." if first.line is not None else ""),
+        f"{first.column.title}: {told}.",
+        partial(_draw_dots, labels, panels),
         Table(
             "by-method",
             "The points of this figure",
-            [Column("Method"), *(column for column, _, _ in panels)],
-            rows,
+            [Column("Method"), *(panel.column for panel in panels)],
+            list(zip(labels, *(map(bare, panel.points) for panel in panels), strict=True)),
             folded=True,
         ),
     )
+
+
+def _draw_dots(labels: Sequence[str], panels: Sequence[_Dots], canvas: Canvas) -> None:
+    axes = canvas.panels(len(panels), height=0.46 * len(labels) + 0.75, columns=2, head=0.1)
+    for number, (one, panel) in enumerate(zip(axes, panels, strict=True)):
+        canvas.dots(one, labels, panel.points, named=canvas.phone or number % 2 == 0)
+        if panel.line is not None:
+            colour = canvas.colour("orange")
+            one.axvline(panel.line.value, color=colour, linewidth=1.2, linestyle="--")
+        one.set_title(plain(panel.column.title))
 
 
 # --- learning curves ----------------------------------------------------------------------------------
@@ -322,32 +329,25 @@ def learning(models: Sequence[ModelResult], labels: Sequence[str]) -> Figure | N
     if not pairs:
         return None
     averaged, alike = len(pairs) > MOST_CURVES, len(pairs) > len(RUN_LOOKS)
-    shown = [one.objective.upper() if alike else label for one, label in pairs]
-    order = list(dict.fromkeys(shown))
-    metric, panels = pairs[0][0].metric, []
-    for title, column in (("Training cross-entropy", 1), (f"Development {metric}", 2)):
-        groups: dict[tuple[str, str], dict[int, list[float]]] = {}
-        for (model, label), name in zip(pairs, shown, strict=True):
-            points = groups.setdefault((name, name if averaged else label), {})
-            step = -(-len(model.curve) // MOST_EPOCHS)  # at equal distances, with the last
-            for point in model.curve[::-1][::step][::-1]:
-                if (value := point[column]) is not None:
-                    points.setdefault(point[0], []).append(value)
-        series = [
-            Series(
-                name,
-                RUN_LOOKS[order.index(name) % len(RUN_LOOKS)],
-                [
-                    (float(epoch), mean_and_range(values))
-                    for epoch, values in sorted(points.items())
-                ],
-                label,
-            )
-            for (name, label), points in groups.items()
-            if points
-        ]
-        panels.append(Panel(title, series, "", 4))
-    task = pairs[0][0].task
+    groups: dict[tuple[str, str], list[ModelResult]] = {}
+    for model, label in pairs:
+        name = model.objective.upper() if alike else label
+        groups.setdefault((name, name if averaged else label), []).append(model)
+    looks = dict(zip(dict.fromkeys(name for name, _ in groups), cycle(RUN_LOOKS), strict=False))
+    task, metric = pairs[0][0].task, pairs[0][0].metric
+    panels = [
+        Panel(
+            title,
+            [
+                Series(name, looks[name], points, label)
+                for (name, label), members in groups.items()
+                if (points := _mean_curve(members, column))
+            ],
+            "",
+            4,
+        )
+        for title, column in (("Training cross-entropy", 1), (f"Development {metric}", 2))
+    ]
     how = (
         " Lines are averages over the runs of an objective, bands their range." if averaged else ""
     )
@@ -359,3 +359,14 @@ def learning(models: Sequence[ModelResult], labels: Sequence[str]) -> Figure | N
         panels,
         "epoch",
     )
+
+
+def _mean_curve(models: Sequence[ModelResult], column: int) -> list[tuple[float, Interval]]:
+    """The mean of a column of curves by epoch, at equal distances that end with the last."""
+    found: dict[int, list[float]] = {}
+    for model in models:
+        step = -(-len(model.curve) // MOST_EPOCHS)
+        for point in model.curve[::-1][::step]:
+            if (value := point[column]) is not None:
+                found.setdefault(point[0], []).append(value)
+    return [(float(epoch), mean_and_range(values)) for epoch, values in sorted(found.items())]

@@ -36,11 +36,8 @@ from softq.lab.run import (
 from softq.lab.sweep import RUNS, SWEEP, SweepCell, read_finished, read_recipe
 from softq.lab.tasks import TASKS, Task
 from softq.lab.tasks.base import cell_recipe
+from softq.lab.tasks.files import SPLITS, WORLD, split_sources
 from softq.lab.tasks.lm_recipe import TASK as LM
-
-SPLITS = ("train", "dev", "test")
-WORLD = "built-in world"
-DEV_AGAIN, TRAIN_AGAIN = "the development set again", "the training file itself"
 
 
 @dataclass(frozen=True)
@@ -92,55 +89,61 @@ def read_models(path: Path) -> list[ModelResult]:
     """The models of a run, finished or not."""
     run = RunFolder(path)
     recipe = read_toml(path / RECIPE)
-    if recipe.get("task") == LM:  # no task of sweeps
-        name, metric, chosen_by, columns = LM, "reward", "", ("dev_loss", "dev_reward")
-    else:
-        task = task_of(path / RECIPE)
-        name, metric, chosen_by, columns = task.name, task.metric, task.chosen_by, ("loss", "dev")
+    name, metric, dev, columns = _measured(path, recipe)
     result, metrics, cells = run.result(), run.lines(METRICS), run.cells()
-    test_set = split_sources(recipe.get("data", {}))["test"]
-    if result is not None and len(result["cells"]) != len(cells):
+    rows: Sequence[Mapping[str, Any]] = result["cells"] if result is not None else cells
+    if len(rows) != len(cells):
         raise RunError(
-            f"{path} is damaged ({CELLS} has {len(cells)} models, {RESULT} {len(result['cells'])});"
+            f"{path} is damaged ({CELLS} has {len(cells)} models, {RESULT} {len(rows)});"
             " delete it, or train it again"
         )
-    found = []
-    for number, row in enumerate(cells):
-        measured: Mapping[str, Any] = result["cells"][number] if result else row
-        scores = {
-            key: value
-            for key, value in measured.items()
-            if isinstance(value, int | float) and key not in ("seed", "tau", SCALED)
-        }
-        if chosen_by and "dev" in scores:
-            scores.setdefault(f"dev_{chosen_by}", scores["dev"])
-        curve = []
-        for line in metrics:
-            values = [line.get(column) for column in columns]
-            one = [value[number] if isinstance(value, list) else value for value in values]
-            curve.append((line["epoch"], one[0], one[1]))
-        found.append(
-            ModelResult(
-                run=path,
-                number=number,
-                task=name,
-                metric=metric,
-                signature=result["signature"] if result else "",
-                hash=row["hash"],
-                objective=row["objective"],
-                tau=row["tau"],
-                scaled=row["temperature_scaled"],
-                seed=row["seed"],
-                settings=row.get("settings", {}),
-                finished=result is not None,
-                facts=result.get("facts", Facts()) if result else Facts(),
-                scores=scores,
-                curve=curve,
-                command=_command(path, cells, number, finished=result is not None),
-                test_set=test_set,
-            )
+    shared: dict[str, Any] = {
+        "run": path,
+        "task": name,
+        "metric": metric,
+        "signature": result["signature"] if result else "",
+        "finished": result is not None,
+        "facts": result.get("facts", Facts()) if result else Facts(),
+        "test_set": split_sources(recipe.get("data", {}))["test"],
+    }
+    return [
+        ModelResult(
+            **shared,
+            number=number,
+            hash=cell["hash"],
+            objective=cell["objective"],
+            tau=cell["tau"],
+            scaled=cell["temperature_scaled"],
+            seed=cell["seed"],
+            settings=cell.get("settings", {}),
+            scores=_scores(rows[number], dev),
+            curve=[
+                (line["epoch"], *(_of(number, line.get(one)) for one in columns))
+                for line in metrics
+            ],
+            command=_command(path, cells, number, finished=result is not None),
         )
-    return found
+        for number, cell in enumerate(cells)
+    ]
+
+
+def _measured(path: Path, recipe: Mapping[str, Any]) -> tuple[str, str, str, tuple[str, str]]:
+    """The task of a run, its metric, the score that "dev" is, and loss and score of epochs."""
+    if recipe.get("task") == LM:  # no task of sweeps
+        return LM, "reward", "", ("dev_loss", "dev_reward")
+    task = task_of(path / RECIPE)
+    return task.name, task.metric, f"dev_{task.chosen_by}", ("loss", "dev")
+
+
+def _scores(row: Mapping[str, Any], dev: str) -> dict[str, float]:
+    known = {name: value for name, value in row.items() if isinstance(value, int | float)}
+    scores = {name: known[name] for name in known if name not in ("seed", "tau", SCALED)}
+    return {dev: scores["dev"]} | scores if dev and "dev" in scores else scores
+
+
+def _of(number: int, values: Any) -> Any:
+    """A model's own of values that a run with several models has as a list."""
+    return values[number] if isinstance(values, list) else values
 
 
 def _command(path: Path, cells: Sequence[Mapping[str, Any]], number: int, *, finished: bool) -> str:
@@ -160,33 +163,6 @@ def _command(path: Path, cells: Sequence[Mapping[str, Any]], number: int, *, fin
         flags += "" if row["tau"] is None else f" --tau {row['tau']!r}"
         flags += f" --{SCALED.replace('_', '-')}" if row[SCALED] else ""
     return f"softq train {recipe}{flags} --out runs/again-{row['hash']}"
-
-
-def split_sources(data: Mapping[str, Any]) -> dict[str, str]:
-    """Where each split comes from, by the data section of a recipe.
-
-    >>> split_sources({"train": "a.conll", "dev": "b.conll", "test": ""})
-    {'train': 'a.conll', 'dev': 'b.conll', 'test': 'the development set again'}
-    """
-    named = {split: data.get(split) or "" for split in SPLITS}
-    train, dev, test = named.values()
-    if not isinstance(train, str) or not train:
-        return dict.fromkeys(SPLITS, WORLD if data else "not stated")
-    file = {split: Path(path).name for split, path in named.items() if path}
-    alone = not train.endswith(".json")  # a JSON file of captions holds all splits
-    if not dev:
-        folds = data.get("folds")
-        file["dev"] = f"{folds} folds of {file['train']}" if folds else TRAIN_AGAIN
-    elif alone and dev == train:
-        file["dev"] = TRAIN_AGAIN
-    if data.get("halve_dev"):
-        file["dev"] = f"every other {Path(dev).name} example"
-        file["test"] = f"the remaining {Path(dev).name} examples"
-    elif not test:
-        file["test"] = TRAIN_AGAIN if file["dev"] == TRAIN_AGAIN else DEV_AGAIN
-    elif alone and test in (train, dev):
-        file["test"] = TRAIN_AGAIN if test == train else DEV_AGAIN
-    return {split: file[split] for split in SPLITS}
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------
@@ -262,7 +238,7 @@ def read_provenance(source: Source, results: Results) -> dict[str, str]:
     environment = read_json(runs[0] / ENVIRONMENT)
     seconds = sum(line["seconds"] for run in runs for line in RunFolder(run).lines(TIMINGS))
     threads = environment.get("threads")
-    cpu = f"{threads} CPU thread{'' if threads == 1 else 's'}"
+    cpu = f"{threads} CPU thread{'s' * (threads != 1)}"
     signatures = dict.fromkeys(system.models[0].signature for _, system in results.chosen)
     data = getattr(results.systems[0].recipe, "data", None)
     files = dict.fromkeys(Path(path).name for path in getattr(data, "files", ()) if path)

@@ -205,37 +205,48 @@ class Results:
         ML makes no candidates and has no temperature: where a variant has no ML of its own, it has
         that of others which differ in these alone.
         """
-        groups: dict[tuple[str, str], dict[tuple[str, float], System]] = {}
-        for system in self.systems:
-            others = json.dumps(_without(system.settings, self.experiment.tuned))
-            place = (system.objective, system.tau or 0.0)
-            for grid in system.grids if self.experiment.by_grid else ("",):
-                best = groups.setdefault((grid, others), {})
-                if place not in best or system.dev > best[place].dev:
-                    best[place] = system
-        settings = {key: json.loads(key[1]) for key in groups}
-        varied = [
-            flag
-            for flag in dict.fromkeys(flag for one in settings.values() for flag in one)
-            if len({json.dumps(one.get(flag)) for one in settings.values()}) > 1
-        ]
-        flags, ml_place = flag_names(type(self.recipe)), ("ML", 0.0)
-        unlike_ml = [SCALED, *(flag for flag in flags if flags[flag][0] == "candidates")]
+        kinds = self._kinds()
+        ml, unlike_ml = ("ML", 0.0), [SCALED, *self._candidate_flags]
+        alike = {key: _without(json.loads(key[1]), unlike_ml) for key in kinds}
         found = []
-        for key, best in groups.items():
-            told = {flag: value for flag, value in settings[key].items() if flag in varied}
-            name = " ".join(filter(None, (key[0] if len(groups) > 1 else "", bare_settings(told))))
-            alike = _without(settings[key], unlike_ml)
+        for key, best in kinds.items():
             lent = [
-                theirs[ml_place]
-                for other, theirs in groups.items()
-                if ml_place in theirs and _without(settings[other], unlike_ml) == alike
+                kinds[other][ml]
+                for other in kinds
+                if ml in kinds[other] and alike[other] == alike[key]
             ]
-            ml = best.get(ml_place) or max(lent, key=lambda system: system.dev, default=None)
-            tuned = [best[place] for place in sorted(best) if place != ml_place]
-            found.append(Variant(name, ml, tuned))
+            baseline = best.get(ml) or max(lent, key=lambda system: system.dev, default=None)
+            tuned = [best[place] for place in sorted(best) if place != ml]
+            found.append(Variant(self._kind_name(key, list(kinds)), baseline, tuned))
         used = {one.ml.name for one in found if one.tuned and one.ml}
         return [one for one in found if one.tuned or (one.ml and one.ml.name not in used)]
+
+    def _kinds(self) -> dict[tuple[str, str], dict[tuple[str, float], System]]:
+        """The best system of each objective and temperature, by grid and settings (as JSON)."""
+        found: dict[tuple[str, str], dict[tuple[str, float], System]] = {}
+        for system in self.systems:
+            settings = json.dumps(_without(system.settings, self.experiment.tuned))
+            place = (system.objective, system.tau or 0.0)
+            for grid in system.grids if self.experiment.by_grid else ("",):
+                best = found.setdefault((grid, settings), {})
+                best[place] = max(best.get(place, system), system, key=lambda one: one.dev)
+        return found
+
+    def _kind_name(self, kind: tuple[str, str], kinds: Sequence[tuple[str, str]]) -> str:
+        """The grid of a kind, and its settings that others have otherwise; "" of the only one."""
+        every = [json.loads(settings) for _, settings in kinds]
+        told = {
+            flag: value
+            for flag, value in json.loads(kind[1]).items()
+            if any(other.get(flag) != value for other in every)
+        }
+        return " ".join(filter(None, (kind[0] if len(kinds) > 1 else "", bare_settings(told))))
+
+    @property
+    def _candidate_flags(self) -> list[str]:
+        """Keys on candidates, which ML has none of."""
+        places = flag_names(type(self.recipe))
+        return [flag for flag, (section, _, _) in places.items() if section == "candidates"]
 
     @cached_property
     def chosen(self) -> list[tuple[Variant, System]]:

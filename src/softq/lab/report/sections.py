@@ -17,18 +17,16 @@ from softq.lab.report.content import Part, Section, show
 from softq.lab.report.experiment import Experiment, plain_experiment
 from softq.lab.report.experiments import EXPERIMENTS
 from softq.lab.report.loader import (
-    DEV_AGAIN,
-    TRAIN_AGAIN,
     Source,
     read_models,
     read_provenance,
     read_results,
-    split_sources,
     task_of,
 )
 from softq.lab.report.results import ModelResult, Results
 from softq.lab.run import RECIPE
 from softq.lab.sweep import SWEEP
+from softq.lab.tasks.files import DEV_AGAIN, TRAIN_AGAIN, split_sources
 
 
 def read_sections(sources: Sequence[Source]) -> list[Section]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from softq.lab.report.content import Column, Table, Value, bare
 from softq.lab.report.experiment import Score
-from softq.lab.report.loader import SPLITS, split_sources
 from softq.lab.report.results import ModelResult, Results, System, Variant
 from softq.lab.tasks.base import show_settings
+from softq.lab.tasks.files import SPLITS, split_sources
 from softq.metrics import Interval
 
 BAYES = "Bayes rule"
+SHOWN_SPLITS = ("dev", "test")
 MOST_TEMPERATURES = 40  # more of them are in the numbers of the figure
 _BOOTSTRAP = "95 % intervals of a bootstrap over test examples"
 
@@ -44,31 +45,28 @@ def splits(results: Results) -> Table:
 
 def temperatures(results: Results, variant: Variant) -> Table | None:
     """ML and each temperature, with the paper's numbers beside ours."""
-    systems = variant.systems
-    if not 0 < len(systems) <= MOST_TEMPERATURES:
+    systems, experiment = variant.systems, results.experiment
+    has_row_elsewhere = len(systems) == 1 and len(results.variants) > 1  # among the best
+    if has_row_elsewhere or not 0 < len(systems) <= MOST_TEMPERATURES:
         return None
-    if len(systems) == 1 and len(results.variants) > 1:
-        return None  # it has its row among the best
-    gain, paper = results.experiment.gain_score, results.paper_name
-    over = Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}")
-    shown = _shown_scores(results)
-    rows: list[dict[Column, Value]] = []
-    for system in systems:
-        table = results.paper_table(system.recipe)
-        rivals = [one for one in variant.tuned if one.objective == system.objective]
-        best = len(rivals) > 1 and system is variant.best_of(system.objective)
-        row: dict[Column, Value] = {Column("Model"): f"{system.label}{' (best)' if best else ''}"}
-        for split, one in shown:
-            key = f"{split}_{one.name}"
-            row[one.column(split)] = bare(one.shown(system.scores.get(key)))
-            printed = table.value(system.objective, system.tau, key)
-            row[Column(f"{split.capitalize()} {one.title}, {paper}", one.format)] = printed
-        row[over] = bare(results.gain(system, results.against(variant), gain))
-        printed = table.gain(system.objective, system.tau, f"test_{gain.name}")
-        row[Column(f"Gain, {paper}", f"+{gain.format}")] = printed
-        rows.append(row | _tuned_settings(results, system))
-    columns = {one.column(split): (split, one) for split, one in shown}
-    rows += _bayes_row(results, columns, shares=False)
+    shown = [
+        (split, one)
+        for one in experiment.scores
+        for split in SHOWN_SPLITS
+        if split == "test" or one.dev
+    ]
+    objectives = [system.objective for system in variant.tuned]
+    best = [variant.best_of(name) for name in objectives if objectives.count(name) > 1]
+    rows = [
+        _merged(
+            {Column("Model"): system.label + (" (best)" if system in best else "")},
+            *(_scored(results, system, split, one) for split, one in shown),
+            _gained(results, variant, system),
+            _tuned_settings(results, system),
+        )
+        for system in systems
+    ]
+    rows += _bayes_row(results, shown, shares=False)
     seeds = any(len(system.models) > 1 for system in systems)
     return Table.of(
         "temperatures",
@@ -77,58 +75,72 @@ def temperatures(results: Results, variant: Variant) -> Table | None:
         "“Best” is the temperature with the highest development score. Settings beside the"
         " temperature are those that are best on the development set. Gains are on the test set,"
         f" with {_BOOTSTRAP}, in pairs."
-        + (
-            f" Scores are averages over seeds; small numbers are {results.experiment.spread_note}."
-            if seeds
-            else ""
-        )
+        + f" Scores are averages over seeds; small numbers are {experiment.spread_note}." * seeds
         + _paper_note(results, systems),
     )
 
 
 def scores(results: Results, variant: Variant) -> Table:
     """Every score of ML and of the best temperatures on the test set, with intervals."""
-    rows: list[dict[Column, Value]] = []
-    for system in variant.best.values():
-        table = results.paper_table(system.recipe)
-        row: dict[Column, Value] = {Column("Model"): system.label}
-        row[Column("Best τ, paper", "g")] = table.best.get(system.objective)
-        for one in results.experiment.scores:
-            row[one.column()] = bare(results.score(system, one))
-            printed = table.at_best(system.objective, f"test_{one.name}")
-            row[Column(f"{one.capital}, {results.paper_name}", one.format)] = printed
-        rows.append(row | _shares(results, system))
-    columns = {one.column(): ("test", one) for one in results.experiment.scores}
-    rows += _bayes_row(results, columns)
+    experiment, paper = results.experiment, results.paper_name
+    rows = [
+        _merged(
+            {Column("Model"): system.label, Column("Best τ, paper", "g"): table.best.get(name)},
+            *(
+                {
+                    one.column(): bare(results.score(system, one)),
+                    Column(f"{one.capital}, {paper}", one.format): table.at_best(
+                        name, f"test_{one.name}"
+                    ),
+                }
+                for one in experiment.scores
+            ),
+            _shares(results, system),
+        )
+        for name, system in variant.best.items()
+        for table in [results.paper_table(system.recipe)]
+    ]
+    rows += _bayes_row(results, [("", one) for one in experiment.scores])
     agreement = variant.systems[0].value("test_agreement")
     if agreement is not None:
-        first = next(iter(columns))
+        first = experiment.scores[0].column()
         rows.append({Column("Model"): "References against each other", first: 100 * agreement})
     return Table.of(
         "scores",
         f"Scores of ML and of the best temperatures on the test set{variant.which}",
         rows,
-        f"With {_BOOTSTRAP}, or {results.experiment.spread_note}. {results.experiment.notes}"
+        f"With {_BOOTSTRAP}, or {experiment.spread_note}. {experiment.notes}"
         + _paper_note(results, variant.systems),
     )
 
 
 def gains(results: Results, variant: Variant) -> Table | None:
     """How much better one objective is than another, each at its best temperature."""
-    order = sorted(variant.best.items(), key=lambda pair: ("SQDML", "RAML", "ML").index(pair[0]))
+    experiment, best = results.experiment, variant.best
     table = results.paper_table(variant.systems[-1].recipe)
-    judged = dict.fromkeys([results.experiment.scores[0], results.experiment.gain_score])
-    rows: list[dict[Column, Value]] = []
-    for (ours, system), (theirs, other) in combinations(order, 2):
-        row: dict[Column, Value] = {Column("Gain"): f"{ours} over {theirs}"}
-        for one in results.experiment.scores:
-            row[Column(one.capital, f"+{one.format}")] = bare(results.gain(system, other, one))
-            high, low = (table.at_best(name, f"test_{one.name}") for name in (ours, theirs))
-            printed = None if high is None or low is None else round(high - low, 2)
-            row[Column(f"{one.capital}, {results.paper_name}", f"+{one.format}")] = printed
-        for one in judged:
-            row[Column(f"p, {one.title}", ".3f")] = results.p_value(system, other, one)
-        rows.append(row)
+    judged = dict.fromkeys([experiment.scores[0], experiment.gain_score])
+    pairs = combinations([name for name in ("SQDML", "RAML", "ML") if name in best], 2)
+    rows = [
+        _merged(
+            {Column("Gain"): f"{ours} over {theirs}"},
+            *(
+                {
+                    Column(one.capital, f"+{one.format}"): bare(
+                        results.gain(best[ours], best[theirs], one)
+                    ),
+                    Column(f"{one.capital}, {results.paper_name}", f"+{one.format}"): table.lead(
+                        ours, theirs, f"test_{one.name}"
+                    ),
+                }
+                for one in experiment.scores
+            ),
+            {
+                Column(f"p, {one.title}", ".3f"): results.p_value(best[ours], best[theirs], one)
+                for one in judged
+            },
+        )
+        for ours, theirs in pairs
+    ]
     if not rows:
         return None
     return Table.of(
@@ -147,26 +159,33 @@ def methods(results: Results) -> Table | None:
     """
     if len(results.variants) < 2 or len(results.chosen) < 2:
         return None
-    first, gain = results.experiment.scores[0], results.experiment.gain_score
-    over = Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}")
-    tests = {one.column("test"): ("test", one) for one in results.experiment.scores}
-    rows: list[dict[Column, Value]] = []
-    for name, (variant, system) in zip(method_names(results), results.chosen, strict=True):
-        other, table = results.against(variant), results.paper_table(system.recipe)
-        row: dict[Column, Value] = {Column("Method"): name}
-        row[Column("τ", "g")] = system.tau
-        row |= _tuned_settings(results, system)
-        row[first.column("dev")] = bare(first.shown(system.scores["dev"]))
-        for column, (_, one) in tests.items():
-            row[column] = bare(one.shown(system.scores.get(f"test_{one.name}")))
-        row[over] = bare(results.gain(system, other, gain))
-        resampled = system.name in results.resampled
-        row[Column("p", ".3f")] = results.p_value(system, other, gain) if resampled else None
-        printed = table.at_best(system.objective, f"test_{gain.name}")
-        row[Column(f"{gain.capital}, {results.paper_name}", gain.format)] = printed
-        row[Column("Best τ, paper", "g")] = table.best.get(system.objective)
-        rows.append(row | _shares(results, system))
-    rows += _bayes_row(results, tests, "Method")
+    experiment, paper = results.experiment, results.paper_name
+    first, gain = experiment.scores[0], experiment.gain_score
+    rows = [
+        _merged(
+            {Column("Method"): name, Column("τ", "g"): system.tau},
+            _tuned_settings(results, system),
+            {first.column("dev"): bare(first.shown(system.scores["dev"]))},
+            {
+                one.column("test"): bare(one.shown(system.scores.get(f"test_{one.name}")))
+                for one in experiment.scores
+            },
+            {
+                _gain_column(results): bare(results.gain(system, results.against(of), gain)),
+                Column("p", ".3f"): results.p_value(system, results.against(of), gain)
+                if system.name in results.resampled
+                else None,
+                Column(f"{gain.capital}, {paper}", gain.format): table.at_best(
+                    system.objective, f"test_{gain.name}"
+                ),
+                Column("Best τ, paper", "g"): table.best.get(system.objective),
+            },
+            _shares(results, system),
+        )
+        for name, (of, system) in zip(method_names(results), results.chosen, strict=True)
+        for table in [results.paper_table(system.recipe)]
+    ]
+    rows += _bayes_row(results, [("test", one) for one in experiment.scores], "Method")
     return Table.of(
         "methods",
         "Every kind of model at its best temperature",
@@ -180,10 +199,14 @@ def methods(results: Results) -> Table | None:
 def training(results: Results) -> Table | None:
     """How training went of every system that tables show."""
     titles = results.experiment.measures
-    rows: dict[str, dict[Column, Value]] = {}
-    for system in (system for variant in results.variants for system in variant.systems):
-        measured: dict[Column, Value] = {titles[name]: system.value(name) for name in titles}
-        rows[system.name] = {Column("Model"): results.name_of(system), **measured}
+    rows = {
+        system.name: _merged(
+            {Column("Model"): results.name_of(system)},
+            {title: system.value(name) for name, title in titles.items()},
+        )
+        for variant in results.variants
+        for system in variant.systems
+    }
     note = "Cross-entropy and KL are in nats per training example." if "kl" in titles else ""
     folded = len(rows) > 20
     table = Table.of("training", "How training went", list(rows.values()), note, folded=folded)
@@ -192,25 +215,30 @@ def training(results: Results) -> Table | None:
 
 def papers(results: Results) -> list[Table]:
     """The paper's own tables."""
+    experiment = results.experiment
     names = {
         f"{split}_{one.name}": one.column(split)
-        for one in results.experiment.scores
-        for split in ("dev", "test")
+        for one in experiment.scores
+        for split in SHOWN_SPLITS
     }
-    found = []
-    for method, table in results.experiment.paper.items():
-        name = results.experiment.methods.get(method)
-        rows = [
-            {
-                Column("Model"): objective if tau is None else f"{objective} τ = {tau:g}",
-                **{names[key]: value for key, value in zip(table.keys, row, strict=False)},
-            }
-            for (objective, tau), row in table.rows.items()
-        ]
-        caption = f"The paper’s {table.source}{f', {name}' if name else ''}"
-        note = f"On {results.experiment.corpus}."
-        found += [Table.of("paper", caption, rows, note, folded=True)] if rows else []
-    return found
+    return [
+        Table.of(
+            "paper",
+            f"The paper’s {table.source}{f', {name}' if name else ''}",
+            [
+                _merged(
+                    {Column("Model"): objective if tau is None else f"{objective} τ = {tau:g}"},
+                    {names[key]: value for key, value in zip(table.keys, row, strict=False)},
+                )
+                for (objective, tau), row in table.rows.items()
+            ],
+            f"On {experiment.corpus}.",
+            folded=True,
+        )
+        for method, table in experiment.paper.items()
+        for name in [experiment.methods.get(method)]
+        if table.rows
+    ]
 
 
 def models(found: Sequence[ModelResult], *, folded: bool = False) -> Table:
@@ -243,33 +271,40 @@ def models(found: Sequence[ModelResult], *, folded: bool = False) -> Table:
 
 def differences(results: Results) -> Table | None:
     """What differs from the paper's set-up: key, paper, here."""
+    rows = list(
+        dict.fromkeys(
+            (name, _shown(paper), _shown(here))
+            for name, paper, here in (*_other_data(results), *_other_settings(results))
+            if paper is not None and here is not None and _shown(paper) != _shown(here)
+        )
+    )
+    if not rows:
+        return None
+    columns = [Column("Setting"), Column("In the paper"), Column("Here")]
+    return Table("differences", "What differs from the paper", columns, rows)
+
+
+def _other_data(results: Results) -> Iterator[tuple[str, Any, Any]]:
+    """Corpus and sizes: a name, the paper's value and ours."""
     experiment = results.experiment
-    rows: dict[tuple[str, str, str], None] = {}
     if experiment.corpus and not results.is_papers_corpus:
-        rows["Corpus", experiment.corpus, split_sources(results.data)["train"]] = None
+        yield "Corpus", experiment.corpus, split_sources(results.data)["train"]
     for split, count in experiment.paper_examples.items():
-        ours = results.sizes.get(split)
-        if ours is not None and ours != count:
-            rows[f"{experiment.unit.capitalize()}s, {split}", f"{count:,}", f"{ours:,}"] = None
+        yield f"{experiment.unit.capitalize()}s, {split}", count, results.sizes.get(split)
+
+
+def _other_settings(results: Results) -> Iterator[tuple[str, Any, Any]]:
+    """Temperatures and keys of recipes, likewise."""
     for variant, system in results.chosen:
-        table = results.paper_table(system.recipe)
-        theirs = table.best.get(system.objective)
-        if theirs is not None and system.tau not in (None, theirs):
-            rows[
-                f"Best τ of {system.objective}{variant.which}", f"{theirs:g}", f"{system.tau:g}"
-            ] = None
-    for setting in experiment.settings:
+        best = results.paper_table(system.recipe).best.get(system.objective)
+        name = f"Best τ of {system.objective}{variant.which}"
+        yield name, best and f"{best:g}", system.tau and f"{system.tau:g}"
+    for setting in results.experiment.settings:
         for _, system in results.chosen:
             paper, name = setting.paper, setting.name
             if isinstance(paper, Mapping):
                 paper, name = paper.get(system.objective), f"{name}, {system.objective}"
-            here = setting.ours(system.recipe)
-            if paper is not None and here is not None and _shown(paper) != _shown(here):
-                rows[name, _shown(paper), _shown(here)] = None
-    if not rows:
-        return None
-    columns = [Column("Setting"), Column("In the paper"), Column("Here")]
-    return Table("differences", "What differs from the paper", columns, list(rows))
+            yield name, paper, setting.ours(system.recipe)
 
 
 # --- shared ---------------------------------------------------------------------------------------------
@@ -300,10 +335,35 @@ def _paper_note(results: Results, systems: Sequence[System]) -> str:
     return f" The paper’s numbers are those of its {' and '.join(sources)}{'' if same else other}."
 
 
-def _shown_scores(results: Results) -> list[tuple[str, Score]]:
-    """Each score with the splits that tables show it of."""
-    splits = ("dev", "test")
-    return [(s, one) for one in results.experiment.scores for s in splits if s == "test" or one.dev]
+def _merged(*parts: Mapping[Column, Value]) -> dict[Column, Value]:
+    """One row of several parts."""
+    return {column: value for part in parts for column, value in part.items()}
+
+
+def _scored(results: Results, system: System, split: str, one: Score) -> dict[Column, Value]:
+    """A score of a system on a split, beside the paper's."""
+    key, paper = f"{split}_{one.name}", results.paper_table(system.recipe)
+    printed = Column(f"{split.capitalize()} {one.title}, {results.paper_name}", one.format)
+    return {
+        one.column(split): bare(one.shown(system.scores.get(key))),
+        printed: paper.value(system.objective, system.tau, key),
+    }
+
+
+def _gained(results: Results, variant: Variant, system: System) -> dict[Column, Value]:
+    """What a system gains in its variant, beside what it gains in the paper."""
+    gain, paper = results.experiment.gain_score, results.paper_table(system.recipe)
+    return {
+        _gain_column(results): bare(results.gain(system, results.against(variant), gain)),
+        Column(f"Gain, {results.paper_name}", f"+{gain.format}"): paper.gain(
+            system.objective, system.tau, f"test_{gain.name}"
+        ),
+    }
+
+
+def _gain_column(results: Results) -> Column:
+    gain = results.experiment.gain_score
+    return Column(f"Gain over {results.against_name} in {gain.title}", f"+{gain.format}")
 
 
 def _tuned_settings(results: Results, system: System) -> dict[Column, Value]:
@@ -324,18 +384,23 @@ def _share(score: Score) -> Column:
 
 def _bayes_row(
     results: Results,
-    columns: Mapping[Column, tuple[str, Score]],
+    columns: Sequence[tuple[str, Score]],
     title: str = "Model",
     *,
     shares: bool = True,
 ) -> list[dict[Column, Value]]:
-    """Scores of the Bayes rule in these columns; [] where it has none of them."""
-    row: dict[Column, Value] = {}
-    for column, (split, one) in columns.items():
-        value = results.bayes.get(f"{split}_{one.name}")
-        if value is not None:
-            row[column] = bare(one.shown(Interval(value)))
-            row |= {_share(one): 100.0} if shares else {}
+    """The Bayes rule in the columns of these splits ("": test) and scores; [] where it has none."""
+    known = [
+        (split, one, Interval(value))
+        for split, one in columns
+        if (value := results.bayes.get(f"{split or 'test'}_{one.name}")) is not None
+    ]
+    row = _merged(
+        *(
+            {one.column(split): bare(one.shown(value))} | ({_share(one): 100.0} if shares else {})
+            for split, one, value in known
+        )
+    )
     return [{Column(title): BAYES, **row}] if row else []
 
 

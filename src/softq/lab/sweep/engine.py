@@ -25,7 +25,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     wait,
 )
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,21 +84,13 @@ def train_runs(
     stop.unlink(missing_ok=True)
     watcher.begin(len(runs), 0)
     waiting: dict[Future[list[str]], Run] = {}
-    status = ""
     with Interrupts(workers) as interrupts:
         interrupts.at_steps()
         try:
             for run in runs:
                 at = run._replace(path=run.path.absolute())
                 waiting[executor.submit(train_run, task, at, stop, sys.argv)] = run
-            while waiting:
-                done, _ = wait(waiting, _LOOK_EVERY, FIRST_COMPLETED)
-                for future in done:
-                    _conclude(future, waiting.pop(future), list(waiting.values()))
-                names = [run.name for future, run in waiting.items() if future.running()]
-                shown = ", ".join([f"{len(runs) - len(waiting)} of {len(runs)}", *names[:_SHOWN]])
-                if done or shown != status:
-                    watcher.advance(len(done), status := shown)
+            for _ in _follow(waiting, watcher):
                 if interrupts.asked():
                     raise StoppedError(f"stopped; {out} can be resumed: add --resume")
         except BaseException:
@@ -108,6 +100,20 @@ def train_runs(
             wait(waiting)  # until each has written its checkpoint
             stop.unlink()
             raise
+
+
+def _follow(waiting: dict[Future[list[str]], Run], watcher: Watcher) -> Iterator[None]:
+    """Take runs that have ended out of those that are waited for, and say how far all are."""
+    total, status = len(waiting), ""
+    while waiting:
+        done, _ = wait(waiting, _LOOK_EVERY, FIRST_COMPLETED)
+        for future in done:
+            _conclude(future, waiting.pop(future), list(waiting.values()))
+        names = [run.name for future, run in waiting.items() if future.running()]
+        shown = ", ".join([f"{total - len(waiting)} of {total}", *names[:_SHOWN]])
+        if done or shown != status:
+            watcher.advance(len(done), status := shown)
+        yield
 
 
 def _conclude(future: Future[list[str]], run: Run, others: Sequence[Run]) -> None:
@@ -133,6 +139,13 @@ def _conclude(future: Future[list[str]], run: Run, others: Sequence[Run]) -> Non
 
 
 # --- executors ------------------------------------------------------------------------------------------
+
+
+def find_executor(where: Executor | str | None, jobs: int) -> AbstractContextManager[Executor]:
+    """An executor as it is, that of a Dask cluster by its address, or ``jobs`` processes here."""
+    if isinstance(where, Executor):
+        return contextlib.nullcontext(where)
+    return dask_cluster(where, jobs) if where else local_processes(jobs)
 
 
 @contextmanager

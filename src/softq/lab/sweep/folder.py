@@ -5,7 +5,6 @@ Training what is left of it, concluding from what is finished, reading it back.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -16,9 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from softq.checks import check_count
 from softq.errors import RecipeError, RunError, SoftqError, StoppedError
 from softq.lab.loop import Watcher
-from softq.lab.processes import find_workers
+from softq.lab.processes import Workers, find_workers
 from softq.lab.recipe import build, recipe_hash, typed
 from softq.lab.run import (
     CELLS,
@@ -28,7 +28,7 @@ from softq.lab.run import (
     damaged,
 )
 from softq.lab.sweep.choices import Choice, SweepCell, choose
-from softq.lab.sweep.engine import Run, dask_cluster, local_processes, train_runs
+from softq.lab.sweep.engine import Run, find_executor, train_runs
 from softq.lab.sweep.grids import Grid, expand, read_recipe, sweep_toml, varied
 from softq.lab.tasks.base import (
     Cell,
@@ -63,8 +63,7 @@ def run_sweep(
     *,
     resume: bool = False,
     jobs: int = 1,
-    cluster: str = "",
-    executor: Executor | None = None,
+    executor: Executor | str | None = None,
     watch: Callable[..., Watcher] | None = None,
 ) -> Sweep:
     """Train every cell that is not finished yet, choose temperatures and settings, compare with ML, and write it all down.
@@ -77,13 +76,12 @@ def run_sweep(
         resume: continue in a folder that exists already.
         jobs: runs that are trained at a time, in processes of their own that share the cores; a task that trains its cells together
             needs no others, and stays in this process.
-        cluster: where else to train them, see `softq.lab.sweep.engine.dask_cluster`; "": on this machine.
-        executor: processes to train them in, which several sweeps may share; by default, and on a cluster, the sweep starts its own.
+        executor: processes to train them in, which several sweeps may share, or the address of a Dask cluster, see
+            `softq.lab.sweep.engine.dask_cluster`; by default the sweep starts its own on this machine.
         watch: makes a watcher for a run, by its name; with several jobs, one for all of them that counts models.
 
     """
-    if jobs < 1:
-        raise RecipeError(f"jobs must be at least 1, got {jobs}")
+    check_count("jobs", jobs, RecipeError)
     workers = find_workers(base.training.device)
     if workers.size > 1:
         raise RunError(
@@ -104,33 +102,35 @@ def run_sweep(
         if runs:
             folder.write(SWEEP, sweep_toml(task, base, grids))
             (out / SUMMARY).unlink(missing_ok=True)  # it does not fit what follows
-        if runs and not task.together and (cluster or (jobs > 1 and len(runs) > 1)):
-            jobs = min(jobs, len(runs))
+        jobs, cluster = min(jobs, len(runs)), executor if isinstance(executor, str) else ""
+        if runs and not task.together and (cluster or jobs > 1):
             where = f"on {cluster}" if cluster else f"{jobs} at a time"
             watcher = watch(f"{len(runs)} models, {where}", unit="models") if watch else None
-            with contextlib.ExitStack() as stack:
-                if cluster:
-                    executor = stack.enter_context(dask_cluster(cluster, jobs))
-                elif executor is None:
-                    executor = stack.enter_context(local_processes(jobs))
-                train_runs(task, runs, executor, out, workers=workers, watcher=watcher)
+            with find_executor(executor, jobs) as found:
+                train_runs(task, runs, found, out, workers=workers, watcher=watcher)
         else:
-            for number, run in enumerate(runs):
-                label = run.name + (f" ({number + 1} of {len(runs)})" if len(runs) > 1 else "")
-                watcher = watch(label) if watch else None
-                train_cells(
-                    task,
-                    run.cells,
-                    run.path,
-                    settings=run.settings,
-                    resume=run.old,
-                    watcher=watcher,
-                    workers=workers,
-                )
+            _train_here(task, runs, workers, watch)
         # it may fail on what was trained before: the old files stay until it has not
         sweep = _conclude(task, base, *_finished(task, base, grids, out))
         folder.write(SWEEP, sweep_toml(task, base, grids))
         return _write(sweep, out)
+
+
+def _train_here(
+    task: Task, runs: Sequence[Run], workers: Workers, watch: Callable[..., Watcher] | None
+) -> None:
+    """One run after the other, in this process."""
+    for number, run in enumerate(runs):
+        label = run.name + (f" ({number + 1} of {len(runs)})" if len(runs) > 1 else "")
+        train_cells(
+            task,
+            run.cells,
+            run.path,
+            settings=run.settings,
+            resume=run.old,
+            watcher=watch(label) if watch else None,
+            workers=workers,
+        )
 
 
 @contextmanager

@@ -70,14 +70,12 @@ class Grid:
         >>> [str(objective) for objective in Grid(objective=("ml", "raml"), tau="1,2").objectives()]
         ['ml', 'raml τ=1', 'raml τ=2']
         """
-        found = []
-        for name in self.objective:
-            found += (
-                [Objective("ml")]
-                if name == "ml"
-                else [Objective(name, tau, self.temperature_scaled) for tau in parse_taus(self.tau)]
-            )
-        return found
+        tuned = [(tau, self.temperature_scaled) for tau in parse_taus(self.tau)]
+        return [
+            Objective(name, *how)
+            for name in self.objective
+            for how in ([()] if name == "ml" else tuned)
+        ]
 
     def axes(self, recipe_type: type[Any]) -> dict[str, list[Any]]:
         """The values of each key in ``over``, as JSON has them, by the shortest flag of the key."""
@@ -104,7 +102,7 @@ def _parse_axis(recipe_type: type[Any], entry: str) -> tuple[str, list[Any]]:
     flags = flag_names(recipe_type)
     name, equals, text = entry.partition("=")
     name = name.strip().replace("-", "_")
-    hint = flags[name][2] if name in flags else None
+    section, field, hint = flags.get(name, ("", "", None))
     is_list = any(typing.get_origin(kind) is tuple for kind in (hint, *typing.get_args(hint)))
     items = [item.strip() for item in text.split(";" if is_list else ",")]
     if not name or not equals or not all(items):
@@ -114,29 +112,29 @@ def _parse_axis(recipe_type: type[Any], entry: str) -> tuple[str, list[Any]]:
         )
     try:
         tables = [parse_flags(recipe_type, [f"--{name}={item}"]) for item in items]
+        values = [(table[section] if section else table)[field] for table in tables]
+        _check_axis(recipe_type, section, field, values)
     except SoftqError as error:
         raise RecipeError(f"over {entry!r}: {error}") from None
-    section, field, _ = flags[name]
+    return min((flag for flag in flags if flags[flag][:2] == (section, field)), key=len), values
+
+
+def _check_axis(recipe_type: type[Any], section: str, field: str, values: Sequence[Any]) -> None:
+    """Refuse keys that are no axis of their own, and values that cannot be written down."""
     if section == "objective" or (section, field) == ("training", "seed"):
         raise RecipeError(
-            f"over {entry!r}: objectives, temperatures and seeds are axes of their own, set them by"
+            "objectives, temperatures and seeds are axes of their own, set them by"
             " objective, tau and seed"
         )
     owner = typing.get_type_hints(recipe_type)[section] if section else recipe_type
-    if not next(known for known in dataclasses.fields(owner) if known.name == field).metadata.get(
-        "identity", True
-    ):
+    about = next(known.metadata for known in dataclasses.fields(owner) if known.name == field)
+    if not about.get("identity", True):
         raise RecipeError(
-            f"over {entry!r}: {field} cannot change a result, set it for the whole sweep by"
+            f"{field} cannot change a result, set it for the whole sweep by"
             f" --{field.replace('_', '-')}"
         )
-    values = [(table[section] if section else table)[field] for table in tables]
     if not all(math.isfinite(value) for value in values if isinstance(value, float)):
-        raise RecipeError(f"over {entry!r}: values must be finite")
-    return (
-        min((flag for flag, place in flags.items() if place[:2] == (section, field)), key=len),
-        values,
-    )
+        raise RecipeError("values must be finite")
 
 
 def lay_over(recipe_type: type[Any], grid: Grid, entries: Sequence[str]) -> Grid:

@@ -18,8 +18,6 @@ from softq.lab.processes import Interrupts, Workers, find_workers
 from softq.lab.recipe import build, flag_names, merge, recipe_hash, to_toml
 from softq.lab.run import (
     BEST,
-    OUTPUTS,
-    RECIPE,
     RESULT,
     CellRow,
     ResultTable,
@@ -126,14 +124,14 @@ class Cell:
             return build(cls, {"measures": measures} | known, "it")
 
 
-def describe_cell(task: Task, recipe: Any, settings: Mapping[str, Any] | None = None) -> CellRow:
-    """What tells a cell from others of its run or sweep, and the hash of its recipe.
+def describe_cell(task: str, recipe: Any, settings: Mapping[str, Any] | None = None) -> CellRow:
+    """What tells a cell of a task from others of its run or sweep, and the hash of its recipe.
 
     ``settings`` are from `settings_of`.
     """
     objective = recipe.objective
     return {
-        "hash": recipe_hash(recipe, task=task.name),
+        "hash": recipe_hash(recipe, task=task),
         "objective": objective.name,
         "tau": objective.tau,
         "temperature_scaled": objective.temperature_scaled,
@@ -210,25 +208,17 @@ def train_cells(
 
     """
     workers = workers or find_workers(cells[0].training.device)
-    described = [describe_cell(task, cell, settings) for cell in cells]
+    described = [describe_cell(task.name, cell, settings) for cell in cells]
     run = RunFolder(out)
-    fresh, learner = not (resume and run.exists()), None
+    fresh = run.is_fresh(described, resume=resume)
     with Interrupts(workers, also_stop) as interrupts, contextlib.ExitStack() as stack:
         stack.enter_context(telling(watcher))
-        if fresh:
-            run.refuse_existing()
-            learner = task.learner(cells, workers)  # reports bad data before anything is written
+        # what is wrong with the data is told before anything is written
+        learner = task.learner(cells, workers) if fresh else None
         if workers.is_main:
             stack.enter_context(run.locked())
             if fresh:
-                several = f"{workers.size} × " if workers.size > 1 else ""
-                device = several + workers.device.type
-                run.begin(to_toml(cells[0], task=task.name), described, device)
-            elif [row["hash"] for row in run.cells()] != [row["hash"] for row in described]:
-                raise RunError(
-                    f"{out} was started with another recipe (see {RECIPE} there): resume it with"
-                    " the same one, or choose another --out"
-                )
+                run.begin(to_toml(cells[0], task=task.name), described, str(workers))
         workers.any(False)  # wait for the folder
         if (result := run.result()) is not None:
             read_cells(run)  # refuses what is damaged
@@ -242,9 +232,9 @@ def train_cells(
             cell_names=[f"{cell.objective} seed={cell.training.seed}" for cell in cells],
             watcher=watcher,
         )
-        scores = measures(task, outcome.evaluation)
-        columns = (run.cells(), outcome.epochs, outcome.dev, scores)
-        facts = task.facts(cells[0], outcome.evaluation.outputs)
+        evaluation = outcome.evaluation
+        columns = (run.cells(), outcome.epochs, outcome.dev, measures(task, evaluation))
+        facts = task.facts(cells[0], evaluation.outputs)
         table = {
             "task": task.name,
             "metric": task.metric,
@@ -255,9 +245,8 @@ def train_cells(
             ],
         } | ({"facts": facts} if facts else {})
         if workers.is_main:
-            run.save_counts(outcome.evaluation.counts)
-            outputs = [{"output": output} for output in outcome.evaluation.outputs]
-            run.rewrite_lines(OUTPUTS, outputs)
+            run.save_counts(evaluation.counts)
+            run.save_outputs(evaluation.outputs)
             run.write(RESULT, as_json(table))  # last: a run that has it is finished
         return cast(ResultTable, table)
 

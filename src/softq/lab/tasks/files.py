@@ -7,7 +7,7 @@ the same. Nothing here imports torch, so that a recipe can be explained without.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar, cast
@@ -19,6 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound="_Split")
 
 SPLITS = ("train", "dev", "test")
+WORLD = "built-in world"
+DEV_AGAIN, TRAIN_AGAIN = "the development set again", "the training file itself"
 MOST_OF_TRAIN = 1000
 """Training inputs for the development scores of models of sentences where there is no development split.
 
@@ -64,15 +66,30 @@ class DataSection(RecipeSection):
 
     def sources(self) -> tuple[str, str]:
         """What the development and the test split are: they need not be files of their own."""
-        train, dev = Path(self.train).name, Path(self.dev).name
-        itself = f"{train} itself, which it was trained on"
-        if not train:
-            return "built-in world", "built-in world"
-        if self.halve_dev:
-            return f"every other {self.unit} of {dev}", f"the other {self.unit}s of {dev}"
-        chosen_on = dev or (f"{self.folds} folds of {train}" if self.folds else itself)
-        again = f"{chosen_on} again" if dev or self.folds else itself
-        return chosen_on, Path(self.test).name or again
+        found = split_sources(vars(self))
+        return found["dev"], found["test"]
+
+
+def split_sources(data: Mapping[str, Any]) -> dict[str, str]:
+    """Where each split comes from, by the data section of a recipe.
+
+    >>> split_sources({"train": "a.conll", "dev": "b.conll", "test": ""})
+    {'train': 'a.conll', 'dev': 'b.conll', 'test': 'the development set again'}
+    """
+    files = [str(data.get(split) or "") for split in SPLITS]
+    (train, dev, test), (_, dev_name, test_name) = files, [Path(path).name for path in files]
+    if not train:
+        return dict.fromkeys(SPLITS, WORLD if data else "not stated")
+    # the files of other splits; a JSON file of captions holds all of them
+    others = {} if train.endswith(".json") else {dev: DEV_AGAIN, train: TRAIN_AGAIN}
+    chosen_on = TRAIN_AGAIN if not dev or others.get(dev) == TRAIN_AGAIN else dev_name
+    if not dev and data.get("folds"):
+        chosen_on = f"{data['folds']} folds of {Path(train).name}"
+    others[""] = TRAIN_AGAIN if chosen_on == TRAIN_AGAIN else DEV_AGAIN
+    tested_on = others.get(test, test_name)
+    if data.get("halve_dev"):
+        chosen_on, tested_on = f"every other example of {dev_name}", f"the others of {dev_name}"
+    return {"train": Path(train).name, "dev": chosen_on, "test": tested_on}
 
 
 class _Split(Protocol):

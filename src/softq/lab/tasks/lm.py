@@ -31,13 +31,27 @@ from softq.integrations.transformers.loading import (
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
 from softq.lab.loop import Watcher
 from softq.lab.processes import Interrupts, Workers, find_device
-from softq.lab.recipe import recipe_hash, to_toml
-from softq.lab.run import RECIPE, RESULT, RunFolder, as_json
+from softq.lab.recipe import to_toml
+from softq.lab.run import RECIPE, RESULT, CellRow, RunFolder, as_json
+from softq.lab.tasks.base import describe_cell
 from softq.lab.tasks.lm_data import Rows, read_parts
 from softq.lab.tasks.lm_recipe import BEST, TASK, LmRecipe, LmTraining, read_recipe
 from softq.lab.tasks.lm_scores import score
 
 _CHECKPOINTS = "checkpoints"
+_FIXED: dict[str, Any] = {  # arguments that no key of a recipe sets
+    "eval_strategy": "steps",
+    "save_strategy": "steps",
+    # the best and the last, which with 1 would be removed at the end, and so when training was
+    # asked to stop
+    "save_total_limit": 2,
+    "save_safetensors": True,  # later versions have nothing else
+    "load_best_model_at_end": True,
+    "logging_nan_inf_filter": False,
+    "prediction_loss_only": True,
+    "disable_tqdm": True,
+    "report_to": [],
+}
 
 
 def train_lm(
@@ -52,20 +66,12 @@ def train_lm(
             "softq train lm trains in one process; several processes or GPUs:"
             " RewardAugmentedTrainer under accelerate launch"
         )
-    run = RunFolder(out)
-    described = _described(recipe)
+    run, described = RunFolder(out), describe_cell(TASK, recipe)
     device = find_device(recipe.training.device)
-    fresh = not (resume and run.exists())
-    if fresh:
-        run.refuse_existing()
-        for name in (BEST, _CHECKPOINTS):  # which are written over, or removed in the end
-            refuse_full(out / name)
-    elif [row["hash"] for row in run.cells()] != [described["hash"]]:
-        raise RunError(
-            f"{out} was started with another recipe (see {RECIPE} there): resume it with the same"
-            " one, or choose another --out"
-        )
-    elif (finished := run.result()) is not None:
+    fresh = run.is_fresh([described], resume=resume)
+    for name in (BEST, _CHECKPOINTS) if fresh else ():  # written over, or removed in the end
+        refuse_full(out / name)
+    if not fresh and (finished := run.result()) is not None:
         return dict(finished)
     train, dev = read_parts(recipe)
     checkpoint = None if fresh else last_checkpoint(out / _CHECKPOINTS)
@@ -79,9 +85,7 @@ def train_lm(
     with quiet():
         trainer = _trainer(recipe, loaded, arguments, train, dev)
         with run.locked(), Interrupts(Workers(device)) as interrupts:
-            if (
-                fresh
-            ):  # what is wrong with recipe, data and model was told before anything is written
+            if fresh:  # what is wrong with recipe, data and model was told before this is written
                 run.begin(to_toml(recipe, task=TASK), [described], device.type)
             callback = RunCallback(
                 run,
@@ -98,19 +102,6 @@ def train_lm(
             save_model(trainer.model, loaded.tokenizer, out / BEST, replace=True)
             result = _finish(recipe, run, described, dev, trainer.state)
     return result
-
-
-def _described(recipe: LmRecipe) -> dict[str, Any]:
-    """What tells the run from others, as in the folders of other tasks."""
-    objective = recipe.objective
-    return {
-        "hash": recipe_hash(recipe, task=TASK),
-        "objective": objective.name,
-        "tau": objective.tau,
-        "temperature_scaled": False,
-        "settings": {},
-        "seed": recipe.training.seed,
-    }
 
 
 def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
@@ -156,67 +147,49 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
     """
     candidates, training, evaluation = recipe.candidates, recipe.training, recipe.evaluation
     every = training.eval_every or steps
-    given: dict[str, Any] = {
+    on_cpu = find_device(training.device).type == "cpu"
+    by_length = {True: "group_by_length", False: "random"}
+    schedules = {"constant": "constant_with_warmup"}
+    named: dict[str, Any] = {  # keys whose arguments are called otherwise
         "objective": recipe.objective.name,
         "tau": recipe.objective.tau,
-        "reward": candidates.reward,
         "candidates": candidates.sampler,
         "candidate_size": candidates.size,
         "k": candidates.k or None,
-        "estimator": candidates.estimator,
-        "max_n": candidates.max_n,
         "sampling_temperature": candidates.temperature,
         "sampling_top_p": candidates.top_p,
-        "max_new_tokens": evaluation.max_new_tokens,
-        "eval_generate": evaluation.best_by != "loss",
         "eval_num_beams": evaluation.dev_beams,
+        "eval_generate": evaluation.best_by != "loss",
         "corpus_metric": evaluation.best_by if evaluation.best_by in ("bleu", "chrf") else "none",
-        "output_dir": str(folder),
         "num_train_epochs": training.epochs,
         "per_device_train_batch_size": training.batch_size,
         "per_device_eval_batch_size": evaluation.batch_size,
         "gradient_accumulation_steps": training.accumulate,
-        "learning_rate": training.learning_rate,
-        "lr_scheduler_type": (
-            "constant_with_warmup" if training.schedule == "constant" else training.schedule
-        ),
+        "lr_scheduler_type": schedules.get(training.schedule, training.schedule),
         "warmup_steps": training.warmup,
-        "weight_decay": training.weight_decay,
         "max_grad_norm": training.clip,
-        "bf16": training.bf16,
-        "gradient_checkpointing": training.gradient_checkpointing,
-        "seed": training.seed,
-        "use_cpu": find_device(training.device).type == "cpu",
-        # a GPU must not wait for candidates: they are made in other processes, which need not take
-        # turns with this one
-        "dataloader_num_workers": 0 if find_device(training.device).type == "cpu" else 2,
-        "eval_strategy": "steps",
+        "train_sampling_strategy": by_length[training.group_by_length],
+        "use_cpu": on_cpu,
         "eval_steps": every,
-        "save_strategy": "steps",
         "save_steps": every,
-        # the best and the last, which with 1 would be removed at the end, and so when training was
-        # asked to stop
-        "save_total_limit": 2,
-        "load_best_model_at_end": True,
+        "logging_steps": max(1, min(50, every // 4)),
         "metric_for_best_model": f"eval_{evaluation.best_by}",
         "greater_is_better": evaluation.best_by != "loss",
-        "logging_steps": max(1, min(50, every // 4)),
-        "logging_nan_inf_filter": False,
-        "prediction_loss_only": True,
-        "disable_tqdm": True,
-        "report_to": [],
+        # a GPU must not wait for candidates: they are made in other processes, which need not take
+        # turns with this one
+        "dataloader_num_workers": 0 if on_cpu else 2,
+    }
+    keys = {
+        name: value
+        for part in (candidates, evaluation, training)
+        for name, value in vars(part).items()
     }
     # versions of Transformers differ
     known = {field.name for field in dataclasses.fields(RewardAugmentedArguments)}
-    if "save_safetensors" in known:
-        given["save_safetensors"] = True  # later versions have nothing else
-    if training.group_by_length:
-        given |= (
-            {"train_sampling_strategy": "group_by_length"}
-            if "train_sampling_strategy" in known
-            else {"group_by_length": True}
-        )
-    return RewardAugmentedArguments(**given)
+    given = keys | named | _FIXED
+    return RewardAugmentedArguments(
+        output_dir=str(folder), **{name: given[name] for name in given if name in known}
+    )
 
 
 def _trainer(
@@ -278,7 +251,7 @@ def _filled(recipe: LmRecipe, rows: Rows) -> Rows:
 
 
 def _finish(
-    recipe: LmRecipe, run: RunFolder, described: dict[str, Any], dev: Rows, state: Any
+    recipe: LmRecipe, run: RunFolder, described: CellRow, dev: Rows, state: Any
 ) -> dict[str, Any]:
     """Score the best model as `softq evaluate` does, write the result, and remove what only a resumed run would need."""
     model, how = open_text_model(str(run.path), recipe.training.device)
@@ -291,16 +264,12 @@ def _finish(
         measures |= {f"mbr_{name}": value for name, value in found.items()}
         measures["mbr_gap"] = found["reward"] - best
     step = state.best_global_step or state.global_step
-    cell = described | {
-        "step": step,
-        "epoch": round(step * state.num_train_epochs / state.max_steps, 6),
-        "dev": best,
-    }
+    epoch = round(step * state.num_train_epochs / state.max_steps, 6)
     result: dict[str, Any] = {
         "task": TASK,
         "metric": "reward",
         "signature": model.reward(reward).signature,
-        "cells": [cell | measures],
+        "cells": [{**described, "step": step, "epoch": epoch, "dev": best, **measures}],
     }
     run.write(RESULT, as_json(result))
     shutil.rmtree(run.path / _CHECKPOINTS, ignore_errors=True)

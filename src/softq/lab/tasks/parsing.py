@@ -115,24 +115,30 @@ def read_corpora(data: ParsingData) -> _Corpora:
         lambda split: read_conllu(Path(getattr(data, split))),
         lambda _, size, seed: world.sample(size, seed=seed),
     )
-    if data.train:
-        others = (_read_reference(path, data.train, train) for path in data.references)
-        annotated = list(zip(train, *others, strict=True))
-        heads = [[sentence.heads for sentence in versions] for versions in annotated]
-        relations = [[sentence.relations for sentence in versions] for versions in annotated]
-    elif data.annotators:
-        heads = world.annotate(
-            train, annotators=data.annotators, carelessness=data.carelessness, seed=data.seed
-        )
-        relations = [
-            [_relations(world, sentence, tree) for tree in trees]
-            for sentence, trees in zip(train, heads, strict=True)
-        ]
-    else:
-        heads, relations = [[one.heads] for one in train], [[one.relations] for one in train]
+    heads, relations = _annotations(data, world, train)
     arrays = [np.array(trees, np.int64) for trees in heads]
     trees = Trees(arrays, relations, [np.ones(len(trees)) for trees in arrays])
     return _Corpora(train, trees, dev, test)
+
+
+def _annotations(
+    data: ParsingData, world: TreeWorld, train: Sequence[TreeSentence]
+) -> tuple[list[list[tuple[int, ...]]], list[list[tuple[str, ...]]]]:
+    """Heads and relations of each training sentence by each annotator, or the true ones alone."""
+    if data.annotators and not data.train:
+        heads = world.annotate(
+            train, annotators=data.annotators, carelessness=data.carelessness, seed=data.seed
+        )
+        return heads, [
+            [_relations(world, sentence, tree) for tree in trees]
+            for sentence, trees in zip(train, heads, strict=True)
+        ]
+    others = [_read_reference(path, data.train, train) for path in data.references]
+    annotated = list(zip(train, *others, strict=True))
+    return (
+        [[one.heads for one in versions] for versions in annotated],
+        [[one.relations for one in versions] for versions in annotated],
+    )
 
 
 def _relations(world: TreeWorld, sentence: TreeSentence, heads: tuple[int, ...]) -> tuple[str, ...]:
@@ -233,24 +239,14 @@ def _prepare(data: ParsingData, features: ParsingFeatures, spanning: bool) -> _P
     For a projective model, lift the trees that cross or leave them out.
     """
     train, trees, dev, test = read_corpora(data)
-    lifted, skipped, possible = 0, 0, trees
     crossing = np.zeros(len(train), bool) if spanning else trees.crossing()
-    if crossing.any() and data.nonprojective == "skip":
-        kept = np.flatnonzero(~crossing)
-        skipped = len(train) - len(kept)
-        if not len(kept):
-            raise DataError(
-                f"{data.train or 'the built-in world'}: expected a training sentence without"
-                f" crossing arcs, got none among {len(train)}; choose nonprojective = lift, or"
-                " spanning = true"
-            )
-        train, possible = [train[number] for number in kept.tolist()], trees.take(kept)
-        trees = possible
-    elif crossing.any():
-        possible = trees.projectivised()
-        lifted = sum(
-            int((a != b).any(1).sum()) for a, b in zip(trees.heads, possible.heads, strict=True)
-        )
+    skipped = int(crossing.sum()) if data.nonprojective == "skip" else 0
+    if skipped:
+        train, trees = _keep(np.flatnonzero(~crossing), train, trees, data)
+    possible = trees.projectivised() if crossing.any() and not skipped else trees
+    lifted = sum(
+        int((a != b).any(1).sum()) for a, b in zip(trees.heads, possible.heads, strict=True)
+    )
     index = ArcIndex.fit(
         train,
         features.templates or None,
@@ -270,6 +266,19 @@ def _prepare(data: ParsingData, features: ParsingFeatures, spanning: bool) -> _P
         lifted,
         skipped,
     )
+
+
+def _keep(
+    kept: Array, train: Sequence[TreeSentence], trees: Trees, data: ParsingData
+) -> tuple[Sequence[TreeSentence], Trees]:
+    """Training sentences whose trees do not cross."""
+    if not len(kept):
+        raise DataError(
+            f"{data.train or 'the built-in world'}: expected a training sentence without"
+            f" crossing arcs, got none among {len(train)}; choose nonprojective = lift, or"
+            " spanning = true"
+        )
+    return [train[number] for number in kept.tolist()], trees.take(kept)
 
 
 def _check_columns(

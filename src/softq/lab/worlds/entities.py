@@ -211,10 +211,14 @@ def _annotate(
         if wrong_type < annotator.wrong_type:
             kind = choose_other(KINDS, kind, which_type)
         if wrong_boundary < annotator.wrong_boundary:
-            shorter = [(start + 1, end), (start, end - 1)] if end - start > 1 else []
-            left = [(start - 1, end)] if start > 0 and free[start - 1] else []
-            right = [(start, end + 1)] if end < length and free[end] else []
-            start, end = choose(shorter + left + right or [(start, end)], which_boundary)
+            ways = (
+                (end - start > 1, (start + 1, end)),
+                (end - start > 1, (start, end - 1)),
+                (start > 0 and free[start - 1], (start - 1, end)),
+                (end < length and free[end], (start, end + 1)),
+            )
+            possible = [span for is_possible, span in ways if is_possible]
+            start, end = choose(possible or [(start, end)], which_boundary)
         labels[start:end] = [f"B-{kind}"] + [f"I-{kind}"] * (end - start - 1)
         free[start:end] = [False] * (end - start)
     for place, (chance, which) in enumerate(rng.random((length, 2)).tolist()):

@@ -101,8 +101,9 @@ def make_lexicon(open_lemmas: int, rng: np.random.Generator) -> Lexicon:
     """Make up the words, and give each pair of them a probability."""
     words = []  # form, lemma, tag, class, number, P(lemma | tag, class)
     taken = set(_MARKS)
-    for tag in TAGS:
-        count, syllables = (open_lemmas, (2, 3)) if tag in _OPEN_TAGS else (_CLOSED_LEMMAS, (1, 1))
+    sizes = dict.fromkeys(TAGS, (_CLOSED_LEMMAS, (1, 1)))
+    sizes |= dict.fromkeys(_OPEN_TAGS, (open_lemmas, (2, 3)))
+    for tag, (count, syllables) in sizes.items():
         made = list(_MARKS)
         if tag != "PUNCT":
             made = [

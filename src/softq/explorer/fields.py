@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from nicegui import ui
@@ -55,7 +54,7 @@ class Form:
     """Fields that are read together, each by a function that raises SoftqError.
 
     Args:
-        on_change: called when a user has changed a field, not when code has inside `quiet`.
+        on_change: called when a field has changed.
 
     """
 
@@ -63,13 +62,11 @@ class Form:
         self.fields: dict[str, Any] = {}
         self._parsers: dict[str, Callable[[Any], Any]] = {}
         self._on_change = on_change
-        self._is_quiet = False
 
     def add(self, name: str, field: Any, parse: Callable[[Any], Any] = lambda value: value) -> Any:
         """A NiceGUI element with a value as a field of the form."""
         self.fields[name], self._parsers[name] = field, parse
-        field.on_value_change(lambda: None if self._is_quiet else self._on_change())
-        return field
+        return field.on_value_change(lambda: self._on_change())
 
     def text(
         self,
@@ -83,24 +80,18 @@ class Form:
     ) -> Any:
         """A field of one or several lines, read when typing pauses."""
         field = (ui.input if rows == 1 else ui.textarea)(label, value=value)
-        field.without_auto_validation().props(f"outlined hide-bottom-space debounce={_WAIT}")
-        if hint:
-            field.props(f'hint="{hint}"')
-        if rows == 1:
-            field.props("dense")
-        else:
-            style = f"min-height: {1.6 * rows}em; line-height: 1.6"
-            field.props(f'spellcheck=false input-style="{style}"')
+        height = f'spellcheck=false input-style="min-height: {1.6 * rows}em; line-height: 1.6"'
+        field.without_auto_validation().props(
+            f"outlined hide-bottom-space debounce={_WAIT} {'dense' if rows == 1 else height} "
+            + f'hint="{hint}"' * bool(hint)
+        )
         return self.add(name, field, lambda typed: parse(str(typed or "")))
 
-    def choice(
-        self, name: str, label: str, options: dict[Any, str], *, multiple: bool = False
-    ) -> Any:
-        """One of several options, the first at the start, or some of them."""
-        value = [] if multiple else next(iter(options))
-        field = ui.select(options, label=label, value=value, multiple=multiple)
-        field.without_auto_validation().props("outlined dense hide-bottom-space")
-        return self.add(name, field)
+    def choice(self, name: str, label: str, options: dict[Any, str], **settings: Any) -> Any:
+        """One of several options, the first at the start; with ``multiple=True`` some of them."""
+        value = [] if settings else next(iter(options))
+        field = ui.select(options, label=label, value=value, **settings).without_auto_validation()
+        return self.add(name, field.props("outlined dense hide-bottom-space"))
 
     def read(self, name: str) -> Any:
         """The value of a field, or None and a message beside it."""
@@ -112,17 +103,19 @@ class Form:
             field.error = str(error)
             return None
 
-    def read_all(self) -> dict[str, Any] | None:
-        """The values of all fields, or None where one of them cannot be read."""
-        values = {name: self.read(name) for name in self.fields}
-        return None if any(value is None for value in values.values()) else values
+    def build(self, make: Callable[..., Any]) -> Any:
+        """What ``make`` builds of the values of all fields, or None and messages beside them.
 
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """While code sets fields, ``on_change`` is not called."""
-        self._is_quiet = True
-        yield
-        self._is_quiet = False
+        An error of ``make`` is shown beside the field that its ``setting`` names.
+        """
+        values = {name: self.read(name) for name in self.fields}
+        if any(value is None for value in values.values()):
+            return None
+        try:
+            return make(**values)
+        except SoftqError as error:
+            self.fields[getattr(error, "setting", next(iter(values)))].error = str(error)
+            return None
 
 
 class _Slider(ui.slider):
@@ -135,31 +128,28 @@ class Temperature:
     """A slider on a logarithmic scale and a field for the same number; each moves the other.
 
     Args:
-        value: to begin with.
+        value: to begin with; what cannot be read leaves it as it is.
         on_change: called after every move that leaves a temperature.
 
     """
 
     def __init__(self, value: float, on_change: Callable[[], None]) -> None:
-        self.value = value
-        self._on_change = on_change
-        self._sliding, self._typing = Form(self._slide), Form(self._type)
+        self.value, self._on_change, self._form = value, on_change, Form(self._read)
         with ui.element("div").classes("temperature"):
             self.slider = _Slider(min=-2.0, max=2.0, step=0.01, value=math.log10(value))
             self.slider.props('aria-label="temperature τ, logarithmic" dense')
-            self.field = self._typing.text("tau", "temperature τ", f"{value:.4g}", temperature)
-        self._sliding.add("position", self.slider)
+            self.field = self._form.text("tau", "temperature τ", f"{value:.4g}", temperature)
+        self.slider.on_value_change(self._slide)
 
     def _slide(self) -> None:
-        with self._typing.quiet():
+        if self.slider.value != math.log10(self.value):  # moved by hand
             self.field.value = f"{10 ** (self.slider.value or 0.0):.3g}"
-        self.value = self._typing.read("tau")
-        self._on_change()
 
-    def _type(self) -> None:
-        typed = self._typing.read("tau")
+    def _read(self) -> None:
+        typed = self._form.read("tau")
         if typed is not None:
-            with self._sliding.quiet():
-                self.slider.value = math.log10(typed)  # beyond its ends, it shows the end
-            self.value = typed
+            self.value, self.slider.value = (
+                typed,
+                math.log10(typed),
+            )  # beyond its ends, it shows the end
             self._on_change()
