@@ -138,6 +138,20 @@ class Posterior(NamedTuple):
         return np.where(total >= _LIKELY, total, 0.0)
 
 
+class TruthFit(Protocol):
+    """A model of the truth that was fitted together with what the evidence has learnt."""
+
+    evidence: Evidence
+    posterior: Posterior
+
+    @property
+    def scores(self) -> TruthScores:
+        """Scores of the true label sequences."""
+
+    def best(self) -> Sequence[tuple[str, ...]]:
+        """The most probable label sequence of each sentence."""
+
+
 def _expected(scores: TruthScores, labels: Floats, pairs: Floats) -> Floats:
     """Expected score of each sentence, ``[N]``; what is impossible has the probability 0, not NaN."""
     by_token = (labels * np.where(labels > 0, scores.emissions, 0.0)).sum(1)

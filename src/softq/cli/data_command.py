@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from softq.cli.data_annotators import annotators as review_annotators
 from softq.cli.data_features import features as encode_images
 from softq.cli.kinds import CAPTIONER, KINDS, PARSER, TAGGER, TRANSLATOR, Kind, Options, panels
 from softq.cli.options import refuse_others, takes_options
@@ -14,6 +15,7 @@ from softq.cli.shared import AsJson, print_json, print_line, results_console
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", add_completion=False)
 data.command("features")(encode_images)
+data.command("annotators")(review_annotators)
 _LAYOUTS = {kind.layout: kind for kind in KINDS if kind.layout}
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from softq.annotators.reliability import AnnotatorRow, WeightModel
+from softq.annotators.reliability import AnnotatorRow, WeightModel, reliability_of
 from softq.annotators.truth import Posterior
 from softq.checks import check_count
 from softq.errors import DataError, EstimatorError
@@ -351,7 +351,7 @@ class CRFTagger(SavedEstimator):
             LoopOptions(rounds=self._option("rounds"), c2=settings.c2 or LoopOptions.c2),
             tell=self._tell,
         )
-        rows = by_place(loop.reliability().annotators) if model is not None else ()
+        rows = by_place(reliability_of(loop).annotators) if model is not None else ()
         toward = loop.toward(settings.objective, settings.tau)
         return toward, [list(labels) for labels in loop.best()], rows
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from softq.annotators.known import KnownLabels
-from softq.annotators.reliability import Reliability, estimate, reference_weights, vote
+from softq.annotators.reliability import (
+    Reliability,
+    estimate,
+    reference_weights,
+    reliability_of,
+    vote,
+)
+from softq.annotators.tables import TablePriors
 from softq.annotators.truth import Posterior
 from softq.errors import DataError, RecipeError
 from softq.formats.conll import MISSING, Sentence
@@ -54,7 +60,7 @@ def label(recipe: NerRecipe) -> Labelled:
     """What training sentences say, in the scheme to train in."""
     data, options, objective = recipe.data, recipe.annotations, recipe.objective
     if options.annotator_model != "none" or data.partial_labels:
-        found = _truth(data, recipe.features, options.annotator_model, _loop_options(recipe))
+        found = _truth(data, recipe.features, options.annotator_model, loop_options(recipe))
         toward = found.loop.toward(objective.name, objective.tau)
         return Labelled(tuple(found.loop.labels), toward, found.reliability, found.best)
     mend = recipe.model.constraints in ("target", "model")
@@ -197,17 +203,15 @@ def _number(
 # --- the truth with a tagger in the loop -----------------------------------------------------------------
 
 
-def _loop_options(recipe: NerRecipe) -> LoopOptions:
+def loop_options(recipe: NerRecipe) -> LoopOptions:
     """The options of the loop that a recipe names; the others are `LoopOptions`'s own."""
     names = {"loop_folds": "folds", "loop_c2": "c2", "tagger_weight": "weight"}
     given = {names.get(name, name): value for name, value in recipe.annotations.of_the_loop.items()}
-    options = LoopOptions(
-        c2=recipe.optimizer.c2 or LoopOptions.c2,
-        seed=recipe.training.seed % 2**64,  # numpy takes none below 0
-    )
     if "evidence_floor" in given:
-        given["priors"] = replace(options.priors, floor=given.pop("evidence_floor"))
-    return replace(options, **given)
+        given["priors"] = TablePriors(floor=given.pop("evidence_floor"))
+    # numpy takes no seed below 0
+    own = {"c2": recipe.optimizer.c2 or LoopOptions.c2, "seed": recipe.training.seed % 2**64}
+    return LoopOptions(**own | given)
 
 
 class _Truth(NamedTuple):
@@ -242,7 +246,7 @@ def _truth(data: NerData, features: NerFeatures, model: Any, options: LoopOption
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    reliability = loop.reliability() if several else None
+    reliability = reliability_of(loop) if several else None
     return _Truth(loop, reliability.best if reliability else loop.best(), reliability)
 
 
