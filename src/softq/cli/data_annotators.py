@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from softq.lab.report.content import Table
     from softq.linear.truth_loop import LoopOptions
 
-_ENDS = 5  # pairs shown of those that agree most, and of those that agree least
+_ENDS = 5  # pairs shown that agree most, and that agree least, of the half with most tokens
 _OVER = {False: ["temper=0.35,0.5,0.7,0.85,1"], True: ["temper=0.35,0.5,0.7", "loop_c2=1,3"]}
 """Settings to choose from, without and with a tagger."""
 _MEASURES = {
@@ -392,7 +392,9 @@ def _show(
 
     console, found = results_console(), review.found
     rows = sorted(found.annotators, key=lambda row: (-row.weight, row.name))
-    pairs = sorted(agreed.pairs, key=lambda pair: 2.0 if pair.kappa is None else -pair.kappa)
+    pairs = sorted(agreed.pairs, key=lambda pair: -pair.tokens)
+    pairs = pairs[: max(len(pairs) // 2, 2 * _ENDS)]  # kappa of few tokens says little
+    pairs.sort(key=lambda pair: 2.0 if pair.kappa is None else -pair.kappa)
     shown = [
         tables.agreement_table(agreed),
         annotators_table(rows, found.model, most=len(rows)),

@@ -9,13 +9,14 @@ from itertools import groupby
 from softq.annotators.agreement import MEASURES, Agreement, Pair
 from softq.annotators.review import Review
 from softq.lab.report.annotators import MODELS, annotators_figure, annotators_table
-from softq.lab.report.content import Column, Figure, Section, Table, Value
+from softq.lab.report.content import Column, Figure, Section, Table, Value, show
 from softq.lab.report.drawing import Canvas, plain
 from softq.metrics import Interval
 
 _MOST_IN_MAP = 60  # annotators whose names can still be read
 _MOST_TABLES = 100  # annotators who get a confusion table of their own
-_LEAST_SHARE = 0.001  # of a label that is named among those given in the place of another
+_MOST_OTHERS = 5  # labels that are named as given in the place of another
+_LEAST_SHARE = 0.0005  # of the tokens of that label
 
 
 def crowd_sections(
@@ -107,11 +108,14 @@ def labels_table(review: Review) -> Table:
     rows: list[Sequence[Value]] = []
     for share, label in zip(review.found.prior.tolist(), review.found.labels, strict=True):
         total = sum(given[label].values()) or 1.0
-        shares = sorted(((count / total, other) for other, count in given[label].items()))[::-1]
+        shares = sorted(
+            ((given[label][other] / total, other) for other in given[label] if other != label),
+            reverse=True,
+        )
         others = ", ".join(
             f"{other} {100 * part:.1f} %"
-            for part, other in shares
-            if other != label and part >= _LEAST_SHARE
+            for part, other in shares[:_MOST_OTHERS]
+            if part >= _LEAST_SHARE
         )
         rows.append((label, 100 * share, 100 * given[label][label] / total, others or None))
     return Table(
@@ -119,7 +123,7 @@ def labels_table(review: Review) -> Table:
         caption="Labels",
         columns=[
             Column("Label"),
-            Column("Share of tokens, %", ".2f"),
+            Column("Tokens, %", ".2f"),
             Column("Found, %", ".1f"),
             Column("Given instead"),
         ],
@@ -241,7 +245,7 @@ def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
         if second in kappas[first]
     ]
     low, high = min(cell[2] for cell in cells), max(cell[2] for cell in cells)
-    strength = [0.06 + 0.94 * (kappa - low) / max(high - low, 1e-9) for *_, kappa in cells]
+    strength = [0.1 + 0.9 * (kappa - low) / max(high - low, 1e-9) for *_, kappa in cells]
 
     def draw(canvas: Canvas) -> None:
         (panel,) = canvas.panels(1, height=3.4 if canvas.phone else 6.4, columns=1, head=0.1)
@@ -268,7 +272,7 @@ def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
         title="Who agrees with whom",
         caption=(
             "Cohen’s kappa of every two annotators who labelled the same tokens, from"
-            f" {low:.2f} (pale) to {high:.2f} (dark); blank where they have no tokens in common."
+            f" {show(low, '.2f')} (faint) to {show(high, '.2f')} (strong); blank where they have no tokens in common."
             " Annotators who agree most with the others come first."
             + f" {left_out} annotators with the fewest tokens are left out."
             * (left_out > 0)
