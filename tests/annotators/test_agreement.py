@@ -110,10 +110,10 @@ def test_alpha_by_the_coincidence_matrix(sentences):
 def test_alpha_of_krippendorffs_example():
     # Computing Krippendorff's alpha-reliability (2011), section C: four observers, twelve units
     table = (
-        "1 2 3 3 2 1 4 1 2 ? ? ?".split(),
-        "1 2 3 3 2 2 4 1 2 5 ? 3".split(),
-        "? 3 3 3 2 3 4 2 2 5 1 ?".split(),
-        "1 2 3 3 2 4 4 1 2 5 1 ?".split(),
+        "123321412???",
+        "1233224125?3",
+        "?3332342251?",
+        "12332441251?",
     )
     sentence = Sentence(("u",) * 12, tuple(map(tuple, table)), ("A", "B", "C", "D"))
     assert round(agreement([sentence]).alpha, 3) == 0.743

@@ -5,8 +5,8 @@ from itertools import product
 
 import numpy as np
 import pytest
-
 from made_crowds import made_crowd
+
 from softq.annotators import AnnotatorTables, Crowd, SequentialFit, TablePriors
 from softq.annotators.choice import hidden_likelihood
 from softq.errors import DataError

@@ -325,7 +325,10 @@ def _settings_table(compared: Sequence[Mapping[str, Any]]) -> Table:
         "Settings, the best first",
         [
             {Column("Settings"): _flags(row["settings"])}
-            | {Column(title, ".4f"): row.get(name) for name, title in _MEASURES.items()}
+            | {
+                Column(title[0].upper() + title[1:], ".4f"): row.get(name)
+                for name, title in _MEASURES.items()
+            }
             for row in compared
         ],
     )
