@@ -408,7 +408,7 @@ def _show(
     ]
     print_line(console, f"{file}: {len(review.sentences):,} sentences, {len(rows)} annotators")
     for table in shown:
-        if table is not None:
+        if table and table.rows:
             console.print(as_text(table))
     if score:
         values = ", ".join(f"{_MEASURES[name]} {value:.4f}" for name, value in score.items())

@@ -51,7 +51,7 @@ def crowd_sections(
             f" {sum(len(one.tokens) for one in sentences):,} tokens of {len(sentences):,}"
             " sentences. The right labels are estimated from these labels alone."
         ],
-        parts=[part for part in parts if part is not None],
+        parts=[part for part in parts if isinstance(part, Figure) or (part and part.rows)],
     )
     tables = confusion_tables(review)
     left_out = len(rows) - len(tables)
@@ -83,16 +83,13 @@ def agreement_table(agreed: Agreement) -> Table:
     )
 
 
-def suspicions_table(review: Review) -> Table | None:
-    """Annotators to look at; None where there are none."""
-    rows = review.suspicions()
-    if not rows:
-        return None
+def suspicions_table(review: Review) -> Table:
+    """Annotators to look at."""
     return Table(
         name="suspicious",
         caption="Annotators to look at",
         columns=[Column("Annotator"), Column("Why"), Column("Evidence")],
-        rows=rows,
+        rows=review.suspicions(),
         note=(
             "“one label”: the same label on every token. “silent”: finds less than half as much as"
             " the median annotator, but is right as often. “copy”: makes the same errors as another."
