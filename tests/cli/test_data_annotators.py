@@ -136,7 +136,7 @@ def test_settings_are_chosen_by_hidden_labels_or_by_true_ones(crowd, gold):
     assert chosen["settings"][0]["f1"] == max(row["f1"] for row in chosen["settings"])
     assert chosen["settings"][0]["f1"] == chosen["gold"]["f1"]
     result = run(crowd, *over, "--gold", gold)
-    assert result.stderr.count("of 2: --temper") == 2
+    assert result.stderr.count("softq: --temper") == 2
     assert "Log-probability of hidden labels" in result.stdout
 
 

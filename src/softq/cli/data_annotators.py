@@ -15,16 +15,14 @@ from softq.cli.shared import AsJson, as_text, print_json, print_line, results_co
 from softq.errors import DataError
 
 if TYPE_CHECKING:
-    from softq.annotators.agreement import Agreement
     from softq.annotators.reliability import Reliability
     from softq.annotators.review import Review
-    from softq.annotators.truth import TruthScores
-    from softq.formats.conll import Sentence
+    from softq.formats.conll import Corpus, Sentence
     from softq.formats.tags import Scheme
     from softq.lab.report.content import Table
     from softq.linear.truth_loop import LoopOptions
 
-_ENDS = 5  # pairs shown that agree most, and that agree least, of the half with most tokens
+_ENDS = 5  # pairs shown that agree most, and that agree least
 _OVER = {False: ["temper=0.35,0.5,0.7,0.85,1"], True: ["temper=0.35,0.5,0.7", "loop_c2=1,3"]}
 """Settings to choose from, without and with a tagger."""
 _MEASURES = {
@@ -158,6 +156,8 @@ def annotators(
     from softq.cli.predict_command import opened_for_writing
     from softq.formats.annotations import read_annotations
     from softq.formats.conll import find_scheme
+    from softq.lab.report.crowd import crowd_sections, crowd_tables
+    from softq.lab.report.page import write_report
 
     if options.over and not options.choose:
         raise DataError("--over has settings to choose from: add --choose")
@@ -165,27 +165,57 @@ def annotators(
     corpus = read_annotations(file, annotators=columns, scheme=options.scheme)
     if not any(one.annotators for one in corpus.sentences):
         raise DataError(f"{file}: expected labels of annotators, got none (--annotators)")
-    gold = _read_gold(options.gold, file, corpus.sentences) if options.gold else {}
+    kept = corpus
     if options.without:
-        corpus = corpus.without([name.strip() for name in options.without.split(",")])
-    sentences = corpus.sentences
+        kept = corpus.without([name.strip() for name in options.without.split(",")])
+    sentences = kept.sentences
     scheme = options.scheme or find_scheme(sentences)
-    gold = {n: gold[one.line] for n, one in enumerate(sentences) if one.line in gold}
+    gold: dict[int, Sequence[str]] = {}
+    if options.gold:
+        known = _read_gold(options.gold, corpus, scheme)
+        gold = {n: known[one.line] for n, one in enumerate(sentences) if one.line in known}
     paths = {name: path for name in _PANELS["Output"] if (path := getattr(options, name))}
     if len({file, *paths.values()}) <= len(paths):
         raise DataError("expected a file of its own for each output, got the same one twice")
+    page = paths.pop("page", None)
     with ExitStack() as stack:  # either all outputs take their places, or none
         outputs = {name: stack.enter_context(opened_for_writing(paths[name])) for name in paths}
         found, compared = _estimate(options, file, sentences, scheme, gold)
         agreed, review = agreement(sentences, scheme), Review(sentences, found)
-        settings = _settings_table(compared) if compared else None
         for name, output in outputs.items():
-            output.write(_content(name, paths[name], file, agreed, review, settings))
-    score = _score(found.best, gold, scheme) if gold else {}
+            output.write(_content(name, review).encode())
+        settings = _settings_table(compared)
+        if page is not None:
+            sections = crowd_sections(file.name, agreed, review, settings)
+            write_report(sections, page, title="Annotators")
+    score = {"sentences": len(gold)} | _score(found.best, gold, scheme) if gold else None
     if as_json:
-        print_json("data annotators", _facts(file, agreed, review, compared, score, len(gold)))
-    else:
-        _show(file, agreed, review, settings, score, len(gold))
+        pairs = {"pairs": [pair._asdict() for pair in agreed.pairs]}
+        facts = {
+            "path": str(file),
+            "sentences": len(sentences),
+            "model": found.model,
+            "agreement": agreed._asdict() | pairs,
+            "annotators": [row._asdict() for row in found.annotators],
+            "labels": dict(zip(found.labels, found.prior.tolist(), strict=True)),
+            "confusions": [row._asdict() for row in review.confusions()],
+            "suspicions": [row._asdict() for row in review.suspicions()],
+            "settings": compared,
+            "gold": score,
+        }
+        print_json("data annotators", facts)
+        return
+    console = results_console()
+    people = len(found.annotators)
+    print_line(console, f"{file}: {len(sentences):,} sentences, {people} annotators")
+    for table in (*crowd_tables(agreed, review, _ENDS), settings):
+        if table.rows:
+            console.print(as_text(table))
+    if score:
+        told = ", ".join(
+            f"{title} {score[name]:.4f}" for name, title in _MEASURES.items() if name in score
+        )
+        print_line(console, f"on {len(gold):,} sentences with true labels: {told}")
 
 
 # --- estimating -----------------------------------------------------------------------------------------
@@ -224,24 +254,22 @@ def _estimate(
         tables = AnnotatorTables(crowd, loop.priors)
         return reliability_of(fit_truth(tables, scheme, loop, matrix, tell=tell))
 
+    def compare(settings: Mapping[str, Any], loop: LoopOptions) -> dict[str, Any]:
+        hidden = hidden_likelihood(
+            crowd, lambda tables: fit_truth(tables, scheme, loop, matrix).scores, loop.priors
+        )
+        row = {"settings": settings, "hidden": hidden}
+        row |= _score(fit(loop).best, gold, scheme) if gold else {}
+        told = (
+            f"{_MEASURES[name]} {value:.4f}" for name, value in row.items() if name in _MEASURES
+        )
+        tell(f"{_flags(settings)}: {', '.join(told)}")
+        return row
+
     if not options.choose:
         return fit(LoopOptions(), tell), []
-    rows: list[tuple[dict[str, Any], LoopOptions]] = []
-    grid = _grid(options, file, model)
-    for number, (settings, loop) in enumerate(grid, 1):
-
-        def scores(tables: AnnotatorTables, loop: LoopOptions = loop) -> TruthScores:
-            return fit_truth(tables, scheme, loop, matrix).scores
-
-        row: dict[str, Any] = {
-            "settings": settings,
-            "hidden": hidden_likelihood(crowd, scores, loop.priors),
-        }
-        row |= _score(fit(loop).best, gold, scheme) if gold else {}
-        told = ", ".join(f"{name} {row[name]:.4f}" for name in _MEASURES if name in row)
-        tell(f"{number} of {len(grid)}: {_flags(settings)}: {told}")
-        rows.append((row, loop))
     by = ("f1" if scheme else "token_accuracy") if gold else "hidden"
+    rows = [(compare(*cell), cell[1]) for cell in _grid(options, file, model)]
     rows.sort(key=lambda row: -row[0][by])
     return fit(rows[0][1], tell), [row for row, _ in rows]
 
@@ -282,21 +310,21 @@ def _flags(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{flag(name)} {value:g}" for name, value in settings.items())
 
 
-def _read_gold(path: Path, file: Path, sentences: Sequence[Sentence]) -> dict[int, Sequence[str]]:
+def _read_gold(path: Path, corpus: Corpus, scheme: Scheme | None) -> dict[int, Sequence[str]]:
     """True labels by the lines of their sentences, which are found by their tokens, in order."""
     from softq.formats.annotations import read_annotations
 
     lines: dict[tuple[str, ...], list[int]] = {}
-    for one in reversed(sentences):
+    for one in reversed(corpus.sentences):
         lines.setdefault(one.tokens, []).append(one.line)
     found: dict[int, Sequence[str]] = {}
-    for one in read_annotations(path).sentences:
+    for one in read_annotations(path, scheme=scheme).sentences:
         if one.annotators:
             raise DataError(f"{path}, {one.where()}: expected true labels, got those of annotators")
         if not lines.get(one.tokens):
             raise DataError(
-                f"{path}, {one.where()}: expected a sentence of {file}, got one that is not in it:"
-                f" {' '.join(one.tokens)[:60]}"
+                f"{path}, {one.where()}: expected a sentence of {corpus.name}, got one that is not"
+                f" in it: {' '.join(one.tokens)[:60]}"
             )
         found[lines[one.tokens].pop()] = one.labels[0]
     return found
@@ -320,96 +348,22 @@ def _settings_table(compared: Sequence[Mapping[str, Any]]) -> Table:
     """The settings that were compared, the best first."""
     from softq.lab.report.content import Column, Table
 
-    return Table.of(
-        "settings",
-        "Settings, the best first",
-        [
-            {Column("Settings"): _flags(row["settings"])}
-            | {
-                Column(title[0].upper() + title[1:], ".4f"): row.get(name)
-                for name, title in _MEASURES.items()
-            }
-            for row in compared
-        ],
-    )
+    columns = {Column(title[0].upper() + title[1:], ".4f"): key for key, title in _MEASURES.items()}
+    rows = [
+        {Column("Settings"): _flags(row["settings"])}
+        | {column: row.get(name) for column, name in columns.items()}
+        for row in compared
+    ]
+    return Table.of("settings", "Settings, the best first", rows)
 
 
-def _content(
-    name: str, path: Path, file: Path, agreed: Agreement, review: Review, settings: Table | None
-) -> bytes:
-    """An output; of the page, its files are written beside it."""
+def _content(name: str, review: Review) -> str:
+    """An output in columns or CSV."""
     from softq.formats.conll import to_conll
     from softq.lab.report.content import to_csv
-    from softq.lab.report.crowd import crowd_sections, disputes_table, doubts_table
-    from softq.lab.report.page import render_report, write_files
+    from softq.lab.report.crowd import disputes_table, doubts_table
 
     if name == "consensus":
         pairs = zip(review.sentences, review.found.best, strict=True)
-        best = [replace(one, labels=(row,), annotators=()) for one, row in pairs]
-        return to_conll(best).encode()
-    if name == "page":
-        sections = crowd_sections(file.name, agreed, review, settings)
-        files = render_report(sections, path, title="Annotators")
-        page = files.pop(path)
-        write_files(files, path)
-        return page
-    table = disputes_table(review) if name == "disputed" else doubts_table(review)
-    return to_csv(table).encode()
-
-
-def _facts(
-    file: Path,
-    agreed: Agreement,
-    review: Review,
-    compared: Sequence[Mapping[str, Any]],
-    score: Mapping[str, float],
-    scored: int,
-) -> dict[str, Any]:
-    """All results for JSON."""
-    found = review.found
-    return {
-        "path": str(file),
-        "sentences": len(review.sentences),
-        "model": found.model,
-        "agreement": agreed._asdict() | {"pairs": [pair._asdict() for pair in agreed.pairs]},
-        "annotators": [row._asdict() for row in found.annotators],
-        "labels": dict(zip(found.labels, found.prior.tolist(), strict=True)),
-        "confusions": [row._asdict() for row in review.confusions()],
-        "suspicions": [row._asdict() for row in review.suspicions()],
-        "settings": compared,
-        "gold": {"sentences": scored, **score} if score else None,
-    }
-
-
-def _show(
-    file: Path,
-    agreed: Agreement,
-    review: Review,
-    settings: Table | None,
-    score: Mapping[str, float],
-    scored: int,
-) -> None:
-    """Tables of the agreement, of annotators, pairs and labels."""
-    from softq.lab.report import crowd as tables
-    from softq.lab.report.annotators import annotators_table
-
-    console, found = results_console(), review.found
-    rows = sorted(found.annotators, key=lambda row: (-row.weight, row.name))
-    pairs = sorted(agreed.pairs, key=lambda pair: -pair.tokens)
-    pairs = pairs[: max(len(pairs) // 2, 2 * _ENDS)]  # kappa of few tokens says little
-    pairs.sort(key=lambda pair: 2.0 if pair.kappa is None else -pair.kappa)
-    shown = [
-        tables.agreement_table(agreed),
-        annotators_table(rows, found.model, most=len(rows)),
-        tables.pairs_table(pairs if len(pairs) <= 2 * _ENDS else pairs[:_ENDS] + pairs[-_ENDS:]),
-        tables.labels_table(review),
-        tables.suspicions_table(review),
-        settings,
-    ]
-    print_line(console, f"{file}: {len(review.sentences):,} sentences, {len(rows)} annotators")
-    for table in shown:
-        if table and table.rows:
-            console.print(as_text(table))
-    if score:
-        values = ", ".join(f"{_MEASURES[name]} {value:.4f}" for name, value in score.items())
-        print_line(console, f"on {scored:,} sentences with true labels: {values}")
+        return to_conll(replace(one, labels=(best,), annotators=()) for one, best in pairs)
+    return to_csv(disputes_table(review) if name == "disputed" else doubts_table(review))

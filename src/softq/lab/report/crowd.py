@@ -67,6 +67,21 @@ def crowd_sections(
     return [together, each]
 
 
+def crowd_tables(agreed: Agreement, review: Review, ends: int) -> list[Table]:
+    """What a console shows of it: all annotators, and ``ends`` pairs that agree most, and least."""
+    rows = sorted(review.found.annotators, key=lambda row: (-row.weight, row.name))
+    pairs = sorted(agreed.pairs, key=lambda pair: -pair.tokens)
+    pairs = pairs[: max(len(pairs) // 2, 2 * ends)]  # kappa of few tokens says little
+    pairs.sort(key=lambda pair: 2.0 if pair.kappa is None else -pair.kappa)
+    return [
+        agreement_table(agreed),
+        annotators_table(rows, review.found.model, most=len(rows)),
+        pairs_table([*pairs[:ends], *pairs[ends:][-ends:]]),
+        labels_table(review),
+        suspicions_table(review),
+    ]
+
+
 def agreement_table(agreed: Agreement) -> Table:
     """Measures of agreement, without and with a correction for chance."""
     values = {title.replace("'", "’"): getattr(agreed, name) for name, title in MEASURES.items()}

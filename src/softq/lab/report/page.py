@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -30,13 +30,6 @@ def write_report(
     Raises DataError where a file cannot be written, DependencyError if there is a figure and no matplotlib.
     """
     out = Path(out)
-    contents = render_report(sections, out, title=title)
-    write_files(contents, out)
-    return [out, *(path for path in contents if path != out)]
-
-
-def render_report(sections: Sequence[Section], out: Path, *, title: str) -> dict[Path, bytes]:
-    """The contents of the files of `write_report`, the page ``out`` last."""
     files: dict[str, bytes] = {}
     names = _Names()
     views = [
@@ -63,11 +56,7 @@ def render_report(sections: Sequence[Section], out: Path, *, title: str) -> dict
         title=title, sections=views, colours=COLOURS, phone_width=PHONE_WIDTH
     )
     folder = out.with_name(out.stem + "_files")
-    return {folder / name: content for name, content in files.items()} | {out: page.encode()}
-
-
-def write_files(contents: Mapping[Path, bytes], out: Path) -> None:
-    """Write files of the report ``out``."""
+    contents = {folder / name: content for name, content in files.items()} | {out: page.encode()}
     try:
         for path, content in contents.items():
             write_atomically(path, content)
@@ -76,6 +65,7 @@ def write_files(contents: Mapping[Path, bytes], out: Path) -> None:
             f"cannot write the report to {out}: {error.strerror or error}"
             f" ({error.filename or out}); choose a folder that you may write to"
         ) from error
+    return [out, *(path for path in contents if path != out)]
 
 
 # --- what the template sees -----------------------------------------------------------------------------

@@ -60,9 +60,11 @@ def label(recipe: NerRecipe) -> Labelled:
     """What training sentences say, in the scheme to train in."""
     data, options, objective = recipe.data, recipe.annotations, recipe.objective
     if options.annotator_model != "none" or data.partial_labels:
-        found = _truth(data, recipe.features, options.annotator_model, loop_options(recipe))
-        toward = found.loop.toward(objective.name, objective.tau)
-        return Labelled(tuple(found.loop.labels), toward, found.reliability, found.best)
+        loop, best, reliability = _truth(
+            data, recipe.features, options.annotator_model, loop_options(recipe)
+        )
+        toward = loop.toward(objective.name, objective.tau)
+        return Labelled(tuple(loop.labels), toward, reliability, best)
     mend = recipe.model.constraints in ("target", "model")
     fill = mend and objective.name == "ml"
     how = options.references, options.ties, options.weights, options.sharpness
@@ -214,17 +216,14 @@ def loop_options(recipe: NerRecipe) -> LoopOptions:
     return LoopOptions(**own | given)
 
 
-class _Truth(NamedTuple):
-    """What the loop has found: its probabilities, the most likely labels, and how reliable annotators are, if there are any."""
-
-    loop: TruthLoop
-    best: Sequence[tuple[str, ...]]
-    reliability: Reliability | None
-
-
 @once(4)
-def _truth(data: NerData, features: NerFeatures, model: Any, options: LoopOptions) -> _Truth:
-    """The truth behind the training labels: found once, however many models are trained toward it."""
+def _truth(
+    data: NerData, features: NerFeatures, model: Any, options: LoopOptions
+) -> tuple[TruthLoop, Sequence[tuple[str, ...]], Reliability | None]:
+    """The truth behind the training labels, the most likely ones, and the annotators, if there are any.
+
+    It is found once, however many models are trained toward it.
+    """
     corpora, several = read_corpora(data), model != "none"
     path, train, scheme = data.train or "the built-in world", corpora.train, corpora.scheme
     if data.train_scheme not in ("same", scheme):
@@ -247,7 +246,7 @@ def _truth(data: NerData, features: NerFeatures, model: Any, options: LoopOption
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     reliability = reliability_of(loop) if several else None
-    return _Truth(loop, reliability.best if reliability else loop.best(), reliability)
+    return loop, reliability.best if reliability else loop.best(), reliability
 
 
 def _check_possible(
