@@ -9,7 +9,7 @@ from softq.errors import DataError
 from softq.formats.conll import MISSING, Sentence
 from softq.lab.worlds import EntityWorld
 
-NAMES = ("good", "fair", "poor", "mute", "copy", "still")
+NAMES = ("good", "fair", "poor", "mute", "copy", "still", "wild")
 
 
 def noisy(rng, labels, missed, invented):
@@ -25,7 +25,7 @@ def noisy(rng, labels, missed, invented):
 
 @pytest.fixture(scope="module")
 def crowd():
-    """Five kinds of annotators: two are fair, one is mute but right, one copies, one says O."""
+    """Two are fair, one is mute but right, one copies, one says O, one is mute and wrong."""
     rng = np.random.default_rng(0)
     sentences = []
     for one in EntityWorld().sample(300, seed=0):
@@ -38,6 +38,7 @@ def crowd():
             noisy(rng, labels, 0.85, 0.0),
             poor,
             ("O",) * len(labels),
+            noisy(rng, labels, 0.85, 0.1),
         )
         sentences.append(Sentence(one.tokens, rows, NAMES))
     return sentences
