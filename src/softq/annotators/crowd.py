@@ -1,4 +1,4 @@
-"""What annotators wrote, as indices, and the two sums that every model of annotators needs."""
+"""Annotations as arrays of indices, and the two sums that every model of annotators needs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The truth behind labels without a tagger: a Markov chain, and what is known of each token.
 
-Variational EM. The E-step is a chain whose transitions are the truth's and whose emissions are the
+Variational EM. The E-step is a chain with the transitions of the truth and, as emissions, the
 evidence, such as that of annotators; the M-step counts what it expects:
 
     q(y) ∝ P(y) · exp( temper · Σ_a Σ_t E[log π_a(l_at | y_t, l_a,t-1)] )

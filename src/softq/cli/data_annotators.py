@@ -172,7 +172,7 @@ def annotators(
     scheme = options.scheme or find_scheme(sentences)
     gold: dict[int, Sequence[str]] = {}
     if options.gold:
-        known = _read_gold(options.gold, corpus, scheme)
+        known = _read_gold(options.gold, corpus)
         gold = {n: known[one.line] for n, one in enumerate(sentences) if one.line in known}
     paths = {name: path for name in _PANELS["Output"] if (path := getattr(options, name))}
     if len({file, *paths.values()}) <= len(paths):
@@ -310,7 +310,7 @@ def _flags(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{flag(name)} {value:g}" for name, value in settings.items())
 
 
-def _read_gold(path: Path, corpus: Corpus, scheme: Scheme | None) -> dict[int, Sequence[str]]:
+def _read_gold(path: Path, corpus: Corpus) -> dict[int, Sequence[str]]:
     """True labels by the lines of their sentences, which are found by their tokens, in order."""
     from softq.formats.annotations import read_annotations
 
@@ -318,7 +318,7 @@ def _read_gold(path: Path, corpus: Corpus, scheme: Scheme | None) -> dict[int, S
     for one in reversed(corpus.sentences):
         lines.setdefault(one.tokens, []).append(one.line)
     found: dict[int, Sequence[str]] = {}
-    for one in read_annotations(path, scheme=scheme).sentences:
+    for one in read_annotations(path).sentences:
         if one.annotators:
             raise DataError(f"{path}, {one.where()}: expected true labels, got those of annotators")
         if not lines.get(one.tokens):

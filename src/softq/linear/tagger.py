@@ -110,8 +110,8 @@ class CRFTagger(SavedEstimator):
             ``"model"``, there and in the model as well. With them ``O`` is always a label, for
             without it there may be no sequence at all that is allowed.
         scheme: of ``constraints``; ``"auto"``: the scheme that the labels of `fit` follow.
-        annotators: a model of the annotators, whose errors are estimated with a tagger in the loop
-            (see `softq.linear.truth_loop`): ``"sequential"``, in which labels depend on the
+        annotators: a model of the annotators' errors, estimated with a tagger in the loop (see
+            `softq.linear.truth_loop`): ``"sequential"``, in which labels depend on the
             annotator's previous one, or ``"dawid-skene"``. With ``objective="ml"`` the tagger is
             then trained toward the probabilities of the true labels; with ``"sqdml"`` toward the
             annotators' log-probabilities alone, at the temperature ``tau``. None: annotators are

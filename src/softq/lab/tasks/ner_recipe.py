@@ -37,7 +37,7 @@ class NerData(DataSection):
     annotators: str = key(
         "0",
         "last columns of the training file that are annotators' labels: a number, or all; 0: one"
-        " label, nobody's",
+        " label, of no annotator in particular",
     )
     without: tuple[str, ...] = key(
         (),
@@ -94,7 +94,7 @@ class NerData(DataSection):
             ),
             (
                 self.partial_labels and self.folds,
-                "folds are judged by the labels they hold out, and partial_labels are not all"
+                "folds are scored by the labels they hold out, and partial_labels are not all"
                 " known: name a file of true labels, dev",
             ),
             (
