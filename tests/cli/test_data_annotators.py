@@ -225,7 +225,7 @@ def test_confusion_tables_of_the_page_are_those_of_the_command(page):
     assert rows
     for cell in found["confusions"]:
         if cell["annotator"] == name and cell["right"] in rows:
-            row, column = rows[cell["right"]], f"{cell['given']}, %"
+            row, column = rows[cell["right"]], cell["given"]
             assert float(row[column]) == pytest.approx(100 * cell["share"])
             assert float(row[f"{column} low"]) == pytest.approx(100 * cell["low"])
             assert float(row[f"{column} high"]) == pytest.approx(100 * cell["high"])

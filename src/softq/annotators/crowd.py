@@ -119,11 +119,6 @@ class Crowd:
         )
 
     @property
-    def starts(self) -> Integers:
-        """The first token of each sentence that has one."""
-        return (np.cumsum(self.lengths) - self.lengths)[self.lengths > 0]
-
-    @property
     def label_count(self) -> int:
         """How many labels annotators gave to tokens."""
         return int(np.bincount(self.patterns, minlength=len(self.sentence))[self.pattern].sum())

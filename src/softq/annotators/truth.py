@@ -122,12 +122,6 @@ class Posterior(NamedTuple):
         )
         return Posterior(labels, pairs, entropy, log_z, lengths)
 
-    def best(self, sentence: int) -> Integers:
-        """The most probable label of each token of a sentence."""
-        start = int(self.lengths[:sentence].sum())
-        found: Integers = self.labels[start : start + self.lengths[sentence]].argmax(1)
-        return found
-
     def shown(self, classes: int) -> Floats:
         """Labels that are likely enough to have features, as `softq.linear.tagging.References` has them."""
         return np.where(self.labels >= _LIKELY, self.labels, 0.0)

@@ -138,7 +138,7 @@ def annotators(
     softq data annotators crowd.conll --tagger --choose --gold some.conll
     ```
 
-    **Reliability.** Precision and recall are of entity tokens, in expectation over the estimated truth. The weight is that of
+    **Reliability.** Precision and recall are those of entity tokens, expected values under the estimated truth. The weight is that of
     `softq train ner --weights`. `--json` adds all pairs and confusions.
 
     **Annotators to look at** gave one label only, mark little but are as precise as others, or make the same errors as another.

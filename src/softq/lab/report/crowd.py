@@ -58,8 +58,9 @@ def crowd_sections(
     each = Section(
         title="Each annotator",
         intro=[
-            "Which labels an annotator gives where another label is right: expected shares of the"
-            " tokens, with Wilson’s 95 % intervals, which leave out that the truth is estimated."
+            "What an annotator gives (columns) where a label is right (rows): expected shares of"
+            " the tokens in percent, with Wilson’s 95 % intervals, which leave out that the truth is"
+            " estimated."
             + (f" The {left_out} annotators with the fewest tokens have no table." * (left_out > 0))
         ],
         parts=tables,
@@ -140,7 +141,7 @@ def labels_table(review: Review) -> Table:
             Column("Given instead"),
         ],
         rows=rows,
-        note="Of all annotators together, in expectation over the estimated truth.",
+        note="Of all annotators together: expected values under the estimated truth.",
     )
 
 
@@ -187,7 +188,7 @@ def doubts_table(review: Review) -> Table:
     return Table(
         name="doubtful",
         caption="Labels that are probably wrong",
-        columns=[*map(Column, titles), Column("Probability", ".1g"), Column("Context")],
+        columns=[*map(Column, titles), Column("Probability", ".3f"), Column("Context")],
         rows=rows,
         note=(
             "Labels that are right with a probability below 0.1, as far as the labels of all"
@@ -209,7 +210,7 @@ def confusion_tables(review: Review) -> list[Table]:
             for right, group in groupby(cells, key=lambda row: row.right)
             if (shares := list(group))[0].tokens >= 1
         ]
-        given = [Column(f"{label}, %", ".1f") for label in labels]
+        given = [Column(label, ".1f") for label in labels]
         columns = [Column("Right label"), Column("Tokens", ",.0f"), *given]
         tables.append(Table(f"confusion-{name}", name, columns, rows, folded=True))
     return [table for table in tables if table.caption in kept]

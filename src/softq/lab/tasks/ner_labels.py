@@ -51,9 +51,9 @@ class Labelled(NamedTuple):
 
     def best(self, sentence: int) -> list[str]:
         """What stands for the true labels of a sentence: the likeliest, or the heaviest reference."""
-        if self.truth:
-            return list(self.truth[sentence])
-        return [self.names[k] for k in self.references.best(sentence)]
+        if isinstance(self.references, References):
+            return [self.names[k] for k in self.references.best(sentence)]
+        return list(self.truth[sentence])
 
 
 def label(recipe: NerRecipe) -> Labelled:
