@@ -15,6 +15,7 @@ from ner_commands import softq as command
 from softq.annotators import estimate
 from softq.annotators.review import Review
 from softq.formats.conll import read_conll, to_conll
+from softq.lab.report import crowd as crowd_page
 from softq.lab.report.page import MOST_ROWS
 from softq.lab.worlds import EntityWorld
 
@@ -237,6 +238,19 @@ def test_the_map_has_the_kappa_of_every_pair(page):
     assert {(row["First"], row["Second"]): float(row["Kappa"]) for row in rows} == pytest.approx(
         {(pair["first"], pair["second"]): pair["kappa"] for pair in found}
     )
+
+
+def test_of_many_annotators_those_with_most_tokens_are_shown(crowd, tmp_path, monkeypatch):
+    monkeypatch.setattr(crowd_page, "_MOST_TABLES", 3)
+    monkeypatch.setattr(crowd_page, "_MOST_IN_MAP", 4)
+    assert run(crowd, "--page", tmp_path / "p.html").exit_code == 0
+    rows = sorted(told(crowd)["annotators"], key=lambda row: -row["tokens"])
+    files = {path.stem for path in (tmp_path / "p_files").glob("confusion-*.csv")}
+    assert files == {f"confusion-{row['name']}" for row in rows[:3]}
+    text = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "The 13 annotators with the fewest tokens have no table." in text
+    assert "The 12 with the fewest tokens are left out." in text
+    assert "A map of the agreement of 4 annotators." in text
 
 
 def test_the_page_fits_screens_and_runs_no_faulty_script(page):

@@ -211,7 +211,7 @@ def test_tags_are_judged_where_they_are_certain(tmp_path):
         label(build(TagRecipe, flags))
     write(path, "Ann ?\nLee B-PER\n\n")
     one = ["--train", path, "--partial-labels", "--scheme", "bio"]
-    with pytest.raises(DataError, match="t: .*expected 2 sentences or more, got 1"):
+    with pytest.raises(DataError, match=r"t: .*expected 2 sentences or more, got 1"):
         label(recipe(*one))
 
 

@@ -55,13 +55,15 @@ def crowd_sections(
     )
     tables = confusion_tables(review)
     left_out = len(rows) - len(tables)
+    without = (
+        f" The {left_out} annotators with the fewest tokens have no table." if left_out else ""
+    )
     each = Section(
         title="Each annotator",
         intro=[
             "What an annotator gives (columns) where a label is right (rows): expected shares of"
             " the tokens in percent, with Wilson’s 95 % intervals, which leave out that the truth is"
-            " estimated."
-            + (f" The {left_out} annotators with the fewest tokens have no table." * (left_out > 0))
+            " estimated." + without
         ],
         parts=tables,
     )
@@ -200,20 +202,20 @@ def doubts_table(review: Review) -> Table:
 
 def confusion_tables(review: Review) -> list[Table]:
     """A table for each annotator: right labels by labels given."""
-    labels = review.found.labels
-    order = {row.name: -row.tokens for row in review.found.annotators}
-    kept = sorted(sorted(order, key=order.__getitem__)[:_MOST_TABLES])
+    most = sorted(review.found.annotators, key=lambda row: -row.tokens)[:_MOST_TABLES]
+    kept = {row.name for row in most}
+    given = [Column(label, ".1f") for label in review.found.labels]
+    columns = [Column("Right label"), Column("Tokens", ",.0f"), *given]
+    cells = [row for row in review.confusions() if row.annotator in kept and row.tokens >= 1]
     tables = []
-    for name, cells in groupby(review.confusions(), key=lambda row: row.annotator):
-        rows = [
-            (right, shares[0].tokens, *(Interval(*(100 * x for x in one[4:])) for one in shares))
-            for right, group in groupby(cells, key=lambda row: row.right)
-            if (shares := list(group))[0].tokens >= 1
-        ]
-        given = [Column(label, ".1f") for label in labels]
-        columns = [Column("Right label"), Column("Tokens", ",.0f"), *given]
+    for name, of_annotator in groupby(cells, key=lambda row: row.annotator):
+        rows = []
+        for right, group in groupby(of_annotator, key=lambda row: row.right):
+            shares = list(group)
+            intervals = [Interval(100 * one.share, 100 * one.low, 100 * one.high) for one in shares]
+            rows.append((right, shares[0].tokens, *intervals))
         tables.append(Table(f"confusion-{name}", name, columns, rows, folded=True))
-    return [table for table in tables if table.caption in kept]
+    return tables
 
 
 def pairs_table(pairs: Sequence[Pair]) -> Table:
@@ -280,15 +282,14 @@ def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
         panel.grid(visible=False)
 
     left_out = len(tokens) - len(names)
+    without = f" The {left_out} with the fewest tokens are left out." if left_out else ""
     return Figure(
         name="who-agrees",
         title="Who agrees with whom",
         caption=(
             "Cohen’s kappa of every two annotators who labelled the same tokens, from"
-            f" {show(low, '.2f')} (faint) to {show(high, '.2f')} (strong); blank where they have no tokens in common."
-            " Annotators who agree most with the others come first."
-            + f" {left_out} annotators with the fewest tokens are left out."
-            * (left_out > 0)
+            f" {show(low, '.2f')} (faint) to {show(high, '.2f')} (strong); blank where they have no"
+            " tokens in common. Annotators who agree most with the others come first." + without
         ),
         alt=(
             f"A map of the agreement of {len(names)} annotators. {names[0]} agrees most with the"
