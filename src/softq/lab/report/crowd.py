@@ -260,7 +260,7 @@ def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
         if second in kappas[first]
     ]
     low, high = min(cell[2] for cell in cells), max(cell[2] for cell in cells)
-    strength = [0.1 + 0.9 * (kappa - low) / max(high - low, 1e-9) for *_, kappa in cells]
+    strength = [1 - 0.9 * (high - kappa) / max(high - low, 1e-9) for *_, kappa in cells]
 
     def draw(canvas: Canvas) -> None:
         (panel,) = canvas.panels(1, height=3.4 if canvas.phone else 6.4, columns=1, head=0.1)
