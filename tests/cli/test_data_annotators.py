@@ -282,6 +282,11 @@ def test_the_page_fits_screens_and_runs_no_faulty_script(page):
         ("a O\n", ["--annotators", "0"], "expected labels of annotators, got none"),
         ("a O O\nb O\n", [], "line 2: expected 3 columns"),
         ("a O O\nb O O\n", [], "expected two different labels or more"),
+        (
+            "a B-X|O O\nb B-X O\n",
+            [],
+            "line 1: expected a tag of bio such as B-PER or O, got 'B-X|O'",
+        ),
         ("a O B-X\nb O O\n", ["--without", "1,2"], "expected somebody who is not left out"),
         ("a O B-X\nb O O\n", ["--without", "7"], "got '7', who is not among 1, 2"),
         ("a O B-X\nb O O\n", ["--annotators", "x"], "--annotators must be a number"),

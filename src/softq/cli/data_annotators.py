@@ -158,6 +158,7 @@ def annotators(
     from softq.formats.conll import find_scheme
     from softq.lab.report.crowd import crowd_sections, crowd_tables
     from softq.lab.report.page import write_report
+    from softq.lab.tasks.ner_data import check_tags
 
     if options.over and not options.choose:
         raise DataError("--over has settings to choose from: add --choose")
@@ -170,6 +171,8 @@ def annotators(
         kept = corpus.without([name.strip() for name in options.without.split(",")])
     sentences = kept.sentences
     scheme = options.scheme or find_scheme(sentences)
+    if scheme:
+        check_tags(file, sentences, scheme)
     gold: dict[int, Sequence[str]] = {}
     if options.gold:
         known = _read_gold(options.gold, corpus)

@@ -155,7 +155,7 @@ def check_tags(
             fits = _are_tags([*alternatives(label)] if partial else [label], scheme)
             if not fits or (uncertain and not partial):
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
-                advice = "; a training file may have such labels, with partial_labels"
+                advice = "; only a training file may have such labels, with partial_labels"
                 raise DataError(
                     f"{path}, {sentence.where(place)}: expected a tag of {scheme} such as"
                     f" B-PER or O, got {label!r}{advice if uncertain and not partial else ''}"
