@@ -178,7 +178,7 @@ def annotators(
         known = _read_gold(options.gold, corpus)
         gold = {n: known[one.line] for n, one in enumerate(sentences) if one.line in known}
     paths = {name: path for name in _PANELS["Output"] if (path := getattr(options, name))}
-    if len({file, *paths.values()}) <= len(paths):
+    if len({path.resolve() for path in (file, *paths.values())}) <= len(paths):
         raise DataError("expected a file of its own for each output, got the same one twice")
     page = paths.pop("page", None)
     with ExitStack() as stack:  # either all outputs take their places, or none
