@@ -54,6 +54,7 @@ SMALL = [  # flags that are added to the commands that fit
     ),
     (r"softq sweep (ner|tag|parsing|translation|captioning)\b", "--tau 0.2"),
     (r"softq sweep", "--seed 0 --jobs 1"),
+    (r"softq data annotators .*--tagger", "--over rounds=1"),
     (r"softq reproduce", "--jobs 1"),
     (r"softq theory(?!.*--references)", "--grid 20"),
     (r"softq theory .*--references", "--size 10"),

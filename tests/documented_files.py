@@ -1,6 +1,7 @@
 """Small files of the names that documents use, from softq's own worlds."""
 
 import gzip
+import json
 import re
 import shutil
 
@@ -20,6 +21,9 @@ SIZES = {"train": 24, "dev": 8, "test": 8}
 KINDS = [  # what a file is, by its name, and the first pattern that fits
     (r"(.*/)?labelled\.conll", "labelled.conll"),
     (r"(crowd_.*/|crowd).*train\.conll(\.gz)?|crowd\.conll", "crowd.conll"),
+    (r"some\.conll", "some.conll"),
+    (r"export\.json", "export.json"),
+    (r"(admin|bob)\.jsonl", "admin.jsonl"),
     (r".*train.*\.conll(\.gz)?|eng\.train", "train.conll"),
     (r".*\.conll(\.gz)?|eng\.test.", "dev.conll"),
     (r".*train.*\.conllu(\.gz)?", "train.conllu"),
@@ -53,6 +57,11 @@ def make_store(folder):
     ner_runs.write(
         folder / "crowd.conll", world.annotate(world.sample(SIZES["train"], seed=0), seed=0)
     )
+    ner_runs.write(folder / "some.conll", world.sample(SIZES["train"], seed=0)[::2])
+    label = [{"start": 0, "end": 3, "labels": ["PER"]}]
+    record = {"id": 1, "text": "Ann ran.", "label": label}
+    (folder / "export.json").write_text(json.dumps([record | {"annotator": 7}]), "utf-8")
+    (folder / "admin.jsonl").write_text(json.dumps(record), "utf-8")
     rows = (line.split("\t") for line in (folder / "dev.conll").read_text("utf-8").splitlines())
     (folder / "labelled.conll").write_text(
         "".join("\t".join([*row, *row[1:]]) + "\n" for row in rows), "utf-8"

@@ -78,9 +78,7 @@ def test_the_sums_over_labels_agree_with_loops(seed, previous):
     for token, pattern in enumerate(crowd.patterns):
         sums[pattern] += posterior[token]
     np.testing.assert_allclose(crowd.per_pattern(posterior), sums, atol=1e-12)
-    starts = np.cumsum(crowd.lengths) - crowd.lengths
-    assert crowd.starts.tolist() == [s for s, n in zip(starts, crowd.lengths, strict=True) if n]
-    # tokens share a pattern if and only if all annotators of their sentence wrote the same there
+    # tokens share a pattern if and only if all annotators of their sentence gave the same label there
     owner = np.repeat(np.arange(len(sentences)), crowd.lengths)
     written = {}
     for token, who, context, label in given_labels(sentences, previous):

@@ -209,8 +209,9 @@ def test_the_evidence_lower_bound_never_falls(seed):
         assert len(fit.objective) == iterations
         if penalty is not None:
             bounds.append(fit.objective[-1] - penalty)
+        starts = np.cumsum(crowd.lengths) - crowd.lengths
         chain = np.concatenate(
-            [fit.posterior.labels[crowd.starts].sum(0)[None], fit.posterior.pairs.sum(0)]
+            [fit.posterior.labels[starts].sum(0)[None], fit.posterior.pairs.sum(0)]
         )
         penalty = dirichlet_kl(tables.concentrations, beforehand)
         penalty += dirichlet_kl(chain + 0.1, np.full(3, 0.1))

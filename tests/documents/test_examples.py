@@ -38,6 +38,11 @@ def token_accuracy(output, system):
     return float(re.findall(r"\d+\.\d+", row)[0])
 
 
+def f1(output, system):
+    (row,) = [line for line in output.splitlines() if system in line]
+    return float(re.findall(r"\d+\.\d+", row)[3])
+
+
 def test_the_tagger_learns():
     output = run("bilstm_crf.py", "--sentences", "500", "--epochs", "4", "--constraints")
     bayes = token_accuracy(output, "Bayes rule")
@@ -58,6 +63,13 @@ def test_the_other_objectives_train_too(objective):
         < token_accuracy(output, f"BiLSTM-CRF, {objective}")
         <= token_accuracy(output, "Bayes rule") + 1
     )
+
+
+def test_a_tagger_with_annotators_in_the_loop_beats_the_vote():
+    output = run("crowd_tagger.py", "--sentences", "800", "--epochs", "4")
+    found, vote = (f1(output, f"{name} on the training set") for name in ("truth", "vote"))
+    assert found > vote + 5
+    assert f1(output, "toward the truth") > f1(output, "toward the vote") + 1
 
 
 # A made language in which tags say all: determiners and adjectives hang on the next noun, nouns on

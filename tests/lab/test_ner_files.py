@@ -231,7 +231,7 @@ def test_other_faults_of_files(tmp_path, files):
         ),
         (
             ["--train", "a", "--partial-labels", "--folds", 2],
-            "folds are judged by the labels they hold out, and partial_labels are not all known",
+            "folds are scored by the labels they hold out, and partial_labels are not all known",
         ),
         (
             ["--train", "a", "--partial-labels", "--objective", "sqdml", "--tau", 1],

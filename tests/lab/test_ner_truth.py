@@ -209,11 +209,10 @@ def test_tags_are_judged_where_they_are_certain(tmp_path):
     flags = parse_flags(TagRecipe, [*FEW, "--train", str(path), "--partial-labels"])
     with pytest.raises(DataError, match=r"t: expected labels, got \? alone"):
         label(build(TagRecipe, flags))
-    write(path, text)
-    two = ["--train", path, "--partial-labels", "--scheme", "bio"]
-    with pytest.raises(DataError, match="t: expected 3 sentences or more, one for each fold of"):
-        label(recipe(*two))
-    assert label(recipe(*two, "--loop-folds", 2)).truth
+    write(path, "Ann ?\nLee B-PER\n\n")
+    one = ["--train", path, "--partial-labels", "--scheme", "bio"]
+    with pytest.raises(DataError, match=r"t: .*expected 2 sentences or more, got 1"):
+        label(recipe(*one))
 
 
 def test_an_uncertain_tag_names_the_option(tmp_path):

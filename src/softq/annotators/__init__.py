@@ -1,6 +1,6 @@
-"""Annotators who disagree: what they say together, how reliable each is, what they agree on.
+"""Annotators who disagree: their agreement, how reliable each is, and the labels that are right.
 
-From the plainest to the most that can be said of them:
+From the simplest to the most detailed model:
 
 - `vote`: the label that most of them gave. `agreement`: how much more often two of them agree than
   by chance.
@@ -9,11 +9,11 @@ From the plainest to the most that can be said of them:
   trees. A `Reliability` has a row for each annotator, the probabilities of the true labels, and the
   best ones; `reference_weights` makes weights of it for `softq.raml` and `softq.sqdml`.
 - With a model in the loop, by which words count as well: ``softq.CRFTagger(annotators=…)``
-  (`softq.linear.truth_loop`), or `AnnotatorTables` with any distribution in PyTorch, whose
-  ``target(model, sentences)`` is what to train toward.
+  (`softq.linear.truth_loop`), or `AnnotatorTables` with any distribution in PyTorch: train toward
+  its ``target(model, sentences)``.
 - `softq.rewards.Annotators`: tables as a reward, with which `softq.sqdml` is the E-step.
 
-Under them: `Crowd` is what was written, as indices. An *evidence* says what is known of the true
+Under them: `Crowd` has the annotations as arrays. An *evidence* says what is known of the true
 labels, and learns from their probabilities: `AnnotatorTables` with `TablePriors`, or `KnownLabels`,
 labels that are known in part. `SequentialFit` is variational EM between evidence and a chain over
 the truth (`softq.annotators.truth`).

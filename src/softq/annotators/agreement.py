@@ -61,6 +61,16 @@ class Agreement(NamedTuple):
     pairs: list[Pair]
 
 
+MEASURES = {
+    "agreement": "equal labels of two annotators",
+    "cohen": "Cohen's kappa, mean over pairs",
+    "span_cohen": "Cohen's kappa of entities, mean over pairs",
+    "fleiss": "Fleiss' kappa",
+    "alpha": "Krippendorff's alpha",
+}
+"""The measures of `Agreement` in words."""
+
+
 def agreement(sentences: Iterable[Sentence], scheme: Scheme | None = None) -> Agreement:
     """Agreement of a file's annotators, by name.
 
@@ -146,7 +156,7 @@ def _compare_segments(
 
 
 def _cohen(table: Counter[tuple[str, str]]) -> tuple[int, int, float | None]:
-    """Number of items, how many are equal, and Cohen's kappa, from how often each pair of labels was given."""
+    """Number of items, how many are equal, and Cohen's kappa, from the counts of pairs of labels."""
     left: Counter[str] = Counter()
     right: Counter[str] = Counter()
     same = 0

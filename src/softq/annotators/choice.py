@@ -1,7 +1,7 @@
-"""Choosing the settings of a model of annotators without the truth.
+"""Choosing the settings of a model of annotators without true labels.
 
-Some annotators of some sentences are hidden, the model is fitted to the others, and the settings
-are the better, the likelier it finds what was hidden.
+The labels of some annotators in some sentences are hidden, and the model is fitted to the others.
+The better the settings, the likelier the hidden labels are under the fitted model.
 """
 
 from __future__ import annotations
@@ -9,38 +9,42 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from softq.annotators.crowd import Crowd
-from softq.annotators.tables import AnnotatorTables
+from softq.annotators.tables import AnnotatorTables, TablePriors
 from softq.annotators.truth import TruthScores, predictive
 from softq.errors import DataError
 
-Fit = Callable[[Crowd], tuple[TruthScores, AnnotatorTables]]
-"""Fits a crowd: the scores of the true label sequences, and the annotators' tables."""
 
-
-def hidden_likelihood(crowd: Crowd, fit: Fit, *, share: float = 0.2, seed: int = 0) -> float:
+def hidden_likelihood(
+    crowd: Crowd,
+    fit: Callable[[AnnotatorTables], TruthScores],
+    priors: TablePriors | None = None,
+    *,
+    share: float = 0.2,
+    seed: int = 0,
+) -> float:
     """Mean log-probability of labels that were hidden from a fit.
 
-    The labels that an annotator gave to a sentence are hidden together, and one annotator of each
-    sentence at least stays. What they are predicted from is the truth that the others make likely
-    and the annotator's own table.
+    The labels that an annotator gave to a sentence are hidden together, and every sentence keeps at
+    least one annotator. They are predicted from the truth that the other labels make likely and
+    from the annotator's own table.
 
     Args:
         crowd: labels of annotators.
-        fit: fits what is left of it.
-        share: of the pairs of annotators and sentences that are hidden, between 0 and 1.
-        seed: decides which.
+        fit: fits tables of what is left of it, and returns the scores of the true labels.
+        priors: of the tables.
+        share: share of the pairs of annotators and sentences to hide, between 0 and 1.
+        seed: seed of the choice of these pairs.
 
     >>> from softq.annotators.sequential import SequentialFit
     >>> from softq.formats.conll import Sentence
     >>> rows = (("B-PER", "O"), ("B-PER", "O"), ("O", "O"))
     >>> crowd = Crowd.read([Sentence(("Ann", "ran"), rows, ("1", "2", "3"))] * 20)
-    >>> def fitted(temper):
-    ...     def fit(rest):
-    ...         tables = AnnotatorTables(rest)
-    ...         found = SequentialFit(tables, rest.labels, rest.lengths, "bio", temper=temper)
-    ...         return found.scores(), tables
-    ...     return fit
-    >>> max((0.01, 1.0), key=lambda temper: hidden_likelihood(crowd, fitted(temper)))
+    >>> def hidden(temper):
+    ...     def fit(tables):
+    ...         known = tables.crowd
+    ...         return SequentialFit(tables, known.labels, known.lengths, "bio", temper=temper).scores
+    ...     return hidden_likelihood(crowd, fit)
+    >>> max((0.01, 1.0), key=hidden)
     1.0
 
     """
@@ -49,8 +53,8 @@ def hidden_likelihood(crowd: Crowd, fit: Fit, *, share: float = 0.2, seed: int =
     rest, hidden = crowd.hide(share, seed)
     if not len(hidden.label):
         raise DataError(
-            "settings are compared by labels that are hidden: expected sentences with several"
-            f" annotators, so that a share of {share:g} can be, got none to hide"
+            "settings are compared by hidden labels: expected sentences with several annotators, of"
+            f" whom a share of {share:g} can be hidden, got none to hide"
         )
-    scores, tables = fit(rest)
-    return predictive(scores, tables.likelihood(hidden)) / hidden.label_count
+    tables = AnnotatorTables(rest, priors)
+    return predictive(fit(tables), tables.likelihood(hidden)) / hidden.label_count

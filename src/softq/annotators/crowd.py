@@ -1,4 +1,4 @@
-"""What annotators wrote, as indices, and the two sums that every model of annotators needs."""
+"""Annotations as arrays of indices, and the two sums that every model of annotators needs."""
 
 from __future__ import annotations
 
@@ -117,11 +117,6 @@ class Crowd:
             label,
             contexts,
         )
-
-    @property
-    def starts(self) -> Integers:
-        """The first token of each sentence that has one."""
-        return (np.cumsum(self.lengths) - self.lengths)[self.lengths > 0]
 
     @property
     def label_count(self) -> int:

@@ -2,7 +2,7 @@
 
 Votes, how reliable each one is, and how much each should weigh.
 
-Everything here is judged token by token. Reliability is estimated without the truth, by EM over
+Everything here is counted token by token. Reliability is estimated without the truth, by EM over
 what all annotators said of all tokens (Dawid and Skene, 1979): who agrees with the others is
 trusted more, and the truth is what those say who are trusted.
 """
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from softq.annotators.crowd import Crowd, Floats, check_named
 from softq.annotators.sequential import SequentialFit
 from softq.annotators.tables import AnnotatorTables
+from softq.annotators.truth import TruthFit
 from softq.errors import DataError, ShapeError
 from softq.formats.conll import MISSING, Sentence, find_scheme
 from softq.formats.tags import OUTSIDE
@@ -199,9 +200,7 @@ def estimate(
     if model == "sequential":
         tables, scheme = AnnotatorTables(crowd), find_scheme(sentences)
         fit = SequentialFit(tables, crowd.labels, crowd.lengths, scheme, iterations=iterations)
-        return reliability_of(
-            tables, model, fit.posterior.labels, fit.best(), objective=fit.objective
-        )
+        return reliability_of(fit, fit.objective)
     return _by_em(crowd, model, smoothing, iterations, tolerance)
 
 
@@ -314,33 +313,27 @@ def _by_em(
     )
 
 
-def reliability_of(
-    tables: AnnotatorTables,
-    model: Model,
-    posterior: Floats,
-    best: Sequence[tuple[str, ...]],
-    objective: Sequence[float] = (),
-) -> Reliability:
-    """What annotators' tables and probabilities ``[T, K]`` of the true labels say of annotators.
+def reliability_of(fit: TruthFit, objective: Sequence[float] = ()) -> Reliability:
+    """What a fit of annotators' tables says of the annotators.
 
     Args:
-        tables: fitted to the posterior.
-        model: its name.
-        posterior: from a `softq.annotators.sequential.SequentialFit`, or a tagger in the loop.
-        best: the most probable labels of each sentence.
+        fit: a `softq.annotators.sequential.SequentialFit`, or a
+            `softq.linear.truth_loop.TruthLoop`.
         objective: of each iteration.
 
     """
-    crowd = tables.crowd
+    if not isinstance(fit.evidence, AnnotatorTables):
+        raise DataError("expected labels of annotators, got labels that are known in part")
+    crowd, posterior = fit.evidence.crowd, fit.posterior.labels
     return Reliability(
-        model,
+        "sequential" if crowd.contexts > 1 else "dawid-skene",
         crowd.labels,
         posterior.mean(0),
         _rows(crowd, crowd.counts(posterior).sum(1)),
-        tables.confusions,
+        fit.evidence.confusions,
         tuple(objective),
         tuple(np.split(posterior, np.cumsum(crowd.lengths)[:-1])),
-        tuple(best),
+        tuple(fit.best()),
     )
 
 

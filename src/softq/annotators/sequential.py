@@ -1,6 +1,6 @@
 """The truth behind labels without a tagger: a Markov chain, and what is known of each token.
 
-Variational EM. The E-step is a chain whose transitions are the truth's and whose emissions are the
+Variational EM. The E-step is a chain with the transitions of the truth and, as emissions, the
 evidence, such as that of annotators; the M-step counts what it expects:
 
     q(y) ∝ P(y) · exp( temper · Σ_a Σ_t E[log π_a(l_at | y_t, l_a,t-1)] )
@@ -70,7 +70,7 @@ class SequentialFit:
         before = np.full(evidence.evidence().shape, 1.0 / len(labels))
         starts = (np.cumsum(self._lengths) - self._lengths)[self._lengths > 0]
         for _ in range(max(iterations, 1)):
-            self.posterior = Posterior.of(self.scores())
+            self.posterior = Posterior.of(self.scores)
             impossible = np.flatnonzero(self.posterior.log_z == -np.inf)
             if len(impossible):
                 raise DataError(
@@ -85,10 +85,11 @@ class SequentialFit:
                 break
             before = self.posterior.labels
 
+    @property
     def scores(self) -> TruthScores:
         """Of the true label sequences, by what has been learnt."""
         return self.prior.scores(self.temper * self.evidence.evidence(), self._lengths)
 
     def best(self) -> Sequence[tuple[str, ...]]:
         """The most probable label sequence of each sentence."""
-        return self.scores().decode(self._labels)
+        return self.scores.decode(self._labels)

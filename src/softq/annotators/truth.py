@@ -122,12 +122,6 @@ class Posterior(NamedTuple):
         )
         return Posterior(labels, pairs, entropy, log_z, lengths)
 
-    def best(self, sentence: int) -> Integers:
-        """The most probable label of each token of a sentence."""
-        start = int(self.lengths[:sentence].sum())
-        found: Integers = self.labels[start : start + self.lengths[sentence]].argmax(1)
-        return found
-
     def shown(self, classes: int) -> Floats:
         """Labels that are likely enough to have features, as `softq.linear.tagging.References` has them."""
         return np.where(self.labels >= _LIKELY, self.labels, 0.0)
@@ -136,6 +130,20 @@ class Posterior(NamedTuple):
         """Neighbours that are likely enough, likewise."""
         total: Floats = self.pairs.sum(0)
         return np.where(total >= _LIKELY, total, 0.0)
+
+
+class TruthFit(Protocol):
+    """A model of the truth that was fitted together with what the evidence has learnt."""
+
+    evidence: Evidence
+    posterior: Posterior
+
+    @property
+    def scores(self) -> TruthScores:
+        """Scores of the true label sequences."""
+
+    def best(self) -> Sequence[tuple[str, ...]]:
+        """The most probable label sequence of each sentence."""
 
 
 def _expected(scores: TruthScores, labels: Floats, pairs: Floats) -> Floats:

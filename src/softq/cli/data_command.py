@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from softq.cli.data_annotators import annotators as review_annotators
 from softq.cli.data_features import features as encode_images
 from softq.cli.kinds import CAPTIONER, KINDS, PARSER, TAGGER, TRANSLATOR, Kind, Options, panels
 from softq.cli.options import refuse_others, takes_options
@@ -14,6 +15,7 @@ from softq.cli.shared import AsJson, print_json, print_line, results_console
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", add_completion=False)
 data.command("features")(encode_images)
+data.command("annotators")(review_annotators)
 _LAYOUTS = {kind.layout: kind for kind in KINDS if kind.layout}
 
 
@@ -56,14 +58,15 @@ def _data() -> None:
     """Look at files before training: what they hold, what is wrong with them, images as vectors.
 
     Files of labels (CoNLL columns, JSON), trees (CoNLL-U), translations and captions are told apart by looking. `stats` counts what is in
-    them and how far annotators agree, `check` finds every fault with its line, `convert` writes exports of annotation tools as columns,
-    and `features` turns images into the vectors that captioners are trained on.
+    them and how far annotators agree, `annotators` estimates how reliable each of them is, `check` finds every fault with its line,
+    `convert` writes exports of annotation tools as columns, and `features` turns images into the vectors that captioners are trained on.
 
     **Examples**
 
     ```sh
     softq data check train.conll dev.conll
     softq data stats train.conll train.conllu train.tsv train.captions.tsv
+    softq data annotators crowd.conll
     softq data features IMAGES/ --out features.npy
     ```
     """
@@ -101,9 +104,10 @@ def stats(
     last ones the labels of several annotators, `?` where one gave none. Files called .json or .jsonl are exports of annotation tools, which
     `softq data convert --help` lists. Labels and entities of all annotators are counted together, without those that are uncertain.
 
-    **Agreement** is the share of equal labels where two annotators labelled the same token. Kappa corrects it for chance: 1 is perfect, 0
-    what chance would give. Cohen's is a mean over pairs of annotators, weighted by the tokens they share; Fleiss' takes all labels of a
-    token together. Most tokens are outside entities, so agreement alone looks high: read kappa.
+    **Agreement** is the share of equal labels where two annotators labelled the same token. Kappa and alpha correct it for chance: 1 is
+    perfect, 0 what chance would give. Cohen's kappa is a mean over pairs of annotators, weighted by the tokens they share, of labels or of
+    whole entities; Fleiss' kappa and Krippendorff's alpha take all labels of a token together. Most tokens are outside entities, so
+    agreement alone looks high: read kappa. `softq data annotators` shows each annotator and pair.
 
     **Trees.** Relations, parts of speech, arc lengths and depths, and how many arcs are not projective: they span a word that does not
     descend from their head, and a projective parser cannot find them.

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -18,6 +18,9 @@ from rich.table import Table
 
 import softq
 from softq.errors import ConvergenceWarning, DataWarning, SoftqError, StoppedError
+
+if TYPE_CHECKING:
+    from softq.lab.report import content
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 TaskOrRecipe = Annotated[
@@ -121,3 +124,18 @@ def make_table(
         else:
             table.add_section()
     return table
+
+
+def as_text(table: content.Table) -> Table:
+    """A table of a report for the console, without its note."""
+    from softq.lab.report.content import show  # numpy takes a moment
+
+    return make_table(
+        [column.title for column in table.columns],
+        [
+            [show(value, column.format) for value, column in zip(row, table.columns, strict=True)]
+            for row in table.rows
+        ],
+        table.caption,
+        [place for place, column in enumerate(table.columns) if not column.format],
+    )

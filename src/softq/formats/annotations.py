@@ -20,7 +20,7 @@ list of records, or a record on each line. What is read of a record:
   Spaces in a name become ``_``.
 
 An annotator who labelled nothing of a text said ``O`` everywhere. Labels that are null, cancelled,
-discarded or a draft are nobody's, and so are predictions and suggestions. Records with one annotator
+discarded or a draft are left out, and so are predictions and suggestions. Records with one annotator
 each that share ``id`` and words, or words where there is no ``id``, are one sentence. Spans that
 begin or end inside a word are widened; spans of one annotator may not overlap.
 """
@@ -109,7 +109,7 @@ def read_annotations(
             where the file names nobody. The same words, or the same ``id`` and words, are one
             sentence.
         annotators: Of columns as `read_conll` has it. Of JSON, which names its annotators: with 0,
-            labels are nobody's in particular if one annotator gave all of them.
+            annotators are not named if one of them gave all labels.
         scheme: That of the labels, BIO for spans unless it is given.
 
     >>> corpus = read_annotations('{"text": "Ann ran.", "label": [[0, 3, "PER"]], "user": "w1"}\n'
@@ -132,8 +132,8 @@ def read_annotations(
             read = read_conll(given, annotators=annotators, scheme=scheme).sentences
         if (annotators or others) and not any(one.annotators for one in read):
             file = Path(name_of(given).removesuffix(".gz").removesuffix(".xz"))
-            whose = _name({"user": number if file.name == "the text" else file.stem})
-            read = [replace(one, annotators=(whose,)) for one in read]
+            named = _name({"user": number if file.name == "the text" else file.stem})
+            read = [replace(one, annotators=(named,)) for one in read]
         sentences += read
     sentences = _gathered(sentences)
     alone = len({one.annotators for one in sentences}) == 1 == len(sentences[0].labels)
@@ -164,9 +164,9 @@ def _gathered(sentences: Iterable[Sentence]) -> list[Sentence]:
     found: dict[Any, Sentence] = {}
     times = Counter[Any]()  # that an annotator has had the same words
     for number, one in enumerate(sentences):
-        whose = one.annotators, one.tokens
-        same = one.comments, one.tokens, 0 if one.comments else times[whose]
-        times[whose] += 1
+        key = one.annotators, one.tokens
+        same = one.comments, one.tokens, 0 if one.comments else times[key]
+        times[key] += 1
         first = found.setdefault(same if len(one.annotators) == 1 else number, one)
         if first is not one:
             found[same] = replace(
@@ -270,7 +270,7 @@ def _sentence(
 
 
 def _labels_of(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Whose labels a record has and what they are; a name is empty where there is none."""
+    """The annotators of a record with their labels; a name is empty where there is none."""
     value, owner = _value_of(record), _name(record)
     if isinstance(value, dict):
         value = [{"annotator": name, "value": labels} for name, labels in value.items()]

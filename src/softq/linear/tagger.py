@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from softq.annotators.reliability import AnnotatorRow, WeightModel
+from softq.annotators.reliability import AnnotatorRow, WeightModel, reliability_of
 from softq.annotators.truth import Posterior
 from softq.checks import check_count
 from softq.errors import DataError, EstimatorError
@@ -110,8 +110,8 @@ class CRFTagger(SavedEstimator):
             ``"model"``, there and in the model as well. With them ``O`` is always a label, for
             without it there may be no sequence at all that is allowed.
         scheme: of ``constraints``; ``"auto"``: the scheme that the labels of `fit` follow.
-        annotators: a model of the annotators, whose errors are estimated with a tagger in the loop
-            (see `softq.linear.truth_loop`): ``"sequential"``, in which labels depend on the
+        annotators: a model of the annotators' errors, estimated with a tagger in the loop (see
+            `softq.linear.truth_loop`): ``"sequential"``, in which labels depend on the
             annotator's previous one, or ``"dawid-skene"``. With ``objective="ml"`` the tagger is
             then trained toward the probabilities of the true labels; with ``"sqdml"`` toward the
             annotators' log-probabilities alone, at the temperature ``tau``. None: annotators are
@@ -351,7 +351,7 @@ class CRFTagger(SavedEstimator):
             LoopOptions(rounds=self._option("rounds"), c2=settings.c2 or LoopOptions.c2),
             tell=self._tell,
         )
-        rows = by_place(loop.reliability().annotators) if model is not None else ()
+        rows = by_place(reliability_of(loop).annotators) if model is not None else ()
         toward = loop.toward(settings.objective, settings.tau)
         return toward, [list(labels) for labels in loop.best()], rows
 

@@ -203,7 +203,7 @@ class Annotations(NamedTuple):
 
     def scheme(self) -> Scheme | None:
         """The tag scheme that the labels follow, None where some of them are no tags of entities."""
-        found = find_scheme(self.judged())
+        found = find_scheme(self.certain())
         try:
             if found is not None:
                 spans(self.labels, found)
@@ -211,8 +211,8 @@ class Annotations(NamedTuple):
             return None
         return found
 
-    def judged(self) -> Iterable[Sentence]:
-        """Sentences by whose stretches without a missing or uncertain label tags are judged."""
+    def certain(self) -> Iterable[Sentence]:
+        """Sentences for checks of tags, which pass over missing and uncertain labels."""
         if self.partial:
             return map(certain, self.sentences())
         if self.several:
@@ -334,7 +334,7 @@ def scheme_for(option: SchemeOption, annotations: Annotations) -> Scheme:
         return option
     # Labels of another scheme would all be forbidden, and a tagger that keeps to this one would
     # predict nothing but O.
-    for number, sentence in enumerate(annotations.judged()):
+    for number, sentence in enumerate(annotations.certain()):
         for _, start, piece in sentence.pieces():
             for place, message in faults(piece, option):
                 raise DataError(

@@ -22,10 +22,16 @@ from torch import Tensor
 
 from softq.annotators.crowd import Crowd
 from softq.annotators.known import KnownLabels
-from softq.annotators.reliability import Reliability, reliability_of
 from softq.annotators.sequential import SequentialFit
 from softq.annotators.tables import AnnotatorTables, TablePriors
-from softq.annotators.truth import Evidence, MarkovPrior, Posterior, TruthScores, bordered
+from softq.annotators.truth import (
+    Evidence,
+    MarkovPrior,
+    Posterior,
+    TruthFit,
+    TruthScores,
+    bordered,
+)
 from softq.errors import DataError
 from softq.formats.conll import Sentence
 from softq.formats.tags import Scheme
@@ -116,6 +122,35 @@ def find_truth(
     return TruthLoop(matrix, labels, tables, scheme, options, tell=tell)
 
 
+def fit_truth(
+    tables: AnnotatorTables,
+    scheme: Scheme | None,
+    options: LoopOptions,
+    matrix: FeatureMatrix | None = None,
+    *,
+    tell: Callable[[str], None] = lambda text: None,
+) -> TruthFit:
+    """The truth behind annotators' labels, with a tagger in the loop or without.
+
+    Args:
+        tables: of the annotators, which are fitted.
+        scheme: what label sequences must keep to; None: nothing.
+        options: of the loop; without a tagger, ``alone`` counts.
+        matrix: features of the sentences; None: there is no tagger.
+        tell: takes a line for each round.
+
+    >>> rows = (("B-PER", "O"), ("B-PER", "O"), ("O", "O"))
+    >>> crowd = Crowd.read([Sentence(("Ann", "ran"), rows, ("1", "2", "3"))])
+    >>> fit_truth(AnnotatorTables(crowd), "bio", LoopOptions()).best()
+    [('B-PER', 'O')]
+
+    """
+    crowd = tables.crowd
+    if matrix is None:
+        return SequentialFit(tables, crowd.labels, crowd.lengths, scheme, temper=options.alone)
+    return TruthLoop(matrix, crowd.labels, tables, scheme, options, tell=tell)
+
+
 class TruthLoop:
     """Cross-fitted taggers and the truth that they and the evidence make likely.
 
@@ -158,7 +193,7 @@ class TruthLoop:
         folds = min(options.folds, len(lengths))
         self.labels, self.evidence, self._matrix = labels, evidence, matrix
         alone = SequentialFit(evidence, labels, lengths, scheme, temper=options.alone)
-        self.scores, self.posterior = alone.scores(), alone.posterior
+        self.scores, self.posterior = alone.scores, alone.posterior
         self._prior = MarkovPrior(labels, scheme)  # for what the scheme forbids
         random = np.random.default_rng(options.seed)
         self._groups = random.permutation(len(lengths)) % folds
@@ -175,13 +210,6 @@ class TruthLoop:
     def best(self) -> Sequence[tuple[str, ...]]:
         """The most probable label sequence of each sentence."""
         return self.scores.decode(self.labels)
-
-    def reliability(self) -> Reliability:
-        """How reliable annotators are, by the truth of the last round."""
-        if not isinstance(self.evidence, AnnotatorTables):
-            raise DataError("expected labels of annotators, got labels that are known in part")
-        model: TruthModel = "sequential" if self.evidence.crowd.contexts > 1 else "dawid-skene"
-        return reliability_of(self.evidence, model, self.posterior.labels, self.best())
 
     def toward(self, objective: ObjectiveName, tau: float | None) -> Posterior:
         """What a tagger is trained toward.

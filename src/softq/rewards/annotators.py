@@ -1,4 +1,4 @@
-"""The reward whose SQDML target is the E-step of Dawid and Skene's model."""
+"""The reward with which SQDML's target is the E-step of Dawid and Skene's model."""
 
 from __future__ import annotations
 

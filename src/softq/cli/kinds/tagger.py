@@ -11,7 +11,7 @@ from typing import IO, Any, get_args
 
 from rich.table import Table
 
-from softq.annotators.agreement import agreement
+from softq.annotators.agreement import MEASURES, agreement
 from softq.cli.kinds import TAGGER, Options, find_kind, find_model
 from softq.cli.kinds.base import (
     PredictedPart,
@@ -41,12 +41,7 @@ from softq.metrics import SPAN_METRICS, KindScores, SpanScores, span_statistics
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
 _OF_ANY_LABELS = ("token_accuracy", "exact_match")  # metrics that need no entities
-_AGREEMENT = {
-    "tokens": "tokens with two labels or more",
-    "agreement": "agreement of pairs",
-    "cohen": "Cohen's kappa, mean",
-    "fleiss": "Fleiss' kappa",
-}
+_AGREEMENT = {"tokens": "tokens with two labels or more"} | MEASURES
 _TITLES = {"f1": "F1", "token_accuracy": "token accuracy", "exact_match": "exact match"}
 
 
@@ -349,16 +344,16 @@ def count(paths: Sequence[Path], options: Options) -> Iterator[dict[str, Any]]:
             "scheme": scheme,
             "labels": counted(chain.from_iterable(pieces.elements())),
             "entities": counted(chain.from_iterable(map(entities.__getitem__, pieces.elements()))),
-            **_count_annotators(sentences),
+            **_count_annotators(sentences, scheme),
         }
 
 
-def _count_annotators(sentences: Sequence[Sentence]) -> dict[str, Any]:
+def _count_annotators(sentences: Sequence[Sentence], scheme: Scheme | None) -> dict[str, Any]:
     names = {annotator for sentence in sentences for annotator in sentence.annotators}
     if not names:
         return {"annotators": 0, "annotations": 0, "agreement": None}
     given = [labels for sentence in sentences for labels in sentence.labels]
-    found = agreement(sentences)
+    found = agreement(sentences, scheme)
     return {
         "annotators": len(names),
         "annotations": sum(bool({*labels} - {MISSING}) for labels in given),
@@ -386,7 +381,10 @@ def show(file: dict[str, Any]) -> Table:
             ("annotations per sentence", f"{file['annotations'] / file['sentences']:.2f}"),
             *fact_rows(_AGREEMENT, found, digits=4),
         ]
-    return make_table(("", "", ""), rows)
+    table = make_table(("", "", ""), rows)
+    if file["agreement"]:
+        table.caption = "Each annotator and pair: softq data annotators FILE"
+    return table
 
 
 def check(paths: Sequence[Path], options: Options) -> dict[Path, list[Fault]]:

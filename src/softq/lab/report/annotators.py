@@ -86,7 +86,8 @@ def extras(results: Results) -> list[Part | None]:
             rows.sort(key=lambda row: (-row.weight, row.name))
             made = None if results.recipe.data.train else _made(rows)
         how = MODELS.get(model.facts.get("annotator_model", ""), "")
-        parts = [annotators_table(rows, how) if made is None else _known_table(rows, made), annotators_figure(rows)]
+        table = annotators_table(rows, how) if made is None else _known_table(rows, made)
+        parts = [table, annotators_figure(rows, how)]
     return [*parts, _types(results)]
 
 
@@ -108,9 +109,12 @@ def _estimates(row: AnnotatorRow) -> tuple[float, ...]:
     return 100 * row.accuracy, 100 * row.precision, 100 * row.recall, row.weight
 
 
-def annotators_table(rows: Sequence[AnnotatorRow], model: str) -> Table:
+def annotators_table(
+    rows: Sequence[AnnotatorRow], model: str, most: int = MOST_ANNOTATORS
+) -> Table:
+    """How reliable annotators seem; of more than ``most``, the first and the last."""
     shown, note = rows, ""
-    if len(rows) > MOST_ANNOTATORS:
+    if len(rows) > most:
         shown = [*rows[:ENDS], *rows[-ENDS:]]
         note = (
             f" Of {len(rows)} annotators, the {ENDS} that weigh most and the {ENDS} that weigh"
@@ -159,7 +163,7 @@ def _known_table(rows: Sequence[AnnotatorRow], made: Sequence[Annotator]) -> Tab
     )
 
 
-def annotators_figure(rows: Sequence[AnnotatorRow]) -> Figure | None:
+def annotators_figure(rows: Sequence[AnnotatorRow], model: str) -> Figure | None:
     """Every annotator by estimated precision and recall."""
     if len(rows) < 2:
         return None
@@ -211,13 +215,7 @@ def annotators_figure(rows: Sequence[AnnotatorRow]) -> Figure | None:
             f" lightest: {told}."
         ),
         draw=draw,
-        numbers=Table(
-            name="all-annotators",
-            caption="All annotators",
-            columns=[Column("Annotator"), Column("Tokens", ",d"), *_ESTIMATES],
-            rows=[(row.name, row.tokens, *_estimates(row)) for row in rows],
-            folded=True,
-        ),
+        numbers=annotators_table(rows, model, most=len(rows)),
     )
 
 

@@ -1,4 +1,4 @@
-"""Files, or the built-in world, as what a tagger is trained on and judged by."""
+"""Files, or the built-in world, as what a tagger is trained and scored on."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_corpora(data: NerData) -> _Corpora:
     def read(split: str) -> list[Sentence]:
         nonlocal scheme
         if split != "train":
-            return _read_judged(getattr(data, split), scheme, known)
+            return _read_gold(getattr(data, split), scheme, known)
         train, scheme = _read_train(data)
         known.update({OUTSIDE} if scheme else (), label_names(train, partial=data.partial_labels))
         return train
@@ -75,15 +75,15 @@ def label_names(sentences: Sequence[Sentence], *, partial: bool) -> set[str]:
 
 
 def gold(sentences: Sequence[Sentence]) -> list[tuple[str, ...]]:
-    """The true labels of sentences to be judged by."""
+    """The true labels of sentences to score on."""
     return [sentence.labels[0] for sentence in sentences]
 
 
 def _read_train(data: NerData) -> tuple[list[Sentence], Scheme | None]:
     """The training file and its scheme."""
     path, partial, scheme = Path(data.train), data.partial_labels, scheme_of(data.scheme)
-    judged = None if partial else scheme  # with labels that leave a choice, see `ner_labels`
-    corpus = read_annotations(path, annotators=data.annotator_columns(), scheme=judged)
+    checked = None if partial else scheme  # with labels that leave a choice, see `ner_labels`
+    corpus = read_annotations(path, annotators=data.annotator_columns(), scheme=checked)
     train = (corpus.without(data.without) if data.without else corpus).sentences
     if partial:
         _check_partial(path, train)
@@ -155,7 +155,7 @@ def check_tags(
             fits = _are_tags([*alternatives(label)] if partial else [label], scheme)
             if not fits or (uncertain and not partial):
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
-                advice = "; a training file may have such labels, with partial_labels"
+                advice = "; only a training file may have such labels, with partial_labels"
                 raise DataError(
                     f"{path}, {sentence.where(place)}: expected a tag of {scheme} such as"
                     f" B-PER or O, got {label!r}{advice if uncertain and not partial else ''}"
@@ -171,7 +171,7 @@ def _are_tags(labels: Sequence[str], scheme: Scheme) -> bool:
     return True
 
 
-def _read_judged(path: str, scheme: Scheme | None, known: set[str]) -> list[Sentence]:
+def _read_gold(path: str, scheme: Scheme | None, known: set[str]) -> list[Sentence]:
     """A file of true labels, which must be among those of the training file."""
     found = read_annotations(Path(path), scheme=scheme).sentences
     for sentence in found:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from softq.annotators.known import KnownLabels
-from softq.annotators.reliability import Reliability, estimate, reference_weights, vote
+from softq.annotators.reliability import (
+    Reliability,
+    estimate,
+    reference_weights,
+    reliability_of,
+    vote,
+)
+from softq.annotators.tables import TablePriors
 from softq.annotators.truth import Posterior
 from softq.errors import DataError, RecipeError
 from softq.formats.conll import MISSING, Sentence
@@ -45,18 +51,20 @@ class Labelled(NamedTuple):
 
     def best(self, sentence: int) -> list[str]:
         """What stands for the true labels of a sentence: the likeliest, or the heaviest reference."""
-        if self.truth:
-            return list(self.truth[sentence])
-        return [self.names[k] for k in self.references.best(sentence)]
+        if isinstance(self.references, References):
+            return [self.names[k] for k in self.references.best(sentence)]
+        return list(self.truth[sentence])
 
 
 def label(recipe: NerRecipe) -> Labelled:
     """What training sentences say, in the scheme to train in."""
     data, options, objective = recipe.data, recipe.annotations, recipe.objective
     if options.annotator_model != "none" or data.partial_labels:
-        found = _truth(data, recipe.features, options.annotator_model, _loop_options(recipe))
-        toward = found.loop.toward(objective.name, objective.tau)
-        return Labelled(tuple(found.loop.labels), toward, found.reliability, found.best)
+        loop, best, reliability = _truth(
+            data, recipe.features, options.annotator_model, loop_options(recipe)
+        )
+        toward = loop.toward(objective.name, objective.tau)
+        return Labelled(tuple(loop.labels), toward, reliability, best)
     mend = recipe.model.constraints in ("target", "model")
     fill = mend and objective.name == "ml"
     how = options.references, options.ties, options.weights, options.sharpness
@@ -197,30 +205,25 @@ def _number(
 # --- the truth with a tagger in the loop -----------------------------------------------------------------
 
 
-def _loop_options(recipe: NerRecipe) -> LoopOptions:
+def loop_options(recipe: NerRecipe) -> LoopOptions:
     """The options of the loop that a recipe names; the others are `LoopOptions`'s own."""
     names = {"loop_folds": "folds", "loop_c2": "c2", "tagger_weight": "weight"}
     given = {names.get(name, name): value for name, value in recipe.annotations.of_the_loop.items()}
-    options = LoopOptions(
-        c2=recipe.optimizer.c2 or LoopOptions.c2,
-        seed=recipe.training.seed % 2**64,  # numpy takes none below 0
-    )
     if "evidence_floor" in given:
-        given["priors"] = replace(options.priors, floor=given.pop("evidence_floor"))
-    return replace(options, **given)
-
-
-class _Truth(NamedTuple):
-    """What the loop has found: its probabilities, the most likely labels, and how reliable annotators are, if there are any."""
-
-    loop: TruthLoop
-    best: Sequence[tuple[str, ...]]
-    reliability: Reliability | None
+        given["priors"] = TablePriors(floor=given.pop("evidence_floor"))
+    # numpy takes no seed below 0
+    own = {"c2": recipe.optimizer.c2 or LoopOptions.c2, "seed": recipe.training.seed % 2**64}
+    return LoopOptions(**own | given)
 
 
 @once(4)
-def _truth(data: NerData, features: NerFeatures, model: Any, options: LoopOptions) -> _Truth:
-    """The truth behind the training labels: found once, however many models are trained toward it."""
+def _truth(
+    data: NerData, features: NerFeatures, model: Any, options: LoopOptions
+) -> tuple[TruthLoop, Sequence[tuple[str, ...]], Reliability | None]:
+    """The truth behind the training labels, the most likely ones, and the annotators, if there are any.
+
+    It is found once, however many models are trained toward it.
+    """
     corpora, several = read_corpora(data), model != "none"
     path, train, scheme = data.train or "the built-in world", corpora.train, corpora.scheme
     if data.train_scheme not in ("same", scheme):
@@ -242,8 +245,8 @@ def _truth(data: NerData, features: NerFeatures, model: Any, options: LoopOption
         )
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    reliability = loop.reliability() if several else None
-    return _Truth(loop, reliability.best if reliability else loop.best(), reliability)
+    reliability = reliability_of(loop) if several else None
+    return loop, reliability.best if reliability else loop.best(), reliability
 
 
 def _check_possible(

@@ -37,7 +37,7 @@ class NerData(DataSection):
     annotators: str = key(
         "0",
         "last columns of the training file that are annotators' labels: a number, or all; 0: one"
-        " label, nobody's",
+        " label, of no annotator in particular",
     )
     without: tuple[str, ...] = key(
         (),
@@ -94,7 +94,7 @@ class NerData(DataSection):
             ),
             (
                 self.partial_labels and self.folds,
-                "folds are judged by the labels they hold out, and partial_labels are not all"
+                "folds are scored by the labels they hold out, and partial_labels are not all"
                 " known: name a file of true labels, dev",
             ),
             (
@@ -160,6 +160,10 @@ class NerModel(RecipeSection):
     )
 
 
+LOOP = ("rounds", "loop_folds", "loop_c2", "temper", "evidence_floor", "tagger_weight")
+"""Keys of the tagger in the loop."""
+
+
 @dataclass(frozen=True)
 class NerAnnotations(RecipeSection):
     """How several annotators are used."""
@@ -174,7 +178,7 @@ class NerAnnotations(RecipeSection):
         "which label wins a tie of votes: entity, outside (O), first (annotator) or random",
     )
     weights: Literal["uniform", "one-coin", "dawid-skene"] = key(
-        "uniform", "of annotators: the same, or estimated from what they wrote by EM"
+        "uniform", "of annotators: the same, or estimated from their labels by EM"
     )
     sharpness: float = key(
         1.0,
@@ -227,8 +231,7 @@ class NerAnnotations(RecipeSection):
     @property
     def of_the_loop(self) -> dict[str, Any]:
         """The keys of the tagger in the loop that have a value."""
-        names = ("rounds", "loop_folds", "loop_c2", "temper", "evidence_floor", "tagger_weight")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name in LOOP if (value := getattr(self, name)) is not None}
 
     def conflicts(self) -> Conflicts:
         """What goes together."""
