@@ -44,9 +44,10 @@ def shell(tmp_path_factory):
     drawn, draw_svg = {}, report_page.draw_svg
 
     def draw_once(draw, name, *, phone):
-        if draw.__code__ not in drawn:
-            drawn[draw.__code__] = draw_svg(draw, name, phone=phone)
-        return drawn[draw.__code__]
+        kind = getattr(draw, "func", draw)  # figures of one kind share a drawing
+        if kind not in drawn:
+            drawn[kind] = draw_svg(draw, name, phone=phone)
+        return drawn[kind]
 
     really_run, measured = subprocess.run, set()
 
