@@ -34,7 +34,7 @@ from sys import intern
 from typing import Any, Literal, NamedTuple
 
 from softq.errors import DataError
-from softq.formats.tags import Scheme, faults
+from softq.formats.tags import OUTSIDE, Scheme, faults
 from softq.formats.text import Fault, name_of, opened, read_parts, refuse, split_sentences
 
 MISSING = "?"
@@ -296,13 +296,16 @@ def find_scheme(sentences: Iterable[Sentence]) -> Scheme | None:
     >>> find_scheme([Sentence(("She", "ran"), (("PRP", "VBD"),))])
     """
     distinct = Counter(labels for sentence in sentences for _, _, labels in sentence.pieces())
-    if not any(_TAG.match(label) for label in set(chain.from_iterable(distinct))):
+    runs = Counter[tuple[str, ...]]()  # labels between two O, which break a scheme by themselves
+    for labels, count in distinct.items():
+        for outside, run in groupby(labels, OUTSIDE.__eq__):
+            if not outside:
+                runs[tuple(run)] += count
+    if not any(_TAG.match(label) for label in set(chain.from_iterable(runs))):
         return None
     broken: dict[Scheme, int] = {}  # how often labels break the scheme
     for scheme in _SCHEMES:
-        broken[scheme] = sum(
-            count * len(faults(labels, scheme)) for labels, count in distinct.items()
-        )
+        broken[scheme] = sum(count * len(faults(run, scheme)) for run, count in runs.items())
         if not broken[scheme]:
             break
     return min(broken, key=broken.__getitem__)
