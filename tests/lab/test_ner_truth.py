@@ -307,14 +307,14 @@ def test_the_built_in_world_has_annotators(tmp_path):
 def test_how_annotators_are_used_in_words():
     model = ["--annotator-model", "sequential"]
     for flags, words in (
-        (model, "the estimated truth (sequential model, tagger in the loop)"),
+        (model, "the estimated truth (sequential model and tagger)"),
         (
             [*model, "--objective", "sqdml", "--tau", 1],
-            "the annotators’ log-probabilities (sequential model, tagger in the loop)",
+            "the annotators’ log-probabilities (sequential model and tagger)",
         ),
         (
             ["--references", "sequential"],
-            "the labels that EM finds likeliest (sequential model)",
+            "the most likely labels by EM (sequential model)",
         ),
     ):
         assert report.label(recipe(*flags)) == words

@@ -142,13 +142,13 @@ def test_annotators(annotated, tmp_path):
     assert list(rows) == [
         "ML on the vote, ties to O",
         "ML on the vote, ties to the entity",
-        "SQDML on all annotators, weighted (Dawid–Skene)",
+        "SQDML on all annotators, Dawid–Skene weights",
         "Bayes rule",
     ]
     cells = [member.cell for member in read_sweep(TASKS["ner"], annotated).cells]
     vote = max((one for one in cells if one.objective == "ml"), key=lambda one: one.dev)
     ours = max((one for one in cells if one.objective == "sqdml"), key=lambda one: one.dev)
-    row = rows["SQDML on all annotators, weighted (Dawid–Skene)"]
+    row = rows["SQDML on all annotators, Dawid–Skene weights"]
     assert row["entity_weight"] == f"{ours.settings['entity_weight']:g}"
     gain = interval(row, "Gain over the best vote in F1")
     assert gain[0] == pytest.approx(100 * (ours.test - vote.test))

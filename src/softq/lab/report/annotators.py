@@ -35,8 +35,8 @@ _TIES = {
 }
 _WEIGHTS = {
     "uniform": "",
-    "one-coin": ", weighted (one coin)",
-    "dawid-skene": ", weighted (Dawid–Skene)",
+    "one-coin": ", one-coin weights",
+    "dawid-skene": ", Dawid–Skene weights",
 }
 
 
@@ -46,17 +46,19 @@ def label(recipe: Any) -> str:
     if options.annotator_model != "none":
         ml = recipe.objective.name == "ml"
         what = "the estimated truth" if ml else "the annotators’ log-probabilities"
-        return f"{what} ({_NAMES[options.annotator_model]}, tagger in the loop)"
+        return f"{what} ({_NAMES[options.annotator_model]} and tagger)"
     if data.train and not data.annotator_columns():
         return ""
     if options.references == "vote":
         return f"the vote, {_TIES[options.ties]}"
     if options.references in _NAMES:
-        return f"the labels that EM finds likeliest ({_NAMES[options.references]})"
-    sharpness = f", sharpness {options.sharpness:g}" if options.sharpness != 1 else ""
+        return f"the most likely labels by EM ({_NAMES[options.references]})"
+    weights = _WEIGHTS[options.weights]
+    if weights and options.sharpness != 1:
+        weights += f"^{options.sharpness:g}"
     tuned = options.type_credit and recipe.objective.tau is not None
     credit = f", type credit {options.type_credit:g}" if tuned else ""
-    return f"all annotators{_WEIGHTS[options.weights]}{sharpness}{credit}"
+    return f"all annotators{weights}{credit}"
 
 
 def baseline(results: Results) -> tuple[System, str] | None:

@@ -104,7 +104,7 @@ NER = Experiment(
         " label right."
     ),
     unit="sentence",
-    tuned=("c2", "entity_weight"),
+    tuned=("c2", "entity_weight", "tagger_weight"),
     spread=mean_interval,
     spread_note="95 % intervals over seeds (Student’s t)",
     measures={

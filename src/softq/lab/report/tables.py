@@ -368,8 +368,10 @@ def _gain_column(results: Results) -> Column:
 
 def _tuned_settings(results: Results, system: System) -> dict[Column, Value]:
     """The settings that every temperature has its own best values of."""
-    tuned = [flag for flag in results.experiment.tuned if flag in system.settings]
-    return {Column(flag): show_settings({"": system.settings[flag]})[1:] for flag in tuned}
+    known = [flag for flag in results.experiment.tuned if flag in system.settings]
+    values = {flag: value for flag in known if (value := system.settings[flag]) is not None}
+    shown = {flag: show_settings({"": value})[1:] for flag, value in values.items()}
+    return {Column(flag): shown.get(flag, "") for flag in known}
 
 
 def _shares(results: Results, system: System) -> dict[Column, Value]:
