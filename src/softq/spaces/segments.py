@@ -18,6 +18,7 @@ from softq.numerics import logsumexp, matmul
 from softq.rewards import SegmentAccuracy
 from softq.sentences import Sentences
 from softq.spaces.base import Component
+from softq.spaces.distribution import Distribution
 from softq.spaces.recursion import Recursion
 from softq.spaces.references import OutputReferences
 
@@ -57,8 +58,9 @@ class SemiMarkov(Recursion):
     >>> p.log_partition.exp().round().item()  # 1+1+1, 1+2, 2+1
     3.0
 
-    Training toward whole segments, of which those with label 1 count three times:
+    Training toward whole segments, of which those with label 1 count three times as much:
 
+    >>> import softq
     >>> segments = torch.zeros(1, 6, 4, 2, requires_grad=True)
     >>> gold, lengths = pack_segments([[(0, 1, 0), (1, 4, 1), (4, 5, 0), (5, 6, 0)]], labels=2)
     >>> optimizer = torch.optim.Adam([segments], lr=0.1)
@@ -140,7 +142,7 @@ class SemiMarkov(Recursion):
         lengths = self._lengths_for(local.shape[:-3])
         return SemiMarkov(local, transitions, lengths, validate=False)
 
-    def expectation(self, model: Recursion) -> tuple[Tensor, ...]:
+    def expectation(self, model: Distribution) -> tuple[Tensor, ...]:
         return self._statistics()
 
     def _arguments(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,7 +156,8 @@ class SemiMarkov(Recursion):
         return pad(table.flatten(-2), (table.shape[-1], 0))  # values below K begin no segment
 
     def by_part(self, choices: Tensor) -> Tensor:
-        return choices.unflatten(-1, (-1, self.scores.shape[-1]))[..., 1:, :]
+        longest, labels = self.scores.shape[-2:]
+        return choices[..., labels:].reshape(*choices.shape[:-1], longest, labels)
 
     def token_mass(self, table: Tensor) -> Tensor:
         """Sum of a table over the segments that a token is in, wherever they begin, ``[…, n]``."""
@@ -163,15 +166,18 @@ class SemiMarkov(Recursion):
 
     def indicator(self, outputs: Tensor) -> Tensor:
         longest, labels = self.scores.shape[-2:]
-        values = torch.arange(labels, (longest + 1) * labels, device=self.device)
-        begins = self.zero_padding(outputs)[..., None, None]
-        return (begins == values.reshape(longest, labels)).to(self.dtype)
+        values = torch.arange((longest + 1) * labels, device=self.device)
+        begins = self.zero_padding(outputs).unsqueeze(-1)
+        return self.by_part((begins == values).to(self.dtype))
 
     def possible_parts(self) -> Tensor:
+        return (self._last_tokens() < self.all_lengths()[..., None, None]).unsqueeze(-1)
+
+    def _last_tokens(self) -> Tensor:
+        """The last token of each segment by its first and its length, ``[n, L]``."""
         size, longest = self.scores.shape[-3:-1]
-        last = torch.arange(size, device=self.device).unsqueeze(-1)
-        last = last + torch.arange(longest, device=self.device)
-        return (last < self.all_lengths()[..., None, None]).unsqueeze(-1)
+        first, more = (torch.arange(each, device=self.device) for each in (size, longest))
+        return first.unsqueeze(-1) + more
 
     def score(self, outputs: Tensor) -> Tensor:
         local = super().score(outputs)
@@ -236,16 +242,13 @@ class SemiMarkov(Recursion):
         return bool(missing.any())
 
     def restricted(self, outputs: Tensor) -> SemiMarkov:
-        known = outputs != UNLABELLED
+        known = self.zero_padding(outputs) != UNLABELLED
         disagrees = known[..., None, None] & (self.indicator(outputs) == 0)
         # A segment that is known to begin at a token is not inside of another.
-        begins = known & (self.zero_padding(outputs) > 0)
-        inside = pad(begins.long(), (0, 1)).cumsum(-1)
-        size, longest = self.scores.shape[-3:-1]
-        last = torch.arange(size, device=self.device).unsqueeze(-1)
-        last = last + torch.arange(longest, device=self.device)
-        crossed = inside[..., last.clamp(max=size)] > inside[..., :size, None]
-        disagrees = disagrees | crossed.unsqueeze(-1)
+        begun = (known & (self.zero_padding(outputs) > 0)).cumsum(-1)
+        if outputs.numel():
+            last = self._last_tokens().clamp(max=outputs.shape[-1] - 1)
+            disagrees |= (begun[..., last] > begun.unsqueeze(-1)).unsqueeze(-1)
         return self.like(self.scores.masked_fill(disagrees, -math.inf), self.transitions)
 
     # --- as a space of targets ----------------------------------------------------------------

@@ -12,8 +12,8 @@ tokens with label k that begin at token t:
     P(labels i, j meet at t) = ended_t(i) e^{T(i, j)} ahead_t(j) / Z
 
 All of these are kept as logarithms, because the scores of segments grow with their lengths, and the
-sums over lengths are sums of exponentials less their peak. Those over labels are products with
-e^T, unless a finite number of theirs is too small for that; then they are sums of exponentials, too.
+sums over lengths are sums of exponentials less their peak. Those over labels are products with e^T,
+unless a finite number among them is too small to be trusted.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _sum_lengths(count: int, work: Any, out: Any, row: int) -> None:
 
 
 @jit
-def _forward(scores: Any, near: Any, length: int, work: Any) -> float:
+def _forward(scores: Any, near: Any, length: int, work: Any) -> Any:
     """Logarithms of `begun` and `ended`; returns log Z."""
     longest, labels = scores.shape[1:]
     begun, ended, terms = work.begun, work.ended, work.terms
