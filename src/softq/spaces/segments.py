@@ -42,7 +42,7 @@ class SemiMarkov(Recursion):
                  labels of neighbouring segments (from, to), ``transitions[K, K]``
     output       ``[*B, n]``: where a segment begins, its length · K + label, and 0 on its other
                  tokens; `pack_segments` and `unpack_segments` translate
-    cost         O(n L K + n K²) time; O(n K) memory beyond the scores
+    cost         O(n L K + n K²) time; O(n L K) memory
     paper        exact RAML and SQDML toward whole segments: eq. 4 and 15 with appendix eq. 5-6, on
                  the recursion of Sarawagi and Cohen (2004)
     ===========  ==========================================================

@@ -11,9 +11,10 @@ tokens with label k that begin at token t:
     P(segment t, d, k) = begun_t(k) e^{s(t, d, k)} after_{t+d+1}(k) / Z
     P(labels i, j meet at t) = ended_t(i) e^{T(i, j)} ahead_t(j) / Z
 
-All of these are kept as logarithms, because the scores of segments grow with their lengths, and the
-sums over lengths are sums of exponentials less their peak. Those over labels are products with e^T,
-unless a finite number among them is too small to be trusted.
+The sums run in probability space, on exponentials of the scores less the largest of those that begin
+at the same token. Rows that come next share a scale, which is changed when a row leaves the range
+of `softq.kernels.semiring`'s numbers. A sequence in which a nonzero number becomes too small to be
+trusted is redone with logarithms.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from softq.kernels.operator import Expected
 from softq.kernels.random import choose, draw_seeds
 from softq.kernels.semiring import LOG, LOW, PLAIN, dot, fast_exp
 
-_LARGEST = 600.0  # logarithm of a factor that products with exponentials above LOW can take
+# What products of numbers in probability space can bear: the largest number of a row lies between
+# _SMALL and its inverse, the best score of a token below _STEEP in size, and what scales leave to a
+# marginal below _LARGEST.
+_SMALL, _STEEP, _LARGEST = 1e-50, 150.0, 300.0
 
 
 def infer(
@@ -53,14 +57,14 @@ def infer(
 class Workspace(NamedTuple):
     """Scratch of one thread for sequences of up to n tokens."""
 
+    values: Any  # exp(segments - peak): [n, L · K]
+    growth: Any  # exp(peak of the segments and neighbours that begin at a token): [n]
+    scale: Any  # logarithm by which `begun` and `ended` are larger than their rows: [n + 1]
     begun: Any  # [n + 1, K]
-    ended: Any  # [n + 1, K]
-    ahead: Any  # [n + 1, K]
-    after: Any  # [n + 1, K]
+    ended: Any  # [n + 1 + L, K]
+    after: Any  # [n + 1 + L, K]
+    ahead: Any  # [1, K]
     terms: Any  # of a sum over lengths: [L · K]
-    peak: Any  # of the terms of each label: [K]
-    total: Any  # [K]
-    weight: Any  # exponentials of labels before and behind: [2, K]
 
 
 class Neighbours(NamedTuple):
@@ -77,14 +81,14 @@ class Neighbours(NamedTuple):
 @jit
 def _workspace(size: int, longest: int, labels: int) -> Any:
     return Workspace(
+        np.empty((size, longest * labels)),
+        np.empty(size),
+        np.empty(size + 1),
         np.empty((size + 1, labels)),
-        np.empty((size + 1, labels)),
-        np.empty((size + 1, labels)),
-        np.empty((size + 1, labels)),
+        np.empty((size + 1 + longest, labels)),
+        np.empty((size + 1 + longest, labels)),
+        np.empty((1, labels)),
         np.empty(longest * labels),
-        np.empty(labels),
-        np.empty(labels),
-        np.empty((2, labels)),
     )
 
 
@@ -106,63 +110,154 @@ def _neighbours(table: Any) -> Any:
 
 
 @jit
-def _weigh(values: Any, row: int, weight: Any, place: int) -> Any:
-    """Exponentials of a row less its peak; returns the peak, and whether none is too small."""
-    labels = values.shape[1]
-    peak, lost = -np.inf, 0
-    for k in range(labels):
-        peak = max(peak, values[row, k])
-    peak = 0.0 if peak == -np.inf else peak
-    for k in range(labels):
-        value = fast_exp(values[row, k] - peak)
-        weight[place, k] = value
-        lost += (value < LOW) & (values[row, k] > -np.inf)
-    return peak, lost == 0
+def _forward_backward(
+    scores: Any, near: Any, length: int, work: Any, found: Any, pairs: Any, want: bool
+) -> Any:
+    """Log Z of one sequence; marginals of segments to `found`, of neighbours to `pairs`, both 0."""
+    if near.exact and _exponentials(scores, near.peak, length, work):
+        log_z, exact = _forward(near, length, work)
+        if exact and want and log_z > -np.inf:
+            exact = _backward(near, length, work, log_z, found, pairs)
+        if exact:
+            return log_z
+    found[:] = 0.0
+    pairs[:] = 0.0
+    log_z = _log_forward(scores, near, length, work)
+    if want and log_z > -np.inf:
+        _log_backward(scores, near, length, work, log_z, found, pairs)
+    return log_z
 
 
 @jit
-def _join(values: Any, row: int, scores: Any, pairs: Any, near: Any, weight: Any, out: Any) -> None:
-    """out[row, j] = log Σ_i exp(values[row, i] + scores[j, i])."""
-    labels = values.shape[1]
-    peak, exact = _weigh(values, row, weight, 0)
-    for j in range(labels):
-        if exact and near.exact:
-            summed = dot(weight, 0, 0, pairs, j, 0, labels, PLAIN)
-            out[row, j] = np.log(summed) + (peak + near.peak)
-        else:
-            out[row, j] = dot(values, row, 0, scores, j, 0, labels, LOG)
+def _exponentials(scores: Any, peak_of_pairs: float, length: int, work: Any) -> bool:
+    """Fill `values` and `growth`; returns whether all of them can be trusted."""
+    longest, labels = scores.shape[1:]
+    values = work.values
+    lost = 0
+    for t in range(length):
+        count = np.uint64(min(longest, length - t) * labels)
+        given = scores[t].reshape(-1)
+        peak = -np.inf
+        for i in range(count):
+            peak = max(peak, given[i])
+        peak = 0.0 if peak == -np.inf else peak
+        for i in range(count):
+            value = fast_exp(given[i] - peak)
+            values[t, i] = value
+            lost += (value < LOW) & (given[i] > -np.inf)
+        if t > 0:
+            peak += peak_of_pairs
+        lost += abs(peak) > _STEEP
+        work.growth[t] = np.exp(peak)
+    return lost == 0
 
 
 @jit
-def _sum_lengths(count: int, work: Any, out: Any, row: int) -> None:
-    """out[row, k] = log Σ_d exp(terms[d, k]) over `count` lengths.
+def _rescale(rows: Any, row: int, first: int, last: int) -> Any:
+    """Divide rows first..last by the largest number of one of them if that has left the range.
 
-    Leaves the peaks of the sums, 0 where nothing is possible, and exp(terms - peak).
+    Returns the logarithm of what they were divided by, and whether no number of theirs is lost.
     """
-    terms, peak, total = work.terms, work.peak, work.total
-    labels = len(peak)
-    peak[:] = -np.inf
-    total[:] = 0.0
-    for d in range(count):
-        for k in range(labels):
-            term = terms[d * labels + k]
-            peak[k] = term if term > peak[k] else peak[k]
+    labels = rows.shape[1]
+    peak, lost, moved = 0.0, 0, 0.0
     for k in range(labels):
-        peak[k] = 0.0 if peak[k] == -np.inf else peak[k]
-    for d in range(count):
-        for k in range(labels):
-            terms[d * labels + k] -= peak[k]
-    for i in range(np.uint64(count * labels)):  # one long loop, whatever the number of labels
-        terms[i] = fast_exp(terms[i])
-    for d in range(count):
-        for k in range(labels):
-            total[k] += terms[d * labels + k]
+        peak = max(peak, rows[row, k])
+    if peak > 0.0 and (peak < _SMALL or peak > 1.0 / _SMALL):
+        moved = np.log(peak)
+        for r in range(first, last):
+            for k in range(labels):
+                value = rows[r, k] / peak
+                lost += (value == 0.0) & (rows[r, k] > 0.0)
+                rows[r, k] = value
     for k in range(labels):
-        out[row, k] = np.log(total[k]) + peak[k]
+        lost += (rows[row, k] < LOW) & (rows[row, k] > 0.0)
+    return moved, lost == 0
 
 
 @jit
-def _forward(scores: Any, near: Any, length: int, work: Any) -> Any:
+def _forward(near: Any, length: int, work: Any) -> Any:
+    """`begun` and `ended`, and their scale; returns log Z, and whether it can be trusted."""
+    begun, ended, values = work.begun, work.ended, work.values
+    labels = begun.shape[1]
+    longest = values.shape[1] // labels
+    ended[: length + 1] = 0.0
+    scale, trusted = 0.0, True
+    for t in range(length + 1):
+        if t > 0:
+            moved, exact = _rescale(ended, t, t, min(t + longest, length + 1))
+            scale += moved
+            trusted &= exact
+        work.scale[t] = scale
+        if t == length:
+            break
+        for k in range(labels):
+            # begun_t(j) = Σ_i ended_t(i) e^{T(i, j)}
+            value = dot(ended, t, 0, near.turned_pairs, k, 0, labels, PLAIN) if t > 0 else 1.0
+            trusted &= (value >= LOW) | (value == 0.0)
+            begun[t, k] = value
+            work.ahead[0, k] = value * work.growth[t]
+        for d in range(min(longest, length - t)):
+            # ended_{t+d+1}(k) += begun_t(k) e^{s(t, d, k)}
+            for k in range(np.uint64(labels)):
+                ended[t + 1 + d, k] += work.ahead[0, k] * values[t, np.uint64(d * labels) + k]
+    return (np.log(ended[length].sum()) + scale if length > 0 else 0.0), trusted
+
+
+@jit
+def _backward(near: Any, length: int, work: Any, log_z: float, found: Any, pairs: Any) -> bool:
+    """Marginals from what `_forward` left; returns whether they can be trusted."""
+    begun, ended, after, ahead, values = work.begun, work.ended, work.after, work.ahead, work.values
+    labels = begun.shape[1]
+    longest = values.shape[1] // labels
+    summed = np.zeros((labels, labels))  # Σ_t ended_t(i) ahead_t(j) / Z
+    after[length] = 1.0
+    scale, trusted = 0.0, True
+    for t in range(length - 1, -1, -1):
+        count = min(longest, length - t)
+        back = work.scale[t] + scale - log_z
+        trusted &= back < _LARGEST
+        factor = np.exp(back) if trusted else 0.0
+        ahead[:] = 0.0
+        for d in range(count):
+            # ahead_t(k) = Σ_d e^{s(t, d, k)} after_{t+d+1}(k)
+            for k in range(np.uint64(labels)):
+                value = values[t, np.uint64(d * labels) + k] * after[t + 1 + d, k]
+                ahead[0, k] += value
+                found[t, d, k] = value * (begun[t, k] * (factor * work.growth[t]))
+        if t == 0:
+            break
+        for k in range(labels):
+            trusted &= (ahead[0, k] >= LOW) | (ahead[0, k] == 0.0)
+            ahead[0, k] *= work.growth[t]
+        for i in range(labels):
+            # after_t(i) = Σ_j e^{T(i, j)} ahead_t(j)
+            after[t, i] = dot(near.pairs, i, 0, ahead, 0, 0, labels, PLAIN)
+            for j in range(np.uint64(labels)):
+                summed[i, j] += ended[t, i] * factor * ahead[0, j]
+        moved, exact = _rescale(after, t, t, min(t + longest, length + 1))
+        scale += moved
+        trusted &= exact
+    for i in range(labels):
+        for j in range(labels):
+            pairs[i, j] = summed[i, j] * near.pairs[i, j]
+    return trusted
+
+
+@jit
+def _log_sum(terms: Any, count: int, out: Any, row: int) -> None:
+    """out[row, k] = log Σ_d exp(terms[d, k]) over `count` lengths."""
+    labels = out.shape[1]
+    for k in range(labels):
+        peak, total = -np.inf, 0.0
+        for d in range(count):
+            peak = max(peak, terms[d * labels + k])
+        for d in range(count):
+            total += fast_exp(terms[d * labels + k] - (0.0 if peak == -np.inf else peak))
+        out[row, k] = np.log(total) + peak
+
+
+@jit
+def _log_forward(scores: Any, near: Any, length: int, work: Any) -> Any:
     """Logarithms of `begun` and `ended`; returns log Z."""
     longest, labels = scores.shape[1:]
     begun, ended, terms = work.begun, work.ended, work.terms
@@ -172,57 +267,32 @@ def _forward(scores: Any, near: Any, length: int, work: Any) -> Any:
         for d in range(count):
             for k in range(labels):
                 terms[d * labels + k] = begun[t - 1 - d, k] + scores[t - 1 - d, d, k]
-        _sum_lengths(count, work, ended, t)
-        if t < length:
-            _join(ended, t, near.turned, near.turned_pairs, near, work.weight, begun)
-    if length == 0:
-        return 0.0
-    peak, _ = _weigh(ended, length, work.weight, 0)
-    return np.log(work.weight[0].sum()) + peak
+        _log_sum(terms, count, ended, t)
+        for j in range(labels):
+            begun[t, j] = dot(ended, t, 0, near.turned, j, 0, labels, LOG)
+    work.ahead[0] = 0.0
+    return dot(ended, length, 0, work.ahead, 0, 0, labels, LOG) if length > 0 else 0.0
 
 
 @jit
-def _backward(
+def _log_backward(
     scores: Any, near: Any, length: int, work: Any, log_z: float, found: Any, pairs: Any
 ) -> None:
-    """Marginals of segments to `found`, of neighbours to `pairs`, from what `_forward` left."""
+    """Marginals from what `_log_forward` left, added to `pairs`."""
     longest, labels = scores.shape[1:]
-    begun, ended, ahead, after = work.begun, work.ended, work.ahead, work.after
-    terms, peak, weight = work.terms, work.peak, work.weight
-    summed = np.zeros((labels, labels))  # Σ_t ended_t(i) ahead_t(j) / Z
+    begun, ended, ahead, after, terms = work.begun, work.ended, work.ahead, work.after, work.terms
     after[length] = 0.0
     for t in range(length - 1, -1, -1):
         count = min(longest, length - t)
         for d in range(count):
             for k in range(labels):
                 terms[d * labels + k] = scores[t, d, k] + after[t + 1 + d, k]
-        _sum_lengths(count, work, ahead, t)
-        for k in range(labels):
-            possible = ahead[t, k] > -np.inf
-            peak[k] = fast_exp(peak[k] + begun[t, k] - log_z) if possible else 0.0
-        for d in range(count):
-            for k in range(labels):
-                found[t, d, k] = terms[d * labels + k] * peak[k]
-        if t == 0:
-            break
-        _join(ahead, t, near.scores, near.pairs, near, weight, after)
-        before, exact = _weigh(ended, t, weight, 0)
-        behind, as_exact = _weigh(ahead, t, weight, 1)
-        scale = before + behind + near.peak - log_z
-        if exact and as_exact and near.exact and scale < _LARGEST:
-            scale = np.exp(scale)
-            for i in range(labels):
-                factor = weight[0, i] * scale
-                for j in range(labels):
-                    summed[i, j] += factor * weight[1, j]
-        else:
-            for i in range(labels):
-                for j in range(labels):
-                    moved = ended[t, i] + near.scores[i, j] + ahead[t, j]
-                    pairs[i, j] += np.exp(moved - log_z)
-    for i in range(labels):
-        for j in range(labels):
-            pairs[i, j] += summed[i, j] * near.pairs[i, j]
+                found[t, d, k] = fast_exp(begun[t, k] + terms[d * labels + k] - log_z)
+        _log_sum(terms, count, ahead, 0)
+        for i in range(labels if t > 0 else 0):
+            after[t, i] = dot(near.scores, i, 0, ahead, 0, 0, labels, LOG)
+            for j in range(labels):
+                pairs[i, j] += fast_exp(ended[t, i] + near.scores[i, j] + ahead[0, j] - log_z)
 
 
 @jit
@@ -251,12 +321,10 @@ def _losses(
         found, pairs = d_segments[b if want else 0], d_transitions[b if want else 0]
         found[:] = 0.0
         pairs[:] = 0.0
-        total = _forward(segments[b], near, lengths[b], work)
+        total = _forward_backward(segments[b], near, lengths[b], work, found, pairs, want)
         if total == -np.inf and outputs.shape[1] + expected.shape[0] > 0:
             loss[b] = np.inf  # the model forbids every output
             continue
-        if want and total > -np.inf:
-            _backward(segments[b], near, lengths[b], work, total, found, pairs)
         for r in range(outputs.shape[1]):
             if weights[b, r] != 0.0:
                 total -= weights[b, r] * _take_segments(
@@ -370,7 +438,7 @@ def _backward_sample(
     state = np.empty(1, dtype=np.uint64)
     for b in range(first, batch, stride):
         near = _neighbours(tables[b if len(tables) > 1 else 0])
-        _forward(segments[b], near, lengths[b], work)
+        _log_forward(segments[b], near, lengths[b], work)
         for s in range(len(drawn)):
             state[0] = seeds[s, b]
             t, after = lengths[b], 0
