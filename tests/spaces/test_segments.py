@@ -18,6 +18,8 @@ from softq.errors import (
     ShapeError,
 )
 from softq.formats.tags import faults, segments_of_tags, tags_of_segments
+from softq.kernels import segments
+from softq.kernels.operator import Expected
 from softq.rewards import SegmentAccuracy
 from softq.spaces import Segment
 
@@ -69,14 +71,15 @@ def test_a_bio_chain_is_a_segmentation():
         rest = tokens[t + 1 : t + d + 1, inside[kind]].sum() + d * table[3, inside[kind]]
         return tokens[t, begin[kind]] + rest
 
-    segments = torch.tensor(
+    scores = torch.tensor(
         [
             [[[score(e, t, d, k) for k in range(3)] for d in range(size)] for t in range(size)]
             for e in emissions
         ],
         **DOUBLE,
     )
-    p = softq.SemiMarkov(segments, table[:3, :3], [size, 4])
+    p = softq.SemiMarkov(scores, table[:3, :3], [size, 4])
+    assert p.segments is scores
     assert_close(p.log_partition, chain.log_partition)
     assert_close(p.entropy(), chain.entropy())
     assert_close(p.marginals.sum(2)[..., 1], chain.marginals[..., 1])  # where type 1 begins
@@ -131,6 +134,9 @@ def test_weights_by_label_against_enumeration(objective):
     sizes = [torch.full((1, count), 5) for count in (len(outputs), 3)]
     scored = SegmentAccuracy(weights)(candidates, sizes[0], given.unsqueeze(0), sizes[1])
     assert_close(scored[0].T, torch.tensor(table, **DOUBLE))
+    plain = SegmentAccuracy()(candidates, sizes[0], given.unsqueeze(0), sizes[1])
+    matches = [[oracle.segment_matches(y, ref) for ref in refs] for y in outputs]
+    assert_close(plain[0], torch.tensor(matches, **DOUBLE))
 
 
 def test_what_weights_say_of_themselves():
@@ -182,6 +188,28 @@ def test_a_segment_known_to_begin_cuts_what_would_cross_it():
     given = torch.tensor([[*y, 0] for y in outputs]).unsqueeze(1)
     want = p.log_prob(given).logsumexp(0)
     assert_close(p.restricted(known).log_partition - p.log_partition, want)
+
+
+def test_where_there_is_no_kernel_the_reference_runs():
+    """As on a GPU."""
+    lengths, scores = torch.tensor([4, 2]), [random(2, 4, 3, 2), random(1, 2, 2)]
+    parts = tuple(0.1 * random(*shape, seed=1) for shape in ((2, 4, 3, 2), (2, 2, 2)))
+    for target in (Expected(), Expected(parts=parts)):
+        found = segments._gpu(*scores, lengths, target, True)
+        for one, other in zip(
+            found, segments.cpu.infer(*scores, lengths, target, True), strict=True
+        ):
+            assert_close(one, other)
+
+
+def test_a_table_of_neighbours_for_each_example():
+    lengths, scores, tables = torch.tensor([4, 2]), random(2, 4, 3, 2), random(2, 2, 2)
+    found = segments.OPERATOR(lengths, (scores, tables), gradient=True)
+    for b in range(2):
+        alone = (scores[b : b + 1], tables[b : b + 1])
+        single = segments.OPERATOR(lengths[b : b + 1], alone, gradient=True)
+        for one, other in zip(found, single, strict=True):
+            assert_close(one[b : b + 1], other)
 
 
 # --- outputs ----------------------------------------------------------------------------------------

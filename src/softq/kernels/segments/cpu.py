@@ -11,9 +11,9 @@ tokens with label k that begin at token t:
     P(segment t, d, k) = begun_t(k) e^{s(t, d, k)} after_{t+d+1}(k) / Z
     P(labels i, j meet at t) = ended_t(i) e^{T(i, j)} ahead_t(j) / Z
 
-The sums run in probability space, on exponentials of the scores less the largest of those that begin
-at the same token. Rows that come next share a scale, which is changed when a row leaves the range
-of `softq.kernels.semiring`'s numbers. A sequence in which a nonzero number becomes too small to be
+The sums run in probability space, on exponentials of the scores less the largest of those that
+begin at the same token. The rows of the next L tokens share a scale, which changes when the largest
+number of a row leaves its range. A sequence in which some other number becomes too small to be
 trusted is redone with logarithms.
 """
 
