@@ -173,6 +173,7 @@ def test_marginals_as_soft_references_are_a_distribution():
 def test_soft_references_in_which_a_token_has_no_segment():
     p = softq.SemiMarkov(torch.zeros(1, 4, 2, 1))
     table = p.indicator(torch.tensor([[2, 0, 1, -100]])).expand(1, 4, 2, 1)
+    assert p.token_mass(table).tolist() == [[1.0, 1.0, 1.0, 0.0]]
     with pytest.raises(IntractableError, match="prior=model"):
         softq.cross_entropy(softq.ml(p, table), p)
     right = {(1, 1, 1, 1): 1, (2, 0, 1, 1): 2, (1, 2, 0, 1): 0, (1, 1, 2, 0): 0, (2, 0, 2, 0): 1}
