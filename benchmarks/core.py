@@ -20,12 +20,17 @@ from rich.table import Table
 from torch import Tensor
 
 import softq
-from peers import Loss, chain_losses, tree_losses
+from peers import Loss, chain_losses, segment_losses, tree_losses
 from timing import by_turns
 
 CHAINS = {
     "cpu": [(128, 30, 9, 10.0), (128, 100, 9, 18.0), (32, 100, 50, 15.0)],
     "cuda": [(256, 100, 9, 5.0)],
+}
+SEGMENTS: dict[str, list[tuple[int, int, int, int, float]]] = {
+    # batch, tokens, longest segment, labels: the second is small enough for torch-struct
+    "cpu": [(32, 40, 8, 9, 20.0), (16, 20, 4, 5, 20.0)],
+    "cuda": [],
 }
 PROJECTIVE = {"cpu": [(32, 20, 30.0), (32, 40, 40.0), (32, 80, 30.0)], "cuda": [(128, 40, 5.0)]}
 SPANNING = {"cpu": [(32, 20, 3.0), (32, 40, 3.0)], "cuda": [(128, 40, None)]}
@@ -123,6 +128,34 @@ def chain_case(
     )
 
 
+def segment_case(
+    batch: int, size: int, longest: int, labels: int, bar: float, device: str, rounds: int
+) -> dict[str, object]:
+    """Labelled segments."""
+    segments = torch.randn(batch, size, longest, labels, device=device, requires_grad=True)
+    transitions = torch.randn(labels, labels, device=device, requires_grad=True)
+    gold = softq.SemiMarkov(segments.detach()).sample(generator=torch.Generator().manual_seed(0))
+
+    def ml() -> Tensor:
+        p = softq.SemiMarkov(segments, transitions)
+        return softq.cross_entropy(softq.ml(p, gold), p).mean()
+
+    def raml() -> Tensor:
+        p = softq.SemiMarkov(segments, transitions)
+        return softq.cross_entropy(softq.raml(p, gold, tau=0.3), p).mean()
+
+    peers = segment_losses(segments, transitions, gold)
+    return compare(
+        f"SemiMarkov {batch}×{size}×{labels}, segments ≤ {longest}",
+        {"ml": ml, "raml": raml},
+        peers,
+        [segments, transitions],
+        bar,
+        rounds,
+        3.0,
+    )
+
+
 def tree_case(
     kind: type[softq.Distribution],
     batch: int,
@@ -188,6 +221,7 @@ def main() -> None:
         print("no GPU here: nothing was measured")
         return
     rows = [chain_case(*case, device, rounds) for case in CHAINS[device]]
+    rows += [segment_case(*case, device, rounds) for case in SEGMENTS[device]]
     rows += [tree_case(softq.ProjectiveTree, *case, device, rounds) for case in PROJECTIVE[device]]
     rows += [tree_case(softq.SpanningTree, *case, device, rounds) for case in SPANNING[device]]
     memory = chain_memory() if device == "cpu" else None

@@ -28,6 +28,7 @@ class Family:
     parts: Callable[
         [Any], list[tuple[int, ...]]
     ]  # indices into the first score tensor of one example
+    reward: Callable[[Any, Any], float] = oracle.matches  # the natural one
 
     def random_scores(
         self, batch=(), size=None, *, dtype=torch.float64, scale=1.0, forbid=0.0, seed=0
@@ -131,6 +132,30 @@ FAMILIES = [
         lambda length: oracle.label_sequences(length, 3),
         _chain_score,
         lambda y: list(enumerate(y)),
+    ),
+    Family(
+        "segments",
+        softq.SemiMarkov,
+        4,
+        lambda batch, n: [(*batch, n, 3, 2), (2, 2)],
+        lambda segments, transitions, lengths=None, **k: softq.SemiMarkov(
+            segments, transitions, lengths, **k
+        ),
+        lambda length: oracle.segmentations(length, 3, 2),
+        lambda scores, length, y: oracle.segment_score(*scores, y, 2),
+        lambda y: [(t, size - 1, label) for t, size, label in oracle.segments_of(y, 2)],
+        oracle.segment_matches,
+    ),
+    Family(
+        "segments-one-label",  # without scores of neighbours, and as long as the sequence
+        softq.SemiMarkov,
+        5,
+        lambda batch, n: [(*batch, n, 6, 1)],
+        lambda segments, lengths=None, **k: softq.SemiMarkov(segments, None, lengths, **k),
+        lambda length: oracle.segmentations(length, 6, 1),
+        lambda scores, length, y: oracle.segment_score(scores[0], [[0.0]], y, 1),
+        lambda y: [(t, size - 1, label) for t, size, label in oracle.segments_of(y, 1)],
+        oracle.segment_matches,
     ),
     _tree("projective-single", softq.ProjectiveTree, False, True),
     _tree("projective-multi", softq.ProjectiveTree, True, True),

@@ -47,6 +47,36 @@ def label_score(emissions, transitions, labels):
     return total + sum(transitions[t][i][j] for t, (i, j) in enumerate(itertools.pairwise(labels)))
 
 
+def segmentations(length, longest, labels):
+    """Every way to cut tokens into labelled segments, where one begins length · K + label, else 0."""
+    if length == 0:
+        return [()]
+    return [
+        (size * labels + label, *[0] * (size - 1), *rest)
+        for size in range(1, min(longest, length) + 1)
+        for label in range(labels)
+        for rest in segmentations(length - size, longest, labels)
+    ]
+
+
+def segments_of(output, labels):
+    """(begin, length, label) of each segment."""
+    return [(t, *divmod(value, labels)) for t, value in enumerate(output) if value]
+
+
+def segment_score(scores, transitions, output, labels):
+    """scores[t][length - 1][label]; transitions[label][next label]."""
+    found = segments_of(output, labels)
+    total = sum(scores[t][size - 1][label] for t, size, label in found)
+    pairs = itertools.pairwise(label for _, _, label in found)
+    return total + sum(transitions[i][j] for i, j in pairs)
+
+
+def segment_matches(output, reference):
+    """Number of segments that begin and end at the same tokens and have the same label."""
+    return float(sum(a == b != 0 for a, b in zip(output, reference, strict=True)))
+
+
 def tree_score(arcs, heads):
     return sum(arcs[head][word] for word, head in enumerate(heads, start=1))
 

@@ -1,8 +1,8 @@
 """softq: train structured predictors toward the metric they are evaluated with.
 
 Maximum likelihood, reward augmented maximum likelihood (RAML) and softmax Q-distribution maximum
-likelihood (SQDML), exact on classes, label chains and dependency trees, and by sampled candidates
-on sentences.
+likelihood (SQDML), exact on classes, label chains, segmentations and dependency trees, and by
+sampled candidates on sentences.
 """
 
 from importlib import import_module
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
         Distribution,
         Independent,
         ProjectiveTree,
+        SemiMarkov,
         Space,
         SpanningTree,
         left_align,
+        pack_segments,
+        segment_scores,
+        unpack_segments,
     )
     from softq.targets import Target, ml, raml, sqdml
 
@@ -45,6 +49,7 @@ _NAMES = {
     "Independent": "spaces",
     "ProjectiveTree": "spaces",
     "RewardClassifier": "linear",
+    "SemiMarkov": "spaces",
     "Sentences": "sentences",
     "SoftqError": "errors",
     "Space": "spaces",
@@ -55,8 +60,11 @@ _NAMES = {
     "kl": "objectives",
     "left_align": "spaces",
     "ml": "targets",
+    "pack_segments": "spaces",
     "raml": "targets",
+    "segment_scores": "spaces",
     "sqdml": "targets",
+    "unpack_segments": "spaces",
 }
 
 
@@ -83,6 +91,7 @@ __all__ = [
     "Distribution",
     "Independent",
     "ProjectiveTree",
+    "SemiMarkov",
     "Sentences",
     "SoftqError",
     "Space",
@@ -96,13 +105,16 @@ __all__ = [
     "ml",
     "neural",
     "nn",
+    "pack_segments",
     "raml",
     "rewards",
     "samplers",
+    "segment_scores",
     "spaces",
     "sqdml",
     "temperature",
     "theory",
+    "unpack_segments",
 ]
 if find_spec("sklearn") is not None:  # else `from softq import *` would ask for it and fail
     __all__ += ["RewardClassifier"]

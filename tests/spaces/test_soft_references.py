@@ -80,7 +80,7 @@ def test_prior_against_enumeration(family, objective, power, forbid):
             plain = [tuple(ref[: length_of(family, b)]) for ref in plain]
         rows = []
         for ref in plain:
-            rewarded = [oracle.matches(y, ref) for y in outputs]
+            rewarded = [family.reward(y, ref) for y in outputs]
             rows.append(rewarded)
         if objective == "sqdml":
             rows = [[sum(r) / len(rows) for r in zip(*rows, strict=True)]]
@@ -161,6 +161,12 @@ def test_ml_on_soft_references_matches_expected_parts(family):
     if isinstance(model, softq.Chain):  # labels count as independent: pairs have the product
         pairs = table[:, :-1, :, None] * table[:, 1:, None, :]
         expected = expected - (pairs * model.transitions).flatten(1).sum(1)
+    if isinstance(model, softq.SemiMarkov):  # what meets at a cut counts as independent, given it
+        for t in range(1, model.event_shape[0]):
+            ended = sum(table[:, t - 1 - d, d] for d in range(min(t, table.shape[2])))
+            begun = table[:, t].sum(1)
+            pairs = ended[:, :, None] * begun[:, None] / begun.sum(1).clamp(min=1e-9)[:, None, None]
+            expected = expected - (pairs * model.transitions).flatten(1).sum(1)
     assert_close(found, expected)
 
 
@@ -252,7 +258,7 @@ def test_a_token_without_label_earns_no_reward(family):
     found = softq.cross_entropy(softq.sqdml(model, refs, 0.5), model)
     for b, (outputs, values) in enumerate(enumerated(family, scores)):
         known = refs[b].tolist()[: length_of(family, b)]
-        total = [oracle.matches(y, known) / 0.5 for y in outputs]
+        total = [family.reward(y, known) / 0.5 for y in outputs]
         want = cross_entropy(oracle.probabilities(total), log_normalised(values))
         assert found[b].item() == pytest.approx(want, abs=1e-9)
 

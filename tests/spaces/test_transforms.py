@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import softq
 from families import FAMILIES
-from softq.kernels import chain, projective, spanning
+from softq.kernels import chain, projective, segments, spanning
 from softq.kernels.operator import Expected, by_autograd
 
 families = pytest.mark.parametrize("family", FAMILIES, ids=lambda f: f.name)
@@ -143,6 +143,10 @@ def operator_calls():
     yield "chain", chain.OPERATOR, [rand(2, 4, 3), rand(1, 1, 3, 3), lengths, *none, None, None]
     with_labels = [labels, half, None, None, None]
     yield "chain-target", chain.OPERATOR, [rand(2, 4, 3), rand(2, 3, 3, 3), lengths, *with_labels]
+    scores = [rand(2, 4, 3, 2), rand(1, 2, 2), lengths]
+    yield "segments", segments.OPERATOR, [*scores, *none, None, None]
+    values = torch.tensor([[[4, 0, 3, 2]], [[2, 3, 0, 0]]])
+    yield "segments-target", segments.OPERATOR, [*scores, values, half, None, None, None]
     for name, kernel in (("projective", projective), ("spanning", spanning)):
         yield name, kernel.OPERATOR, [rand(2, 5, 5), lengths, *none, None, False]
         yield (

@@ -126,13 +126,55 @@ def convert(labels: Sequence[str], source: Scheme, target: Scheme) -> list[str]:
     ['B-PER', 'E-PER', 'S-PER', 'O']
     """
     _prefixes(target)
-    written = [OUTSIDE] * len(labels)
+    return _write(spans(labels, source), len(labels), target)
+
+
+def segments_of_tags(
+    labels: Sequence[str], scheme: Scheme, kinds: Sequence[str]
+) -> list[tuple[int, int, int]]:
+    """Segments (start, end, kind) that hold every word: entities (see `spans`), and each ``O`` alone.
+
+    ``kinds`` lists the types of entities, and ``O``; a segment has the index of its own. These are
+    the segments that `softq.pack_segments` takes.
+
+    >>> segments_of_tags(["B-PER", "I-PER", "O", "O"], "bio", ["O", "LOC", "PER"])
+    [(0, 2, 2), (2, 3, 0), (3, 4, 0)]
+    """
+    number = {kind: k for k, kind in enumerate(kinds)}
+    found, at = [], 0
+    for span in [*spans(labels, scheme), Span(OUTSIDE, len(labels), len(labels))]:
+        for kind in (OUTSIDE, span.kind):
+            if kind not in number:
+                raise DataError(f"a segment has kind {kind!r}, which is none of {', '.join(kinds)}")
+        found += [(word, word + 1, number[OUTSIDE]) for word in range(at, span.start)]
+        found += [(span.start, span.end, number[span.kind])] if span.end > span.start else []
+        at = span.end
+    return found
+
+
+def tags_of_segments(
+    segments: Sequence[tuple[int, int, int]], scheme: Scheme, kinds: Sequence[str]
+) -> list[str]:
+    """Labels of the words that segments (start, end, kind) hold, the inverse of `segments_of_tags`.
+
+    >>> tags_of_segments([(0, 2, 2), (2, 3, 0), (3, 4, 0)], "bioes", ["O", "LOC", "PER"])
+    ['B-PER', 'E-PER', 'O', 'O']
+    """
+    _prefixes(scheme)
+    entities = [Span(kinds[kind], start, end) for start, end, kind in segments]
+    size = max((span.end for span in entities), default=0)
+    return _write([span for span in entities if span.kind != OUTSIDE], size, scheme)
+
+
+def _write(entities: Sequence[Span], size: int, scheme: Scheme) -> list[str]:
+    """Labels of `size` words with these entities, from left to right."""
+    written = [OUTSIDE] * size
     before = Span("", -1, -1)
-    for span in spans(labels, source):
+    for span in entities:
         written[span.start : span.end] = [f"I-{span.kind}"] * (span.end - span.start)
-        if target != "iob1" or (before.kind, before.end) == (span.kind, span.start):
+        if scheme != "iob1" or (before.kind, before.end) == (span.kind, span.start):
             written[span.start] = f"B-{span.kind}"
-        if target == "bioes":
+        if scheme == "bioes":
             written[span.end - 1] = f"{'E' if span.end - span.start > 1 else 'S'}-{span.kind}"
         before = span
     return written

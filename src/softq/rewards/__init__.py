@@ -18,6 +18,7 @@ from softq.rewards.parts import (
     TokenAccuracy,
     TokenReward,
 )
+from softq.rewards.segments import SegmentAccuracy
 
 __all__ = [
     "Annotators",
@@ -34,6 +35,7 @@ __all__ = [
     "Precomputed",
     "Reward",
     "RougeL",
+    "SegmentAccuracy",
     "SentenceBLEU",
     "TokenAccuracy",
     "TokenReward",

@@ -1,4 +1,4 @@
-"""Rewards that are sums over the parts of the output: classes, labels or arcs (paper, D.2.2-3).
+"""Rewards that are sums over the parts of the output: classes, labels, arcs (paper, D.2.2-3).
 
 Sums, not means: a sentence of n tokens earns up to n. Each reward turns the indicator of a
 reference's parts into the reward of every part, r(y, y*) = Σ over the parts of y of
@@ -22,7 +22,7 @@ from softq.numerics import matmul
 from softq.rewards.base import Reward, both_present
 from softq.sentences import Sentences
 
-Parts = Literal["classes", "labels", "arcs"]
+Parts = Literal["classes", "labels", "segments", "arcs"]
 
 
 class PartReward(Reward):

@@ -6,6 +6,13 @@ from softq.spaces.chain import Chain
 from softq.spaces.classes import Categorical
 from softq.spaces.distribution import Distribution, left_align
 from softq.spaces.labels import Independent, LabelSequence
+from softq.spaces.segments import (
+    Segment,
+    SemiMarkov,
+    pack_segments,
+    segment_scores,
+    unpack_segments,
+)
 from softq.spaces.trees import DependencyTree, ProjectiveTree, SpanningTree
 
 __all__ = [
@@ -18,7 +25,12 @@ __all__ = [
     "Independent",
     "LabelSequence",
     "ProjectiveTree",
+    "Segment",
+    "SemiMarkov",
     "Space",
     "SpanningTree",
     "left_align",
+    "pack_segments",
+    "segment_scores",
+    "unpack_segments",
 ]
