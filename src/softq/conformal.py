@@ -200,7 +200,7 @@ def coverage(sets: Any, outputs: Any, *, unit: Unit = "token", level: float = 0.
             )
         chosen = chosen.astype(np.int64)
         held.append(one[np.arange(len(one)), chosen.clip(min=0)] & (chosen != UNKNOWN))
-    if unit == "sentence":
+    if unit == "sentence" and getattr(sets, "ndim", 0) != 2:  # a row of classes is one itself
         hits = np.array([part.all() for part in held if len(part)], bool)
     else:
         hits = np.concatenate(held or [np.zeros(0, bool)])

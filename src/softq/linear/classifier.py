@@ -22,8 +22,17 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from softq.calibration import UNKNOWN, fit_temperature
 from softq.checks import check_tau
-from softq.errors import DataError, EstimatorError, OutputError, RewardError, ScoreError, ShapeError
+from softq.errors import (
+    DataError,
+    DataWarning,
+    EstimatorError,
+    OutputError,
+    RewardError,
+    ScoreError,
+    ShapeError,
+)
 from softq.formats.file_checks import (
     mapping,
     one_of,
@@ -62,6 +71,8 @@ from softq.linear.estimator_inputs import (
     plain,
     positive,
 )
+from softq.linear.tempering import read_temperature
+from softq.spaces import Categorical
 from softq.targets import ObjectiveName
 
 _FORMAT = "softq.RewardClassifier 3"
@@ -148,6 +159,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         validation_rewards_: ``[epochs]``, mean reward on the held-out rows; empty without early
             stopping.
         n_iter_: number of epochs or iterations.
+        temperature_: what scores are divided by for probabilities: 1 after `fit`, or what
+            `calibrate` has found.
         labels_per_row_: mean number of labels of a row in `fit`; of soft labels, of classes that
             may be right.
         n_features_in_: number of features D.
@@ -288,8 +301,47 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         self.coefs_, self.intercepts_ = trained.layers
         self.loss_curve_, self.validation_rewards_ = trained.loss_curve, trained.validation_rewards
         self.n_iter_ = len(trained.loss_curve)
-        self.labels_per_row_ = patterns.labels_per_row
+        self.labels_per_row_, self.temperature_ = patterns.labels_per_row, 1.0
         return self
+
+    def calibrate(self, X: Any, y: Any) -> Self:
+        """Fit one temperature to rows that were not trained on, with one label each.
+
+        It is the one that gives the labels the highest likelihood
+        (`softq.calibration.fit_temperature`), and is saved with the model. `predict_proba` uses it
+        and so do the decisions of a model of ``"ml"``, whose probabilities are P(y|x). Those of
+        ``"raml"`` and ``"sqdml"`` stay the same: their expected rewards are solved from the
+        distribution that was trained. Rows with a label unseen in `fit` are left out with a
+        `DataWarning`.
+        """
+        scores, right = self._scores(X), self.output_ids(X, y)
+        known = right != UNKNOWN
+        if not known.all():
+            warnings.warn(
+                f"{int((~known).sum())} of {len(right)} rows have a label that fit never saw and"
+                " are left out",
+                DataWarning,
+                stacklevel=2,
+            )
+        model = Categorical(torch.from_numpy(scores[known]))
+        self.temperature_ = fit_temperature([model], [torch.from_numpy(right[known])])
+        return self
+
+    def output_ids(self, X: Any, y: Any) -> Array:
+        """The labels ``[n]`` as places in ``classes_``, for `softq.conformal`; -1 of one unseen."""
+        patterns = match_labels(y, len(X), self.classes_)
+        shares = patterns.shares[patterns.of_row]
+        if (shares.max(1) < 1.0).any():
+            row = int(np.flatnonzero(shares.max(1) < 1.0)[0])
+            raise DataError(
+                f"expected one label for each row, the right one: row {row} has several"
+            )
+        right = shares.argmax(1)
+        return np.where(right == len(self.classes_), UNKNOWN, right)
+
+    def output_probabilities(self, X: Any) -> Array:
+        """The same as `predict_proba`: what `softq.conformal` asks of every estimator."""
+        return self.predict_proba(X)
 
     def predict(self, X: Any, rewards: Any = None) -> Array:
         """The class of the highest expected reward for each row, ``[n]``.
@@ -307,11 +359,11 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         It estimates the target of the objective: P(y|x) with ``"ml"``, Q' with ``"raml"``, the
         softmax Q-distribution with ``"sqdml"``.
         """
-        return np.asarray(torch.from_numpy(self._scores(X)).softmax(1))
+        return np.asarray(torch.from_numpy(self._scores(X) / self.temperature_).softmax(1))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Log of `predict_proba`, ``[n, K]``; finite also where that rounds to 0."""
-        return np.asarray(torch.from_numpy(self._scores(X)).log_softmax(1))
+        return np.asarray(torch.from_numpy(self._scores(X) / self.temperature_).log_softmax(1))
 
     def expected_reward(self, X: Any, rewards: Any = None) -> Array:
         """E[r(k, Y)|x], the expected reward of each decision, ``[n, K]`` in ``classes_``' order.
@@ -372,6 +424,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
 
     def _expected(self, scores: Array, rewards: Any) -> Array:
         earned, learned = self._tables(rewards, len(scores))
+        if self.objective_ == "ml":  # else the equation is of the distribution that was trained
+            scores = scores / self.temperature_
         return expected_rewards(
             _solved_as(self.objective_, self.labels_per_row_), scores, learned, self.tau_, earned
         )
@@ -418,6 +472,7 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
             "objective": self.objective_,
             "tau": self.tau_,
             "alpha": self.alpha_,
+            "temperature": self.temperature_,
         }
         metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=plain)}
         arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
@@ -478,6 +533,7 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         )
         self.objective_ = self._rules["objective"]("objective", notes["objective"])
         self.tau_, self.alpha_ = check_tau(notes["tau"]), not_negative("alpha", notes["alpha"])
+        self.temperature_ = read_temperature(notes)
         if notes["feature_names"] is not None:
             names = string_list("feature_names", notes["feature_names"])
             if len(names) != sizes[0]:
