@@ -496,6 +496,12 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         are now, but ``reward`` and ``cost`` as in `fit`, and a ``random_state`` that is neither
         None nor a seed not at all.
         """
+        arrays, notes = self.contents()
+        metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=plain)}
+        write_atomically(Path(path), to_safetensors(arrays, metadata))
+
+    def contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """The arrays of a file, and the rest of it as JSON can hold it."""
         check_is_fitted(self)
         tensors = {name: getattr(self, f"{name}_") for name in _ARRAYS}
         for layer, (weight, bias) in enumerate(zip(self.coefs_, self.intercepts_, strict=True)):
@@ -520,9 +526,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
             "alpha": self.alpha_,
             "temperature": self.temperature_,
         }
-        metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=plain)}
         arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-        write_atomically(Path(path), to_safetensors(arrays, metadata))
+        return arrays, json.loads(json.dumps(notes, default=plain))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -537,7 +542,12 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
                 f"got {metadata.get('format')!r}"
             )
         with refusing(f"{path} is damaged or was not written by RewardClassifier.save"):
-            return cls()._restore(read_object(metadata["softq"], "its notes"), tensors)
+            return cls.from_contents(tensors, read_object(metadata["softq"], "its notes"))
+
+    @classmethod
+    def from_contents(cls, tensors: dict[str, Array], notes: dict[str, Any]) -> Self:
+        """The model of `contents`."""
+        return cls()._restore(notes, tensors)
 
     def _restore(self, notes: dict[str, Any], tensors: dict[str, Array]) -> Self:
         parameters = mapping("parameters", notes["parameters"])
