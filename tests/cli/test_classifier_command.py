@@ -160,11 +160,12 @@ def test_damaged_models_are_refused(files, run, tmp_path):
 
     tensors = load_file(run / BEST)
 
-    def written(change):
+    def written(change, *left_out):
         notes = json.loads(tensors["about"].numpy().tobytes())
         text = json.dumps(change(notes)).encode()
         about = tensors["about"].new_tensor(list(text))
-        save_file(tensors | {"about": about}, tmp_path / "model.safetensors")
+        kept = {name: one for name, one in tensors.items() if name not in left_out}
+        save_file(kept | {"about": about}, tmp_path / "model.safetensors")
         return softq("predict", tmp_path / "model.safetensors", files / "test.csv")
 
     assert well(written(lambda notes: notes)) == well(softq("predict", run, files / "test.csv"))
@@ -173,4 +174,7 @@ def test_damaged_models_are_refused(files, run, tmp_path):
     )
     assert "expected the tensors and notes of a classifier" in refused(
         written(lambda notes: {k: v for k, v in notes.items() if k != "objective"})
+    )
+    assert "expected a table of rewards, got none" in refused(
+        written(lambda notes: notes | {"given": None}, "reward")
     )

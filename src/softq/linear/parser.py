@@ -98,6 +98,7 @@ class DependencyParser(SavedEstimator):
         relation_loss_curve_: cross-entropy of relations in each epoch; empty where the trees had none.
         kl_: KL(target ‖ model) of trees, per sentence: the cross-entropy less what no model can avoid; for ``"adagrad"`` from
             ``loss_curve_`` at the epoch that is kept. None in a run of ``softq train``, whose results have it.
+        temperature_: what scores of arcs are divided by: 1, or what `calibrate` has found.
         dev_scores_: `score` on ``X_dev`` after each epoch; with ``"lbfgs"`` at its end; empty where `fit` had none.
         dev_score_: the best of them, which is that of the parser; None where there is none.
         nonprojective_: how many sentences of X had a tree with crossing arcs, and were lifted or skipped.

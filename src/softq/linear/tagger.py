@@ -146,6 +146,7 @@ class CRFTagger(SavedEstimator):
         annotators_: where ``ref_weights`` were, or a model of ``annotators``, what was: a row for each annotator
             (accuracy, precision, recall, weight), in the order of their names, which are their
             places in ``y``; else empty.
+        temperature_: what scores are divided by: 1, or what `calibrate` has found.
         dev_score_: the `score` on ``X_dev`` and ``y_dev``; None where `fit` had none.
         kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence; None
             for ``"adagrad"`` in a run of ``softq train``, which does not measure it.

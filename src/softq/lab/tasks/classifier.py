@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class TableClassifier(NamedTuple):
                 f"{table.name}, line {table.lines[row]}: expected one of the labels"
                 f" {', '.join(map(str, self.model.classes_[:10]))}, got {labels.tolist()[row]!r}"
             )
-        rewards = self.model.reward_[decided, right]
+        rewards = cast(Array, self.model.reward_)[decided, right]
         found = np.stack([rewards, np.ones(len(rewards)), decided == right], 1)
         return torch.from_numpy(found.astype(np.float64))
 
@@ -89,6 +89,8 @@ class TableClassifier(NamedTuple):
                 raise DataError(
                     f"expected {model.n_features_in_} names of columns, got {len(columns)}"
                 )
+            if model.reward_ is None:
+                raise DataError("expected a table of rewards, got none")
             return cls(model, columns, str(notes["label_column"]))
 
 
