@@ -68,6 +68,7 @@ READY = {  # runs that pages use and others train
         " runs/names"
     ),
     "runs/names-ml": "softq train ner --train train.conll --dev dev.conll --out runs/names-ml",
+    "runs/costs": "softq train classifier --train train.csv --costs costs.csv --out runs/costs",
     "runs/trees": (
         "softq train parsing --train train.conllu --dev dev.conllu --objective raml --tau 0.2 --out"
         " runs/trees"

@@ -31,6 +31,8 @@ KINDS = [  # what a file is, by its name, and the first pattern that fits
     (r"(.*train|.*dev|.*test)?\.?captions\.tsv(\.gz)?", "{1}.captions.tsv"),
     (r"(.*train|.*dev|.*test)\.features\.npy", "{1}.features.npy"),
     (r"mine\.txt", "mine.txt"),
+    (r"(train|dev|test|new)\.csv", "rows.csv"),
+    (r"costs\.csv", "costs.csv"),
     (r"(train|dev|test)\.tsv(\.gz)?", "{1}.tsv"),
     (r"(train|dev|test)\d?\.(de|en)", "{1}.{2}"),
     (r"german\.txt", "dev.de"),
@@ -58,6 +60,10 @@ def make_store(folder):
         folder / "crowd.conll", world.annotate(world.sample(SIZES["train"], seed=0), seed=0)
     )
     ner_runs.write(folder / "some.conll", world.sample(SIZES["train"], seed=0)[::2])
+    rows = [f"{i % 7},{i % 3},{'malignant' if i % 7 > 4 else 'benign'}" for i in range(42)]
+    (folder / "rows.csv").write_text("\n".join(["size,age,kind", *rows, ""]), "utf-8")
+    costs = "decided,benign,malignant\nbenign,0,10\nmalignant,1,0\n"
+    (folder / "costs.csv").write_text(costs, "utf-8")
     label = [{"start": 0, "end": 3, "labels": ["PER"]}]
     record = {"id": 1, "text": "Ann ran.", "label": label}
     (folder / "export.json").write_text(json.dumps([record | {"annotator": 7}]), "utf-8")

@@ -85,6 +85,7 @@ BENCHMARKS = {
             "SKIPPED": 1,
         },
     ),
+    "conformal": Small("--sentences 20 --splits 1", {"LEVELS": (0.5,)}),
     "encoder": Small(
         "--rounds 1 --images 2 --threads 1 --device cpu",
         {"SIZES": {"small": (40, 30)}, "DISTINCT": 2},

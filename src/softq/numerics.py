@@ -1,15 +1,20 @@
 """The few numerical rules everything else relies on.
 
-Log-sum-exp, 0 · (-inf) = 0, full precision.
+Log-sum-exp, 0 · (-inf) = 0, full precision; intervals of shares.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+Array = np.ndarray[Any, Any]
 
 
 def logsumexp(x: Tensor, dim: int) -> Tensor:
@@ -75,3 +80,16 @@ def can_inspect(x: Tensor) -> bool:
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def wilson_interval(part: Array, whole: Array, level: float = 0.95) -> tuple[Array, Array]:
+    """Ends of Wilson's interval of a share; 0 and 1 where nothing was counted.
+
+    >>> [ends.round(3).item() for ends in wilson_interval(np.array(9.0), np.array(10.0))]
+    [0.596, 0.982]
+    """
+    z2 = NormalDist().inv_cdf((1 + level) / 2) ** 2
+    middle = part + z2 / 2
+    spread = np.sqrt(z2 * (part * (whole - part) / np.maximum(whole, 1e-300) + z2 / 4))
+    low, high = (np.clip((middle + side) / (whole + z2), 0.0, 1.0) for side in (-spread, spread))
+    return low, high

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from softq.annotators.reliability import estimate
-from softq.annotators.review import Review, wilson_interval
+from softq.annotators.review import Review
 from softq.errors import DataError
 from softq.formats.conll import MISSING, Sentence
 from softq.lab.worlds import EntityWorld
@@ -79,18 +79,6 @@ def test_confusions_are_expected_counts(crowd):
                 assert row.tokens == pytest.approx(counts[i].sum())
                 assert row.share == pytest.approx(counts[i, j] / counts[i].sum())
                 assert row.low <= row.share <= row.high
-
-
-def test_intervals_cover_as_often_as_they_say():
-    # Wilson's interval of 40 coins; over these shares it covers 92 to 98 % of the time
-    counts = np.arange(41.0)
-    low, high = wilson_interval(counts, np.full(41, 40.0))
-    for share in (0.05, 0.3, 0.5, 0.9):
-        log_choose = np.array([np.log(np.arange(k + 1, 41)).sum() for k in range(41)])
-        log_choose -= [np.log(np.arange(1, 41 - k)).sum() for k in range(41)]
-        chance = np.exp(log_choose + counts * np.log(share) + (40 - counts) * np.log(1 - share))
-        assert 0.92 < chance[(low <= share) & (share <= high)].sum() < 0.98
-    assert [ends.item() for ends in wilson_interval(np.array(0.0), np.array(0.0))] == [0, 1]
 
 
 def test_disputes_count_pairs_that_differ():

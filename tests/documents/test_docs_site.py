@@ -36,6 +36,7 @@ PUBLIC = [
         "softq.neural",
         "softq.linear",
         "softq.linear.tagging",
+        "softq.linear.uncertainty",
         "softq.linear.tagger_training",
         "softq.linear.parsing",
         "softq.linear.parser_training",
@@ -44,6 +45,8 @@ PUBLIC = [
     ),
     *(
         "softq.metrics",
+        "softq.calibration",
+        "softq.conformal",
         "softq.lab.loop",
         "softq.lab.processes",
         "softq.lab.torch_learner",

@@ -276,7 +276,11 @@ def test_only_a_fitted_model_is_saved(tmp_path):
             RewardError,
             r"must be finite, got nan at \(1, 1\)",
         ),
-        ({"reward": [[1, 0], [0]]}, RewardError, r"a table of numbers, \[3, 3\], got list"),
+        (
+            {"reward": [[1, 0], [0]]},
+            RewardError,
+            r"a table of numbers, \[3, 3\], got rows of different",
+        ),
         ({"objective": "SQDM"}, EstimatorError, "got 'SQDM'; did you mean 'sqdml'?"),
         ({"tau": 0.0}, TemperatureError, "positive and finite, got 0.0"),
         ({"tau": "hot"}, TemperatureError, "positive number, got str"),

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from statistics import NormalDist, median
+from statistics import median
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from softq.annotators.crowd import Crowd, Floats
+from softq.annotators.crowd import Crowd
 from softq.annotators.reliability import Reliability
 from softq.errors import DataError
 from softq.formats.conll import MISSING, Sentence
 from softq.formats.tags import OUTSIDE
+from softq.numerics import wilson_interval
 
 _ENOUGH = 20  # tokens of entities, before an annotator is suspected of anything
 _SILENT = 0.5  # less than this share of the median recall, though no less precise than the median
@@ -232,16 +233,3 @@ class Review:
         """The annotators of a sentence with their labels."""
         one = self.sentences[sentence]
         return zip(one.annotators, one.labels, strict=True)
-
-
-def wilson_interval(part: Floats, whole: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Ends of Wilson's interval of a share; 0 and 1 where nothing was counted.
-
-    >>> [ends.round(3).item() for ends in wilson_interval(np.array(9.0), np.array(10.0))]
-    [0.596, 0.982]
-    """
-    z2 = NormalDist().inv_cdf((1 + level) / 2) ** 2
-    middle = part + z2 / 2
-    spread = np.sqrt(z2 * (part * (whole - part) / np.maximum(whole, 1e-300) + z2 / 4))
-    low, high = (np.clip((middle + side) / (whole + z2), 0.0, 1.0) for side in (-spread, spread))
-    return low, high

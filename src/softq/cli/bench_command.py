@@ -145,6 +145,32 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
             ),
         ),
     ),
+    "conformal": (
+        """Measure the coverage of conformal sets, their sizes, and calibration errors on real corpora.
+
+    A tagger or parser is trained on a part of train; of the development set, a random half calibrates and the other half measures.
+
+    **Examples**
+
+    ```sh
+    # DIR holds broad_twitter/, wnut17/ and ud_english_ewt/
+    softq bench conformal --data DIR
+    softq bench conformal --data DIR --splits 2 --sentences 500  # a quick look
+    ```
+    """,
+        (
+            declare(
+                "data",
+                Path | None,
+                None,
+                "Read the corpora from this folder.  [default: $SOFTQ_DATA, else ../shared/data]",
+                metavar="DIR",
+                file_okay=False,
+            ),
+            declare("sentences", int, 4000, "Train on so many sentences at most.", min=1),
+            declare("splits", int, 20, "Split the development set so often.", min=1),
+        ),
+    ),
     "grid": (
         """Time the training of many small networks as one grid against training them one after another in plain torch.
 

@@ -57,6 +57,26 @@ softq reproduce classification                # 100,000 training inputs, two CPU
 softq reproduce classification --inputs 10000 --out reproduction/quick
 softq reproduce classification --scale paper  # 1,000,000; meant for a GPU""",
     ),
+    "classifier": _Guide(
+        one="a classifier of your own data, a CSV file, with a table of what errors cost",
+        many="classifiers of your own data",
+        data=(
+            "A CSV file has a header, columns of numbers and a column of labels, the last one or"
+            " `--label-column`. `--costs` is a CSV file with a row for each decision and a column for"
+            " each right class, or a TOML file with a table for each decision."
+        ),
+        after=(
+            "`softq predict RUN new.csv` adds the decision as a column, `softq evaluate RUN"
+            " test.csv` scores it."
+        ),
+        page="docs/costs.md",
+        train="""\
+softq train classifier --train train.csv --dev dev.csv --costs costs.csv --out runs/costs
+softq train classifier --train train.csv --objective raml --tau 2 --out runs/raml""",
+        sweep="""\
+softq sweep classifier --train train.csv --dev dev.csv --tau 0.5,2,8 --out sweeps/classifier""",
+        reproduce="",
+    ),
     "captioning": _Guide(
         one="a captioner: a sentence for an image, learnt from several people's captions of each",
         many="captioners",

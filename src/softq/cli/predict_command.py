@@ -33,8 +33,8 @@ def predict(
         typer.Argument(
             metavar="FILES",
             help=(
-                "Column files or text for a tagger, CoNLL-U files or text for a parser, a sentence"
-                " per line for a translator or text "
+                "Column files or text for a tagger, CoNLL-U files or text for a parser, CSV for a"
+                " classifier, a sentence per line for a translator or text "
                 "model; plain, .gz or .xz; - or none for standard input. For a captioner features"
                 " of images (.npy), images, or folders."
             ),
@@ -68,6 +68,8 @@ def predict(
     echo "Ann went to Rome." | softq predict runs/names --probabilities
     # a parser: HEAD and DEPREL
     softq predict runs/trees new.conllu --out parsed.conllu
+    # a classifier: one more column
+    softq predict runs/costs new.csv --out decided.csv
     # a translator: line by line
     echo "Das passiert." | softq predict runs/mt
     softq predict runs/mt german.txt --method mbr --samples 20 --out english.txt
@@ -86,6 +88,9 @@ def predict(
     **A parser** reads CoNLL-U or CoNLL-X and writes HEAD and DEPREL of words (`_` where it knows no relations); all else stays as it
     is. With `--probabilities`, MISC gets `p=0.9312`, the marginal probability of the head; CoNLL-X has no place for it, and files
     called .conllx are refused.
+
+    **A classifier** reads CSV with the columns it was trained on, in any order, and adds the decision of the highest expected reward as the
+    column `predicted`.
 
     **A translator** writes each translation as soon as it is found, so that it can be part of a pipe. `--method mbr` samples translations
     and takes the one with the highest expected reward. With the same `--seed`, samples for a line are the same from a file and a pipe.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import numbers
@@ -22,8 +23,17 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from softq.calibration import UNKNOWN, fit_temperature
 from softq.checks import check_tau
-from softq.errors import DataError, EstimatorError, OutputError, RewardError, ScoreError, ShapeError
+from softq.errors import (
+    DataError,
+    DataWarning,
+    EstimatorError,
+    OutputError,
+    RewardError,
+    ScoreError,
+    ShapeError,
+)
 from softq.formats.file_checks import (
     mapping,
     one_of,
@@ -57,16 +67,20 @@ from softq.linear.estimator_inputs import (
     choice,
     count,
     device,
+    none_or,
     not_negative,
     number,
     plain,
     positive,
 )
+from softq.linear.tempering import read_temperature
+from softq.spaces import Categorical
 from softq.targets import ObjectiveName
 
 _FORMAT = "softq.RewardClassifier 3"
 _ARRAYS = ("mean", "scale", "loss_curve", "validation_rewards")
 _MOST_ROWS_FOR_LBFGS = 10_000
+_ABSTAINED = -1
 
 
 class RewardWarning(UserWarning):
@@ -91,9 +105,16 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
     Args:
         reward: ``[K, K]``, what predicting one class earns when another is right:
             ``reward[predicted, right]``, both in the order of ``classes_``. None: 1 for the right
-            class, 0 for any other.
+            class, 0 for any other. By name, for classes that are numbers: ``"absolute"`` and
+            ``"squared"``, minus the (squared) difference of predicted and right class;
+            ``"quadratic-kappa"``, 1 less the squared difference of their places in ``classes_``
+            over (K - 1)², the weights of quadratic weighted kappa.
         cost: ``[K, K]``, instead of ``reward``: what predicting one class costs when another is
             right.
+        abstain: what it earns not to decide, or with ``cost``, what it costs; `predict` then
+            returns None where that is better than the best decision is expected to be. Without a
+            table, 0.9 asks for decisions that are right with a probability of at least 0.9. None:
+            always decide. Training does not depend on it.
         objective: ``"ml"`` learns P(y|x) and ignores the reward (eq. 2); ``"raml"`` learns Q'
             (eq. 16); ``"sqdml"`` learns the softmax Q-distribution (eq. 12 and 15). With one label
             per row the targets of ``"raml"`` and ``"sqdml"`` are the same, and both learn Q'.
@@ -130,6 +151,7 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
             Predictions are made on the CPU.
         random_state: None, a seed or a `numpy.random.RandomState`: first weights, order of the
             rows, held-out rows, inner folds.
+        verbose: print a line for every choice of the inner folds, and the end of training.
 
     Attributes:
         classes_: ``[K]``, the labels that occur in y, sorted.
@@ -148,6 +170,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         validation_rewards_: ``[epochs]``, mean reward on the held-out rows; empty without early
             stopping.
         n_iter_: number of epochs or iterations.
+        temperature_: what scores are divided by for probabilities: 1 after `fit`, or what
+            `calibrate` has found.
         labels_per_row_: mean number of labels of a row in `fit`; of soft labels, of classes that
             may be right.
         n_features_in_: number of features D.
@@ -166,6 +190,7 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
     """
 
     _rules: ClassVar[Mapping[str, Rule]] = {
+        "abstain": none_or(number("a finite number", math.isfinite)),
         "objective": choice(ObjectiveName),
         "tau": auto_or(lambda name, value: check_tau(value)),
         "alpha": auto_or(not_negative),
@@ -187,6 +212,7 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         *,
         reward: Any = None,
         cost: Any = None,
+        abstain: float | None = None,
         objective: ObjectiveName = "sqdml",
         tau: float | Literal["auto"] = "auto",
         temperature_scaled: bool = True,
@@ -202,11 +228,13 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         patience: int = 10,
         device: str = "cpu",
         random_state: Any = None,
+        verbose: bool = False,
     ) -> None:
         # scikit-learn's convention: keep what was given, check it in fit.
         self.__dict__.update(
             reward=reward,
             cost=cost,
+            abstain=abstain,
             objective=objective,
             tau=tau,
             temperature_scaled=temperature_scaled,
@@ -222,6 +250,7 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
             patience=patience,
             device=device,
             random_state=random_state,
+            verbose=verbose,
         )
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, rewards: Any = None) -> Self:
@@ -242,7 +271,9 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
                 of costs, give the negative.
 
         """
-        objective, tau, alpha, hidden = map(self._option, ("objective", "tau", "alpha", "hidden"))
+        objective, tau, alpha, hidden, _ = map(
+            self._option, ("objective", "tau", "alpha", "hidden", "abstain")
+        )
         random = check_random_state(self.random_state)
         X = validate_data(self, X, dtype=np.float64)
         classes, patterns = learn_labels(y, len(X))
@@ -274,7 +305,12 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         if objective == "ml" and tau is None:
             tau = 1.0
         sizes, alpha, tau = choose(
-            (hidden, alpha, tau), training, task, schedule=schedule, random=random
+            (hidden, alpha, tau),
+            training,
+            task,
+            schedule=schedule,
+            random=random,
+            tell=self._tell,
         )
         task = task._replace(tau=tau)
         trained = train(
@@ -283,23 +319,69 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         self.classes_, self.reward_ = classes, table if rewards is None else None
         given = [name for name in ("reward", "cost") if getattr(self, name) is not None]
         self._given = given[0] if given else None
+        if isinstance(self.reward, str):
+            self._given = self.reward
         self.objective_, self.tau_, self.alpha_ = objective, tau, alpha
         self.mean_, self.scale_ = mean, scale
         self.coefs_, self.intercepts_ = trained.layers
         self.loss_curve_, self.validation_rewards_ = trained.loss_curve, trained.validation_rewards
         self.n_iter_ = len(trained.loss_curve)
-        self.labels_per_row_ = patterns.labels_per_row
+        self._tell(f"cross-entropy {trained.loss_curve[-1]:.6g} after {self.n_iter_} iterations")
+        self.labels_per_row_, self.temperature_ = patterns.labels_per_row, 1.0
         return self
 
+    def calibrate(self, X: Any, y: Any) -> Self:
+        """Fit one temperature to rows that were not trained on, with one label each.
+
+        It is the one that gives the labels the highest likelihood
+        (`softq.calibration.fit_temperature`), and is saved with the model. `predict_proba` uses it
+        and so do the decisions of a model of ``"ml"``, whose probabilities are P(y|x). Those of
+        ``"raml"`` and ``"sqdml"`` stay the same: their expected rewards are solved from the
+        distribution that was trained. Rows with a label unseen in `fit` are left out with a
+        `DataWarning`.
+        """
+        scores, right = self._scores(X), self.output_ids(X, y)
+        known = right != UNKNOWN
+        if not known.all():
+            warnings.warn(
+                f"{int((~known).sum())} of {len(right)} rows have a label that fit never saw and"
+                " are left out",
+                DataWarning,
+                stacklevel=2,
+            )
+        model = Categorical(torch.from_numpy(scores[known]))
+        self.temperature_ = fit_temperature([model], [torch.from_numpy(right[known])])
+        return self
+
+    def output_ids(self, X: Any, y: Any) -> Array:
+        """The labels ``[n]`` as places in ``classes_``, for `softq.conformal`; -1 of one unseen."""
+        patterns = match_labels(y, len(X), self.classes_)
+        shares = patterns.shares[patterns.of_row]
+        if (shares.max(1) < 1.0).any():
+            row = int(np.flatnonzero(shares.max(1) < 1.0)[0])
+            raise DataError(
+                f"expected one label for each row, the right one: row {row} has several"
+            )
+        right = shares.argmax(1)
+        return np.where(right == len(self.classes_), UNKNOWN, right)
+
+    def output_probabilities(self, X: Any) -> Array:
+        """The same as `predict_proba`: what `softq.conformal` asks of every estimator."""
+        return self.predict_proba(X)
+
     def predict(self, X: Any, rewards: Any = None) -> Array:
-        """The class of the highest expected reward for each row, ``[n]``.
+        """The class of the highest expected reward for each row, ``[n]``; None to abstain.
 
         ``rewards`` is as in `expected_reward`. After a `fit` with a table for each row it may be
         left out with ``"raml"`` and ``"sqdml"``: then the prediction is the most probable class of
         the model's distribution, which has learned from the rewards of rows like these.
         """
         decided = self._decide(X, rewards)
-        return np.asarray(self.classes_[decided])
+        if self._option("abstain") is None:
+            return np.asarray(self.classes_[decided])
+        found = self.classes_.astype(object)[decided]
+        found[decided == _ABSTAINED] = None
+        return np.asarray(found)
 
     def predict_proba(self, X: Any) -> Array:
         """The model's distribution over ``classes_``, ``[n, K]``.
@@ -307,11 +389,11 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         It estimates the target of the objective: P(y|x) with ``"ml"``, Q' with ``"raml"``, the
         softmax Q-distribution with ``"sqdml"``.
         """
-        return np.asarray(torch.from_numpy(self._scores(X)).softmax(1))
+        return np.asarray(torch.from_numpy(self._scores(X) / self.temperature_).softmax(1))
 
     def predict_log_proba(self, X: Any) -> Array:
         """Log of `predict_proba`, ``[n, K]``; finite also where that rounds to 0."""
-        return np.asarray(torch.from_numpy(self._scores(X)).log_softmax(1))
+        return np.asarray(torch.from_numpy(self._scores(X) / self.temperature_).log_softmax(1))
 
     def expected_reward(self, X: Any, rewards: Any = None) -> Array:
         """E[r(k, Y)|x], the expected reward of each decision, ``[n, K]`` in ``classes_``' order.
@@ -343,6 +425,8 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
     def score(self, X: Any, y: Any, sample_weight: Any = None, rewards: Any = None) -> float:
         """Mean reward of the predictions over rows and labels; the accuracy without a reward table.
 
+        Rows without a decision earn what it earns to abstain.
+
         The arguments are as in `fit`. A label that `fit` never saw counts as a miss without a
         reward table, and is an error with one.
         """
@@ -361,17 +445,33 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
             table, shares[:, :classes]
         )  # nothing against a label that is none of the classes
         weights = None if sample_weight is None else _row_weights(sample_weight, earned)
-        return float(np.average(earned[np.arange(len(decided)), decided], weights=weights))
+        by_row = earned[np.arange(len(decided)), decided]
+        by_row = np.where(decided == _ABSTAINED, self._abstaining(), by_row)
+        return float(np.average(by_row, weights=weights))
 
     def _decide(self, X: Any, rewards: Any) -> Array:
-        """Places of the decided classes in ``classes_``, ``[n]``."""
-        scores = self._scores(X)
-        if self.reward_ is None and rewards is None and self.objective_ != "ml":
+        """Places of the decided classes in ``classes_``, ``[n]``; -1 where it abstains."""
+        scores, abstain = self._scores(X), self._option("abstain")
+        if self.reward_ is None and rewards is None and self.objective_ != "ml" and abstain is None:
             return np.asarray(scores.argmax(1))
-        return np.asarray(self._expected(scores, rewards).argmax(1))
+        expected = self._expected(scores, rewards)
+        return np.where(expected.max(1) < self._abstaining(), _ABSTAINED, expected.argmax(1))
+
+    def _abstaining(self) -> float:
+        """What it earns to abstain; -inf where it is not allowed."""
+        price = self._option("abstain")
+        if price is None:
+            return -math.inf
+        return float(-price if self._given == "cost" else price)
+
+    def _tell(self, text: str) -> None:
+        if self.verbose:
+            print(text, flush=True)  # noqa: T201 -- what verbose asks for
 
     def _expected(self, scores: Array, rewards: Any) -> Array:
         earned, learned = self._tables(rewards, len(scores))
+        if self.objective_ == "ml":  # else the equation is of the distribution that was trained
+            scores = scores / self.temperature_
         return expected_rewards(
             _solved_as(self.objective_, self.labels_per_row_), scores, learned, self.tau_, earned
         )
@@ -396,6 +496,12 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         are now, but ``reward`` and ``cost`` as in `fit`, and a ``random_state`` that is neither
         None nor a seed not at all.
         """
+        arrays, notes = self.contents()
+        metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=plain)}
+        write_atomically(Path(path), to_safetensors(arrays, metadata))
+
+    def contents(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """The arrays of a file, and the rest of it as JSON can hold it."""
         check_is_fitted(self)
         tensors = {name: getattr(self, f"{name}_") for name in _ARRAYS}
         for layer, (weight, bias) in enumerate(zip(self.coefs_, self.intercepts_, strict=True)):
@@ -405,7 +511,7 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         named = self.classes_.dtype.kind == "U"
         if not named:
             tensors["classes"] = self.classes_
-        parameters = {**self.get_params(), "reward": None, "cost": None}
+        parameters = {**self.get_params(), "reward": None, "cost": None}  # see "given"
         if not isinstance(self.random_state, numbers.Integral):
             parameters["random_state"] = None
         names = getattr(self, "feature_names_in_", None)
@@ -418,10 +524,10 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
             "objective": self.objective_,
             "tau": self.tau_,
             "alpha": self.alpha_,
+            "temperature": self.temperature_,
         }
-        metadata = {"format": _FORMAT, "softq": json.dumps(notes, default=plain)}
         arrays = {name: np.ascontiguousarray(value) for name, value in tensors.items()}
-        write_atomically(Path(path), to_safetensors(arrays, metadata))
+        return arrays, json.loads(json.dumps(notes, default=plain))
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Self:
@@ -436,12 +542,19 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
                 f"got {metadata.get('format')!r}"
             )
         with refusing(f"{path} is damaged or was not written by RewardClassifier.save"):
-            return cls()._restore(read_object(metadata["softq"], "its notes"), tensors)
+            return cls.from_contents(tensors, read_object(metadata["softq"], "its notes"))
+
+    @classmethod
+    def from_contents(cls, tensors: dict[str, Array], notes: dict[str, Any]) -> Self:
+        """The model of `contents`."""
+        return cls()._restore(notes, tensors)
 
     def _restore(self, notes: dict[str, Any], tensors: dict[str, Array]) -> Self:
         parameters = mapping("parameters", notes["parameters"])
-        self._given = one_of("given", notes["given"], (None, "reward", "cost"))
-        if self._given:
+        self._given = one_of("given", notes["given"], (None, "reward", "cost", *_NAMED))
+        if self._given in _NAMED:
+            parameters["reward"] = self._given
+        elif self._given:
             sign = 1.0 if self._given == "reward" else -1.0
             parameters[self._given] = sign * tensors["reward"] + 0.0  # no minus zeros
         if isinstance(parameters["hidden"], list):
@@ -478,6 +591,7 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         )
         self.objective_ = self._rules["objective"]("objective", notes["objective"])
         self.tau_, self.alpha_ = check_tau(notes["tau"]), not_negative("alpha", notes["alpha"])
+        self.temperature_ = read_temperature(notes)
         if notes["feature_names"] is not None:
             names = string_list("feature_names", notes["feature_names"])
             if len(names) != sizes[0]:
@@ -520,11 +634,11 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         """The rewards as float64 ``[K, K]``; exact match if none are given."""
         shape = len(classes), len(classes)
         if self.cost is None:
-            return (
-                np.eye(len(classes))
-                if self.reward is None
-                else _checked("reward", self.reward, shape, classes)
-            )
+            if self.reward is None:
+                return np.eye(len(classes))
+            if isinstance(self.reward, str):
+                return _named_reward(self.reward, classes)
+            return _checked("reward", self.reward, shape, classes)
         if self.reward is not None:
             raise EstimatorError(
                 "reward and cost say the same with opposite signs: give one of them"
@@ -553,13 +667,56 @@ def _solved_as(objective: ObjectiveName, labels_per_row: float) -> ObjectiveName
     return "raml" if objective == "sqdml" and labels_per_row == 1.0 else objective
 
 
+_NAMED = ("absolute", "squared", "quadratic-kappa")
+"""Rewards of classes that have an order."""
+
+
+def _named_reward(name: str, classes: Array) -> Array:
+    """The table ``[K, K]`` of a reward by name.
+
+    >>> _named_reward("squared", np.array([1, 2, 4]))
+    array([[-0., -1., -9.],
+           [-1., -0., -4.],
+           [-9., -4., -0.]])
+    """
+    if name not in _NAMED:
+        near = difflib.get_close_matches(name, _NAMED, 1, cutoff=0.0)
+        raise RewardError(
+            f"reward must be a table or one of {', '.join(_NAMED)}, got {name!r}; did you mean"
+            f" {near[0]!r}?"
+        )
+    if classes.dtype.kind == "U":
+        raise RewardError(
+            f"reward={name!r} is for classes that are numbers, got {_listed(classes)}, which would"
+            " be in alphabetical order; number them in their order, or give a table"
+        )
+    if name == "quadratic-kappa":
+        places = np.arange(len(classes)) / max(len(classes) - 1, 1)
+        return np.asarray(1.0 - (places[:, None] - places) ** 2)
+    values = classes.astype(np.float64)
+    away = np.abs(values[:, None] - values)
+    return np.asarray(-away if name == "absolute" else -(away**2))
+
+
+def _what_is_wrong(values: Any) -> str:
+    """Why values are no table of numbers, for an error."""
+    rows = list(values) if isinstance(values, Iterable) else []
+    if not rows or any(isinstance(row, str) or not hasattr(row, "__len__") for row in rows):
+        return type(values).__name__
+    lengths = sorted({len(row) for row in rows})
+    if len(lengths) > 1:
+        number = next(i for i, row in enumerate(rows) if len(row) != len(rows[0]))
+        return f"rows of different lengths: {len(rows[0])} in row 0, {len(rows[number])} in row {number}"
+    return f"a {type(values).__name__} with other values among them"
+
+
 def _checked(name: str, values: Any, shape: tuple[int, ...], classes: Array) -> Array:
     """A table of rewards or costs as float64, or one for each row."""
     try:
         table = np.asarray(values, dtype=np.float64).copy()
     except (TypeError, ValueError):
         raise RewardError(
-            f"{name} must be a table of numbers, {list(shape)}, got {type(values).__name__}"
+            f"{name} must be a table of numbers, {list(shape)}, got {_what_is_wrong(values)}"
         ) from None
     if table.shape != shape:
         axes = "(predicted, right)" if len(shape) == 2 else "(row, predicted, right)"

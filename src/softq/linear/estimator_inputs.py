@@ -298,6 +298,16 @@ def _weights(given: Any, count: int, number: int) -> np.ndarray[Any, Any]:
     return np.array([float(weight) for weight in given])
 
 
+def check_single(outputs: Sequence[Any], what: str) -> None:
+    """Raise an error where a sentence has the outputs of several annotators."""
+    for number, found in enumerate(outputs):
+        if len(found) != 1:
+            raise DataError(
+                f"expected one {what} for each sentence, the right one: sentence {number} has"
+                f" {len(found)}"
+            )
+
+
 def may_be_annotator(entry: Any) -> bool:
     """Whether an entry for a sentence can be what one of several annotators gave, None for one who is missing."""
     return entry is None or (

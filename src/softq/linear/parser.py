@@ -5,16 +5,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from softq.errors import DataError
 from softq.formats.conllu import TreeSentence
+from softq.formats.trees import is_projective
 from softq.linear.estimator_inputs import (
     Rule,
     bits,
+    check_single,
     choice,
     count,
     generator,
@@ -34,6 +36,7 @@ from softq.linear.parser_training import EncodedTreebank, ParserFit, ParserSetti
 from softq.linear.parsing import Decoding, Parse, Parser
 from softq.linear.saved_model import SavedEstimator
 from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
+from softq.spaces import Distribution
 from softq.targets import ObjectiveName
 
 Optimizer = Literal["adagrad", "lbfgs"]
@@ -95,6 +98,7 @@ class DependencyParser(SavedEstimator):
         relation_loss_curve_: cross-entropy of relations in each epoch; empty where the trees had none.
         kl_: KL(target ‖ model) of trees, per sentence: the cross-entropy less what no model can avoid; for ``"adagrad"`` from
             ``loss_curve_`` at the epoch that is kept. None in a run of ``softq train``, whose results have it.
+        temperature_: what scores of arcs are divided by: 1, or what `calibrate` has found.
         dev_scores_: `score` on ``X_dev`` after each epoch; with ``"lbfgs"`` at its end; empty where `fit` had none.
         dev_score_: the best of them, which is that of the parser; None where there is none.
         nonprojective_: how many sentences of X had a tree with crossing arcs, and were lifted or skipped.
@@ -366,6 +370,24 @@ class DependencyParser(SavedEstimator):
         """
         sentences = self._sentences(X)
         return attachment_score(self._parse(sentences), read_trees(sentences, y))
+
+    def output_ids(self, X: Any, y: Any = None) -> list[Array]:
+        """The heads ``[n]`` of the words of each sentence, 0 the root."""
+        trees = read_trees(self._sentences(X), y)
+        check_single(trees.heads, "tree")
+        return [heads[0] for heads in trees.heads]
+
+    def output_probabilities(self, X: Any) -> list[Array]:
+        """Probabilities ``[n, n + 1]`` of the heads of each word, 0 the root."""
+        return [table[:, 1:].T for table in self.predict_marginals(X)]
+
+    def _is_possible(self, output: Array) -> bool:
+        return self._fitted().spanning or is_projective(output)
+
+    def _distributions(
+        self, model: Parser, X: Any, kept: Array
+    ) -> Iterator[tuple[Array, Distribution]]:
+        return model.trees(model.index.encode(self._sentences(X)).take(kept))
 
     def _parse(self, sentences: list[TreeSentence]) -> list[Parse]:
         return self.parser_.parse(sentences, self._option("decoding"))

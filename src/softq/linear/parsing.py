@@ -22,6 +22,7 @@ from softq.kernels.features import arcs as arc_features
 from softq.kernels.features import relations as arc_relations
 from softq.linear.features import ArcCodes, ArcIndex
 from softq.linear.features.matrix import batches_of_like_lengths
+from softq.linear.tempering import at_temperature, read_temperature
 from softq.options import ObjectiveName
 from softq.options import TreeDecoding as Decoding
 from softq.rewards import Attachment
@@ -217,6 +218,7 @@ class Parser:
         relation_weights: ``[R, K]`` float32.
         spanning: trees may have crossing arcs.
         root_relation: the relation of words under the root, and of no others; None where any word may have any.
+        temperature: scores of arcs are divided by it, which changes probabilities and not the mode.
 
     """
 
@@ -226,6 +228,7 @@ class Parser:
     relation_weights: Array
     spanning: bool = False
     root_relation: str | None = None
+    temperature: float = 1.0
 
     def trees(self, codes: ArcCodes) -> Iterator[tuple[Array, ProjectiveTree | SpanningTree]]:
         """Distributions over the trees of sentences, in batches of like lengths.
@@ -241,10 +244,10 @@ class Parser:
                     "the scores of arcs are not finite: the weights of the parser are too large or"
                     " damaged"
                 )
-            yield (
-                batch,
-                space(torch.from_numpy(scores), torch.from_numpy(lengths[batch]), validate=False),
+            found = space(
+                torch.from_numpy(scores), torch.from_numpy(lengths[batch]), validate=False
             )
+            yield batch, at_temperature(found, self.temperature)
 
     def parse(
         self,
@@ -324,6 +327,7 @@ class Parser:
             "relations": list(self.relations),
             "spanning": self.spanning,
             "root_relation": self.root_relation,
+            "temperature": self.temperature,
             "index": self.index.notes(),
         }
 
@@ -347,4 +351,5 @@ class Parser:
             raise DataError(
                 f"expected relation_weights of {len(relations)} relations, got {rows.shape[1]}"
             )
-        return cls(index, weights, relations, rows, bool(notes["spanning"]), root)
+        temperature = read_temperature(notes)
+        return cls(index, weights, relations, rows, bool(notes["spanning"]), root, temperature)

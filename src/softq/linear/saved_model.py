@@ -1,10 +1,14 @@
 """What `CRFTagger` and `DependencyParser` share: scikit-learn's base or its stand-in, and files."""
 
+# ruff: noqa: N803 -- scikit-learn calls the inputs X
+
 from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -13,12 +17,16 @@ import numpy as np
 import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from softq.errors import DataError, EstimatorError
+from softq.calibration import UNKNOWN, fit_temperature
+from softq.errors import DataError, DataWarning, EstimatorError
 from softq.formats.file_checks import check_format, mapping, notes_in, read_tensors, refusing
 from softq.lab.run import BEST, write_atomically
 from softq.linear.estimator_inputs import CheckedOptions, plain
+from softq.spaces import Distribution
 
+Array = np.ndarray[Any, Any]
 _ABOUT = "about"  # the tensor that holds the notes
 
 
@@ -105,6 +113,69 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
     def _keep(self, model: Any) -> None:
         """Take this for the model."""
         raise NotImplementedError
+
+    # --- calibration ----------------------------------------------------------------------------
+
+    @property
+    def temperature_(self) -> float:
+        """What scores are divided by: 1 after `fit`, or what `calibrate` has found."""
+        return float(self._fitted().temperature)
+
+    def calibrate(self, X: Any, y: Any = None) -> Self:
+        """Fit one temperature to sentences that were not trained on.
+
+        It is the one that gives the right sequences or trees the highest likelihood, exactly
+        (`softq.calibration.fit_temperature`), and is saved with the model. Marginals change, and
+        the decoding ``"mbr"`` that rests on them; the most probable output stays the same.
+        Sentences whose output the model cannot give, at any temperature, are left out with a
+        `DataWarning`.
+
+        Args:
+            X: sentences, as in `fit`.
+            y: one output for each, as in `fit`.
+
+        """
+        model = replace(self._fitted(), temperature=1.0)
+        outputs = self.output_ids(X, y)
+        possible = np.array([self._is_possible(output) for output in outputs], bool)
+        if not possible.all():
+            warnings.warn(
+                f"{int((~possible).sum())} of {len(outputs)} sentences have an output that the"
+                " model cannot give and are left out",
+                DataWarning,
+                stacklevel=2,
+            )
+        kept = np.flatnonzero(possible)
+        models, right = [], []
+        for batch, space in self._distributions(model, X, kept):
+            models.append(space)
+            right.append(
+                pad_sequence([torch.from_numpy(outputs[kept[i]]) for i in batch], batch_first=True)
+            )
+        self._keep(replace(model, temperature=fit_temperature(models, right)))
+        return self
+
+    def output_ids(self, X: Any, y: Any = None) -> list[Array]:
+        """The outputs y of sentences as the model numbers them, for `softq.conformal`.
+
+        Places of labels in ``classes_``, or heads; -1 where the model knows no such label.
+        """
+        raise NotImplementedError
+
+    def output_probabilities(self, X: Any) -> list[Array]:
+        """Probabilities ``[n, K]`` of the labels of each token, or of the heads of each word."""
+        raise NotImplementedError
+
+    def _is_possible(self, output: Array) -> bool:
+        return bool((output != UNKNOWN).all())
+
+    def _distributions(
+        self, model: Any, X: Any, kept: Array
+    ) -> Iterator[tuple[Array, Distribution]]:
+        """Distributions of these sentences by the model, with their places among ``kept``."""
+        raise NotImplementedError
+
+    # --- on the disk ----------------------------------------------------------------------------
 
     def _options(self) -> dict[str, Any]:
         """Options as JSON can hold them; of a ``random_state`` that is no seed None is kept."""

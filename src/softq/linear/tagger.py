@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
 from softq.annotators.reliability import AnnotatorRow, WeightModel, reliability_of
 from softq.annotators.truth import Posterior
+from softq.calibration import UNKNOWN
 from softq.checks import check_count
 from softq.errors import DataError, EstimatorError
 from softq.formats.file_checks import one_of
@@ -19,6 +20,7 @@ from softq.formats.tags import OUTSIDE, Scheme
 from softq.kernels.features import crf as kernels
 from softq.linear.estimator_inputs import (
     Rule,
+    check_single,
     choice,
     count,
     generator,
@@ -45,6 +47,7 @@ from softq.linear.tagging import Constraints, Decoding, References, Tagger
 from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
 from softq.linear.truth_loop import LoopOptions, TruthModel, find_truth
 from softq.metrics import SpanScores, span_statistics
+from softq.spaces import Distribution
 from softq.targets import ObjectiveName
 
 Algorithm = Literal["lbfgs", "adagrad"]
@@ -143,6 +146,7 @@ class CRFTagger(SavedEstimator):
         annotators_: where ``ref_weights`` were, or a model of ``annotators``, what was: a row for each annotator
             (accuracy, precision, recall, weight), in the order of their names, which are their
             places in ``y``; else empty.
+        temperature_: what scores are divided by: 1, or what `calibrate` has found.
         dev_score_: the `score` on ``X_dev`` and ``y_dev``; None where `fit` had none.
         kl_: KL(target ‖ model), the cross-entropy less what no model can avoid, per sentence; None
             for ``"adagrad"`` in a run of ``softq train``, which does not measure it.
@@ -445,6 +449,25 @@ class CRFTagger(SavedEstimator):
         """
         predicted = self.predict(X)
         return Annotations.read(y, [len(labels) for labels in predicted]).accuracy(predicted)
+
+    def output_ids(self, X: Any, y: Any = None) -> list[Array]:
+        """The labels ``[n]`` of each sentence as places in ``classes_``; -1 of one unseen in `fit`."""
+        annotations = Annotations.read(y, TokenSentences.read(X).lengths)
+        check_single(annotations.sequences, "label sequence")
+        number = {label: k for k, label in enumerate(self._fitted().labels)}
+        return [
+            np.array([number.get(str(label), UNKNOWN) for label in labels], np.int64)
+            for (labels,) in annotations.sequences
+        ]
+
+    def output_probabilities(self, X: Any) -> list[Array]:
+        """Probabilities ``[n, K]`` of ``classes_`` for the tokens of each sentence."""
+        return list(self._fitted().marginals(self._features(X)))
+
+    def _distributions(
+        self, model: Tagger, X: Any, kept: Array
+    ) -> Iterator[tuple[Array, Distribution]]:
+        return model.chains(self._features(X).take(kept))
 
     def _features(self, X: Any) -> FeatureMatrix:
         return TokenSentences.read(X).features(self._fitted().index, self._kind)

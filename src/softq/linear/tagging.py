@@ -22,6 +22,7 @@ from softq.formats.tags import OUTSIDE, Scheme, allowed_transitions
 from softq.kernels.features import crf as kernels
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.features.matrix import batches_of_like_lengths
+from softq.linear.tempering import at_temperature, read_temperature
 from softq.options import Constraints, ObjectiveName
 from softq.options import LabelDecoding as Decoding
 from softq.rewards import PartReward, TokenAccuracy, TokenReward
@@ -306,6 +307,7 @@ class Tagger:
         weights: flat ``[F, K]`` float32, padded as `softq.kernels.features.crf` needs it.
         transitions: ``[K, K]`` float64 (from, to).
         scheme: forbid label sequences that break this tag scheme; None: all are possible.
+        temperature: scores are divided by it, which changes probabilities and not the mode.
 
     """
 
@@ -314,6 +316,7 @@ class Tagger:
     weights: Array
     transitions: Array
     scheme: Scheme | None
+    temperature: float = 1.0
 
     def chains(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain]]:
         """Distributions over label sequences, in batches of sentences of like length.
@@ -343,12 +346,10 @@ class Tagger:
             real = within < lengths[:, None]
             emissions = np.zeros((*real.shape, len(self.labels)), np.float32)
             emissions[real] = scores[(starts[batch][:, None] + within)[real]]
-            yield (
-                batch,
-                forbidden.chain(
-                    torch.from_numpy(emissions), torch.from_numpy(lengths), transitions
-                ),
+            chain = forbidden.chain(
+                torch.from_numpy(emissions), torch.from_numpy(lengths), transitions
             )
+            yield batch, at_temperature(chain, self.temperature)
 
     def decode(self, matrix: FeatureMatrix, decoding: Decoding = "viterbi") -> list[list[str]]:
         """Labels of each sentence."""
@@ -384,6 +385,7 @@ class Tagger:
         return {
             "labels": list(self.labels),
             "scheme": self.scheme,
+            "temperature": self.temperature,
             "index": type(self.index).__name__,
             "index_notes": self.index.notes(),
         }
@@ -419,4 +421,4 @@ class Tagger:
             )
         if not bool((transitions < np.inf).all()):
             raise DataError("expected transitions that are numbers, got NaN or inf")
-        return cls(index, labels, weights, transitions, scheme)
+        return cls(index, labels, weights, transitions, scheme, read_temperature(notes))

@@ -55,7 +55,7 @@ class Options:
     probabilities: bool = option(
         False,
         "Add the marginal probability of each label as a column, of each head as p=… in MISC (not"
-        " in CoNLL-X), or the log-probability of each text after a tab.",
+        " in CoNLL-X), of each class as a column, or the log-probability of each text after a tab.",
         "--probabilities",
     )
     method: Method | None = option(
@@ -169,6 +169,14 @@ PARSER = Kind(
     predict=("text", "plain", "tagger", "decoding", "probabilities"),
     evaluate=("decoding",),
 )
+CLASSIFIER = Kind(
+    "classifier",
+    "classifier",
+    "softq classifier ",
+    "",
+    predict=("probabilities",),
+    evaluate=(),
+)
 TRANSLATOR = Kind(
     "translator",
     "sentences",
@@ -196,7 +204,7 @@ TEXT_MODEL = Kind(
     predict=(*_WRITING, "batch_size"),
     evaluate=(*_SEARCH, "batch_size", "against_method"),
 )
-KINDS = (TAGGER, PARSER, TRANSLATOR, CAPTIONER, TEXT_MODEL)
+KINDS = (TAGGER, PARSER, CLASSIFIER, TRANSLATOR, CAPTIONER, TEXT_MODEL)
 
 
 def who_takes(name: str, *commands: str) -> str:
@@ -241,7 +249,7 @@ def find_kind(path: Path) -> Kind:
     except DataError as error:
         raise DataError(
             f"{path} is not a model of softq ({error}): expected a run folder of softq train (a"
-            " tagger, parser, translator, captioner or text model), a file of CRFTagger.save or"
+            " tagger, parser, classifier, translator, captioner or text model), a file of CRFTagger.save or"
             " DependencyParser.save, or a folder of save_pretrained"
         ) from None
 

@@ -21,6 +21,7 @@ __all__ = ["TASKS", "Cell", "Task", "Tasks", "train_cells"]
 
 _RECIPES = {
     "classification": "softq.lab.tasks.classification_recipe:ClassificationRecipe",
+    "classifier": "softq.lab.tasks.classifier_recipe:ClassifierRecipe",
     "captioning": "softq.lab.tasks.sequence_recipe:CaptioningRecipe",
     "ner": "softq.lab.tasks.ner_recipe:NerRecipe",
     "parsing": "softq.lab.tasks.parsing_recipe:ParsingRecipe",
@@ -84,6 +85,7 @@ class Tasks(UserDict[str, Any]):
 TASKS = Tasks(
     {
         "classification": "softq.lab.tasks.classification:Classification",
+        "classifier": "softq.lab.tasks.classifier:Classifier",
         "captioning": "softq.lab.tasks.captioning:Captioning",
         "ner": "softq.lab.tasks.ner:Ner",
         "parsing": "softq.lab.tasks.parsing:Parsing",
