@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from softq.errors import RecipeError
+from softq.kernels import perceptrons
 from softq.lab.loop import Evaluation, Learner, NonFiniteLossError
 from softq.lab.processes import Workers
 from softq.lab.tasks.base import Task
@@ -26,7 +27,6 @@ from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.linear.class_targets import class_targets, target_of_shares
 from softq.metrics import ExampleCounts, Metric, mean_of_first
 from softq.metrics.counts import smallest_type
-from softq.neural import perceptrons
 from softq.neural.modules import Perceptron, PerceptronGrid
 from softq.objectives import cross_entropy
 from softq.rewards import Matrix
