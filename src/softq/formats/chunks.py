@@ -59,7 +59,7 @@ def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 20) -> Iterator
                 if "\t" in line
             ]
         blocks = list(split_blocks(lines, tabs, found, first))
-        found += _ragged(blocks, "tabs" if tabs else "spaces")
+        found += _ragged(blocks, tabs)
         if not separator and blocks:
             separator = " " if not tabs and max(blocks[0].widths) > 1 else "\t"
         if separator == "\t" and not tabs:  # one column, to which a tab adds another
@@ -105,8 +105,9 @@ def read_plain_chunks(
         yield Chunk(first, lines, blocks, "\t")
 
 
-def _ragged(blocks: Iterable[Block], separator: str) -> Iterator[Fault]:
+def _ragged(blocks: Iterable[Block], tabs: bool) -> Iterator[Fault]:
     """Lines with more or fewer columns than the rest of their sentence."""
+    separator = "tabs" if tabs else "spaces"
     for block in blocks:
         if not block.columns:
             usual = Counter(block.widths).most_common(1)[0][0]
