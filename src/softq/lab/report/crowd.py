@@ -239,8 +239,8 @@ def pairs_table(pairs: Sequence[Pair]) -> Table:
     )
 
 
-def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
-    """Who agrees with whom; None for fewer than three people with a kappa."""
+def _by_name(pairs: Sequence[Pair]) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
+    """The tokens that everybody has in common with others, and their kappas by these."""
     tokens: dict[str, int] = defaultdict(int)
     kappas: dict[str, dict[str, float]] = defaultdict(dict)
     for pair in pairs:
@@ -248,6 +248,12 @@ def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
             tokens[name] += pair.tokens
             if pair.kappa is not None:
                 kappas[name][other] = pair.kappa
+    return tokens, kappas
+
+
+def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
+    """Who agrees with whom; None for fewer than three people with a kappa."""
+    tokens, kappas = _by_name(pairs)
     mean = {name: sum(row.values()) / len(row) for name, row in kappas.items()}
     names = sorted(sorted(mean), key=tokens.__getitem__, reverse=True)[:_MOST_IN_MAP]
     names.sort(key=mean.__getitem__, reverse=True)
@@ -259,15 +265,16 @@ def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
         for j, second in enumerate(names)
         if second in kappas[first]
     ]
-    low, high = min(cell[2] for cell in cells), max(cell[2] for cell in cells)
-    strength = [1 - 0.9 * (high - kappa) / max(high - low, 1e-9) for *_, kappa in cells]
+    rows, columns, found = zip(*cells, strict=True)
+    low, high = min(found), max(found)
+    strength = [1 - 0.9 * (high - kappa) / max(high - low, 1e-9) for kappa in found]
 
     def draw(canvas: Canvas) -> None:
         (panel,) = canvas.panels(1, height=3.4 if canvas.phone else 6.4, columns=1, head=0.1)
         inches = (2.6 if canvas.phone else 5.4) / len(names)
         panel.scatter(
-            [j for _, j, _ in cells],
-            [i for i, _, _ in cells],
+            columns,
+            rows,
             s=(72 * 0.94 * inches) ** 2,
             marker="s",
             color=canvas.colour("blue"),
