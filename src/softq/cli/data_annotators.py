@@ -176,8 +176,8 @@ def annotators(
         print_json("data annotators", _facts(data, agreed, review, compared))
         return
     console = results_console()
-    people = len(found.annotators)
-    print_line(console, f"{file}: {len(data.sentences):,} sentences, {people} annotators")
+    sizes = f"{len(data.sentences):,} sentences, {len(found.annotators)} annotators"
+    print_line(console, f"{file}: {sizes}")
     for table in (*crowd_tables(agreed, review, _ENDS), settings):
         if table.rows:
             console.print(as_text(table))
@@ -231,10 +231,8 @@ def _read(file: Path, options: _Options) -> _Labels:
     corpus = read_annotations(file, annotators=columns, scheme=options.scheme)
     if not any(one.annotators for one in corpus.sentences):
         raise DataError(f"{file}: expected labels of annotators, got none (--annotators)")
-    sentences = corpus.sentences
-    if options.without:
-        left_out = [name.strip() for name in options.without.split(",")]
-        sentences = corpus.without(left_out).sentences
+    left_out = [name.strip() for name in options.without.split(",") if options.without]
+    sentences = (corpus.without(left_out) if left_out else corpus).sentences
     scheme = options.scheme or find_scheme(sentences)
     if scheme:
         check_tags(file, sentences, scheme)
@@ -274,13 +272,11 @@ def _estimate(options: _Options, data: _Labels) -> tuple[Reliability, list[dict[
     from softq.linear.features import FINKEL, TemplateIndex
     from softq.linear.truth_loop import LoopOptions, fit_truth
 
-    sentences, scheme = data.sentences, data.scheme
-    model = _model(options, scheme)
+    sentences, scheme, model = data.sentences, data.scheme, _model(options, data.scheme)
     if not (options.choose or options.tagger):
         return estimate(sentences, model), []
-    matrix = None
-    if options.tagger:
-        _, matrix = TemplateIndex.fit([one.tokens for one in sentences], FINKEL)
+    tokens = [one.tokens for one in sentences]
+    matrix = TemplateIndex.fit(tokens, FINKEL)[1] if options.tagger else None
     crowd = Crowd.read(sentences, previous=model == "sequential")
 
     def fit(loop: LoopOptions, tell: Callable[[str], None] = lambda text: None) -> Reliability:
@@ -291,8 +287,8 @@ def _estimate(options: _Options, data: _Labels) -> tuple[Reliability, list[dict[
         hidden = hidden_likelihood(
             crowd, lambda tables: fit_truth(tables, scheme, loop, matrix).scores, loop.priors
         )
-        row = {"settings": settings, "hidden": hidden}
-        row |= data.score(fit(loop).best) if data.gold else {}
+        scores = data.score(fit(loop).best) if data.gold else {}
+        row = {"settings": settings, "hidden": hidden, **scores}
         tell(f"{_flags(settings)}: {_measured(row)}")
         return row
 
@@ -350,8 +346,9 @@ def _grid(options: _Options, file: Path, model: Any) -> list[tuple[dict[str, Any
 
 def _measured(values: Mapping[str, Any]) -> str:
     """Scores in words."""
-    told = (f"{title} {values[name]:.4f}" for name, title in _MEASURES.items() if name in values)
-    return ", ".join(told)
+    return ", ".join(
+        f"{title} {values[name]:.4f}" for name, title in _MEASURES.items() if name in values
+    )
 
 
 def _flags(settings: Mapping[str, Any]) -> str:

@@ -124,9 +124,10 @@ def read_annotations(
     sentences: list[Sentence] = []
     for number, given in enumerate(sources, 1):
         if is_json(given):
-            read, notes = _read(given, scheme)
-            if notes:
-                warnings.warn(f"{name_of(given)}: {notes}", DataWarning, stacklevel=2)
+            read, found, changed = _parse(given, scheme)
+            refuse(name_of(given), [*found, *(tag_faults(read, scheme) if scheme else [])])
+            if changed:
+                warnings.warn(f"{name_of(given)}: {changed}", DataWarning, stacklevel=2)
         else:
             read = read_conll(given, annotators=annotators, scheme=scheme).sentences
         sentences += _named_by_file(read, given, number) if named else read
@@ -151,14 +152,6 @@ def check_annotations(
         return [Fault(0, str(error))]
     scheme = scheme or find_scheme(sentences)
     return [*found, *(tag_faults(sentences, scheme) if scheme else [])]
-
-
-def _read(source: Path | str, scheme: Scheme | None) -> tuple[list[Sentence], str]:
-    """Sentences of JSON without a fault, and what was changed, in words."""
-    sentences, found, notes = _parse(source, scheme)
-    refuse(name_of(source), [*found, *(tag_faults(sentences, scheme) if scheme else [])])
-    told = (f"{_NOTES[note]}: {notes[note]:,}" for note in _NOTES if notes[note])
-    return sentences, "; ".join(told)
 
 
 def _named_by_file(
@@ -190,10 +183,8 @@ def _gathered(sentences: Iterable[Sentence]) -> list[Sentence]:
     return list(found.values())
 
 
-def _parse(
-    source: Path | str, scheme: Scheme | None
-) -> tuple[list[Sentence], list[Fault], Counter[str]]:
-    """Sentences without a fault, all faults, and how often something was changed."""
+def _parse(source: Path | str, scheme: Scheme | None) -> tuple[list[Sentence], list[Fault], str]:
+    """Sentences without a fault, all faults, and what was changed, in words."""
     sentences: list[Sentence] = []
     found: list[Fault] = []
     notes = Counter[str]()
@@ -208,7 +199,8 @@ def _parse(
     notes["nobody"] = len(sentences) - len(kept)
     if not kept and not found:
         found.append(Fault(0, f"no labelled text: expected records such as {_EXAMPLE}"))
-    return kept, sorted(found, key=lambda fault: fault.line), notes
+    changed = "; ".join(f"{_NOTES[note]}: {notes[note]:,}" for note in _NOTES if notes[note])
+    return kept, sorted(found, key=lambda fault: fault.line), changed
 
 
 def _labelled(sentences: list[Sentence], found: list[Fault]) -> list[Sentence]:
@@ -275,8 +267,11 @@ def _text_of(record: Mapping[str, Any]) -> tuple[str | None, Any, list[str]]:
     inside = record.get("data", record.get("fields"))
     holder = inside if isinstance(inside, dict) else record
     strings = [value for value in holder.values() if isinstance(value, str)]
-    alone = strings if holder is inside and len(strings) == 1 else []
-    known = (holder.get("text"), inside, *alone)
+    known = (
+        holder.get("text"),
+        inside,
+        *(strings if holder is inside and len(strings) == 1 else ()),
+    )
     text = next((value for value in known if isinstance(value, str)), None)
     tokens = holder.get("tokens", record.get("tokens"))
     words = split_words(text or "") if tokens is None else tokens
@@ -377,12 +372,10 @@ def _result(annotation: Mapping[str, Any]) -> Any:
 
 def _name(holder: Any, default: str = "") -> str:
     """Who labelled something; the default where nobody is named."""
-    if not isinstance(holder, dict):
-        return default
-    values = [holder.get(key) for key in _NAMES]
+    values = [holder.get(key) for key in _NAMES if isinstance(holder, dict)]
     names = [one.get("email") or one.get("id") if isinstance(one, dict) else one for one in values]
-    found = next(("_".join(str(n).split()) for n in names if isinstance(n, (str, int))), "")
-    return found or default
+    found = ("_".join(str(name).split()) for name in names if isinstance(name, (str, int)))
+    return next(found, "") or default
 
 
 def _holds_spans(value: Any) -> bool:
@@ -398,9 +391,11 @@ def _is_span(value: Any) -> bool:
 def _spans(value: Sequence[Any], text: str, notes: Counter[str]) -> Iterator[tuple[int, int, str]]:
     """First character, the one after the last, and label of each span."""
     for given in value:
-        one = given
-        if isinstance(given, list):
-            one = dict(zip(_ORDERS[type(given[0]) is not int], given, strict=False))
+        one = (
+            dict(zip(_ORDERS[type(given[0]) is not int], given, strict=False))
+            if isinstance(given, list)
+            else given
+        )
         start, end = (one.get(key, one.get(f"{key}_offset")) for key in ("start", "end"))
         label, quoted = one.get("label", one.get("labels")), one.get("text")
         label = label[0] if isinstance(label, list) and len(label) == 1 else label

@@ -107,14 +107,13 @@ def read_plain_chunks(
 
 def _ragged(blocks: Iterable[Block], tabs: bool) -> Iterator[Fault]:
     """Lines with more or fewer columns than the rest of their sentence."""
-    separator = "tabs" if tabs else "spaces"
     for block in blocks:
         if not block.columns:
             usual = Counter(block.widths).most_common(1)[0][0]
             for place, width in enumerate(block.widths):
                 if width != usual:
                     message = (
-                        f"expected {usual} columns separated by {separator}, as in the rest of the"
-                        f" sentence, got {width}"
+                        f"expected {usual} columns separated by {'tabs' if tabs else 'spaces'}, as in"
+                        f" the rest of the sentence, got {width}"
                     )
                     yield Fault(block.line + place, message)

@@ -444,8 +444,9 @@ def _count_labels(block: Block, annotators: Annotators) -> int:
 
 def _count_others(blocks: list[Block], counts: list[int]) -> int:
     """Columns that are no labels, as most lines have them; the first is the token."""
-    pairs = zip(blocks, counts, strict=True)
-    usual = [width - count for block, count in pairs for width in block.widths]
+    usual = [
+        width - count for block, count in zip(blocks, counts, strict=True) for width in block.widths
+    ]
     return max(1, _most_common(usual)) if usual else 1
 
 
@@ -453,13 +454,12 @@ def _column_faults(block: Block, others: int, labels: int, tabs: bool) -> Iterat
     """Lines with more or fewer columns than a token, other columns and labels."""
     if block.widths.count(others + labels) == len(block.widths):
         return
-    separator = "tabs" if tabs else "spaces"
     between = f", {others - 1} more" if others > 1 else ""
     columns = f"token{between}, {'label' if labels == 1 else f'{labels} labels'}"
+    expected = f"{others + labels} columns separated by {'tabs' if tabs else 'spaces'} ({columns})"
     for line, width in enumerate(block.widths, block.line):
         if width != others + labels:
-            expected = f"expected {others + labels} columns separated by {separator} ({columns})"
-            yield Fault(line, f"{expected}, got {width}")
+            yield Fault(line, f"expected {expected}, got {width}")
 
 
 def clean_lines(lines: Iterable[str]) -> list[str]:
@@ -480,15 +480,14 @@ def has_tabs(lines: Sequence[str]) -> bool:
 
 def _take_comments(lines: Sequence[str], tabs: bool) -> tuple[str, ...]:
     """Lines before the first token: no tokens of a sentence with as many columns as its last line."""
-    if not lines[0].startswith("# "):
-        return ()
-    width = len(_SPACES.split(lines[-1]))
+    marked = list(takewhile(lambda line: line.startswith("# "), lines))
+    width = len(_SPACES.split(lines[-1])) if marked else 0
 
     def is_comment(line: str) -> bool:
         columns = "\t" in line if tabs else len(_SPACES.split(line)) == width
-        return line.startswith("# ") and (not columns or bool(_COMMENT.match(line)))
+        return not columns or _COMMENT.match(line) is not None
 
-    return tuple(takewhile(is_comment, lines))
+    return tuple(takewhile(is_comment, marked))
 
 
 def split_blocks(
@@ -518,13 +517,15 @@ def split_blocks(
             yield Block(begin, comments, names, names_line, widths, columns)
 
 
-def _empty_columns(rows: Sequence[Sequence[str]], begin: int, tabs: bool) -> Iterator[Fault]:
+def _empty_columns(rows: Sequence[Sequence[str]], begin: int, tabs: bool) -> list[Fault]:
     """Between tabs the token may be empty; among spaces an empty one is a line that begins with a space."""
-    for line, row in enumerate(rows, begin):
-        if not all(map(str.strip, row)):  # which also takes other white space for nothing
-            for k, column in enumerate(row, start=1):
-                if not column.strip(" ") and (k > 1 or not tabs):
-                    yield Fault(line, f"column {k} is empty")
+    return [
+        Fault(line, f"column {k} is empty")
+        for line, row in enumerate(rows, begin)
+        if not all(map(str.strip, row))  # which also takes other white space for nothing
+        for k, column in enumerate(row, start=1)
+        if not column.strip(" ") and (k > 1 or not tabs)
+    ]
 
 
 def _find_names(
@@ -538,8 +539,7 @@ def _find_names(
     ]
     if not places:
         return None, 0
-    line = comments[places[0] - start]
-    return tuple(map(intern, line.partition("=")[2].split())), places[0]
+    return tuple(map(intern, comments[places[0] - start].partition("=")[2].split())), places[0]
 
 
 def _split(line: str, tabs: bool) -> list[str]:

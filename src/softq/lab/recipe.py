@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from softq.errors import RecipeError, SoftqError
-from softq.options import ObjectiveName, check_tau
+from softq.options import ObjectiveName, check_conflicts, check_tau
 
 R = TypeVar("R")
 
@@ -89,9 +89,7 @@ class RecipeSection:
                 if one is not None and not all(_LIMITS[n][0](one, of) for n, of in limits.items()):
                     wanted = " and ".join(_LIMITS[n][1].format(of) for n, of in limits.items())
                     raise RecipeError(f"{field.name} must be {wanted}, got {one}")
-        for conflict, message in self.conflicts():
-            if conflict:
-                raise RecipeError(message)
+        check_conflicts(self.conflicts(), RecipeError)
 
     def conflicts(self) -> Conflicts:
         """What does not go together."""

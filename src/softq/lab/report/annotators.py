@@ -84,17 +84,12 @@ def extras(results: Results) -> list[Part | None]:
         with undamaged(str(model.run / RESULT)):
             rows = [AnnotatorRow(**row) for row in model.facts["annotators"]]  # type: ignore[arg-type]
             rows.sort(key=lambda row: (-row.weight, row.name))
-            made = None if results.recipe.data.train else _made(rows)
+            known = {annotator.name: annotator for annotator in ANNOTATORS}
+            made = [] if results.recipe.data.train else [known[row.name] for row in rows]
         how = MODELS.get(model.facts.get("annotator_model", ""), "")
-        table = annotators_table(rows, how) if made is None else _known_table(rows, made)
+        table = _known_table(rows, made) if made else annotators_table(rows, how)
         parts = [table, annotators_figure(rows, how)]
     return [*parts, _types(results)]
-
-
-def _made(rows: Sequence[AnnotatorRow]) -> list[Annotator]:
-    """How the annotators of the built-in world err."""
-    known = {annotator.name: annotator for annotator in ANNOTATORS}
-    return [known[row.name] for row in rows]
 
 
 _ESTIMATES = (

@@ -239,8 +239,8 @@ def pairs_table(pairs: Sequence[Pair]) -> Table:
     )
 
 
-def _by_name(pairs: Sequence[Pair]) -> tuple[dict[str, int], dict[str, dict[str, float]]]:
-    """The tokens that everybody has in common with others, and their kappas by these."""
+def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
+    """Who agrees with whom; None for fewer than three people with a kappa."""
     tokens: dict[str, int] = defaultdict(int)
     kappas: dict[str, dict[str, float]] = defaultdict(dict)
     for pair in pairs:
@@ -248,12 +248,6 @@ def _by_name(pairs: Sequence[Pair]) -> tuple[dict[str, int], dict[str, dict[str,
             tokens[name] += pair.tokens
             if pair.kappa is not None:
                 kappas[name][other] = pair.kappa
-    return tokens, kappas
-
-
-def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
-    """Who agrees with whom; None for fewer than three people with a kappa."""
-    tokens, kappas = _by_name(pairs)
     mean = {name: sum(row.values()) / len(row) for name, row in kappas.items()}
     names = sorted(sorted(mean), key=tokens.__getitem__, reverse=True)[:_MOST_IN_MAP]
     names.sort(key=mean.__getitem__, reverse=True)

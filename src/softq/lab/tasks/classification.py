@@ -208,7 +208,11 @@ class GridLearner:
         """Mean reward on the development set."""
         going = torch.tensor(active)
         rewards = torch.full((self.cells,), math.nan, dtype=torch.float64)
-        rewards[going] = self._mean_earned(self._present()[going.to(self._device)], *self._dev)
+        inputs, earned = self._dev
+        networks = self._present()[going.to(self._device)]
+        rewards[going] = perceptrons.mean_earned(
+            networks, sizes=self._grid.sizes, inputs=inputs, earned=earned
+        ).cpu()
         return rewards.tolist()
 
     def keep_best(self, improved: Sequence[bool]) -> None:
@@ -223,11 +227,6 @@ class GridLearner:
         """
         counts = earned_counts(self._best, self._grid.sizes, *self._test)
         return Evaluation({"test": counts}, [{}] * self.cells)
-
-    def _mean_earned(self, networks: Tensor, inputs: Tensor, earned: Tensor) -> Tensor:
-        return perceptrons.mean_earned(
-            networks, sizes=self._grid.sizes, inputs=inputs, earned=earned
-        ).cpu()
 
     def state(self) -> dict[str, Tensor]:
         """Networks, momentum, sums of the epoch so far."""

@@ -314,7 +314,7 @@ class NerRecipe(RecipeSection):
     def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
         data, annotations = self.data, self.annotations
-        adagrad = self.optimizer.method == "adagrad"
+        adagrad, free = self.optimizer.method == "adagrad", data.scheme == "none"
         modelled, partial = annotations.annotator_model != "none", data.partial_labels
         looped = "annotator_model" if modelled else "partial_labels" if partial else ""
         return (
@@ -362,35 +362,29 @@ class NerRecipe(RecipeSection):
                 "adagrad has weights for all neighbouring labels: choose method = lbfgs, or leave"
                 " all_possible_transitions",
             ),
-            *(self._without_scheme() if data.scheme == "none" else ()),
             (
-                self.features.pos and not data.train,
-                "the built-in world has no parts of speech: leave pos = 0, or name a training file",
-            ),
-        )
-
-    def _without_scheme(self) -> Conflicts:
-        """What labels of any kind do not go together with."""
-        return (
-            (
-                not isinstance(self, TagRecipe),
+                free and not isinstance(self, TagRecipe),
                 "ner is scored by entities, whose tags follow a scheme: for labels of any kind take"
                 " softq train tag",
             ),
             (
-                self.model.constraints != "none",
+                free and self.model.constraints != "none",
                 "constraints are of tag schemes, and scheme is none: set constraints = none, got"
                 f" {self.model.constraints}",
             ),
             (
-                self.data.train_scheme != "same",
+                free and data.train_scheme != "same",
                 "scheme is none, so that labels cannot be converted to train_scheme ="
-                f" {self.data.train_scheme}: leave it out",
+                f" {data.train_scheme}: leave it out",
             ),
             (
-                self.annotations.entity_weight != 1 or self.annotations.type_credit != 0,
+                free and (annotations.entity_weight, annotations.type_credit) != (1.0, 0.0),
                 "entity_weight and type_credit are of entity tags, and scheme is none: leave"
                 " them out",
+            ),
+            (
+                self.features.pos and not data.train,
+                "the built-in world has no parts of speech: leave pos = 0, or name a training file",
             ),
         )
 
