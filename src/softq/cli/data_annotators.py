@@ -211,10 +211,10 @@ class _Labels(NamedTuple):
 
         if not self.gold:
             return {}
-        guessed = [best[n] for n in self.gold]
-        sums = span_statistics([*self.gold.values()], guessed, self.scheme).rows.sum(0)
-        names = ("precision", "recall", "f1", "token_accuracy")
-        return {name: float(SPAN_METRICS[name](sums)) for name in names[0 if self.scheme else 3 :]}
+        true, guessed = [*self.gold.values()], [best[n] for n in self.gold]
+        sums = span_statistics(true, guessed, self.scheme).rows.sum(0)
+        known = ("precision", "recall", "f1") if self.scheme else ()
+        return {name: float(SPAN_METRICS[name](sums)) for name in (*known, "token_accuracy")}
 
 
 def _read(file: Path, options: _Options) -> _Labels:

@@ -238,12 +238,12 @@ def _parse(
         )
         return Captions([], []), [Fault(0, expected)]
     faults: list[Fault] = []
-    if is_json(path):
-        rows = _records(path, split, faults)
-    else:
-        rows = read_rows(
-            path, ("the name of an image", "caption"), faults, lambda name: _NUMBER.sub("", name)
-        )
+    kinds = "the name of an image", "caption"
+    rows = (
+        _records(path, split, faults)
+        if is_json(path)
+        else read_rows(path, kinds, faults, lambda name: _NUMBER.sub("", name))
+    )
     found = Captions(
         *gather(_with_words(rows, is_json(path), faults) if wants_words else rows), str(path)
     )
@@ -377,10 +377,11 @@ def _match(
             )
             message = f"{counted}{f', none for image {first}' if first else ''}; {hint}"
             faults.append((path, Fault(0, message)))
-    for image in _not_finite(features, row_of):
-        place = f"image {places[image]} in row {row_of[image] + 1}"
-        message = f"the features of {place} are not finite: NaN or infinity"
-        faults.append((path, Fault(0, message)))
+    found = "the features of image {} in row {} are not finite: NaN or infinity"
+    faults += [
+        (path, Fault(0, found.format(places[image], row_of[image] + 1)))
+        for image in _not_finite(features, row_of)
+    ]
     rows = np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64)
     return features, rows, faults
 

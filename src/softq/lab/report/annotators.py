@@ -130,10 +130,14 @@ def annotators_table(
 def _known_table(rows: Sequence[AnnotatorRow], made: Sequence[Annotator]) -> Table:
     """The built-in world knows how its annotators err."""
     right = [(1 - one.miss) * (1 - one.wrong_type) * (1 - one.wrong_boundary) for one in made]
-    table: list[Sequence[Value]] = []
-    for row, one, share in zip(rows, made, right, strict=True):
-        rates = (one.miss, one.wrong_type, one.wrong_boundary, one.spurious, share)
-        table.append((row.name, *(100 * rate for rate in rates), *_estimates(row)))
+    known = (
+        (one.miss, one.wrong_type, one.wrong_boundary, one.spurious, share)
+        for one, share in zip(made, right, strict=True)
+    )
+    table: list[Sequence[Value]] = [
+        (row.name, *(100 * rate for rate in rates), *_estimates(row))
+        for row, rates in zip(rows, known, strict=True)
+    ]
     first, second = (np.argsort(np.argsort(one)) for one in (right, [row.weight for row in rows]))
     order = float(np.corrcoef(first, second)[0, 1]) if len(rows) > 1 else 1.0
     return Table(
