@@ -23,7 +23,7 @@ run: install ## Run the paper's experiments, small enough for two cores, and wri
 # compiled code does in silence and on purpose (log 0 = -inf, 64-bit numbers that wrap around).
 # Tests of sheer size, of threads (which take turns there) and of long training add nothing there but time.
 PLAIN_TESTS := $(addprefix tests/,spaces/test_conformance.py spaces/test_trees.py rewards/test_rewards.py samplers/test_samplers.py samplers/test_recombine.py \
-	kernels/test_kernels.py kernels/test_feature_crf.py neural/test_perceptrons.py \
+	kernels/test_kernels.py kernels/test_feature_crf.py kernels/test_perceptrons.py \
 	$(addprefix linear/test_,arc_features.py attributes.py features.py parsing.py tagging.py tagging_fit.py tagging_model.py))
 LARGE := ten_thousand or threads or large_inputs or give_up or wider_tensors or descent_learns or reaches_the_entropy
 

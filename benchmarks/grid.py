@@ -27,11 +27,11 @@ from torch import Tensor
 
 import softq
 from memory import peak_bytes
+from softq.kernels.perceptrons import mean_earned, train_steps
 from softq.lab.recipe import Objective
 from softq.lab.tasks.classification import draw
 from softq.linear.class_targets import class_targets
 from softq.neural.modules.perceptron import first_weights
-from softq.neural.perceptrons import mean_earned, train_steps
 from timing import by_turns, synchronize
 
 SIZES = (2, 8, 8, 4)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from softq.checks import as_scores, first_true
 from softq.errors import LengthError, ShapeError, TemperatureError
 from softq.objectives import cross_entropy
+from softq.options import check_choice
 from softq.spaces import Chain, left_align
 from softq.targets import ObjectiveName, target_of
 
@@ -69,19 +70,13 @@ class CRF(nn.Module):
     ) -> None:
         if num_tags <= 0:
             raise ShapeError(f"num_tags must be positive, got {num_tags}")
-        if objective not in get_args(ObjectiveName):
-            raise ValueError(
-                f"objective must be one of {', '.join(get_args(ObjectiveName))}, got {objective!r}"
-            )
+        check_choice("objective", objective, get_args(ObjectiveName), ValueError)
         if (tau is None) != (objective == "ml"):
             wanted = "takes no tau" if objective == "ml" else "needs a temperature, such as tau=0.5"
             raise TemperatureError(f'objective="{objective}" {wanted}, got tau={tau}')
         super().__init__()
-        self.num_tags = num_tags
-        self.batch_first = batch_first
-        self.objective = objective
-        self.tau = tau
-        self.reward = reward
+        self.num_tags, self.batch_first = num_tags, batch_first
+        self.objective, self.tau, self.reward = objective, tau, reward
         self.start_transitions = nn.Parameter(torch.empty(num_tags))
         self.end_transitions = nn.Parameter(torch.empty(num_tags))
         self.transitions = nn.Parameter(torch.empty(num_tags, num_tags))
@@ -117,10 +112,7 @@ class CRF(nn.Module):
             ref_weights: weights of annotators ``[B, R]``, 0 for one who is missing.
 
         """
-        if reduction not in _REDUCTIONS:
-            raise ValueError(
-                f"reduction must be one of {', '.join(_REDUCTIONS)}, got {reduction!r}"
-            )
+        check_choice("reduction", reduction, _REDUCTIONS, ValueError)
         several = tags.dim() - tags.dtype.is_floating_point - 2  # whether there are R annotators
         if several not in (0, 1) or tags.shape[:2] != emissions.shape[:2]:
             sizes = list(emissions.shape[:2])

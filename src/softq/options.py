@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -54,6 +55,19 @@ class RewardName(StrEnum):
     hamming = "hamming"
     accuracy = "accuracy"
     exact = "exact"
+
+
+def check_choice(name: str, value: Any, choices: Collection[str], error: type[Exception]) -> None:
+    """One of several names; what is not raises ``error``."""
+    if value not in choices:
+        raise error(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_conflicts(conflicts: Iterable[tuple[object, str]], error: type[Exception]) -> None:
+    """Of conditions that must not hold, the first that does raises ``error`` with its message."""
+    for conflict, message in conflicts:
+        if conflict:
+            raise error(message)
 
 
 def check_tau(tau: Any) -> float:

@@ -41,9 +41,7 @@ class Sentences(NamedTuple):
     @classmethod
     def pack(cls, sentences: Sequence[Any], *, pad: int = 0) -> Sentences:
         """Sentences ``[B]`` from lists of token ids, or ``[B, R]`` from lists of such lists."""
-        nested = any(map(_is_list_of_lists, sentences)) and all(
-            _is_list_of_lists(item) or (_is_list(item) and not len(item)) for item in sentences
-        )
+        nested = _are_nested(sentences)
         examples = sentences if nested else [[item] for item in sentences]
         for b, rows in enumerate(examples):
             for row in rows:
@@ -188,6 +186,13 @@ def _is_sentence(item: Any) -> bool:
         return item.dim() == 1 and item.dtype in _INTEGERS
     return _is_list(item) and all(
         isinstance(word, (int, np.integer)) and not isinstance(word, bool) for word in item
+    )
+
+
+def _are_nested(examples: Sequence[Any]) -> bool:
+    """Whether examples are lists of sentences, of which some may have none."""
+    return any(map(_is_list_of_lists, examples)) and all(
+        _is_list_of_lists(item) or (_is_list(item) and not len(item)) for item in examples
     )
 
 

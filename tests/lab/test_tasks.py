@@ -14,6 +14,7 @@ import torch
 import oracle
 from small_runs import CPU, recipe
 from softq.errors import RecipeError, RunError
+from softq.kernels import perceptrons
 from softq.lab.recipe import Objective
 from softq.lab.run import BEST, METRICS, RunFolder
 from softq.lab.tasks import TASKS, train_cells
@@ -29,7 +30,6 @@ from softq.lab.tasks.classification import (
 from softq.lab.torch_learner import generator_for
 from softq.linear.class_targets import class_targets
 from softq.metrics import mean_of_first
-from softq.neural import perceptrons
 from softq.theory import bayes_rule, four_classes_at
 
 TASK = TASKS["classification"]

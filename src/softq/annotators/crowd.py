@@ -72,17 +72,8 @@ class Crowd:
         """
         for sentence in sentences:
             check_named(sentence)
-        annotators = tuple(sorted({name for one in sentences for name in one.annotators}))
-        found = {label for one in sentences for row in one.labels for label in row} - {MISSING}
-        labels = tuple(labels or sorted(found, key=lambda label: (label != OUTSIDE, label)))
-        if len(labels) < 2:
-            raise DataError(
-                "expected two different labels or more among those of the annotators, got"
-                f" {list(labels)}"
-            )
-        unknown = sorted(found - set(labels))
-        if unknown:
-            raise DataError(f"expected labels among {', '.join(labels)}, got {unknown[0]!r}")
+        annotators = tuple(sorted(set[str]().union(*(one.annotators for one in sentences))))
+        labels = _label_names(sentences, labels)
         who = {name: index for index, name in enumerate(annotators)}
         index = {label: k for k, label in enumerate(labels)} | {MISSING: -1}
         patterns: list[int] = []
@@ -102,9 +93,8 @@ class Crowd:
                     ]
                     owners.append(number)
                 patterns.append(known[given])
-        pattern, annotator, before, label = np.asarray(entries, np.int64).reshape(-1, 4).T
         lengths = np.array([len(sentence.tokens) for sentence in sentences], np.int64)
-        contexts = len(labels) + 1 if previous else 1
+        pattern, annotator, before, label = np.asarray(entries, np.int64).reshape(-1, 4).T
         return cls(
             annotators,
             labels,
@@ -115,7 +105,7 @@ class Crowd:
             annotator,
             before,
             label,
-            contexts,
+            contexts=1 + previous * len(labels),
         )
 
     @property
@@ -170,6 +160,20 @@ class Crowd:
             previous=self.previous[which],
             label=self.label[which],
         )
+
+
+def _label_names(sentences: Sequence[Sentence], names: Sequence[str] | None) -> tuple[str, ...]:
+    """The labels that annotators gave, in their order or that of the names."""
+    found = {label for one in sentences for row in one.labels for label in row} - {MISSING}
+    labels = tuple(names or sorted(found, key=lambda label: (label != OUTSIDE, label)))
+    if len(labels) < 2:
+        raise DataError(
+            "expected two different labels or more among those of the annotators, got"
+            f" {list(labels)}"
+        )
+    for unknown in sorted(found - set(labels)):
+        raise DataError(f"expected labels among {', '.join(labels)}, got {unknown!r}")
+    return labels
 
 
 def _with_previous(

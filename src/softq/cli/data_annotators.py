@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -15,6 +15,7 @@ from softq.cli.shared import AsJson, as_text, print_json, print_line, results_co
 from softq.errors import DataError
 
 if TYPE_CHECKING:
+    from softq.annotators.agreement import Agreement
     from softq.annotators.reliability import Reliability
     from softq.annotators.review import Review
     from softq.formats.conll import Corpus, Sentence
@@ -102,14 +103,15 @@ class _Options:
     )
 
 
+_OUTPUTS = ("consensus", "disputed", "doubtful", "page")
 _PANELS = {
-    "Model": ("annotators", "without", "scheme", "model", "tagger"),
-    "Choice of settings": ("choose", "over", "gold"),
-    "Output": ("consensus", "disputed", "doubtful", "page"),
+    **dict.fromkeys(("annotators", "without", "scheme", "model", "tagger"), "Model"),
+    **dict.fromkeys(("choose", "over", "gold"), "Choice of settings"),
+    **dict.fromkeys(_OUTPUTS, "Output"),
 }
 
 
-@takes_options(_Options, {name: panel for panel, names in _PANELS.items() for name in names})
+@takes_options(_Options, _PANELS)
 def annotators(
     file: Annotated[
         Path,
@@ -151,13 +153,76 @@ def annotators(
     """
     from softq.annotators import agreement
     from softq.annotators.review import Review
-    from softq.cli.kinds import Options
-    from softq.cli.kinds.tagger import annotator_columns
     from softq.cli.predict_command import opened_for_writing
-    from softq.formats.annotations import read_annotations
-    from softq.formats.conll import find_scheme
     from softq.lab.report.crowd import crowd_sections, crowd_tables
     from softq.lab.report.page import write_report
+
+    data = _read(file, options)
+    paths = {name: path for name in _OUTPUTS if (path := getattr(options, name))}
+    if len({path.resolve() for path in (file, *paths.values())}) <= len(paths):
+        raise DataError("expected a file of its own for each output, got the same one twice")
+    page = paths.pop("page", None)
+    with ExitStack() as stack:  # either all outputs take their places, or none
+        outputs = {name: stack.enter_context(opened_for_writing(paths[name])) for name in paths}
+        found, compared = _estimate(options, data)
+        agreed, review = agreement(data.sentences, data.scheme), Review(data.sentences, found)
+        for name, output in outputs.items():
+            output.write(_content(name, review).encode())
+        settings = _settings_table(compared)
+        if page is not None:
+            sections = crowd_sections(file.name, agreed, review, settings)
+            write_report(sections, page, title="Annotators")
+    if as_json:
+        print_json("data annotators", _facts(data, agreed, review, compared))
+        return
+    console = results_console()
+    sizes = f"{len(data.sentences):,} sentences, {len(found.annotators)} annotators"
+    print_line(console, f"{file}: {sizes}")
+    for table in (*crowd_tables(agreed, review, _ENDS), settings):
+        if table.rows:
+            console.print(as_text(table))
+    if data.gold:
+        told = _measured(data.score(found.best))
+        print_line(console, f"on {len(data.gold):,} sentences with true labels: {told}")
+
+
+# --- reading --------------------------------------------------------------------------------------------
+
+
+class _Labels(NamedTuple):
+    """What annotators said.
+
+    Attributes:
+        file: Where it stands.
+        sentences: With the labels of all annotators who are not left out.
+        scheme: That of the labels, if they are tags.
+        gold: The true labels of some sentences, by their numbers.
+
+    """
+
+    file: Path
+    sentences: Sequence[Sentence]
+    scheme: Scheme | None
+    gold: Mapping[int, Sequence[str]]
+
+    def score(self, best: Sequence[Sequence[str]]) -> dict[str, float]:
+        """How good estimated labels are; empty without true labels."""
+        from softq.metrics import SPAN_METRICS, span_statistics
+
+        if not self.gold:
+            return {}
+        true, guessed = [*self.gold.values()], [best[n] for n in self.gold]
+        sums = span_statistics(true, guessed, self.scheme).rows.sum(0)
+        known = ("precision", "recall", "f1") if self.scheme else ()
+        return {name: float(SPAN_METRICS[name](sums)) for name in (*known, "token_accuracy")}
+
+
+def _read(file: Path, options: _Options) -> _Labels:
+    """The file, and the true labels of some of its sentences."""
+    from softq.cli.kinds import Options
+    from softq.cli.kinds.tagger import annotator_columns
+    from softq.formats.annotations import read_annotations
+    from softq.formats.conll import find_scheme
     from softq.lab.tasks.ner_data import check_tags
 
     if options.over and not options.choose:
@@ -166,71 +231,40 @@ def annotators(
     corpus = read_annotations(file, annotators=columns, scheme=options.scheme)
     if not any(one.annotators for one in corpus.sentences):
         raise DataError(f"{file}: expected labels of annotators, got none (--annotators)")
-    kept = corpus
-    if options.without:
-        kept = corpus.without([name.strip() for name in options.without.split(",")])
-    sentences = kept.sentences
+    left_out = [name.strip() for name in options.without.split(",") if options.without]
+    sentences = (corpus.without(left_out) if left_out else corpus).sentences
     scheme = options.scheme or find_scheme(sentences)
     if scheme:
         check_tags(file, sentences, scheme)
-    gold: dict[int, Sequence[str]] = {}
-    if options.gold:
-        known = _read_gold(options.gold, corpus)
-        gold = {n: known[one.line] for n, one in enumerate(sentences) if one.line in known}
-    paths = {name: path for name in _PANELS["Output"] if (path := getattr(options, name))}
-    if len({path.resolve() for path in (file, *paths.values())}) <= len(paths):
-        raise DataError("expected a file of its own for each output, got the same one twice")
-    page = paths.pop("page", None)
-    with ExitStack() as stack:  # either all outputs take their places, or none
-        outputs = {name: stack.enter_context(opened_for_writing(paths[name])) for name in paths}
-        found, compared = _estimate(options, file, sentences, scheme, gold)
-        agreed, review = agreement(sentences, scheme), Review(sentences, found)
-        for name, output in outputs.items():
-            output.write(_content(name, review).encode())
-        settings = _settings_table(compared)
-        if page is not None:
-            sections = crowd_sections(file.name, agreed, review, settings)
-            write_report(sections, page, title="Annotators")
-    score = {"sentences": len(gold)} | _score(found.best, gold, scheme) if gold else None
-    if as_json:
-        pairs = {"pairs": [pair._asdict() for pair in agreed.pairs]}
-        facts = {
-            "path": str(file),
-            "sentences": len(sentences),
-            "model": found.model,
-            "agreement": agreed._asdict() | pairs,
-            "annotators": [row._asdict() for row in found.annotators],
-            "labels": dict(zip(found.labels, found.prior.tolist(), strict=True)),
-            "confusions": [row._asdict() for row in review.confusions()],
-            "suspicions": [row._asdict() for row in review.suspicions()],
-            "settings": compared,
-            "gold": score,
-        }
-        print_json("data annotators", facts)
-        return
-    console = results_console()
-    people = len(found.annotators)
-    print_line(console, f"{file}: {len(sentences):,} sentences, {people} annotators")
-    for table in (*crowd_tables(agreed, review, _ENDS), settings):
-        if table.rows:
-            console.print(as_text(table))
-    if score:
-        told = ", ".join(
-            f"{title} {score[name]:.4f}" for name, title in _MEASURES.items() if name in score
-        )
-        print_line(console, f"on {len(gold):,} sentences with true labels: {told}")
+    known = _read_gold(options.gold, corpus) if options.gold else {}
+    gold = {n: known[one.line] for n, one in enumerate(sentences) if one.line in known}
+    return _Labels(file, sentences, scheme, gold)
+
+
+def _read_gold(path: Path, corpus: Corpus) -> dict[int, Sequence[str]]:
+    """True labels by the lines of their sentences, which are found by their tokens, in order."""
+    from softq.formats.annotations import read_annotations
+
+    lines: dict[tuple[str, ...], list[int]] = {}
+    for one in reversed(corpus.sentences):
+        lines.setdefault(one.tokens, []).append(one.line)
+    found: dict[int, Sequence[str]] = {}
+    for one in read_annotations(path).sentences:
+        if one.annotators:
+            raise DataError(f"{path}, {one.where()}: expected true labels, got those of annotators")
+        if not lines.get(one.tokens):
+            raise DataError(
+                f"{path}, {one.where()}: expected a sentence of {corpus.name}, got one that is not"
+                f" in it: {' '.join(one.tokens)[:60]}"
+            )
+        found[lines[one.tokens].pop()] = one.labels[0]
+    return found
 
 
 # --- estimating -----------------------------------------------------------------------------------------
 
 
-def _estimate(
-    options: _Options,
-    file: Path,
-    sentences: Sequence[Sentence],
-    scheme: Scheme | None,
-    gold: Mapping[int, Sequence[str]],
-) -> tuple[Reliability, list[dict[str, Any]]]:
+def _estimate(options: _Options, data: _Labels) -> tuple[Reliability, list[dict[str, Any]]]:
     """The truth, and the settings that were compared, the best first."""
     from softq.annotators import AnnotatorTables, Crowd, estimate
     from softq.annotators.choice import hidden_likelihood
@@ -238,19 +272,11 @@ def _estimate(
     from softq.linear.features import FINKEL, TemplateIndex
     from softq.linear.truth_loop import LoopOptions, fit_truth
 
-    model = options.model or ("sequential" if scheme else "dawid-skene")
-    if options.tagger and model == "one-coin":
-        raise DataError("--tagger goes with --model sequential or dawid-skene, got one-coin")
-    if options.choose and not options.tagger and model != "sequential":
-        raise DataError(
-            f"--choose needs settings to choose from, and {model} has none: take --model"
-            " sequential, or add --tagger"
-        )
+    sentences, scheme, model = data.sentences, data.scheme, _model(options, data.scheme)
     if not (options.choose or options.tagger):
         return estimate(sentences, model), []
-    matrix = None
-    if options.tagger:
-        _, matrix = TemplateIndex.fit([one.tokens for one in sentences], FINKEL)
+    tokens = [one.tokens for one in sentences]
+    matrix = TemplateIndex.fit(tokens, FINKEL)[1] if options.tagger else None
     crowd = Crowd.read(sentences, previous=model == "sequential")
 
     def fit(loop: LoopOptions, tell: Callable[[str], None] = lambda text: None) -> Reliability:
@@ -261,20 +287,30 @@ def _estimate(
         hidden = hidden_likelihood(
             crowd, lambda tables: fit_truth(tables, scheme, loop, matrix).scores, loop.priors
         )
-        row = {"settings": settings, "hidden": hidden}
-        row |= _score(fit(loop).best, gold, scheme) if gold else {}
-        told = (
-            f"{_MEASURES[name]} {value:.4f}" for name, value in row.items() if name in _MEASURES
-        )
-        tell(f"{_flags(settings)}: {', '.join(told)}")
+        scores = data.score(fit(loop).best) if data.gold else {}
+        row = {"settings": settings, "hidden": hidden, **scores}
+        tell(f"{_flags(settings)}: {_measured(row)}")
         return row
 
     if not options.choose:
         return fit(LoopOptions(), tell), []
-    by = ("f1" if scheme else "token_accuracy") if gold else "hidden"
-    rows = [(compare(*cell), cell[1]) for cell in _grid(options, file, model)]
+    by = ("f1" if scheme else "token_accuracy") if data.gold else "hidden"
+    rows = [(compare(*cell), cell[1]) for cell in _grid(options, data.file, model)]
     rows.sort(key=lambda row: -row[0][by])
     return fit(rows[0][1], tell), [row for row, _ in rows]
+
+
+def _model(options: _Options, scheme: Scheme | None) -> Any:
+    """The model of annotators' errors, which must be able to do what is asked for."""
+    model = options.model or ("sequential" if scheme else "dawid-skene")
+    if options.tagger and model == "one-coin":
+        raise DataError("--tagger goes with --model sequential or dawid-skene, got one-coin")
+    if options.choose and not options.tagger and model != "sequential":
+        raise DataError(
+            f"--choose needs settings to choose from, and {model} has none: take --model"
+            " sequential, or add --tagger"
+        )
+    return model
 
 
 def _grid(options: _Options, file: Path, model: Any) -> list[tuple[dict[str, Any], LoopOptions]]:
@@ -308,43 +344,38 @@ def _grid(options: _Options, file: Path, model: Any) -> list[tuple[dict[str, Any
     return found
 
 
+def _measured(values: Mapping[str, Any]) -> str:
+    """Scores in words."""
+    return ", ".join(
+        f"{title} {values[name]:.4f}" for name, title in _MEASURES.items() if name in values
+    )
+
+
 def _flags(settings: Mapping[str, Any]) -> str:
     """Settings as flags of `softq train ner`."""
     return " ".join(f"{flag(name)} {value:g}" for name, value in settings.items())
 
 
-def _read_gold(path: Path, corpus: Corpus) -> dict[int, Sequence[str]]:
-    """True labels by the lines of their sentences, which are found by their tokens, in order."""
-    from softq.formats.annotations import read_annotations
-
-    lines: dict[tuple[str, ...], list[int]] = {}
-    for one in reversed(corpus.sentences):
-        lines.setdefault(one.tokens, []).append(one.line)
-    found: dict[int, Sequence[str]] = {}
-    for one in read_annotations(path).sentences:
-        if one.annotators:
-            raise DataError(f"{path}, {one.where()}: expected true labels, got those of annotators")
-        if not lines.get(one.tokens):
-            raise DataError(
-                f"{path}, {one.where()}: expected a sentence of {corpus.name}, got one that is not"
-                f" in it: {' '.join(one.tokens)[:60]}"
-            )
-        found[lines[one.tokens].pop()] = one.labels[0]
-    return found
-
-
-def _score(
-    best: Sequence[Sequence[str]], gold: Mapping[int, Sequence[str]], scheme: Scheme | None
-) -> dict[str, float]:
-    """How good the estimated labels are."""
-    from softq.metrics import SPAN_METRICS, span_statistics
-
-    sums = span_statistics([*gold.values()], [best[n] for n in gold], scheme).rows.sum(0)
-    names = ("precision", "recall", "f1", "token_accuracy") if scheme else ("token_accuracy",)
-    return {name: float(SPAN_METRICS[name](sums)) for name in names}
-
-
 # --- results --------------------------------------------------------------------------------------------
+
+
+def _facts(
+    data: _Labels, agreed: Agreement, review: Review, compared: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """All that is told with ``--json``."""
+    found, score = review.found, {"sentences": len(data.gold)} | data.score(review.found.best)
+    return {
+        "path": str(data.file),
+        "sentences": len(data.sentences),
+        "model": found.model,
+        "agreement": agreed._asdict() | {"pairs": [pair._asdict() for pair in agreed.pairs]},
+        "annotators": [row._asdict() for row in found.annotators],
+        "labels": dict(zip(found.labels, found.prior.tolist(), strict=True)),
+        "confusions": [row._asdict() for row in review.confusions()],
+        "suspicions": [row._asdict() for row in review.suspicions()],
+        "settings": compared,
+        "gold": score if data.gold else None,
+    }
 
 
 def _settings_table(compared: Sequence[Mapping[str, Any]]) -> Table:

@@ -250,10 +250,9 @@ def _by_kind(files: list[Path], layout: Layout, options: Options) -> dict[Kind, 
     tried = (PARSER,) if of_labels else (CAPTIONER, TRANSLATOR, PARSER)
     found: dict[Kind, list[Path]] = {}
     for path in files:
-        if layout == "auto":
-            kind = next((kind for kind in tried if kind.code.recognise(path)), TAGGER)
-        else:
-            kind = _LAYOUTS[layout]
+        kind = _LAYOUTS.get(layout) or next(
+            (kind for kind in tried if kind.code.recognise(path)), TAGGER
+        )
         if of_labels and kind is not TAGGER:
             hint = ", or add --format columns" if layout == "auto" else ""
             what = f"{path} holds {_HOLDS[kind.layout]}"

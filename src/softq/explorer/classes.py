@@ -14,6 +14,7 @@ from torch import Tensor
 
 from softq.errors import DataError, ScoreError
 from softq.explorer.sentences import SettingError
+from softq.options import check_conflicts
 from softq.theory import (
     Problem,
     Theorem2Bounds,
@@ -88,9 +89,7 @@ def parse_table(text: str, kind: TableKind = "rewards") -> ClassTable:
     front = [cells[0] for _, cells in rows if is_named]
     above = above[len(above) == len(rows) + 1 :]  # less a corner over the names in front
     numbers = {line: cells[is_named:] for line, cells in rows}
-    for is_wrong, message in _conflicts(above, front, numbers):
-        if is_wrong:
-            raise DataError(message)
+    check_conflicts(_conflicts(above, front, numbers), DataError)
     labels = tuple(above or front or map(str, range(len(rows))))
     values = [list(map(_number, cells)) for cells in numbers.values()]
     rewards = torch.tensor(values, dtype=torch.float64)

@@ -120,26 +120,21 @@ def read_annotations(
     """
     if not others and not is_json(source):
         return read_conll(source, annotators=annotators, scheme=scheme)
+    sources, named = (source, *others), annotators or others
     sentences: list[Sentence] = []
-    for number, given in enumerate((source, *others), 1):
+    for number, given in enumerate(sources, 1):
         if is_json(given):
-            read, found, notes = _parse(given, scheme)
+            read, found, changed = _parse(given, scheme)
             refuse(name_of(given), [*found, *(tag_faults(read, scheme) if scheme else [])])
-            told = "; ".join(f"{_NOTES[note]}: {notes[note]:,}" for note in _NOTES if notes[note])
-            if told:
-                warnings.warn(f"{name_of(given)}: {told}", DataWarning, stacklevel=2)
+            if changed:
+                warnings.warn(f"{name_of(given)}: {changed}", DataWarning, stacklevel=2)
         else:
             read = read_conll(given, annotators=annotators, scheme=scheme).sentences
-        if (annotators or others) and not any(one.annotators for one in read):
-            file = Path(name_of(given).removesuffix(".gz").removesuffix(".xz"))
-            named = _name({"user": number if file.name == "the text" else file.stem})
-            read = [replace(one, annotators=(named,)) for one in read]
-        sentences += read
+        sentences += _named_by_file(read, given, number) if named else read
     sentences = _gathered(sentences)
-    alone = len({one.annotators for one in sentences}) == 1 == len(sentences[0].labels)
-    if alone and not (annotators or others):
+    if not named and len({one.annotators for one in sentences}) == 1 == len(sentences[0].labels):
         sentences = [replace(one, annotators=()) for one in sentences]
-    return Corpus(", ".join(map(name_of, (source, *others))), sentences)
+    return Corpus(", ".join(map(name_of, sources)), sentences)
 
 
 def check_annotations(
@@ -157,6 +152,17 @@ def check_annotations(
         return [Fault(0, str(error))]
     scheme = scheme or find_scheme(sentences)
     return [*found, *(tag_faults(sentences, scheme) if scheme else [])]
+
+
+def _named_by_file(
+    sentences: list[Sentence], source: Path | str, number: int
+) -> Iterable[Sentence]:
+    """Sentences that name nobody, as those of an annotator with the name of the file."""
+    if any(one.annotators for one in sentences):
+        return sentences
+    file = Path(name_of(source).removesuffix(".gz").removesuffix(".xz"))
+    name = _name({"user": number if file.name == "the text" else file.stem})
+    return (replace(one, annotators=(name,)) for one in sentences)
 
 
 def _gathered(sentences: Iterable[Sentence]) -> list[Sentence]:
@@ -177,35 +183,40 @@ def _gathered(sentences: Iterable[Sentence]) -> list[Sentence]:
     return list(found.values())
 
 
-def _parse(
-    source: Path | str, scheme: Scheme | None
-) -> tuple[list[Sentence], list[Fault], Counter[str]]:
-    """Sentences without a fault, all faults, and how often something was changed."""
+def _parse(source: Path | str, scheme: Scheme | None) -> tuple[list[Sentence], list[Fault], str]:
+    """Sentences without a fault, all faults, and what was changed, in words."""
     sentences: list[Sentence] = []
     found: list[Fault] = []
     notes = Counter[str]()
-
-    def refused(line: int, unit: str, message: str) -> None:
-        found.append(
-            Fault(line, message) if unit == "line" else Fault(0, f"record {line}: {message}")
-        )
-
     for line, unit, given in _records(source):
         try:
             record = parse_json(given, "the line") if unit == "line" else given
             sentences.append(_sentence(record, scheme, notes, line, unit))
         except FAULTS as error:
             expected = "" if isinstance(error, DataError) else f"expected {_EXAMPLE}, got "
-            refused(line, unit, expected + in_one_line(error))
-    named = any(one.annotators for one in sentences)
-    unsaid = [one for one in sentences if named and not one.annotators]
-    for one in [one for one in unsaid if {*chain(*one.labels)} - {OUTSIDE}]:
-        refused(one.line, one.unit, "expected the name of an annotator, as in other records")
-    kept = [one for one in sentences if one.labels and (one.annotators or not named)]
+            found.append(_fault(line, unit, expected + in_one_line(error)))
+    kept = _labelled(sentences, found)
     notes["nobody"] = len(sentences) - len(kept)
     if not kept and not found:
         found.append(Fault(0, f"no labelled text: expected records such as {_EXAMPLE}"))
-    return kept, sorted(found, key=lambda fault: fault.line), notes
+    changed = "; ".join(f"{_NOTES[note]}: {notes[note]:,}" for note in _NOTES if notes[note])
+    return kept, sorted(found, key=lambda fault: fault.line), changed
+
+
+def _labelled(sentences: list[Sentence], found: list[Fault]) -> list[Sentence]:
+    """Those that somebody labelled; labels must name their annotator if any do."""
+    named = any(one.annotators for one in sentences)
+    found += [
+        _fault(one.line, one.unit, "expected the name of an annotator, as in other records")
+        for one in sentences
+        if named and not one.annotators and {*chain(*one.labels)} - {OUTSIDE}
+    ]
+    return [one for one in sentences if one.labels and (one.annotators or not named)]
+
+
+def _fault(number: int, unit: str, message: str) -> Fault:
+    """What is wrong with a line, or with a record, whose line is not known."""
+    return Fault(number, message) if unit == "line" else Fault(0, f"record {number}: {message}")
 
 
 def _records(source: Path | str) -> Iterable[tuple[int, str, Any]]:
@@ -229,9 +240,32 @@ def _sentence(
     given = _labels_of(record)
     if not given:
         return Sentence((), (), line=line, unit=unit)
+    names, values = zip(*given, strict=True)
+    text, tokens, words = _text_of(record)
+    if all(map(_holds_spans, values)):
+        words = [word for word in words if not word.isspace()]
+        rows = [*_from_spans(values, text, words, scheme or "bio", notes)]
+    elif tokens is None:
+        raise DataError(f"expected spans such as [0, 3, 'PER'], got {shown(values[0])}")
+    else:
+        rows = [_from_tokens(value, len(words)) for value in values]
+    if len(names) > 1 and not all(names):
+        raise DataError("expected the name of an annotator for all labels, got some without")
+    sent_id = " ".join(str(record.get("id") or "").split())
+    return Sentence(
+        tuple(map(intern, words)),
+        tuple(tuple(map(intern, row)) for row in rows),
+        tuple(map(intern, filter(None, names))),
+        line=line,
+        comments=(f"# sent_id = {sent_id}",) if sent_id else (),
+        unit=unit,
+    )
+
+
+def _text_of(record: Mapping[str, Any]) -> tuple[str | None, Any, list[str]]:
+    """The text of a record and its tokens, None where it has none, and its words by one of them."""
     inside = record.get("data", record.get("fields"))
     holder = inside if isinstance(inside, dict) else record
-    tokens = holder.get("tokens", record.get("tokens"))
     strings = [value for value in holder.values() if isinstance(value, str)]
     known = (
         holder.get("text"),
@@ -239,34 +273,14 @@ def _sentence(
         *(strings if holder is inside and len(strings) == 1 else ()),
     )
     text = next((value for value in known if isinstance(value, str)), None)
+    tokens = holder.get("tokens", record.get("tokens"))
     words = split_words(text or "") if tokens is None else tokens
     if not isinstance(words, list) or not words or not all(isinstance(w, str) and w for w in words):
         raise DataError(
             "expected a text under 'text', or a list of words under 'tokens', none of them empty,"
             f" got {shown(text if tokens is None else tokens)}"
         )
-    if all(_holds_spans(value) for _, value in given):
-        if text is None:
-            raise DataError("expected the text of which spans count characters, under 'text'")
-        words = [word for word in words if not word.isspace()]
-        places = place_words(text, words)
-        found = [_from_spans(sorted(_spans(one, text, notes)), places, notes) for _, one in given]
-        rows = [convert(row, "bio", scheme or "bio") for row in found]
-    elif tokens is None:
-        raise DataError(f"expected spans such as [0, 3, 'PER'], got {shown(given[0][1])}")
-    else:
-        rows = [_from_tokens(value, len(words)) for _, value in given]
-    if len(given) > 1 and not all(name for name, _ in given):
-        raise DataError("expected the name of an annotator for all labels, got some without")
-    sent_id = " ".join(str(record.get("id") or "").split())
-    return Sentence(
-        tuple(map(intern, words)),
-        tuple(tuple(map(intern, row)) for row in rows),
-        tuple(intern(name) for name, _ in given if name),
-        line=line,
-        comments=(f"# sent_id = {sent_id}",) if sent_id else (),
-        unit=unit,
-    )
+    return text, tokens, words
 
 
 def _labels_of(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -278,22 +292,39 @@ def _labels_of(record: Mapping[str, Any]) -> list[tuple[str, Any]]:
         return []
     if not isinstance(value, list):
         raise DataError(f"expected a list of spans or labels, got {shown(value)}")
-    if value and all(map(_is_annotation, value)):
+    if not value:  # a task of Label Studio waits, others have no labels
+        return [] if isinstance(record.get("data"), dict) else [(owner, [])]
+    if all(map(_is_annotation, value)):
         several = [(one, _result(one)) for one in value if not _is_left_out(one)]
         return [
-            (_name(one) or str(number), labels)
+            (_name(one, str(number)), labels)
             for number, (one, labels) in enumerate(several, 1)
             if labels is not None
         ]
-    waiting = isinstance(record.get("data"), dict)  # a task of Label Studio
-    by_name: dict[str, list[Any]] = {} if value or waiting else {owner: []}
+    by_name: dict[str, list[Any]] = {}
     for one in value:
-        by_name.setdefault((isinstance(one, dict) and _name(one)) or owner, []).append(one)
+        by_name.setdefault(_name(one, owner), []).append(one)
     return list(by_name.items())
 
 
 def _value_of(record: Mapping[str, Any]) -> Any:
     """What a record has under the first name of labels that it has; None where nobody labelled it."""
+    answers = _answers(record)
+    if answers:
+        found = [given for given in answers.values() if _are_spans(given)]
+    else:
+        found = [record[key] for key in _LABELS if key in record][:1]
+        found = found or [value for value in record.values() if value and _holds_spans(value)]
+    if len(found) > 1 or not (found or answers or "annotation_id" in record):
+        raise DataError(
+            f"expected labels under one of {', '.join(map(repr, _LABELS))}, or answers to one"
+            f" question of spans, got {', '.join(map(repr, answers or record)) or 'nothing'}"
+        )
+    return next(iter(found), None if answers else [])
+
+
+def _answers(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What annotators answered to each question of Argilla."""
     nested = record.get("responses")
     answers = dict(nested) if isinstance(nested, dict) else {}
     for key in [key for key in record if key.endswith(".responses")]:
@@ -303,22 +334,14 @@ def _value_of(record: Mapping[str, Any]) -> Any:
                 *(record.get(key + more) or () for more in ("", ".users", ".status"))
             )
         ]
-    if answers:
-        found = [
-            given
-            for given in answers.values()
-            if any(one["value"] is not None for one in given)
-            and all(_holds_spans(one["value"] or []) for one in given)
-        ]
-    else:
-        others = [value for value in record.values() if value and _holds_spans(value)]
-        found = [record[key] for key in _LABELS if key in record][:1] or others
-    if len(found) > 1 or not (found or answers or "annotation_id" in record):
-        raise DataError(
-            f"expected labels under one of {', '.join(map(repr, _LABELS))}, or answers to one"
-            f" question of spans, got {', '.join(map(repr, answers or record)) or 'nothing'}"
-        )
-    return found[0] if found else None if answers else []
+    return answers
+
+
+def _are_spans(answers: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the answers to a question are spans, and not none at all."""
+    return any(one["value"] is not None for one in answers) and all(
+        _holds_spans(one["value"] or []) for one in answers
+    )
 
 
 def _is_annotation(value: Any) -> bool:
@@ -347,11 +370,12 @@ def _result(annotation: Mapping[str, Any]) -> Any:
     return [value for value in values if "labels" in value]
 
 
-def _name(holder: Mapping[str, Any]) -> str:
-    """Who labelled something; empty where nobody is named."""
-    values = [holder.get(key) for key in _NAMES]
+def _name(holder: Any, default: str = "") -> str:
+    """Who labelled something; the default where nobody is named."""
+    values = [holder.get(key) for key in _NAMES if isinstance(holder, dict)]
     names = [one.get("email") or one.get("id") if isinstance(one, dict) else one for one in values]
-    return next(("_".join(str(n).split()) for n in names if isinstance(n, (str, int))), "")
+    found = ("_".join(str(name).split()) for name in names if isinstance(name, (str, int)))
+    return next(found, "") or default
 
 
 def _holds_spans(value: Any) -> bool:
@@ -367,9 +391,11 @@ def _is_span(value: Any) -> bool:
 def _spans(value: Sequence[Any], text: str, notes: Counter[str]) -> Iterator[tuple[int, int, str]]:
     """First character, the one after the last, and label of each span."""
     for given in value:
-        one = given
-        if isinstance(given, list):
-            one = dict(zip(_ORDERS[type(given[0]) is not int], given, strict=False))
+        one = (
+            dict(zip(_ORDERS[type(given[0]) is not int], given, strict=False))
+            if isinstance(given, list)
+            else given
+        )
         start, end = (one.get(key, one.get(f"{key}_offset")) for key in ("start", "end"))
         label, quoted = one.get("label", one.get("labels")), one.get("text")
         label = label[0] if isinstance(label, list) and len(label) == 1 else label
@@ -377,8 +403,7 @@ def _spans(value: Sequence[Any], text: str, notes: Counter[str]) -> Iterator[tup
         if type(start) is not int or type(end) is not int or not kind:
             raise DataError(f"expected start, end and one label of a span, got {shown(given)}")
         if isinstance(quoted, str) and quoted != text[start:end]:
-            units = text.encode("utf-16-le")  # in which browsers count
-            first, last = (len(units[: 2 * k].decode("utf-16-le", "ignore")) for k in (start, end))
+            first, last = _in_characters(text, start), _in_characters(text, end)
             start, end = (first, last) if text[first:last] == quoted else (start, end)
             notes["other"] += quoted.split() != text[start:end].split()
         if not 0 <= start <= end <= len(text):
@@ -388,27 +413,40 @@ def _spans(value: Sequence[Any], text: str, notes: Counter[str]) -> Iterator[tup
         yield start, end, kind
 
 
+def _in_characters(text: str, units: int) -> int:
+    """A place in the text that is counted in units of UTF-16, as browsers do."""
+    return len(text.encode("utf-16-le")[: 2 * units].decode("utf-16-le", "ignore"))
+
+
 def _from_spans(
-    spans: Sequence[tuple[int, int, str]], places: Sequence[tuple[int, int]], notes: Counter[str]
-) -> list[str]:
-    """BIO tags of words at these places; spans are in order."""
-    for one, other in pairwise(spans):
-        if other[0] < one[1]:
-            raise DataError(
-                "expected spans of an annotator that do not overlap, got"
-                f" {list(one)} and {list(other)}"
-            )
-    starts, ends = zip(*places, strict=True)
-    labels = [OUTSIDE] * len(places)
-    free = 0  # the first word that no span has yet
-    for start, end, kind in spans:
-        first, last = max(bisect_right(ends, start), free), bisect_left(starts, end)
-        notes["lost"] += first >= last
-        if first < last:
-            notes["widened"] += starts[first] < start or ends[last - 1] > end
-            labels[first:last] = [f"B-{kind}", *[f"I-{kind}"] * (last - first - 1)]
-            free = last
-    return labels
+    values: Iterable[Any],
+    text: str | None,
+    words: Sequence[str],
+    scheme: Scheme,
+    notes: Counter[str],
+) -> Iterator[list[str]]:
+    """Tags of the words of a text by the spans of each annotator."""
+    if text is None:
+        raise DataError("expected the text of which spans count characters, under 'text'")
+    starts, ends = zip(*place_words(text, words), strict=True)
+    for value in values:
+        spans = sorted(_spans(value, text, notes))
+        for one, other in pairwise(spans):
+            if other[0] < one[1]:
+                raise DataError(
+                    "expected spans of an annotator that do not overlap, got"
+                    f" {list(one)} and {list(other)}"
+                )
+        labels = [OUTSIDE] * len(words)
+        free = 0  # the first word that no span has yet
+        for start, end, kind in spans:
+            first, last = max(bisect_right(ends, start), free), bisect_left(starts, end)
+            notes["lost"] += first >= last
+            if first < last:
+                notes["widened"] += starts[first] < start or ends[last - 1] > end
+                labels[first:last] = [f"B-{kind}", *[f"I-{kind}"] * (last - first - 1)]
+                free = last
+        yield convert(labels, "bio", scheme)
 
 
 def _from_tokens(value: Any, length: int) -> list[str]:

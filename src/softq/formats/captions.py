@@ -238,12 +238,12 @@ def _parse(
         )
         return Captions([], []), [Fault(0, expected)]
     faults: list[Fault] = []
-    if is_json(path):
-        rows = _records(path, split, faults)
-    else:
-        rows = read_rows(
-            path, ("the name of an image", "caption"), faults, lambda name: _NUMBER.sub("", name)
-        )
+    kinds = "the name of an image", "caption"
+    rows = (
+        _records(path, split, faults)
+        if is_json(path)
+        else read_rows(path, kinds, faults, lambda name: _NUMBER.sub("", name))
+    )
     found = Captions(
         *gather(_with_words(rows, is_json(path), faults) if wants_words else rows), str(path)
     )
@@ -273,31 +273,36 @@ def _with_words(rows: Iterable[Row], records: bool, faults: list[Fault]) -> Iter
 def _records(path: Path, split: Split | None, faults: list[Fault]) -> Iterator[Row]:
     content = read_whole(path)
     try:
-        read = parse_json(content, "it")
+        images = _images(parse_json(content, "it"), split)
     except DataError as error:
         faults.append(Fault(getattr(error.__cause__, "lineno", 0), str(error)))
         return
-    images = read.get("images") if isinstance(read, dict) else None
+    for number, image in images:
+        try:
+            yield number, *_captions_of(image, needs_split=split is not None)
+        except DataError as error:
+            faults.append(Fault(0, f"record {number}: {error}"))
+
+
+def _images(content: Any, split: Split | None) -> list[tuple[int, Any]]:
+    """Records and their numbers: those of the split, and those that do not say theirs."""
+    images = content.get("images") if isinstance(content, dict) else None
     if not isinstance(images, list):
         expected = '{"images": [{"filename": …, "sentences": [{"raw": …}, …]}, …]}'
-        faults.append(Fault(0, f'expected Karpathy\'s JSON, {expected}, got no list "images"'))
-        return
-    splits = {
-        str(image["split"])
-        for image in images
-        if isinstance(image, dict) and image.get("split") is not None
-    }
-    if split is not None and not splits.intersection(_FILES_SPLITS[split]):
-        there = ", ".join(map(repr, sorted(splits))) or "no split"
-        faults.append(Fault(0, f"expected images of the split {split!r}, got {there}"))
-        return
-    for number, image in enumerate(images, start=1):
-        stated = image.get("split") if isinstance(image, dict) else None
-        if split is None or not isinstance(stated, str) or stated in _FILES_SPLITS[split]:
-            try:
-                yield number, *_captions_of(image, needs_split=split is not None)
-            except DataError as error:
-                faults.append(Fault(0, f"record {number}: {error}"))
+        raise DataError(f'expected Karpathy\'s JSON, {expected}, got no list "images"')
+    numbered = list(enumerate(images, start=1))
+    if split is None:
+        return numbered
+    stated = [image.get("split") if isinstance(image, dict) else None for image in images]
+    there = {str(name) for name in stated if name is not None}
+    if there.isdisjoint(_FILES_SPLITS[split]):
+        got = ", ".join(map(repr, sorted(there))) or "no split"
+        raise DataError(f"expected images of the split {split!r}, got {got}")
+    return [
+        pair
+        for pair, name in zip(numbered, stated, strict=True)
+        if not isinstance(name, str) or name in _FILES_SPLITS[split]
+    ]
 
 
 def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
@@ -306,16 +311,7 @@ def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
         raise DataError(
             f"expected an object with a filename and sentences, got {json.dumps(image)[:50]}"
         )
-    name, folder = image.get("filename"), image.get("filepath") or ""
-    if not isinstance(name, str) or not isinstance(folder, str) or not name.strip():
-        raise DataError(
-            "expected the name of an image under filename, and perhaps its folder under filepath,"
-            " got captions without an image"
-        )
-    name = "/".join(part for part in (folder.strip().rstrip("/"), name.strip()) if part)
-    if _BREAK.search(name):
-        raise DataError(f"expected the name of an image on one line and without tabs, got {name!r}")
-    split = image.get("split")
+    name, split = _name_of(image), image.get("split")
     if needs_split and split is None:
         raise DataError(f"expected a split for the image {name!r}, got none")
     if split is not None and not isinstance(split, str):
@@ -332,6 +328,20 @@ def _captions_of(image: Any, *, needs_split: bool) -> tuple[str, list[str]]:
             f" {name!r}, number {captions.index('') + 1}"
         )
     return name, captions
+
+
+def _name_of(image: Mapping[str, Any]) -> str:
+    """Folder and name of an image."""
+    name, folder = image.get("filename"), image.get("filepath") or ""
+    if not isinstance(name, str) or not isinstance(folder, str) or not name.strip():
+        raise DataError(
+            "expected the name of an image under filename, and perhaps its folder under filepath,"
+            " got captions without an image"
+        )
+    name = "/".join(filter(None, (folder.strip().rstrip("/"), name.strip())))
+    if _BREAK.search(name):
+        raise DataError(f"expected the name of an image on one line and without tabs, got {name!r}")
+    return name
 
 
 def _text_of(sentence: Any) -> str:
@@ -367,10 +377,11 @@ def _match(
             )
             message = f"{counted}{f', none for image {first}' if first else ''}; {hint}"
             faults.append((path, Fault(0, message)))
-    for image in _not_finite(features, row_of):
-        place = f"image {places[image]} in row {row_of[image] + 1}"
-        message = f"the features of {place} are not finite: NaN or infinity"
-        faults.append((path, Fault(0, message)))
+    found = "the features of image {} in row {} are not finite: NaN or infinity"
+    faults += [
+        (path, Fault(0, found.format(places[image], row_of[image] + 1)))
+        for image in _not_finite(features, row_of)
+    ]
     rows = np.array([row_of.get(image, -1) for image in captions.images], dtype=np.int64)
     return features, rows, faults
 

@@ -59,7 +59,7 @@ def read_chunks(file: IO[bytes], where: str, *, size: int = 1 << 20) -> Iterator
                 if "\t" in line
             ]
         blocks = list(split_blocks(lines, tabs, found, first))
-        found += _ragged(blocks, "tabs" if tabs else "spaces")
+        found += _ragged(blocks, tabs)
         if not separator and blocks:
             separator = " " if not tabs and max(blocks[0].widths) > 1 else "\t"
         if separator == "\t" and not tabs:  # one column, to which a tab adds another
@@ -105,7 +105,7 @@ def read_plain_chunks(
         yield Chunk(first, lines, blocks, "\t")
 
 
-def _ragged(blocks: Iterable[Block], separator: str) -> Iterator[Fault]:
+def _ragged(blocks: Iterable[Block], tabs: bool) -> Iterator[Fault]:
     """Lines with more or fewer columns than the rest of their sentence."""
     for block in blocks:
         if not block.columns:
@@ -113,7 +113,7 @@ def _ragged(blocks: Iterable[Block], separator: str) -> Iterator[Fault]:
             for place, width in enumerate(block.widths):
                 if width != usual:
                     message = (
-                        f"expected {usual} columns separated by {separator}, as in the rest of the"
-                        f" sentence, got {width}"
+                        f"expected {usual} columns separated by {'tabs' if tabs else 'spaces'}, as in"
+                        f" the rest of the sentence, got {width}"
                     )
                     yield Fault(block.line + place, message)

@@ -194,16 +194,7 @@ class Corpus(NamedTuple):
         [[['O', 'O'], ['B-PER', 'O'], None], [['O'], None, ['O']]]
 
         """
-        words = [list(sentence.tokens) for sentence in self.sentences]
-        tokens: list[list[Any]] = words
-        if pos is not None:
-            there = {len(sentence.extra) for sentence in self.sentences}
-            if not 2 <= pos <= min(there, default=0) + 1:
-                raise DataError(
-                    f"{self.name}: expected pos to be a column between token and labels, of which"
-                    f" there are {min(there, default=0)}, got {pos}"
-                )
-            tokens = [list(zip(s.tokens, s.extra[pos - 2], strict=True)) for s in self.sentences]
+        tokens = self._tokens(pos)
         if not any(sentence.annotators for sentence in self.sentences):
             return TaggerInput(tokens, [list(sentence.labels[0]) for sentence in self.sentences])
         for sentence in self.sentences:
@@ -216,6 +207,18 @@ class Corpus(NamedTuple):
         places = sorted({place for found in labelled for place in found})
         y = [[found.get(place) for place in places] for found in labelled]
         return TaggerInput(tokens, y, tuple(name for name, _ in places))
+
+    def _tokens(self, pos: int | None) -> list[list[Any]]:
+        """Words, with their parts of speech if these have a column."""
+        if pos is None:
+            return [list(sentence.tokens) for sentence in self.sentences]
+        there = min((len(sentence.extra) for sentence in self.sentences), default=0)
+        if not 2 <= pos <= there + 1:
+            raise DataError(
+                f"{self.name}: expected pos to be a column between token and labels, of which there"
+                f" are {there}, got {pos}"
+            )
+        return [list(zip(s.tokens, s.extra[pos - 2], strict=True)) for s in self.sentences]
 
 
 def _by_place(sentence: Sentence) -> dict[tuple[str, int], list[str] | None]:
@@ -387,39 +390,18 @@ def _parse(
             f"annotators must be 'all' or a number of columns, 0 or more, got {annotators}"
         )
     tabs = has_tabs(lines)
-    blocks = list(split_blocks(lines, tabs, found))
-    if not blocks and not found:
-        found.append(Fault(0, "no sentences: expected lines of a token and its label"))
-    if any(block.names is not None for block in blocks):
-        nameless = [block for block in blocks if block.names is None]
-        found += [
-            Fault(block.line, f"expected a line '{NAMES} …' before this sentence, as before others")
-            for block in nameless
-        ]
-        blocks = [block for block in blocks if block.names is not None]
+    blocks = _blocks_of(lines, tabs, found)
     counts = [_count_labels(block, annotators) for block in blocks]
-    others = 1  # columns that are no labels; the first is the token
-    if annotators != "all":
-        usual = Counter(
-            width - count
-            for block, count in zip(blocks, counts, strict=True)
-            for width in block.widths
-        )
-        others = max(1, _most_common(usual)) if usual else 1
+    others = 1 if annotators == "all" else _count_others(blocks, counts)
     sentences = []
     for block, count in zip(blocks, counts, strict=True):
-        if block.widths.count(others + count) < len(block.widths):
-            found += _width_faults(block, others, count, "tabs" if tabs else "spaces")
+        found += _column_faults(block, others, count, tabs)
         if block.names is not None and annotators not in (0, "all", count):
             found.append(
                 Fault(block.names_line, f"expected names of {annotators} annotators, got {count}")
             )
         if len(block.columns) == others + count:
-            tokens, *rest = block.columns
-            names = block.names or (tuple(str(k + 1) for k in range(count)) if annotators else ())
-            comments = tuple(comment for comment in block.comments if not _NAMES.match(comment))
-            labels, extra = tuple(rest[others - 1 :]), tuple(rest[: others - 1])
-            sentences.append(Sentence(tokens, labels, names, extra, block.line, comments))
+            sentences.append(_as_sentence(block, others, numbered=annotators != 0))
     wrong = {fault.line for fault in found}
     if wrong:
         sentences = [
@@ -428,6 +410,29 @@ def _parse(
             if wrong.isdisjoint(range(s.line - len(s.comments) - 1, s.line + len(s.tokens)))
         ]
     return sentences, sorted(found)
+
+
+def _as_sentence(block: Block, others: int, *, numbered: bool) -> Sentence:
+    """Tokens and other columns, then labels; of annotators without names, who are ``numbered``."""
+    tokens, *rest = block.columns
+    extra, labels = tuple(rest[: others - 1]), tuple(rest[others - 1 :])
+    names = block.names or (tuple(str(k + 1) for k in range(len(labels))) if numbered else ())
+    comments = tuple(comment for comment in block.comments if not _NAMES.match(comment))
+    return Sentence(tokens, labels, names, extra, block.line, comments)
+
+
+def _blocks_of(lines: list[str], tabs: bool, found: list[Fault]) -> list[Block]:
+    """Blocks of a file; if some name their annotators, those that do not are faults."""
+    blocks = list(split_blocks(lines, tabs, found))
+    if not blocks and not found:
+        found.append(Fault(0, "no sentences: expected lines of a token and its label"))
+    named = [block for block in blocks if block.names is not None]
+    found += [
+        Fault(block.line, f"expected a line '{NAMES} …' before this sentence, as before others")
+        for block in blocks
+        if named and block.names is None
+    ]
+    return named or blocks
 
 
 def _most_common(numbers: Iterable[int]) -> int:
@@ -440,14 +445,24 @@ def _count_labels(block: Block, annotators: Annotators) -> int:
     return max(1, _most_common(block.widths) - 1 if annotators == "all" else annotators)
 
 
-def _width_faults(block: Block, others: int, labels: int, separator: str) -> Iterator[Fault]:
+def _count_others(blocks: list[Block], counts: list[int]) -> int:
+    """Columns that are no labels, as most lines have them; the first is the token."""
+    usual = [
+        width - count for block, count in zip(blocks, counts, strict=True) for width in block.widths
+    ]
+    return max(1, _most_common(usual)) if usual else 1
+
+
+def _column_faults(block: Block, others: int, labels: int, tabs: bool) -> Iterator[Fault]:
     """Lines with more or fewer columns than a token, other columns and labels."""
+    if block.widths.count(others + labels) == len(block.widths):
+        return
     between = f", {others - 1} more" if others > 1 else ""
     columns = f"token{between}, {'label' if labels == 1 else f'{labels} labels'}"
+    expected = f"{others + labels} columns separated by {'tabs' if tabs else 'spaces'} ({columns})"
     for line, width in enumerate(block.widths, block.line):
         if width != others + labels:
-            expected = f"expected {others + labels} columns separated by {separator} ({columns})"
-            yield Fault(line, f"{expected}, got {width}")
+            yield Fault(line, f"expected {expected}, got {width}")
 
 
 def clean_lines(lines: Iterable[str]) -> list[str]:
@@ -466,13 +481,16 @@ def has_tabs(lines: Sequence[str]) -> bool:
     return bool(with_tabs) and all(line.startswith("# ") for line in lines if line)
 
 
-def _is_comment(line: str, width: int, *, tabs: bool) -> bool:
-    """Whether a line before the first token is a comment, and no token of a sentence with so many columns."""
-    if not line.startswith("# "):
-        return False
-    return bool(_COMMENT.match(line)) or (
-        "\t" not in line if tabs else len(_SPACES.split(line)) != width
-    )
+def _take_comments(lines: Sequence[str], tabs: bool) -> tuple[str, ...]:
+    """Lines before the first token: no tokens of a sentence with as many columns as its last line."""
+    marked = list(takewhile(lambda line: line.startswith("# "), lines))
+    width = len(_SPACES.split(lines[-1])) if marked else 0
+
+    def is_comment(line: str) -> bool:
+        columns = "\t" in line if tabs else len(_SPACES.split(line)) == width
+        return not columns or _COMMENT.match(line) is not None
+
+    return tuple(takewhile(is_comment, marked))
 
 
 def split_blocks(
@@ -486,38 +504,45 @@ def split_blocks(
         "" if line.startswith(DOCUMENT) and _DOCUMENT.match(line) else line for line in whole
     )
     for start, lines in split_sentences(without_documents, first):
-        width = len(_SPACES.split(lines[-1])) if lines[0].startswith("# ") else 0
-        comments = tuple(takewhile(lambda line: _is_comment(line, width, tabs=tabs), lines))  # noqa: B023
-        named = [place for place, line in enumerate(comments, start) if _NAMES.match(line)]
-        found += [
-            Fault(place, f"expected one line '{NAMES} …' before a sentence, got a second one")
-            for place in named[1:]
-        ]
+        comments = _take_comments(lines, tabs)
+        names, names_line = _find_names(comments, start, found)
         rows = [_split(line, tabs) for line in lines[len(comments) :]]
-        names, names_line = None, 0
-        if named:
-            names_line = named[0]
-            names = tuple(map(intern, comments[names_line - start].partition("=")[2].split()))
-            if not names or not rows:
-                got = "no sentence" if names else "no name"
-                message = f"expected names of annotators and a sentence after them, got {got}"
-                found.append(Fault(names_line, message))
-                continue
-        if rows:
+        if names is not None and not (names and rows):
+            got = "no sentence" if names else "no name"
+            message = f"expected names of annotators and a sentence after them, got {got}"
+            found.append(Fault(names_line, message))
+        elif rows:
             begin = start + len(comments)
-            # Between tabs the token may be empty; among spaces an empty one is a line that begins
-            # with a space.
-            found += [
-                Fault(begin + place, f"column {k} is empty")
-                for place, row in enumerate(rows)
-                if not all(map(str.strip, row))  # which also takes other white space for nothing
-                for k, column in enumerate(row, start=1)
-                if not column.strip(" ") and (k > 1 or not tabs)
-            ]
+            found += _empty_columns(rows, begin, tabs)
             widths = list(map(len, rows))
             ragged = len(set(widths)) > 1
             columns = [] if ragged else [tuple(map(intern, c)) for c in zip(*rows, strict=True)]
             yield Block(begin, comments, names, names_line, widths, columns)
+
+
+def _empty_columns(rows: Sequence[Sequence[str]], begin: int, tabs: bool) -> list[Fault]:
+    """Between tabs the token may be empty; among spaces an empty one is a line that begins with a space."""
+    return [
+        Fault(line, f"column {k} is empty")
+        for line, row in enumerate(rows, begin)
+        if not all(map(str.strip, row))  # which also takes other white space for nothing
+        for k, column in enumerate(row, start=1)
+        if not column.strip(" ") and (k > 1 or not tabs)
+    ]
+
+
+def _find_names(
+    comments: Sequence[str], start: int, found: list[Fault]
+) -> tuple[tuple[str, ...] | None, int]:
+    """Names of annotators and their line; None and 0 where no comment has them."""
+    places = [place for place, line in enumerate(comments, start) if _NAMES.match(line)]
+    found += [
+        Fault(place, f"expected one line '{NAMES} …' before a sentence, got a second one")
+        for place in places[1:]
+    ]
+    if not places:
+        return None, 0
+    return tuple(map(intern, comments[places[0] - start].partition("=")[2].split())), places[0]
 
 
 def _split(line: str, tabs: bool) -> list[str]:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice, repeat, takewhile
 from pathlib import Path
 from sys import intern
-from typing import IO, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 from softq.errors import DataError, ShapeError
 from softq.formats.conll import TaggerInput
@@ -120,20 +120,7 @@ class TreeSentence:
         '1\tHi\thi\tINTJ\t_\t_\t0\troot\t_\tp=0.9\n2\t!\t!\tPUNCT\t_\t_\t1\tpunct\t_\t_\n\n'
 
         """
-        n = len(self.forms)
-        for name, column in ("heads", heads), ("relations", relations), ("misc", misc):
-            if column is not None and len(column) != n and (len(column) or name == "misc"):
-                raise ShapeError(f"expected {name} for {n} words, got {len(column)}")
-        for added in chain(relations or (), misc or ()):
-            if added is not None and (not added or not _FORBIDDEN.isdisjoint(added)):
-                raise DataError(
-                    f"expected text without tabs and line ends for a column, got {added!r}"
-                )
-        columns = [
-            column if column is not None and len(column) else repeat(None)
-            for column in (heads, relations, misc)
-        ]
-        words = zip(*columns, strict=False)
+        words = self._changes(heads, relations, misc)
         written = []
         for line in self.lines or self._made_lines():
             row = line.split("\t")
@@ -149,6 +136,29 @@ class TreeSentence:
                     row[MISC] = _add_misc(row[MISC], addition)
             written.append("\t".join(row))
         return "\n".join([*written, "", ""])
+
+    def _changes(
+        self,
+        heads: Sequence[int],
+        relations: Sequence[str] | None,
+        misc: Sequence[str | None] | None,
+    ) -> Iterator[tuple[Any, ...]]:
+        """Head, relation and addition to MISC of each word; None where nothing changes."""
+        columns = {"heads": heads, "relations": relations, "misc": misc}
+        given = {
+            name: column
+            for name, column in columns.items()
+            if column is not None and (len(column) or name == "misc")
+        }
+        for name, column in given.items():
+            if len(column) != len(self.forms):
+                raise ShapeError(f"expected {name} for {len(self.forms)} words, got {len(column)}")
+        for added in chain(relations or (), misc or ()):
+            if added is not None and (not added or not _FORBIDDEN.isdisjoint(added)):
+                raise DataError(
+                    f"expected text without tabs and line ends for a column, got {added!r}"
+                )
+        return zip(*(given.get(name, repeat(None)) for name in columns), strict=False)
 
     def multiword_tokens(self) -> list[MultiwordToken]:
         """Tokens that stand for several words, in order."""

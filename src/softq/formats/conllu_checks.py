@@ -54,13 +54,9 @@ def word_places(ids: Sequence[str], wrong: list[Wrong]) -> list[int]:
             word, node = word + 1, 0
             places.append(place)
         elif span := RANGE.fullmatch(text):
-            first, last = as_numbers(span.groups()) or (0, 0)  # more digits than Python reads
-            if first != word + 1 or last < first:
-                expected = f"a range that begins with the next word, {word + 1}"
-            elif first <= covered:
-                expected = f"a range beyond word {covered}, with which the range before it ends"
-            else:
-                covered, range_place = last, place
+            expected = _expected_range(span.groups(), word, covered)
+            if not expected:
+                covered, range_place = int(span[2]), place
         elif EMPTY_NODE.fullmatch(text):
             node += 1
             if text != f"{word}.{node}":
@@ -78,6 +74,16 @@ def word_places(ids: Sequence[str], wrong: list[Wrong]) -> list[int]:
     if not places and not wrong:
         wrong.append((0, "expected at least one word, got none"))
     return places
+
+
+def _expected_range(ends: tuple[str, ...], word: int, covered: int) -> str:
+    """What should stand in place of a range after these words; empty if nothing else."""
+    first, last = as_numbers(ends) or (0, 0)  # more digits than Python reads
+    if first != word + 1 or last < first:
+        return f"a range that begins with the next word, {word + 1}"
+    if first <= covered:
+        return f"a range beyond word {covered}, with which the range before it ends"
+    return ""
 
 
 def as_numbers(texts: tuple[str, ...]) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ descendant of the root, so the arc of a root is always projective.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -53,16 +53,20 @@ def tree_faults(heads: Heads, *, multiroot: bool = False) -> list[tuple[int, str
         elif head == word:
             expected = f"expected another word or 0 as the head of word {word}"
             found.append((word, f"{expected}, got the word itself"))
+    return sorted([*found, *_cycles(known)])
+
+
+def _cycles(heads: list[int]) -> Iterator[tuple[int, str]]:
+    """The first word of each cycle of two or more, and the message."""
+    n = len(heads)
     reached = [0] * (n + 1)  # by the walk that began at this word, 0 by none yet
     for start in range(1, n + 1):
         node = start
         while 0 < node <= n and not reached[node]:
             reached[node] = start
-            node = known[node - 1]
-        # a word that is its own head is told above
-        if 0 < node <= n and reached[node] == start and known[node - 1] != node:
-            found.append(_describe_cycle(known, node))
-    return sorted(found)
+            node = heads[node - 1]
+        if 0 < node <= n and reached[node] == start and heads[node - 1] != node:
+            yield _describe_cycle(heads, node)
 
 
 def _describe_cycle(heads: list[int], inside: int) -> tuple[int, str]:

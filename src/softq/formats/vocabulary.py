@@ -17,6 +17,7 @@ from torch import Tensor
 from softq.errors import DataError, DependencyError
 from softq.formats.file_checks import check_format, in_one_line, notes_in, one_of, string_list
 from softq.formats.tokens import detokenize, tokenize, tokens_of_chunk, without_marks
+from softq.options import check_conflicts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -113,16 +114,23 @@ class Vocabulary:
             lowercase: read all text in lower case.
 
         """
-        if tokenizer not in get_args(Tokenization):
-            raise DataError(
-                f"expected a tokenizer of {' or '.join(get_args(Tokenization))}, got {tokenizer!r}"
-            )
-        if min_freq < 1:
-            raise DataError(f"expected a smallest frequency of 1 or more, got {min_freq}")
-        if max_size is not None and max_size <= SPECIALS:
-            raise DataError(
-                f"expected a vocabulary of more than {SPECIALS}, the special tokens, got {max_size}"
-            )
+        check_conflicts(
+            (
+                (
+                    tokenizer not in get_args(Tokenization),
+                    f"expected a tokenizer of {' or '.join(get_args(Tokenization))}, got {tokenizer!r}",
+                ),
+                (
+                    min_freq < 1,
+                    f"expected a smallest frequency of 1 or more, got {min_freq}",
+                ),
+                (
+                    max_size is not None and max_size <= SPECIALS,
+                    f"expected a vocabulary of more than {SPECIALS}, the special tokens, got {max_size}",
+                ),
+            ),
+            DataError,
+        )
         counts: Counter[str] = Counter()
         for chunk, count in _chunks(texts).items():
             for word in _cut(chunk, tokenizer, lowercase):

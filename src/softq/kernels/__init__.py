@@ -1,4 +1,4 @@
-"""Recursions: numba on the CPU, Triton on a GPU, and the plain torch reference of both.
+"""Recursions and small networks: numba on the CPU, Triton on a GPU, plain torch as reference.
 
 A folder for each: ``reference.py``, ``cpu.py`` and ``gpu.py``. Those behind exact distributions are
 torch operators (`softq.kernels.operator`).

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from softq.errors import RecipeError, SoftqError
-from softq.options import ObjectiveName, check_tau
+from softq.options import ObjectiveName, check_conflicts, check_tau
 
 R = TypeVar("R")
 
@@ -89,9 +89,7 @@ class RecipeSection:
                 if one is not None and not all(_LIMITS[n][0](one, of) for n, of in limits.items()):
                     wanted = " and ".join(_LIMITS[n][1].format(of) for n, of in limits.items())
                     raise RecipeError(f"{field.name} must be {wanted}, got {one}")
-        for conflict, message in self.conflicts():
-            if conflict:
-                raise RecipeError(message)
+        check_conflicts(self.conflicts(), RecipeError)
 
     def conflicts(self) -> Conflicts:
         """What does not go together."""
@@ -423,39 +421,55 @@ def typed(value: Any, hint: Any, where: str) -> Any:
     Traceback (most recent call last):
     softq.errors.RecipeError: line 1: the key 'epoch' is missing
     """
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return value
-    if origin is Literal:
-        if value in options:
-            return value
-        close = difflib.get_close_matches(str(value), [str(option) for option in options], 1, 0.4)
-        raise RecipeError(
-            f"{where} is one of {', '.join(map(repr, options))}, got {shorten(value)}"
-            + (f"; did you mean {close[0]!r}?" if close else "")
-        )
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in options:
-            return None
-        *first, last = (option for option in options if option is not type(None))
-        for option in first:
-            with contextlib.suppress(RecipeError):
-                return typed(value, option, where)
-        return typed(value, last, where)
-    if origin in (tuple, list):
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise RecipeError(f"{where} is a list, got {shorten(value)}")
-        return origin(typed(item, options[0], where) for item in value)
-    if origin is dict or typing.is_typeddict(hint):
-        if not isinstance(value, Mapping):
-            raise RecipeError(f"{where} is a table of keys and values, got {shorten(value)}")
-        for name in sorted(getattr(hint, "__required_keys__", set()) - value.keys()):
-            raise RecipeError(f"{where}: the key {name!r} is missing")
-        hints, others = ({}, options[1]) if options else (typing.get_type_hints(hint), Any)
-        return {
-            name: typed(item, hints.get(name, others), f"{where}, {name}")
-            for name, item in value.items()
-        }
+    kind = dict if typing.is_typeddict(hint) else typing.get_origin(hint)
+    return _READERS.get(kind, _plain)(value, hint, where)
+
+
+def _option(value: Any, hint: Any, where: str) -> Any:
+    options = typing.get_args(hint)
+    if value in options:
+        return value
+    close = difflib.get_close_matches(str(value), [str(option) for option in options], 1, 0.4)
+    raise RecipeError(
+        f"{where} is one of {', '.join(map(repr, options))}, got {shorten(value)}"
+        + (f"; did you mean {close[0]!r}?" if close else "")
+    )
+
+
+def _union(value: Any, hint: Any, where: str) -> Any:
+    options = typing.get_args(hint)
+    if value is None and type(None) in options:
+        return None
+    *first, last = (option for option in options if option is not type(None))
+    for option in first:
+        with contextlib.suppress(RecipeError):
+            return typed(value, option, where)
+    return typed(value, last, where)
+
+
+def _items(value: Any, hint: Any, where: str) -> Any:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise RecipeError(f"{where} is a list, got {shorten(value)}")
+    item_hint = typing.get_args(hint)[0]
+    return typing.get_origin(hint)(typed(item, item_hint, where) for item in value)
+
+
+def _table(value: Any, hint: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise RecipeError(f"{where} is a table of keys and values, got {shorten(value)}")
+    for name in sorted(getattr(hint, "__required_keys__", set()) - value.keys()):
+        raise RecipeError(f"{where}: the key {name!r} is missing")
+    known = typing.get_type_hints(hint) if typing.is_typeddict(hint) else {}
+    _, others = typing.get_args(hint) or (str, Any)
+    return {
+        name: typed(item, known.get(name, others), f"{where}, {name}")
+        for name, item in value.items()
+    }
+
+
+def _plain(value: Any, hint: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value)
@@ -466,6 +480,15 @@ def typed(value: Any, hint: Any, where: str) -> Any:
     return value
 
 
+_READERS: dict[Any, Callable[[Any, Any, str], Any]] = {
+    Literal: _option,
+    types.UnionType: _union,
+    typing.Union: _union,
+    tuple: _items,
+    list: _items,
+    dict: _table,
+}
+"""What reads values of a type that is made of others, by its origin."""
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 

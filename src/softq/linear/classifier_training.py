@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from softq.errors import ScoreError
+from softq.kernels import perceptrons
+from softq.kernels.perceptrons.reference import weights_among
 from softq.linear.class_targets import Array, class_targets, expected_rewards, mean_rewards
 from softq.linear.lbfgs import LBFGS
-from softq.neural import perceptrons
 from softq.neural.modules.perceptron import first_weights
-from softq.neural.perceptrons.reference import weights_among
 from softq.targets import ObjectiveName
 
 Solver = Literal["auto", "lbfgs", "sgd"]

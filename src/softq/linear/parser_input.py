@@ -123,30 +123,35 @@ def read_trees(sentences: Sequence[TreeSentence], given: Any, ref_weights: Any =
     Annotators that are missing, or have the weight 0, are left out.
     """
     if given is None:
-        for number, sentence in enumerate(sentences):
-            if sentence.forms and not sentence.heads:
-                raise DataError(
-                    "without y, each sentence of X must be a TreeSentence with its tree, sentence"
-                    f" {number} has none"
-                )
+        given = _own_trees(sentences)
     lengths = [len(sentence.forms) for sentence in sentences]
-    given = list(sentences) if given is None else given
     heads, relations, weights = [], [], []
-    labelled: bool | None = None
+    first = None  # tree that has a word
     read = read_annotations(given, lengths, ref_weights, _annotations, _check_tree, "tree")
     for number, (length, (trees, shares, *_)) in enumerate(zip(lengths, read, strict=True)):
         for tree in trees if length else ():
-            labelled = bool(tree.relations) if labelled is None else labelled
-            if bool(tree.relations) != labelled:
+            first = first or tree
+            if bool(tree.relations) != bool(first.relations):
+                this, others = ("with", "without") if tree.relations else ("without", "with")
                 raise DataError(
-                    "expected relations with all trees or with none, got a tree"
-                    f" {'without' if labelled else 'with'} them in sentence {number} and others"
-                    f" {'with' if labelled else 'without'}"
+                    f"expected relations with all trees or with none, got a tree {this} them in"
+                    f" sentence {number} and others {others}"
                 )
         heads.append(np.array([tree.heads for tree in trees], np.int64).reshape(len(trees), length))
         relations.append([tree.relations for tree in trees])
         weights.append(shares)
-    return Trees(heads, relations if labelled else [], weights)
+    return Trees(heads, relations if first and first.relations else [], weights)
+
+
+def _own_trees(sentences: Sequence[TreeSentence]) -> list[TreeSentence]:
+    """Sentences that all have a tree of their own."""
+    for number, sentence in enumerate(sentences):
+        if sentence.forms and not sentence.heads:
+            raise DataError(
+                "without y, each sentence of X must be a TreeSentence with its tree, sentence"
+                f" {number} has none"
+            )
+    return list(sentences)
 
 
 def _annotations(entry: Any, number: int) -> list[Parse | None]:

@@ -304,15 +304,16 @@ def _sequences(labels: Any, number: int) -> list[Sequence[str] | None]:
     if not all(map(may_be_annotator, entries)):
         odd = next(entry for entry in entries if not isinstance(entry, str))
         raise DtypeError(f"{wanted}, got {shown(odd)} among them")
-    for annotator, entry in enumerate(entries):
-        for label in () if entry is None else entry:
+    given = {number: [*entry] for number, entry in enumerate(entries) if entry is not None}
+    for annotator, row in given.items():
+        for label in row:
             if not isinstance(label, str):
                 raise DtypeError(
                     f"every label must be a string, annotator {annotator} of sentence {number} has"
                     f" {shown(label)}; an annotator who left out a token is None for the whole"
                     " sentence"
                 )
-    return [None if entry is None else list(entry) for entry in entries]
+    return [given.get(annotator) for annotator in range(len(entries))]
 
 
 Array = np.ndarray[Any, Any]

@@ -15,6 +15,7 @@ from softq.errors import ModelError
 from softq.formats.vocabulary import Vocabulary
 from softq.neural.modules.sequence import Inputs, SequenceModel
 from softq.neural.recipe import Decoding
+from softq.options import check_choice
 from softq.rewards import Reward, SentenceBLEU
 from softq.sentences import Sentences
 from softq.spaces import Candidates
@@ -72,10 +73,7 @@ class DecodingOptions:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(SearchName):
-            raise ModelError(
-                f"method must be one of {', '.join(get_args(SearchName))}, got {self.method!r}"
-            )
+        check_choice("method", self.method, get_args(SearchName), ModelError)
 
     def batch(self, model: SequenceModel) -> int:
         """Inputs at a time."""

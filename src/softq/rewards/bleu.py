@@ -15,6 +15,7 @@ from softq.checks import check_count
 from softq.errors import RewardError, ShapeError
 from softq.kernels.text.pairs import bleu_from_matches, ngram_matches, sentence_bleu
 from softq.options import Smoothing as Smoothing
+from softq.options import check_choice
 from softq.rewards.base import Reward, check_pair
 from softq.sentences import MISSING, Sentences
 
@@ -44,14 +45,10 @@ class _BLEU(Reward):
         brevity_penalty: bool = True,
         effective_order: bool = False,
     ) -> None:
-        if smoothing not in get_args(Smoothing):
-            raise RewardError(
-                f"smoothing must be one of {', '.join(get_args(Smoothing))}, got {smoothing!r}"
-            )
+        check_choice("smoothing", smoothing, get_args(Smoothing), RewardError)
         self.max_order = check_count("max_order", max_order, RewardError)
-        self.smoothing = smoothing
+        self.smoothing, self.effective_order = smoothing, effective_order
         self.brevity_penalty = brevity_penalty
-        self.effective_order = effective_order
 
     @property
     def signature(self) -> str:

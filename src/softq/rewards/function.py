@@ -69,8 +69,7 @@ class FromFunction(Reward, AbstractContextManager["FromFunction"]):
             )
         if not bound > 0:
             raise RewardError(f"bound must be positive, got {bound}")
-        self.function = function
-        self.batched = batched
+        self.function, self.batched = function, batched
         self.workers = check_count("workers", workers, RewardError, least=0)
         self.name = name or getattr(function, "__qualname__", type(function).__name__)
         self.decode = decode if decode is None or callable(decode) else partial(_join, list(decode))

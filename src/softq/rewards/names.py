@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from softq.errors import RewardError
 from softq.options import RewardName as RewardName
+from softq.options import check_choice
 from softq.rewards.base import Reward
 from softq.rewards.bleu import SentenceBLEU
 from softq.rewards.overlap import ChrF, NegativeEditDistance, RougeL
@@ -49,6 +50,5 @@ def named_reward(name: str, words: Sequence[str] | None = None) -> Reward:
     'rouge-l:beta=1.0'
 
     """
-    if name not in REWARDS:
-        raise RewardError(f"reward must be one of {', '.join(REWARDS)}, got {name!r}")
+    check_choice("reward", name, REWARDS, RewardError)
     return ChrF(words) if name == RewardName.chrf else REWARDS[name].factory()

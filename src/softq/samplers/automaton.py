@@ -34,9 +34,7 @@ class _EditAutomaton:
     def __init__(
         self, reference: list[int], words: Array, log_change: float, max_edits: int
     ) -> None:
-        self.reference = reference
-        self.max_edits = max_edits
-        self.log_change = log_change
+        self.reference, self.max_edits, self.log_change = reference, max_edits, log_change
         self.outside = np.setdiff1d(words, np.array(reference, dtype=np.int64))
         # What may be read: a word of the reference, or any of those outside it (-1).
         self._read = {**dict.fromkeys(sorted(set(reference)), 1), -1: len(self.outside)}

@@ -12,6 +12,7 @@ from torch import Tensor
 from softq.checks import check_count
 from softq.decode import beam_search, sample
 from softq.errors import SamplerError, ScoreError, ShapeError
+from softq.options import check_choice, check_conflicts
 from softq.sentences import References, as_references
 from softq.spaces import Candidates
 
@@ -73,11 +74,8 @@ class FromModel:
         references: bool = False,
         pad: int = 0,
     ) -> None:
-        for wrong, message in (
-            (
-                method not in get_args(Method),
-                f"method must be one of {', '.join(get_args(Method))}, got {method!r}",
-            ),
+        check_choice("method", method, get_args(Method), SamplerError)
+        conflicts = (
             (
                 (method == "top-p") != (top_p is not None),
                 'top_p goes with method="top-p", and only with it',
@@ -94,20 +92,14 @@ class FromModel:
                 not 0.0 <= length_penalty < math.inf,
                 f"length_penalty must be a number from 0, got {length_penalty}",
             ),
-        ):
-            if wrong:
-                raise SamplerError(message)
-        self.next_word = next_word
+        )
+        check_conflicts(conflicts, SamplerError)
+        self.next_word, self.references = next_word, references
         self.size = check_count("size", size, SamplerError)
-        self.end = end
         self.max_length = check_count("max_length", max_length, SamplerError)
-        self.start = start
-        self.method = method
-        self.top_p = top_p
-        self.temperature = temperature
-        self.length_penalty = length_penalty
-        self.references = references
-        self.pad = pad
+        self.start, self.end, self.pad = start, end, pad
+        self.method, self.length_penalty = method, length_penalty
+        self.top_p, self.temperature = top_p, temperature
 
     def __call__(
         self, refs: References, inputs: Any = None, *, generator: torch.Generator | None = None
@@ -144,10 +136,8 @@ class _PrefixModel:
     """``next_word`` as `softq.decode` wants a model. Memory: examples. State: all that was read."""
 
     def __init__(self, sampler: FromModel, inputs: Any) -> None:
-        self.sampler = sampler
-        self.inputs = inputs
-        self.end_token = sampler.end
-        self.pad_token = sampler.pad
+        self.sampler, self.inputs = sampler, inputs
+        self.end_token, self.pad_token = sampler.end, sampler.pad
         # Without a start token there is still a first token to read, and any will do.
         self.start_token = sampler.end if sampler.start is None else sampler.start
 

@@ -85,8 +85,7 @@ class NgramReplacement:
         self.vocab, words = read_vocabulary(vocab, specials)
         self.max_n = check_count("max_n", max_n, SamplerError)
         self.size = check_count("size", size, SamplerError)
-        self.keep_last = keep_last
-        self.pad = pad
+        self.keep_last, self.pad = keep_last, pad
         if frequencies is not None and corpus is not None:
             raise SamplerError(
                 "give frequencies or a corpus, not both: the corpus has its own frequencies"

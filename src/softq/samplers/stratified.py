@@ -54,8 +54,7 @@ class _Stratified:
         self.tau = check_tau(tau)
         others = max(len(self.words) + self._others, 1)
         self.temperature = self.tau / (1.0 + math.log(others)) if rescale else self.tau
-        self.keep_last = keep_last
-        self.pad = pad
+        self.keep_last, self.pad = keep_last, pad
         place = np.full(self.vocab, -1)
         place[self.words] = np.arange(len(self.words))
         self._words = ReplacementWords(self.words, place)

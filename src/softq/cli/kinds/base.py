@@ -128,9 +128,8 @@ class Predictor:
                     " --text to split it into words"
                 )
         self.check_text()
-        if self.options.plain:
-            return read_plain_chunks(file, where)
-        return read_plain_chunks(file, where, split=split_words)
+        split = str.split if self.options.plain else split_words
+        return read_plain_chunks(file, where, split=split)
 
 
 def _first_lines(file: IO[bytes]) -> list[str]:

@@ -118,10 +118,11 @@ class FileParser(Predictor):
     def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:
         """Sentences with HEAD and DEPREL; text becomes CoNLL-U."""
         text = self.text_chunks(file, path, where, _has_no_tabs)
-        if text is None:
-            several = self._checked(iter_conllu(file, where, trees=False), where)
-        else:
-            several = map(self._tagged, text)
+        several = (
+            self._checked(iter_conllu(file, where, trees=False), where)
+            if text is None
+            else map(self._tagged, text)
+        )
         for sentences in several:
             parses = self.parser.parse(
                 sentences, self.decoding, confidences=self.options.probabilities

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from transformers import TrainingArguments
 
 from softq.checks import check_count, check_tau
 from softq.errors import RecipeError, TemperatureError
 from softq.lab.recipe import Conflicts
+from softq.options import check_choice, check_conflicts
 from softq.spaces.candidates import Estimator
 from softq.targets import ObjectiveName
 
@@ -113,14 +114,14 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             ("estimator", Estimator),
             ("corpus_metric", CorpusMetric),
         ):
-            _check_choice(name, getattr(self, name), get_args(choices))
+            check_choice(name, getattr(self, name), get_args(choices), RecipeError)
         if not isinstance(self.candidates, str):
             raise RecipeError(
                 "candidates must be a text, several joined by + as in 'ngram+model', got"
                 f" {self.candidates!r}"
             )
         for kind in self.candidate_kinds:
-            _check_choice("candidates", kind, get_args(CandidateKind))
+            check_choice("candidates", kind, get_args(CandidateKind), RecipeError)
         for name, least in (
             ("candidate_size", 1),
             ("max_n", 1),
@@ -138,9 +139,7 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
             )
         if self.objective != "ml":
             check_tau(self.tau)
-        for conflict, message in self._conflicts():
-            if conflict:
-                raise RecipeError(message)
+        check_conflicts(self._conflicts(), RecipeError)
         self.accelerator_config.dispatch_batches = False  # it would be True for streamed datasets
 
     @property
@@ -204,8 +203,3 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
                 " sampling_top_p 1",
             ),
         )
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise RecipeError(f"{name} must be one of {', '.join(choices)}, got {value!r}")

@@ -86,17 +86,12 @@ def extras(results: Results) -> list[Part | None]:
         with undamaged(str(model.run / RESULT)):
             rows = [AnnotatorRow(**row) for row in model.facts["annotators"]]  # type: ignore[arg-type]
             rows.sort(key=lambda row: (-row.weight, row.name))
-            made = None if results.recipe.data.train else _made(rows)
+            known = {annotator.name: annotator for annotator in ANNOTATORS}
+            made = [] if results.recipe.data.train else [known[row.name] for row in rows]
         how = MODELS.get(model.facts.get("annotator_model", ""), "")
-        table = annotators_table(rows, how) if made is None else _known_table(rows, made)
+        table = _known_table(rows, made) if made else annotators_table(rows, how)
         parts = [table, annotators_figure(rows, how)]
     return [*parts, _types(results)]
-
-
-def _made(rows: Sequence[AnnotatorRow]) -> list[Annotator]:
-    """How the annotators of the built-in world err."""
-    known = {annotator.name: annotator for annotator in ANNOTATORS}
-    return [known[row.name] for row in rows]
 
 
 _ESTIMATES = (
@@ -137,10 +132,14 @@ def annotators_table(
 def _known_table(rows: Sequence[AnnotatorRow], made: Sequence[Annotator]) -> Table:
     """The built-in world knows how its annotators err."""
     right = [(1 - one.miss) * (1 - one.wrong_type) * (1 - one.wrong_boundary) for one in made]
-    table: list[Sequence[Value]] = []
-    for row, one, share in zip(rows, made, right, strict=True):
-        rates = (one.miss, one.wrong_type, one.wrong_boundary, one.spurious, share)
-        table.append((row.name, *(100 * rate for rate in rates), *_estimates(row)))
+    known = (
+        (one.miss, one.wrong_type, one.wrong_boundary, one.spurious, share)
+        for one, share in zip(made, right, strict=True)
+    )
+    table: list[Sequence[Value]] = [
+        (row.name, *(100 * rate for rate in rates), *_estimates(row))
+        for row, rates in zip(rows, known, strict=True)
+    ]
     first, second = (np.argsort(np.argsort(one)) for one in (right, [row.weight for row in rows]))
     order = float(np.corrcoef(first, second)[0, 1]) if len(rows) > 1 else 1.0
     return Table(

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softq.formats.file_checks import undamaged
+from softq.kernels import perceptrons
 from softq.lab.report.content import Column, Figure, Part, Table, bare
 from softq.lab.report.drawing import Canvas, Look, Series, number_axis
 from softq.lab.report.results import Results, System, Variant
 from softq.lab.run import BEST, RunFolder
 from softq.lab.tasks.base import best_models
 from softq.metrics import Interval
-from softq.neural import perceptrons
 from softq.theory import TheoryTable, bayes_rule, four_class_problem, theory_table
 
 AGREEMENT_TAUS = (0.5, 1.0, 1.5, 2.0, 2.4, 3.0)

@@ -259,15 +259,16 @@ def agreement_map(pairs: Sequence[Pair]) -> Figure | None:
         for j, second in enumerate(names)
         if second in kappas[first]
     ]
-    low, high = min(cell[2] for cell in cells), max(cell[2] for cell in cells)
-    strength = [1 - 0.9 * (high - kappa) / max(high - low, 1e-9) for *_, kappa in cells]
+    rows, columns, found = zip(*cells, strict=True)
+    low, high = min(found), max(found)
+    strength = [1 - 0.9 * (high - kappa) / max(high - low, 1e-9) for kappa in found]
 
     def draw(canvas: Canvas) -> None:
         (panel,) = canvas.panels(1, height=3.4 if canvas.phone else 6.4, columns=1, head=0.1)
         inches = (2.6 if canvas.phone else 5.4) / len(names)
         panel.scatter(
-            [j for _, j, _ in cells],
-            [i for i, _, _ in cells],
+            columns,
+            rows,
             s=(72 * 0.94 * inches) ** 2,
             marker="s",
             color=canvas.colour("blue"),

@@ -182,13 +182,19 @@ def _gain_panel(results: Results, variant: Variant, papers: Sequence[Series]) ->
 
 def _curves(variant: Variant, value: Callable[[System], Interval | None]) -> list[Series]:
     """A series for each objective that has values."""
-    found = []
-    for name in variant.objectives:
-        systems = [system for system in variant.tuned if system.objective == name]
-        points = [(one.tau or 0.0, shown) for one in systems if (shown := value(one)) is not None]
-        if points:
-            found.append(Series(name, LOOKS[name], points))
-    return found
+    found = [
+        Series(
+            name,
+            LOOKS[name],
+            [
+                (one.tau or 0.0, shown)
+                for one in variant.tuned
+                if one.objective == name and (shown := value(one)) is not None
+            ],
+        )
+        for name in variant.objectives
+    ]
+    return [series for series in found if series.points]
 
 
 def _flat_line(label: str, level: float, others: Sequence[Series]) -> Series:
@@ -199,14 +205,20 @@ def _flat_line(label: str, level: float, others: Sequence[Series]) -> Series:
 
 def _papers_gains(results: Results, variant: Variant) -> list[Series]:
     table, key = results.paper_table(variant.tuned[0].recipe), results.experiment.gain_score.name
-    found = []
-    for objective, look in PAPER.items():
-        taus = [tau for name, tau in table.rows if name == objective and tau is not None]
-        gains = [(tau, table.gain(objective, tau, f"test_{key}")) for tau in taus]
-        points = [(tau, gain) for tau, gain in gains if gain is not None]
-        if points:
-            found.append(Series(f"{objective}, {results.paper_name}", look, points))
-    return found
+    gains = [
+        (name, tau, table.gain(name, tau, f"test_{key}"))
+        for name, tau in table.rows
+        if tau is not None
+    ]
+    found = [
+        Series(
+            f"{objective}, {results.paper_name}",
+            look,
+            [(tau, gain) for name, tau, gain in gains if name == objective and gain is not None],
+        )
+        for objective, look in PAPER.items()
+    ]
+    return [series for series in found if series.points]
 
 
 def setting_curve(results: Results, flag: str) -> Figure | None:
@@ -225,17 +237,23 @@ def setting_curve(results: Results, flag: str) -> Figure | None:
         return None
     best = max(chosen, key=lambda one: one.dev)
     systems = sorted(alike(best), key=lambda one: float(one.settings[flag]))
-    series = []
-    for score, look in zip(results.experiment.scores, RUN_LOOKS, strict=False):
-        values = [(one, score.shown(one.scores.get(f"test_{score.name}"))) for one in systems]
-        points = [(float(one.settings[flag]), value) for one, value in values if value is not None]
-        if points:
-            series.append(Series(score.title, look, points))
+    series = [
+        Series(
+            score.title,
+            look,
+            [
+                (float(one.settings[flag]), value)
+                for one in systems
+                if (value := score.shown(one.scores.get(f"test_{score.name}"))) is not None
+            ],
+        )
+        for score, look in zip(results.experiment.scores, RUN_LOOKS, strict=False)
+    ]
     how = results.experiment.label(best.recipe)
     name = f"{best.label} on {how}" if how else best.label
     caption = f"Scores on the test set of {name}, by {flag}."
     unit = "%" if results.experiment.scores[0].percent else ""
-    panel = Panel("Test", series, unit)
+    panel = Panel("Test", [one for one in series if one.points], unit)
     return panels_figure(f"by-{flag}", f"Scores against {flag}", caption, [panel], flag)
 
 

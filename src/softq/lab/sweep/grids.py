@@ -221,11 +221,12 @@ def parse_recipe(task: Task, table: Mapping[str, Any], where: str) -> tuple[Any,
 
 def sweep_toml(task: Task, base: Any, grids: Sequence[Grid]) -> str:
     """The recipe with its grids as TOML."""
-    tables = []
-    for grid in grids:
-        lines = [
-            f"{field.name} = {toml_value(getattr(grid, field.name))}\n"
-            for field in dataclasses.fields(grid)
-        ]
-        tables.append("\n[[sweep]]\n" + "".join(lines))
-    return to_toml(base, task=task.name) + "".join(tables)
+    lines = [
+        line
+        for grid in grids
+        for line in (
+            "\n[[sweep]]",
+            *(f"{name} = {toml_value(value)}" for name, value in dataclasses.asdict(grid).items()),
+        )
+    ]
+    return to_toml(base, task=task.name) + "".join(f"{line}\n" for line in lines)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from softq.errors import RecipeError
+from softq.kernels import perceptrons
 from softq.lab.loop import Evaluation, Learner, NonFiniteLossError
 from softq.lab.processes import Workers
 from softq.lab.tasks.base import Task
@@ -26,7 +27,6 @@ from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.linear.class_targets import class_targets, target_of_shares
 from softq.metrics import ExampleCounts, Metric, mean_of_first
 from softq.metrics.counts import smallest_type
-from softq.neural import perceptrons
 from softq.neural.modules import Perceptron, PerceptronGrid
 from softq.objectives import cross_entropy
 from softq.rewards import Matrix
@@ -208,7 +208,11 @@ class GridLearner:
         """Mean reward on the development set."""
         going = torch.tensor(active)
         rewards = torch.full((self.cells,), math.nan, dtype=torch.float64)
-        rewards[going] = self._mean_earned(self._present()[going.to(self._device)], *self._dev)
+        inputs, earned = self._dev
+        networks = self._present()[going.to(self._device)]
+        rewards[going] = perceptrons.mean_earned(
+            networks, sizes=self._grid.sizes, inputs=inputs, earned=earned
+        ).cpu()
         return rewards.tolist()
 
     def keep_best(self, improved: Sequence[bool]) -> None:
@@ -223,11 +227,6 @@ class GridLearner:
         """
         counts = earned_counts(self._best, self._grid.sizes, *self._test)
         return Evaluation({"test": counts}, [{}] * self.cells)
-
-    def _mean_earned(self, networks: Tensor, inputs: Tensor, earned: Tensor) -> Tensor:
-        return perceptrons.mean_earned(
-            networks, sizes=self._grid.sizes, inputs=inputs, earned=earned
-        ).cpu()
 
     def state(self) -> dict[str, Tensor]:
         """Networks, momentum, sums of the epoch so far."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -150,22 +150,27 @@ def check_tags(
         if sentence.annotators:
             good.add(MISSING)
         for label in sorted(set().union(*sentence.labels) - good):
-            parts = [part.rpartition("=")[0] or part for part in label.split("|")]
-            uncertain = label == MISSING or (len(parts) > 1 and _are_tags(parts, scheme))
-            fits = _are_tags([*alternatives(label)] if partial else [label], scheme)
-            if not fits or (uncertain and not partial):
+            advice = "" if partial else _advice_on(label, scheme)
+            if advice or not _are_tags(alternatives(label) if partial else [label], scheme):
                 place = min(labels.index(label) for labels in sentence.labels if label in labels)
-                advice = "; only a training file may have such labels, with partial_labels"
                 raise DataError(
                     f"{path}, {sentence.where(place)}: expected a tag of {scheme} such as"
-                    f" B-PER or O, got {label!r}{advice if uncertain and not partial else ''}"
+                    f" B-PER or O, got {label!r}{advice}"
                 )
             good.add(label)
 
 
-def _are_tags(labels: Sequence[str], scheme: Scheme) -> bool:
+def _advice_on(label: str, scheme: Scheme) -> str:
+    """What to do about a label that leaves a choice; nothing if it does not."""
+    parts = [part.rpartition("=")[0] or part for part in label.split("|")]
+    if label == MISSING or (len(parts) > 1 and _are_tags(parts, scheme)):
+        return "; only a training file may have such labels, with partial_labels"
+    return ""
+
+
+def _are_tags(labels: Iterable[str], scheme: Scheme) -> bool:
     try:
-        spans(labels, scheme)
+        spans([*labels], scheme)
     except OutputError:
         return False
     return True

@@ -91,12 +91,7 @@ def _label(
     """
     corpora = read_corpora(data)
     source, target = corpora.scheme, scheme_of(data.train_scheme) or corpora.scheme
-    model = weights if references in ("all", "vote") else references
-    if model != "uniform" or references == "vote":
-        _check_annotated(data, corpora.train)
-    reliability = None if model == "uniform" else _reliability(data, model)
-    if references in ("all", "vote"):
-        _check_labelled(data, corpora.train)
+    reliability = _reliability_for(data, corpora.train, references, weights)
     # what is put together token by token belongs to nobody, and is mended in any case
     mend = mend or references != "all" or target != source
     sequences: list[list[Sequence[str]]] = []
@@ -117,8 +112,21 @@ def _label(
         sequences.append(found)
         shares.append(share)
     several = any(sentence.annotators for sentence in corpora.train)
-    names, arrays = _number(sequences, {OUTSIDE} if target else set(), several=several)
+    names, arrays = _number(sequences, tags=target is not None, several=several)
     return Labelled(names, References(arrays, shares), reliability)
+
+
+def _reliability_for(
+    data: NerData, train: Sequence[Sentence], references: str, weights: str
+) -> Reliability | None:
+    """That of the annotators, if references or their weights follow from it."""
+    model = weights if references in ("all", "vote") else references
+    if model != "uniform" or references == "vote":
+        _check_annotated(data, train)
+    reliability = None if model == "uniform" else _reliability(data, model)
+    if references in ("all", "vote"):
+        _check_labelled(data, train)
+    return reliability
 
 
 @once(2)
@@ -183,14 +191,14 @@ def _converted(labels: Sequence[str], source: Scheme, target: Scheme) -> list[st
 
 
 def _number(
-    sequences: Sequence[Sequence[Sequence[str]]], always: set[str], *, several: bool
+    sequences: Sequence[Sequence[Sequence[str]]], *, tags: bool, several: bool
 ) -> tuple[tuple[str, ...], list[Array]]:
     """The names of all labels, and references by their numbers.
 
-    O is always there: without it, labels such as B-PER and E-PER leave nothing that a sentence of
-    one word can be. With ``several`` annotators, ``?`` stands for no label.
+    O is always among ``tags``: without it, labels such as B-PER and E-PER leave nothing that a
+    sentence of one word can be. With ``several`` annotators, ``?`` stands for no label.
     """
-    found = always.union(*(labels for found in sequences for labels in found))
+    found = set([OUTSIDE] * tags).union(*(labels for found in sequences for labels in found))
     names = tuple(sorted(found - ({MISSING} if several else set())))
     numbers = {name: k for k, name in enumerate(names)}
     if several:

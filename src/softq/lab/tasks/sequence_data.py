@@ -271,11 +271,11 @@ def _encode_split(
 ) -> EvaluationSplit:
     plain = [[target.plain(text) for text in several] for several in corpus.references]
     tokens = [[target.encode(text) for text in several] for several in corpus.references]
-    inputs: Ragged | Vectors
-    if source is None:
-        inputs = Vectors(np.asarray(corpus.features))
-    else:
-        inputs = Ragged([source.encode(text) for text in corpus.inputs])
+    inputs = (
+        Vectors(np.asarray(corpus.features))
+        if source is None
+        else Ragged([source.encode(text) for text in corpus.inputs])
+    )
     return EvaluationSplit(corpus, plain, Examples(inputs, tokens))
 
 

@@ -38,6 +38,7 @@ from softq.lab.worlds.tree_grammar import (
     make_lexicon,
 )
 from softq.lab.worlds.tree_mixture import TreeMixture, arc_indicator, tree_space
+from softq.options import check_conflicts
 
 Heads = tuple[int, ...]
 Key = TypeVar("Key")
@@ -128,17 +129,24 @@ class TreeWorld:
     def __post_init__(self) -> None:
         check_probability("crossing", self.crossing)
         check_probability("label_noise", self.label_noise)
-        if not CLASSES <= self.lemmas <= MOST_LEMMAS:
-            raise DataError(
-                f"lemmas of a world must be {CLASSES} (one for each class of words) to "
-                f"{MOST_LEMMAS}, got {self.lemmas}"
-            )
-        if not 1 <= self.temperature < math.inf:
-            raise DataError(
-                f"temperature of a world must be 1 or more and finite, got {self.temperature}"
-            )
-        if self.seed < 0:
-            raise DataError(f"seed must be 0 or more, got {self.seed}")
+        check_conflicts(
+            (
+                (
+                    not CLASSES <= self.lemmas <= MOST_LEMMAS,
+                    f"lemmas of a world must be {CLASSES} (one for each class of words) to "
+                    f"{MOST_LEMMAS}, got {self.lemmas}",
+                ),
+                (
+                    not 1 <= self.temperature < math.inf,
+                    f"temperature of a world must be 1 or more and finite, got {self.temperature}",
+                ),
+                (
+                    self.seed < 0,
+                    f"seed must be 0 or more, got {self.seed}",
+                ),
+            ),
+            DataError,
+        )
 
     def sample(self, size: int, *, seed: int) -> list[TreeSentence]:
         """Sentences with their true trees; another seed gives others of the same world."""

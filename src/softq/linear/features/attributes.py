@@ -210,18 +210,23 @@ def _read_token(
                     f" strings, got {value!r} ({type(value).__name__})"
                 )
     elif isinstance(token, _LISTS):
-        texts = list(token)
-        if set(map(type, texts)) - {str}:
-            where = _where(*place, prefix.removesuffix(":"))
-            texts = [_text(name, where, "a feature") for name in texts]
-        if isinstance(token, (set, frozenset)):
-            texts.sort()
-        names += [prefix + text for text in texts] if prefix else texts
+        names += _texts_in(token, prefix, place)
     else:
         raise DataError(
             f"{_where(*place)}: expected a dict or a list, tuple or set of strings, got {token!r}"
             f" ({type(token).__name__})"
         )
+
+
+def _texts_in(token: Any, prefix: str, place: tuple[int, int]) -> list[str]:
+    """The strings of a list with a prefix, sorted if it has no order."""
+    texts = list(token)
+    if set(map(type, texts)) - {str}:
+        where = _where(*place, prefix.removesuffix(":"))
+        texts = [_text(name, where, "a feature") for name in texts]
+    if isinstance(token, (set, frozenset)):
+        texts.sort()
+    return [prefix + text for text in texts] if prefix else texts
 
 
 def _text(text: Any, where: str, what: str) -> str:

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from softq.neural import perceptrons
+from softq.kernels import perceptrons
 from softq.spaces import Categorical
 
 

@@ -20,8 +20,8 @@ from triton_world import (
 from test_perceptrons import PAPER, as_double, grid, only, options, part, run
 
 import softq
-from softq.neural import perceptrons
-from softq.neural.perceptrons import cpu, gpu
+from softq.kernels import perceptrons
+from softq.kernels.perceptrons import cpu, gpu
 
 kernels_run = mark_for(gpu._train)
 # it follows no Triton kernel, and makes their interpreter twice as slow

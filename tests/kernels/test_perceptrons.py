@@ -12,8 +12,8 @@ import torch
 
 import softq
 from softq.errors import OutputError, ShapeError
-from softq.neural import perceptrons
-from softq.neural.perceptrons import decisions, mean_earned, parameter_count, train_steps
+from softq.kernels import perceptrons
+from softq.kernels.perceptrons import decisions, mean_earned, parameter_count, train_steps
 
 PAPER = (2, 8, 8, 4)
 SHAPES = [PAPER, (1, 2), (5, 1), (3, 5, 7, 6, 3), (4, 17, 9)]

@@ -27,7 +27,7 @@ from torch import Tensor
 from softq.checks import check_range
 from softq.errors import ShapeError
 from softq.kernels.backend import use_kernels
-from softq.neural.perceptrons import cpu, reference
+from softq.kernels.perceptrons import cpu, reference
 
 # A lane of a GPU has as many registers, and code unrolled over more parameters takes minutes to
 # compile.
@@ -163,7 +163,7 @@ def _path(networks: Tensor, sizes: Sequence[int]) -> ModuleType:
             return cpu
         small = parameter_count(sizes) <= MOST_PARAMETERS_ON_GPU
         if networks.is_cuda and small and importlib.util.find_spec("triton") is not None:
-            from softq.neural.perceptrons import gpu  # Triton is only there with a GPU
+            from softq.kernels.perceptrons import gpu  # Triton is only there with a GPU
 
             return gpu
     return reference

@@ -3,7 +3,7 @@
 Each lane of a program takes one input at a time: the values of all units and the lane's share of
 the gradient are in its registers, weights come as single numbers from the cache. The gradient is
 added up across lanes once per batch, so that a program is a single warp and waits for nobody.
-Registers are what limits the size of a network: `softq.neural.perceptrons` sends no larger ones.
+Registers are what limits the size of a network: `softq.kernels.perceptrons` sends no larger ones.
 """
 
 # The compiler reads a kernel's annotations as code and knows no Python types: kernels go without.
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from softq.neural.perceptrons.reference import centre, connections
+from softq.kernels.perceptrons.reference import centre, connections
 
 _WARP = 32  # inputs at a time while training, one for each lane
 
@@ -37,7 +37,7 @@ def train_steps(
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """See `softq.neural.perceptrons.train_steps`."""
+    """See `softq.kernels.perceptrons.train_steps`."""
     _train[(len(networks),)](
         networks,
         velocity,
@@ -153,7 +153,7 @@ def _backward(
 
 @triton.jit
 def _expm1(u):
-    """e^u - 1 for u ≤ 0, as in `softq.neural.perceptrons.cpu`."""
+    """e^u - 1 for u ≤ 0, as in `softq.kernels.perceptrons.cpu`."""
     x = tl.where(u < -20.0, -20.0, u) / 32
     series = 1 / 720 + x * (1 / 5040 + x / 40320)
     m = x * (1 + x * (1 / 2 + x * (1 / 6 + x * (1 / 24 + x * (1 / 120 + x * series)))))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from softq.kernels.jit import as_array, jit, run_batch
-from softq.neural.perceptrons.reference import centre, connections
+from softq.kernels.perceptrons.reference import centre, connections
 
 # Units of a layer: with as many, a grid takes as long as by matrix products (with 8, a seventh of
 # that), a single network half as long.
@@ -42,7 +42,7 @@ def train_steps(
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """See `softq.neural.perceptrons.train_steps`."""
+    """See `softq.kernels.perceptrons.train_steps`."""
     _run(
         _train,
         3 * len(inputs),

@@ -61,7 +61,7 @@ def train_steps(
     momentum: float,
     weight_decay: float,
 ) -> None:
-    """See `softq.neural.perceptrons.train_steps`; by batched matrix products and autograd."""
+    """See `softq.kernels.perceptrons.train_steps`; by batched matrix products and autograd."""
     targets, scales = targets.double(), scales.double()
     decay = weight_decay * weights_among(sizes).to(networks)
     for step in range(losses.shape[1]):
