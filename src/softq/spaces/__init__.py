@@ -6,6 +6,7 @@ from softq.spaces.chain import Chain
 from softq.spaces.classes import Categorical
 from softq.spaces.distribution import Distribution, left_align
 from softq.spaces.labels import Independent, LabelSequence
+from softq.spaces.topk import TopK
 from softq.spaces.trees import DependencyTree, ProjectiveTree, SpanningTree
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "ProjectiveTree",
     "Space",
     "SpanningTree",
+    "TopK",
     "left_align",
 ]
