@@ -18,6 +18,7 @@ from softq.rewards.parts import (
     TokenAccuracy,
     TokenReward,
 )
+from softq.rewards.spans import SpanF1
 
 __all__ = [
     "Annotators",
@@ -35,6 +36,7 @@ __all__ = [
     "Reward",
     "RougeL",
     "SentenceBLEU",
+    "SpanF1",
     "TokenAccuracy",
     "TokenReward",
     "named_reward",

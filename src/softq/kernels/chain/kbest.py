@@ -67,7 +67,7 @@ def _deviate(
             for t in range(turn - 1, -1, -1):
                 last, step = t == n - 1, 0 if steps == 1 else t
                 after = 0 if last else labels_of[t + 1]
-                chosen = np.argmax(ahead[t]) if last else back[t + 1, after]
+                chosen = int(np.argmax(ahead[t]) if last else back[t + 1, after])
                 labels_of[t] = chosen
                 if margin[t, after] >= room(loss, count, s):
                     continue
