@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         SpanningTree,
         left_align,
     )
-    from softq.targets import Target, ml, raml, sqdml
+    from softq.targets import Target, label_smoothing, ml, raml, softmax_margin, sqdml
 
 try:
     __version__ = version("softq")
@@ -53,9 +53,11 @@ _NAMES = {
     "backend": "kernels",
     "cross_entropy": "objectives",
     "kl": "objectives",
+    "label_smoothing": "targets",
     "left_align": "spaces",
     "ml": "targets",
     "raml": "targets",
+    "softmax_margin": "targets",
     "sqdml": "targets",
 }
 
@@ -92,6 +94,7 @@ __all__ = [
     "cross_entropy",
     "decode",
     "kl",
+    "label_smoothing",
     "left_align",
     "ml",
     "neural",
@@ -99,6 +102,7 @@ __all__ = [
     "raml",
     "rewards",
     "samplers",
+    "softmax_margin",
     "spaces",
     "sqdml",
     "temperature",

@@ -346,6 +346,10 @@ class Distribution(Space, Component):
         batch = len(self.batch_shape)
         if references.values.shape[batch] == 1:
             return self.rewards(references, reward).squeeze(batch)
+        return self.mean_part_reward(references, reward)
+
+    def mean_part_reward(self, references: OutputReferences, reward: PartReward) -> Tensor:
+        """Σ_i w_i r(part, y_i) of every local part, shaped like ``scores``."""
         if reward.by_reference:
             weights = references.weights
             counted = weights * (weights > 0).sum(-1, keepdim=True)  # of mean 1: rewards add up
