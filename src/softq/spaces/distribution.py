@@ -348,7 +348,7 @@ class Distribution(Space, Component):
             return self.rewards(references, reward).squeeze(batch)
         return self.mean_part_reward(references, reward)
 
-    def mean_part_reward(self, references: OutputReferences, reward: PartReward) -> Tensor:
+    def mean_part_reward(self, references: Any, reward: PartReward) -> Tensor:
         """Σ_i w_i r(part, y_i) of every local part, shaped like ``scores``."""
         if reward.by_reference:
             weights = references.weights
