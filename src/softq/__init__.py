@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         segment_scores,
         unpack_segments,
     )
-    from softq.targets import Target, ml, raml, sqdml
+    from softq.targets import Target, label_smoothing, ml, raml, softmax_margin, sqdml
 
 try:
     __version__ = version("softq")
@@ -58,11 +58,13 @@ _NAMES = {
     "backend": "kernels",
     "cross_entropy": "objectives",
     "kl": "objectives",
+    "label_smoothing": "targets",
     "left_align": "spaces",
     "ml": "targets",
     "pack_segments": "spaces",
     "raml": "targets",
     "segment_scores": "spaces",
+    "softmax_margin": "targets",
     "sqdml": "targets",
     "unpack_segments": "spaces",
 }
@@ -101,6 +103,7 @@ __all__ = [
     "cross_entropy",
     "decode",
     "kl",
+    "label_smoothing",
     "left_align",
     "ml",
     "neural",
@@ -110,6 +113,7 @@ __all__ = [
     "rewards",
     "samplers",
     "segment_scores",
+    "softmax_margin",
     "spaces",
     "sqdml",
     "temperature",

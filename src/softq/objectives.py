@@ -39,7 +39,8 @@ def cross_entropy(
     Args:
         target: from `ml`, `raml` or `sqdml`, or any distribution on the model's output space.
         model: the model's distribution; for a target on candidates, the model's log-probabilities
-            ``[B, K]`` of ``target.outputs``.
+            ``[B, K]`` of ``target.outputs``, or the distribution if they are its outputs
+            (`softq.samplers.k_best`).
         temperature: of a distribution as the target: its scores are divided by it.
         temperature_scaled: divide the model's scores by the target's temperature and multiply the
             loss by its square. With RAML and SQDML the scores then estimate rewards at any τ

@@ -15,6 +15,7 @@ candidates, whose base measure says how they stand for all sentences (`Candidate
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -23,7 +24,7 @@ from softq.checks import check_tau
 from softq.errors import IntractableError, TemperatureError
 from softq.kernels.operator import Expected
 from softq.options import ObjectiveName as ObjectiveName
-from softq.spaces import Component, Distribution, Space
+from softq.spaces import Categorical, Component, Distribution, LabelSequence, Space
 
 
 def ml(space: Space, refs: Any, *, ref_weights: Tensor | None = None) -> Target:
@@ -132,6 +133,72 @@ def sqdml(
     q = space.gibbs(scores, tau, prior, prior_weight)  # Q~(·|x; τ) ∝ exp( Σ_i w_i r(·, y_i) / τ )
     signature = _signature("sqdml", space, tau, reward, prior, prior_weight)
     return Target(space, q, references, tau, signature, mixed=False)
+
+
+def label_smoothing(
+    space: Distribution, refs: Any, epsilon: float, *, ref_weights: Tensor | None = None
+) -> Target:
+    """Label smoothing by ε: each reference's label with 1 - ε + ε/K, each of the others with ε/K.
+
+    That is RAML with exact match, or token accuracy, at τ = 1 / log(1 + K (1 - ε)/ε), and on
+    classes the loss is that of ``torch.nn.functional.cross_entropy(…, label_smoothing=ε)``. What
+    the space forbids stays so, and the rest is renormalised.
+
+    Args:
+        space: classes or label sequences; trees have no number of labels, see `raml`.
+        refs: outputs, one or several per input; every token has a label.
+        epsilon: ε, from 0 (`ml`) to less than 1.
+        ref_weights: ``[*B, R]``, 0 for a missing reference; equal if not given.
+
+    >>> import softq, torch
+    >>> p = softq.Categorical(torch.zeros(1, 4))
+    >>> softq.label_smoothing(p, torch.tensor([2]), 0.1).components.marginals.squeeze()
+    tensor([0.0250, 0.0250, 0.9250, 0.0250])
+
+    """
+    if not isinstance(space, (Categorical, LabelSequence)):
+        raise IntractableError(
+            f"label smoothing is for classes and label sequences, got {type(space).__name__}; use"
+            " softq.raml with a temperature"
+        )
+    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 <= epsilon < 1:
+        raise TemperatureError(f"epsilon must be a number from 0 to less than 1, got {epsilon!r}")
+    space.references(refs, ref_weights).hard("cannot be smoothed")
+    if epsilon == 0:
+        return ml(space, refs, ref_weights=ref_weights)
+    tau = 1.0 / math.log1p(space.scores.shape[-1] * (1.0 - epsilon) / epsilon)
+    return raml(space, refs, tau, ref_weights=ref_weights)
+
+
+def softmax_margin(
+    model: Distribution, refs: Any, reward: Any = None, *, ref_weights: Tensor | None = None
+) -> Distribution:
+    """The model in which every output scores more by what it loses: score(y) - Σ_i w_i r(y, y_i).
+
+    The cross-entropy of `ml` with it is the softmax-margin loss, a cost-augmented likelihood
+    (Gimpel and Smith 2010), here to compare RAML with:
+
+        -score(y*) + log Σ_y exp( score(y) + r(y*, y*) - r(y, y*) ),
+
+    an upper bound on likelihood's loss that tells outputs apart by their cost. RAML puts the reward
+    into the target, this into the model's partition function. To weigh the cost, scale the reward.
+
+    Args:
+        model: a distribution; unlike a target, the result has its gradient.
+        refs: as for `ml`.
+        reward: one over the parts of the space; the natural one if None.
+        ref_weights: ``[*B, R]``, 0 for a missing reference; equal if not given.
+
+    >>> import softq, torch
+    >>> p, gold = softq.Categorical(torch.zeros(1, 3)), torch.tensor([2])
+    >>> softq.cross_entropy(softq.ml(p, gold), softq.softmax_margin(p, gold))  # log(1 + 2 e)
+    tensor([1.8620])
+
+    """
+    reward = model.reward_or_natural(reward)
+    cost = model.mean_part_reward(model.references(refs, ref_weights), reward)
+    local, *others = model.given()
+    return model.like(local - cost, *others)
 
 
 def target_of(

@@ -177,6 +177,175 @@ def test_mode_and_mbr_are_the_best_outputs(family, forbid):
             assert mode.tolist()[length:] == [0] * (family.size - length)
 
 
+def cut(family, output, length):
+    """An output as plain numbers, without its padding, which is 0."""
+    if not family.size:
+        return int(output)
+    assert output[length:].eq(0).all()
+    return tuple(output[:length].tolist())
+
+
+def check_topk(family, p, one, length, k, tol):
+    """The k best of one example against all outputs, sorted; ties in any order, each once."""
+    outputs, values = family.enumerate(one, length)
+    score = dict(zip(outputs, values, strict=True))
+    log_z = oracle.log_sum_exp(values)
+    ranked = sorted((v for v in values if v > -math.inf), reverse=True)[:k]
+    best = p.topk(k)
+    assert best.outputs.shape == (k, *p.event_shape)
+    assert best.log_probs.shape == (k,)
+    assert best.present.tolist() == [True] * len(ranked) + [False] * (k - len(ranked))
+    assert not best.outputs[~best.present].any()
+    found = [cut(family, y, length) for y in best.outputs[: len(ranked)]]
+    assert len(set(found)) == len(found)
+    assert [score[y] for y in found] == pytest.approx(ranked, abs=tol)
+    assert best.log_probs[: len(ranked)].tolist() == pytest.approx(
+        [v - log_z for v in ranked], abs=tol
+    )
+
+
+@families
+@pytest.mark.parametrize("k", [1, 2, 7, 1000])
+@pytest.mark.parametrize("forbid", [0.0, 0.3])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_topk_is_the_best_of_all_outputs(family, k, forbid, scale):
+    scores = family.random_scores((BATCH,), forbid=forbid, scale=scale, seed=21)
+    lengths = family.lengths(BATCH)
+    for b in range(BATCH):
+        one, length = family.example(scores, BATCH, b), length_of(lengths, b, family)
+        p = family.make(*one, None if lengths is None else lengths[b])
+        if p.log_partition == -math.inf:
+            with pytest.raises(InfeasibleError, match="forbid every output"):
+                p.topk(k)
+            continue
+        check_topk(family, p, one, length, k, 1e-10 * scale)
+        assert p.score(p.topk(k).outputs[0]).item() == pytest.approx(p.score(p.mode()).item())
+
+
+@families
+@pytest.mark.parametrize("size", [1, 2])
+def test_topk_of_short_outputs_and_of_ties(family, size):
+    for scale in (0.0, 1.0):  # with 0, all are as good
+        scores = [s.round() for s in family.random_scores((), size, scale=scale, seed=22)]
+        p = family.make(*scores)
+        for k in (1, 3, 40):
+            check_topk(family, p, scores, size if family.size else 0, k, 1e-10)
+
+
+@families
+def test_topk_of_any_distribution_that_has_a_mode(family):
+    scores = family.random_scores((2, 4), forbid=0.1, seed=23)
+    lengths = None if not family.size else family.lengths(8).reshape(2, 4)
+    p = family.make(*scores, lengths)
+    outputs, log_probs = p.topk(6)
+    others, losses = softq.Distribution._topk(p, 6)
+    assert outputs.shape == others.shape == (2, 4, 6, *p.event_shape)
+    present = losses < math.inf
+    assert_close(log_probs[..., :1] - log_probs, losses)
+    same = (outputs == others).reshape(2, 4, 6, -1).all(-1)
+    assert same[present].all()
+    flat = family.make(
+        *[s.flatten(0, 1) if family._per_example(i) else s for i, s in enumerate(scores)],
+        None if lengths is None else lengths.flatten(),
+    ).topk(6)
+    assert torch.equal(p.topk(6).outputs.flatten(0, 1), flat.outputs)
+    assert_close(p.topk(6).log_probs.flatten(0, 1), flat.log_probs)
+
+
+@families
+def test_topk_of_nothing_and_of_no_k(family):
+    empty = family.make(*family.random_scores((0,))).topk(2)
+    assert empty.outputs.shape == (0, 2, *([family.size] if family.size else []))
+    with pytest.raises(SoftqError, match="k must be a whole number from 1, got 0"):
+        family.make(*family.random_scores((2,))).topk(0)
+
+
+class Undirected(softq.rewards.PartReward):
+    """1 for a right arc, and half of it for one that points the other way."""
+
+    parts = "arcs"
+    signature, bound = "undirected", 1.0
+
+    def on_parts(self, reference):
+        return reference + 0.5 * reference.transpose(-1, -2)
+
+    def score(self, candidates, references):
+        raise NotImplementedError
+
+
+def part_reward(family, seed):
+    """A reward over the parts of a family, and what one output earns against another."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = family.cls.natural_reward.parts
+    if kind == "arcs":
+        return Undirected(), lambda part, right: (part in right) + 0.5 * (part[::-1] in right)
+    count = family.score_shapes((), family.size)[0][-1]
+    if kind == "segments":
+        weights = 4 * torch.rand(count, generator=generator, dtype=torch.float64)
+        earned = weights.tolist()
+        return softq.rewards.SegmentAccuracy(
+            weights
+        ), lambda part, right: earned[part[-1]] * (part in right)
+    table = torch.rand(count, count, generator=generator, dtype=torch.float64)
+    table += 2 * torch.diag(torch.rand(count, generator=generator, dtype=torch.float64))
+    rows = table.tolist()
+    made = softq.rewards.Matrix if kind == "classes" else softq.rewards.TokenReward
+    return made(table), lambda part, right: sum(
+        rows[part[-1]][other[-1]] for other in right if other[:-1] == part[:-1]
+    )
+
+
+@families
+@pytest.mark.parametrize("forbid", [0.0, 0.3])
+def test_mbr_under_any_reward_over_parts(family, forbid):
+    scores = family.random_scores((BATCH,), forbid=forbid, scale=1.5, seed=25)
+    lengths = family.lengths(BATCH)
+    changed = 0
+    for b in range(BATCH):
+        one, length = family.example(scores, BATCH, b), length_of(lengths, b, family)
+        p = family.make(*one, None if lengths is None else lengths[b])
+        outputs, values = family.enumerate(one, length)
+        reward, earns = part_reward(family, b)
+        if max(values) == -math.inf:
+            with pytest.raises(InfeasibleError, match="forbid every output"):
+                p.mbr(reward)
+            continue
+        probs = oracle.probabilities(values)
+
+        def gain(y, outputs=outputs, probs=probs, earns=earns):
+            parts = family.parts(y)
+            return sum(
+                q * sum(earns(part, family.parts(other)) for part in parts)
+                for q, other in zip(probs, outputs, strict=True)
+                if q > 0
+            )
+
+        found = cut(family, p.mbr(reward), length)
+        possible = [y for y, q in zip(outputs, probs, strict=True) if q > 0]
+        assert found in possible
+        assert gain(found) == pytest.approx(max(map(gain, possible)), abs=1e-9)
+        changed += found != cut(family, p.mbr(), length)
+    # Forbidden segments leave few outputs, weights of one label no choice; arcs weigh alike.
+    if family.cls.natural_reward.parts in ("classes", "labels") or (
+        family.name == "segments" and not forbid
+    ):
+        assert changed  # the reward was asked
+
+
+@families
+def test_mbr_refuses_rewards_without_an_expectation(family):
+    p = family.make(*family.random_scores((2,)))
+    count = family.score_shapes((), family.size)[0][-1]
+    if family.cls.natural_reward.parts in ("classes", "labels"):
+        tables = torch.full((2, count, count), 1 / count)
+        nobody = torch.full((2, 1), -1)
+        reward = softq.rewards.Annotators(tables, nobody, family.cls.natural_reward.parts)
+        with pytest.raises(SoftqError, match="has no expectation"):
+            p.mbr(reward)
+    with pytest.raises(SoftqError, match="splits over the parts"):
+        p.mbr(softq.rewards.SentenceBLEU())
+
+
 @families
 def test_samples_follow_the_distribution(family):
     """Chi-square against enumeration; a right sampler fails a case with probability 1e-6."""

@@ -48,6 +48,10 @@ COMMANDS = {
         "evaluate_command",
         "Score a model, or the predictions of any program, on a file with the right answers.",
     ),
+    "tune": _Listed(
+        "tune_command",
+        "Choose how a tagger of entities trades precision for recall, without training it again.",
+    ),
     "theory": _Listed(
         "theory_command",
         "See what a temperature does: the paper's theory in numbers, or your own references.",

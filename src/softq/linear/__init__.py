@@ -10,6 +10,7 @@ from softq.errors import DependencyError
 
 if TYPE_CHECKING:
     from softq.linear.classifier import RewardClassifier
+    from softq.linear.entity_weights import tune_entity_weight
     from softq.linear.parser import DependencyParser
     from softq.linear.tagger import CRFTagger, entity_f1_scorer
 
@@ -21,6 +22,7 @@ def __getattr__(name: str) -> Any:
         "CRFTagger": "tagger",
         "entity_f1_scorer": "tagger",
         "DependencyParser": "parser",
+        "tune_entity_weight": "entity_weights",
     }.get(name)
     if module is not None:
         return getattr(import_module(f"softq.linear.{module}"), name)
@@ -38,4 +40,10 @@ def __getattr__(name: str) -> Any:
     return RewardClassifier
 
 
-__all__ = ["CRFTagger", "DependencyParser", "RewardClassifier", "entity_f1_scorer"]
+__all__ = [
+    "CRFTagger",
+    "DependencyParser",
+    "RewardClassifier",
+    "entity_f1_scorer",
+    "tune_entity_weight",
+]

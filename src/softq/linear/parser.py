@@ -36,6 +36,7 @@ from softq.linear.parser_training import EncodedTreebank, ParserFit, ParserSetti
 from softq.linear.parsing import Decoding, Parse, Parser
 from softq.linear.saved_model import SavedEstimator
 from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
+from softq.rewards import PartReward
 from softq.spaces import Distribution
 from softq.targets import ObjectiveName
 
@@ -346,12 +347,13 @@ class DependencyParser(SavedEstimator):
 
     # --- predictions --------------------------------------------------------------------------------------
 
-    def predict(self, X: Any) -> list[Parse]:
+    def predict(self, X: Any, *, reward: PartReward | None = None) -> list[Parse]:
         """The tree of each sentence.
 
-        Its heads, and its relations where the training trees had some.
+        Its heads, and its relations where the training trees had some. With a reward over arcs,
+        the tree that is expected to earn most of it, whatever ``decoding`` is.
         """
-        return self._parse(self._sentences(X))
+        return self._parse(self._sentences(X), reward)
 
     def predict_marginals(self, X: Any) -> list[Array]:
         """Probabilities of all arcs of each sentence of n words, ``[n + 1, n + 1]`` (head, dependent); 0 is the root.
@@ -389,8 +391,10 @@ class DependencyParser(SavedEstimator):
     ) -> Iterator[tuple[Array, Distribution]]:
         return model.trees(model.index.encode(self._sentences(X)).take(kept))
 
-    def _parse(self, sentences: list[TreeSentence]) -> list[Parse]:
-        return self.parser_.parse(sentences, self._option("decoding"))
+    def _parse(
+        self, sentences: list[TreeSentence], reward: PartReward | None = None
+    ) -> list[Parse]:
+        return self.parser_.parse(sentences, self._option("decoding"), reward=reward)
 
     def _sentences(self, X: Any) -> list[TreeSentence]:
         parser = self._fitted()

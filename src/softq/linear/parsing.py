@@ -25,7 +25,7 @@ from softq.linear.features.matrix import batches_of_like_lengths
 from softq.linear.tempering import at_temperature, read_temperature
 from softq.options import ObjectiveName
 from softq.options import TreeDecoding as Decoding
-from softq.rewards import Attachment
+from softq.rewards import Attachment, PartReward
 from softq.spaces import ProjectiveTree, SpanningTree
 from softq.targets import target_of
 
@@ -255,17 +255,28 @@ class Parser:
         decoding: Decoding = "mode",
         *,
         confidences: bool = False,
+        reward: PartReward | None = None,
     ) -> list[Parse]:
-        """Trees of sentences, with the marginal probability of each head if ``confidences``."""
-        return self.parse_codes(self.index.encode(sentences), decoding, confidences=confidences)
+        """Trees of sentences, with the marginal probability of each head if ``confidences``.
+
+        Where a reward over arcs is given, they are the trees expected to earn most of it.
+        """
+        codes = self.index.encode(sentences)
+        return self.parse_codes(codes, decoding, confidences=confidences, reward=reward)
 
     def parse_codes(
-        self, codes: ArcCodes, decoding: Decoding = "mode", *, confidences: bool = False
+        self,
+        codes: ArcCodes,
+        decoding: Decoding = "mode",
+        *,
+        confidences: bool = False,
+        reward: PartReward | None = None,
     ) -> list[Parse]:
         """The same of words that have their numbers already."""
         found = [Parse((), (), ()) for _ in codes.lengths]
         for batch, space in self.trees(codes):
-            best = (space.mode() if decoding == "mode" else space.mbr()).numpy()
+            searched = decoding == "mode" and reward is None
+            best = (space.mode() if searched else space.mbr(reward)).numpy()
             chosen = (
                 space.marginals[..., 1:]
                 .gather(1, torch.from_numpy(best).unsqueeze(1))

@@ -421,10 +421,33 @@ class CRFTagger(SavedEstimator):
 
     # --- predictions --------------------------------------------------------------------------------------
 
-    def predict(self, X: Any) -> list[list[str]]:
-        """Labels of each sentence."""
-        features = self._features(X)
-        return self.tagger_.decode(features, self._option("decoding"))
+    def predict(
+        self, X: Any, *, reward: Any = None, entity_weight: float | None = None
+    ) -> list[list[str]]:
+        """Labels of each sentence.
+
+        Args:
+            X: sentences, as in `fit`.
+            reward: of a predicted label, as the option of this name: the labels are those that are
+                expected to earn most, whatever ``decoding`` is. What the model was trained toward
+                does not change.
+            entity_weight: the same for what a hit on any label but ``O`` earns: a larger weight
+                finds more entities, of which fewer are right
+                (`softq.linear.tune_entity_weight`).
+
+        """
+        return self.decode(self.features(X), reward=reward, entity_weight=entity_weight)
+
+    def decode(
+        self, features: FeatureMatrix, *, reward: Any = None, entity_weight: float | None = None
+    ) -> list[list[str]]:
+        """`predict` of `features`."""
+        model: Tagger = self._fitted()
+        earned = None
+        if reward is not None or entity_weight is not None:
+            weight = 1.0 if entity_weight is None else positive("entity_weight", entity_weight)
+            earned = reward_for(reward, weight, model.labels)
+        return model.decode(features, self._option("decoding"), earned)
 
     def predict_single(self, xseq: Any) -> list[str]:
         """Labels of one sentence."""
@@ -432,7 +455,7 @@ class CRFTagger(SavedEstimator):
 
     def predict_marginals(self, X: Any) -> list[list[dict[str, float]]]:
         """Probabilities of all labels at each token of each sentence."""
-        marginals = self._fitted().marginals(self._features(X))
+        marginals = self._fitted().marginals(self.features(X))
         return [
             [dict(zip(self.classes_, row, strict=True)) for row in sentence.tolist()]
             for sentence in marginals
@@ -462,14 +485,15 @@ class CRFTagger(SavedEstimator):
 
     def output_probabilities(self, X: Any) -> list[Array]:
         """Probabilities ``[n, K]`` of ``classes_`` for the tokens of each sentence."""
-        return list(self._fitted().marginals(self._features(X)))
+        return list(self._fitted().marginals(self.features(X)))
 
     def _distributions(
         self, model: Tagger, X: Any, kept: Array
     ) -> Iterator[tuple[Array, Distribution]]:
-        return model.chains(self._features(X).take(kept))
+        return model.chains(self.features(X).take(kept))
 
-    def _features(self, X: Any) -> FeatureMatrix:
+    def features(self, X: Any) -> FeatureMatrix:
+        """Features of sentences, to decode them more than once."""
         return TokenSentences.read(X).features(self._fitted().index, self._kind)
 
     # --- what was learnt ----------------------------------------------------------------------------------
@@ -613,9 +637,14 @@ def entity_f1_scorer(estimator: Any, X: Any, y: Any) -> float:
     1.0
 
     """
+    true, scheme = single_labels(estimator, X, y)
+    return SpanScores.of(span_statistics(true, estimator.predict(X), scheme)).f1
+
+
+def single_labels(estimator: Any, X: Any, y: Any) -> tuple[list[Sequence[str]], Scheme]:
+    """The labels of each sentence, tags of entities, and their scheme."""
     gold = Annotations.read(y, [len(sentence) for sentence in X])
     if any(len(sequences) > 1 for sequences in gold.sequences):
         raise DataError("entity F1 needs one label sequence for each sentence, got several")
     scheme = gold.scheme() or getattr(estimator, "scheme_", None) or "bio"
-    true = [sequences[0] for sequences in gold.sequences]
-    return SpanScores.of(span_statistics(true, estimator.predict(X), scheme)).f1
+    return [sequences[0] for sequences in gold.sequences], scheme

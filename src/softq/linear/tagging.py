@@ -351,12 +351,18 @@ class Tagger:
             )
             yield batch, at_temperature(chain, self.temperature)
 
-    def decode(self, matrix: FeatureMatrix, decoding: Decoding = "viterbi") -> list[list[str]]:
-        """Labels of each sentence."""
+    def decode(
+        self,
+        matrix: FeatureMatrix,
+        decoding: Decoding = "viterbi",
+        reward: PartReward | None = None,
+    ) -> list[list[str]]:
+        """Labels of each sentence; where a reward is given, those expected to earn most of it."""
         found: list[list[str]] = [[] for _ in matrix.lengths]
         names = np.array(self.labels, dtype=object)
         for batch, chain in self.chains(matrix):
-            best = (chain.mode() if decoding == "viterbi" else chain.mbr()).numpy()
+            searched = decoding == "viterbi" and reward is None
+            best = (chain.mode() if searched else chain.mbr(reward)).numpy()
             for sentence, row, length in zip(
                 batch.tolist(), names[best], matrix.lengths[batch].tolist(), strict=True
             ):

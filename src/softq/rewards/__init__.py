@@ -19,6 +19,7 @@ from softq.rewards.parts import (
     TokenReward,
 )
 from softq.rewards.segments import SegmentAccuracy
+from softq.rewards.spans import SpanF1
 
 __all__ = [
     "Annotators",
@@ -37,6 +38,7 @@ __all__ = [
     "RougeL",
     "SegmentAccuracy",
     "SentenceBLEU",
+    "SpanF1",
     "TokenAccuracy",
     "TokenReward",
     "named_reward",

@@ -4,6 +4,7 @@ From references to candidate sets, with the log-probability of the proposal wher
 """
 
 from softq.samplers.common import Sampler
+from softq.samplers.kbest import k_best
 from softq.samplers.model import FromModel
 from softq.samplers.ngram import NgramReplacement
 from softq.samplers.recombine import Recombination
@@ -18,4 +19,5 @@ __all__ = [
     "NgramReplacement",
     "Recombination",
     "Sampler",
+    "k_best",
 ]

@@ -13,6 +13,7 @@ from softq.spaces.segments import (
     segment_scores,
     unpack_segments,
 )
+from softq.spaces.topk import TopK
 from softq.spaces.trees import DependencyTree, ProjectiveTree, SpanningTree
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "SemiMarkov",
     "Space",
     "SpanningTree",
+    "TopK",
     "left_align",
     "pack_segments",
     "segment_scores",

@@ -47,6 +47,7 @@ from softq.sentences import (
 )
 from softq.spaces.base import Space, mixed
 from softq.spaces.candidate_weights import ModelOnCandidates, OnCandidates
+from softq.spaces.distribution import Distribution
 
 
 class BaseMeasure(NamedTuple):
@@ -73,7 +74,8 @@ class Candidates(Space):
       weights then cannot be had.
 
     Samplers make these (`softq.samplers`); sentences of your own need only tokens and lengths. A
-    model of candidates is a tensor ``[B, S]`` of the log-probabilities that it gives to them.
+    model of candidates is a tensor ``[B, S]`` of the log-probabilities that it gives to them, or a
+    distribution over label sequences or trees that they are outputs of.
 
     >>> mine = Candidates(*Sentences.pack([[[4, 5], [4, 6, 7]]]))
     >>> mine
@@ -346,6 +348,8 @@ class Candidates(Space):
 
     def _as_log_probs(self, name: str, given: Any) -> Tensor:
         """Log-probabilities of the candidates ``[B, S]``, in float32 or float64."""
+        if isinstance(given, Distribution):
+            given = self._log_prob(given)
         if not isinstance(given, Tensor) or not given.dtype.is_floating_point:
             raise DtypeError(
                 f"the {name} of candidates must be a tensor of log-probabilities of them, got "
@@ -360,6 +364,25 @@ class Candidates(Space):
 
     def as_model(self, model: Any) -> ModelOnCandidates:
         return ModelOnCandidates(self._as_log_probs("model", model))
+
+    def _log_prob(self, model: Distribution) -> Tensor:
+        """Log-probabilities of the candidates under a distribution over outputs of their kind."""
+        if model.batch_shape != self.tokens.shape[:1] or len(model.event_shape) != 1:
+            raise ShapeError(
+                f"candidates of {len(self.tokens)} examples need a distribution over as many"
+                f" outputs of several tokens, got {model!r}"
+            )
+        if place := first_true(self.present & (model.all_lengths() != self.lengths.T).T):
+            raise ShapeError(
+                "candidates must be as long as the outputs of the distribution,"
+                f" {int(model.all_lengths()[place[0]])}, got {int(self.lengths[place])} tokens"
+                f" (example {place[0]}, candidate {place[1]})"
+            )
+        tokens = pad(self.tokens, (0, model.event_shape[0] - self.tokens.shape[2]))
+        some = self.present.long().argmax(1)  # in the place of what is missing
+        stand_in = tokens.take_along_dim(some.reshape(-1, 1, 1), 1)
+        tokens = torch.where(self.present.unsqueeze(2), tokens, stand_in)
+        return model.log_prob(tokens.movedim(1, 0)).T.masked_fill(~self.present, -math.inf)
 
     # --- other sets ---------------------------------------------------------------------------
 

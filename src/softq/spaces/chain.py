@@ -10,6 +10,8 @@ from torch import Tensor
 from softq.checks import as_scores, check_scores
 from softq.errors import DtypeError, ShapeError
 from softq.kernels import chain
+from softq.kernels.chain import kbest
+from softq.rewards import PartReward
 from softq.spaces.labels import LabelSequence
 from softq.spaces.recursion import Recursion
 
@@ -45,6 +47,7 @@ class Chain(Recursion, LabelSequence):
     _operator = chain.OPERATOR
     _best = staticmethod(chain.cpu.mode)
     _sampled = staticmethod(chain.cpu.sample)
+    _several = staticmethod(kbest.topk)
     _widest_on_gpu = chain.MOST_LABELS_ON_GPU
 
     def __init__(
@@ -132,10 +135,10 @@ class Chain(Recursion, LabelSequence):
         return self._statistics()[1].sum(-3, keepdim=True) if summed else self.pair_marginals
 
     @torch.no_grad()
-    def mbr(self) -> Tensor:
+    def mbr(self, reward: PartReward | None = None) -> Tensor:
         if self.constrained:  # per-position bests may not fit together
-            return super().mbr()
-        return self.zero_padding(self.marginals.argmax(-1))
+            return super().mbr(reward)
+        return self.zero_padding(self.expected_rewards(reward).argmax(-1))
 
     def like(self, *given: Tensor) -> Chain:
         return type(self)(given[0], given[1], self.lengths, validate=False)

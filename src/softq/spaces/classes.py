@@ -7,11 +7,12 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from softq.checks import as_scores
 from softq.errors import ShapeError
 from softq.numerics import logsumexp, softmax
-from softq.rewards import ExactMatch
+from softq.rewards import ExactMatch, PartReward
 from softq.spaces.base import Component, mixed
 from softq.spaces.distribution import Distribution, draw_classes
 from softq.spaces.references import OutputReferences
@@ -44,8 +45,8 @@ class Factorised(Distribution):
         self._check_feasible("decode")
         return self.zero_padding(self.scores.argmax(-1))
 
-    def mbr(self) -> Tensor:
-        return self.mode()
+    def mbr(self, reward: PartReward | None = None) -> Tensor:
+        return self.mode() if reward is None else super().mbr(reward)
 
     def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
         # Padding needs some distribution to draw from, too.
@@ -91,6 +92,12 @@ class Categorical(Factorised):
 
     def like(self, *given: Tensor) -> Self:
         return type(self)(*given, validate=False)
+
+    def _topk(self, k: int) -> tuple[Tensor, Tensor]:
+        best = self.scores.topk(min(k, self.scores.shape[-1]), -1)
+        losses = best.values[..., :1] - best.values
+        missing = (0, k - losses.shape[-1])
+        return pad(best.indices, missing), pad(losses, missing, value=math.inf)
 
     def point_masses(self, references: OutputReferences) -> Component:
         if not references.soft or references.partial:

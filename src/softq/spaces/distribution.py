@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from softq.checks import (
+    check_count,
     check_lengths,
     check_range,
     check_scores,
@@ -21,6 +22,7 @@ from softq.checks import (
 from softq.errors import (
     DtypeError,
     InfeasibleError,
+    OutputError,
     RewardError,
     ShapeError,
     TemperatureError,
@@ -30,6 +32,7 @@ from softq.numerics import can_inspect, inner, length_mask
 from softq.rewards import PartReward
 from softq.spaces.base import Component, Space, constant, mixed
 from softq.spaces.references import OutputReferences, PointMasses
+from softq.spaces.topk import TopK, by_partition
 
 T = TypeVar("T")
 
@@ -40,8 +43,8 @@ _LARGEST_SCORE = 1e10  # of all tokens together: sums in float64 then err by 1e-
 class Distribution(Space, Component):
     """P(y) ∝ exp(score(y)) over a finite set of structured outputs, one for each batch element.
 
-    A structure supplies ``log_partition``, ``marginals``, ``mode``, ``mbr``, ``like``,
-    ``with_scores`` and ``_draw``; the rest is derived here. Each token chooses one of K parts. If
+    A structure supplies ``log_partition``, ``marginals``, ``mode``, ``like``, ``with_scores`` and
+    ``_draw``; the rest is derived here. Each token chooses one of K parts. If
     the last dimension of the scores does not stand for these, as that of arcs does not, it also
     supplies ``by_token`` and ``by_part``.
 
@@ -107,10 +110,6 @@ class Distribution(Space, Component):
     @abstractmethod
     def mode(self) -> Tensor:
         """Most probable output, ``[*B,*E]``."""
-
-    @abstractmethod
-    def mbr(self) -> Tensor:
-        """Output with the highest expected natural reward (minimum Bayes risk), ``[*B,*E]``."""
 
     @abstractmethod
     def with_scores(self, local: Tensor, *others: Tensor) -> Distribution:
@@ -213,6 +212,53 @@ class Distribution(Space, Component):
         drawn = self._draw(shape.numel(), generator)
         return drawn.reshape(*shape, *self.batch_shape, *self.event_shape)
 
+    @torch.no_grad()
+    def mbr(self, reward: PartReward | None = None) -> Tensor:
+        """Output with the highest expected reward (minimum Bayes risk), ``[*B,*E]``.
+
+        The reward is one over the parts of the space, the natural one if not given. It is linear in
+        the parts of what is right, so that of the marginals is what each part is expected to earn.
+        The best sum is sought among the outputs that are possible.
+
+        >>> import softq
+        >>> p = softq.Categorical(torch.tensor([0.6, 0.4]).log())
+        >>> p.mbr().item(), p.mbr(softq.rewards.Matrix([[1.0, 0.0], [0.0, 5.0]])).item()
+        (0, 1)
+        """
+        self._check_feasible("decode")
+        return self.with_scores(self.expected_rewards(reward)).mode()
+
+    def expected_rewards(self, reward: PartReward | None = None) -> Tensor:
+        """What each local part is expected to earn, shaped like ``scores``: E[r(part, y)]."""
+        reward = self.reward_or_natural(reward)
+        if reward.by_reference:
+            raise RewardError(
+                f"{type(reward).__name__} differs from one reference to the next and has no"
+                " expectation under a distribution; use one that depends on the right parts alone"
+            )
+        return self._on_parts(reward, self.marginals)
+
+    @torch.no_grad()
+    def topk(self, k: int) -> TopK:
+        """The k most probable outputs, best first; see `softq.spaces.TopK`."""
+        k = check_count("k", k, OutputError)
+        self._check_feasible("decode")
+        batch = len(self.batch_shape)
+        outputs, losses = self._topk(k)
+        kept = (losses < math.inf).reshape(*losses.shape, *[1] * len(self.event_shape))
+        if self.real is not None:
+            kept = kept & self.real.unsqueeze(batch)
+        outputs = outputs.masked_fill(~kept, 0)
+        highest = self.score(outputs.select(batch, 0)) - self.log_partition
+        return TopK(outputs, highest.unsqueeze(-1) - losses.to(self.dtype))
+
+    def _topk(self, k: int) -> tuple[Tensor, Tensor]:
+        """The k best outputs ``[*B, k, *E]``, and by how much each scores less than the best.
+
+        That is inf where one is missing, ``[*B, k]``; such outputs, and padding, may be anything.
+        """
+        return by_partition(self, k)
+
     def tempered(self, temperature: float) -> Distribution:
         """The same distribution with every score divided by ``temperature``."""
         return self.like(*(scores / temperature for scores in self.given()))
@@ -300,6 +346,10 @@ class Distribution(Space, Component):
         batch = len(self.batch_shape)
         if references.values.shape[batch] == 1:
             return self.rewards(references, reward).squeeze(batch)
+        return self.mean_part_reward(references, reward)
+
+    def mean_part_reward(self, references: Any, reward: PartReward) -> Tensor:
+        """Σ_i w_i r(part, y_i) of every local part, shaped like ``scores``."""
         if reward.by_reference:
             weights = references.weights
             counted = weights * (weights > 0).sum(-1, keepdim=True)  # of mean 1: rewards add up

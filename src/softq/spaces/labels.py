@@ -14,6 +14,7 @@ from torch import Tensor
 
 from softq.checks import as_scores
 from softq.errors import ShapeError
+from softq.kernels.chain import kbest
 from softq.kernels.operator import Expected
 from softq.numerics import matmul
 from softq.rewards import PartReward, TokenAccuracy
@@ -147,6 +148,15 @@ class Independent(Factorised, LabelSequence):
         if summed:
             return matmul(before.transpose(-1, -2), after).unsqueeze(-3)
         return before.unsqueeze(-1) * after.unsqueeze(-2)
+
+    def _topk(self, k: int) -> tuple[Tensor, Tensor]:
+        # Of the k best no position has a label beyond its own k best: a chain of few labels.
+        scores, labels = self.flat(self.scores).topk(min(k, self.scores.shape[-1]), -1)
+        joined = scores.new_zeros(1, 1, scores.shape[-1], scores.shape[-1])
+        ranks, losses = kbest.topk(self.flat(self.all_lengths()), scores, joined, k)
+        outputs = labels.unsqueeze(1).expand(-1, k, -1, -1).gather(-1, ranks.unsqueeze(-1))
+        shape = (*self.batch_shape, k)
+        return outputs.reshape(*shape, *self.event_shape), losses.reshape(shape)
 
     def like(self, *given: Tensor) -> Independent:
         return Independent(given[0], self.lengths, validate=False)

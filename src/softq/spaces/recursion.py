@@ -23,6 +23,8 @@ class Recursion(Distribution):
     _operator: ClassVar[Operator]
     _best: ClassVar[Callable[..., Tensor]]
     _sampled: ClassVar[Callable[..., Tensor]]
+    _several: ClassVar[Callable[..., tuple[Tensor, Tensor]] | None] = None
+    """Decoder of the k best, if there is one of its own."""
     _widest_on_gpu: ClassVar[float] = math.inf
     """Size of the last dimension of the scores up to which there is a GPU kernel."""
     _flags: tuple[bool, ...] = ()
@@ -69,10 +71,12 @@ class Recursion(Distribution):
         best = self._best(*self._arguments(), *self._flags)
         return best.reshape(self.batch_shape + self.event_shape)
 
-    @torch.no_grad()
-    def mbr(self) -> Tensor:
-        self._check_feasible("decode")
-        return self.with_scores(self.marginals).mode()
+    def _topk(self, k: int) -> tuple[Tensor, Tensor]:
+        if self._several is None:
+            return super()._topk(k)
+        outputs, losses = self._several(*self._arguments(), *self._flags, k)
+        shape = (*self.batch_shape, k)
+        return outputs.reshape(*shape, *self.event_shape), losses.reshape(shape)
 
     def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
         return self._sampled(*self._arguments(), *self._flags, count, generator)

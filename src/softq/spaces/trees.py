@@ -13,7 +13,9 @@ from softq.checks import as_scores
 from softq.errors import OutputError, ShapeError
 from softq.kernels import projective as eisner
 from softq.kernels import spanning as matrix_tree
+from softq.kernels.projective import kbest as best_projective
 from softq.kernels.spanning import arborescence
+from softq.kernels.spanning import kbest as best_spanning
 from softq.kernels.trees import (
     CROSSING,
     CYCLE,
@@ -147,6 +149,7 @@ class ProjectiveTree(DependencyTree):
     _operator = eisner.OPERATOR
     _best = staticmethod(eisner.cpu.mode)
     _sampled = staticmethod(eisner.cpu.sample)
+    _several = staticmethod(best_projective.topk)
 
 
 class SpanningTree(DependencyTree):
@@ -173,4 +176,5 @@ class SpanningTree(DependencyTree):
     _operator = matrix_tree.OPERATOR
     _best = staticmethod(arborescence.mode)
     _sampled = staticmethod(matrix_tree.cpu.sample)
+    _several = staticmethod(best_spanning.topk)
     _widest_on_gpu = matrix_tree.MOST_NODES_ON_GPU

@@ -43,6 +43,12 @@ class Options:
         "Choose viterbi (taggers) or mode (parsers), the most probable sequence or tree; or mbr,"
         " the labels or heads with the most expected correct ones.  [default: the model's]",
     )
+    entity_weight: float | None = option(
+        None,
+        "Decode for what a right entity label earns where a right O earns 1: above 1 more entities"
+        " are found, below 1 fewer (`softq tune` chooses it).",
+        "--entity-weight",
+    )
     scheme: Literal["iob1", "bio", "bioes"] | None = option(
         None, "Set the tag scheme of the file.  [default: the one that its labels follow]"
     )
@@ -156,8 +162,8 @@ TAGGER = Kind(
     "tagger",
     "softq tagger ",
     "columns",
-    predict=("text", "plain", "columns", "tagger", "decoding", "probabilities"),
-    evaluate=("scheme", "decoding"),
+    predict=("text", "plain", "columns", "tagger", "decoding", "entity_weight", "probabilities"),
+    evaluate=("scheme", "decoding", "entity_weight"),
     predictions=("scheme",),
     data=("annotators", "scheme"),
 )

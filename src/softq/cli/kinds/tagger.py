@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, get_args
+from typing import IO, Any, cast, get_args
 
 from rich.table import Table
 
@@ -34,10 +34,13 @@ from softq.formats.tags import Scheme, convert, spans
 from softq.formats.text import Fault
 from softq.formats.words import is_entity_tag, looks_like_text
 from softq.lab.tasks.ner_data import check_tags, transform
+from softq.linear.entity_weights import WeightChoice, WeightRow, choose_weight, weight_row
+from softq.linear.estimator_inputs import positive
 from softq.linear.features import FeatureMatrix, TemplateIndex
 from softq.linear.tagger import CRFTagger
-from softq.linear.tagging import Decoding
+from softq.linear.tagging import Decoding, entity_reward
 from softq.metrics import SPAN_METRICS, KindScores, SpanScores, span_statistics
+from softq.rewards import TokenReward
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
 _OF_ANY_LABELS = ("token_accuracy", "exact_match")  # metrics that need no entities
@@ -74,8 +77,30 @@ class FileTagger(Predictor):
         self.file_scheme, self.trained_scheme = model.file_scheme_, model.scheme_
         self.pos = model.pos_column_
         self.decoding = self.choose_decoding(model.decoding, get_args(Decoding), "tagger")
+        self.reward = self._reward(options)
         self.pos_tagger = load_pos_tagger(options)
         self._separators: dict[str, str] = {}  # the first file that has each
+
+    def _reward(self, options: Options) -> TokenReward | None:
+        """What ``--entity-weight`` asks to decode for."""
+        if options.entity_weight is None:
+            return None
+        if options.decoding == "viterbi":
+            raise DataError(
+                "--entity-weight weighs expected labels, which --decoding viterbi does not look"
+                " for: leave one of them out"
+            )
+        self.decoding = "mbr"
+        return self.reward_of(positive("--entity-weight", options.entity_weight))
+
+    def reward_of(self, entity_weight: float) -> TokenReward:
+        """What a label earns with an entity weight."""
+        if self.trained_scheme is None:
+            raise DataError(
+                f"an entity weight is for taggers of entities, and {self.path} knows labels such as"
+                f" {min(self.tagger.labels)}"
+            )
+        return entity_reward(self.tagger.labels, entity_weight)
 
     def label(
         self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None = None
@@ -90,7 +115,7 @@ class FileTagger(Predictor):
 
     def decode(self, matrix: FeatureMatrix, scheme: Scheme | None) -> Sequence[Sequence[str]]:
         """Labels of sentences, written in a scheme; None for that of the tagger's own labels."""
-        return self._written(self.tagger.decode(matrix, self.decoding), scheme)
+        return self._written(self.tagger.decode(matrix, self.decoding, self.reward), scheme)
 
     def _written(
         self, own: Sequence[Sequence[str]], scheme: Scheme | None
@@ -165,7 +190,7 @@ class FileTagger(Predictor):
             return []
         tokens = [block.columns[0] for block in chunk.blocks]
         matrix = self._features(tokens, self._parts_of_speech(chunk.blocks, where))
-        own = self.tagger.decode(matrix, self.decoding)
+        own = self.tagger.decode(matrix, self.decoding, self.reward)
         written = self._written(own, self.file_scheme)
         if not self.options.probabilities:
             return written
@@ -204,6 +229,16 @@ class FileTagger(Predictor):
         self, path: Path, sentences: Sequence[Sentence], scheme: Scheme | None
     ) -> list[Sequence[str]]:
         """Labels of the sentences of a file, written in the scheme of its labels."""
+        return [
+            labels
+            for matrix in self.matrices(path, sentences, scheme)
+            for labels in self.decode(matrix, scheme)
+        ]
+
+    def matrices(
+        self, path: Path, sentences: Sequence[Sentence], scheme: Scheme | None
+    ) -> Iterator[FeatureMatrix]:
+        """Features of the sentences of a file, some at a time; an error if labels of its scheme are none of the model's."""
         try:
             if scheme is not None:
                 spans(self.tagger.labels, self.trained_scheme or scheme)
@@ -213,10 +248,8 @@ class FileTagger(Predictor):
                 "expected a model of entities, whose labels are such as B-PER and O"
                 f" ({scheme}), got {labels}"
             ) from None
-        found: list[Sequence[str]] = []
         for some in in_batches(sentences, path, "sentences"):
-            found += self.decode(transform(self.index, some, self.pos, str(path)), scheme)
-        return found
+            yield transform(self.index, some, self.pos, str(path))
 
 
 def load_pos_tagger(options: Options) -> FileTagger | None:
@@ -244,17 +277,42 @@ def score_models(
 ) -> list[Scores]:
     """Scores of labels by those of one file; where they show no scheme, it is that of the model's training files, and so it is if that has none."""
     path = only_file(files, models)
-    sentences, scheme = _read(path, options.scheme), options.scheme
-    if scheme is None and models[0].trained_scheme is not None:
-        scheme = find_scheme(sentences) or models[0].file_scheme or "bio"
+    sentences, scheme = _read_true(path, options.scheme, models[0])
     labels = [sentence.labels[0] for sentence in sentences]
-    if scheme is not None:
-        check_tags(path, sentences, scheme)
-    elif not {*models[0].tagger.labels} & set().union(*labels):
+    if scheme is None and not {*models[0].tagger.labels} & set().union(*labels):
         known, found = (", ".join(some[:5]) for some in (models[0].tagger.labels, labels[0]))
         raise DataError(f"{path}: expected labels of the model's, such as {known}, got {found}")
     predicted = (one.label_sentences(path, sentences, scheme) for one in models)
     return [_scores(path, labels, found, scheme) for found in predicted]
+
+
+def _read_true(
+    path: Path, scheme: Scheme | None, model: FileTagger
+) -> tuple[list[Sentence], Scheme | None]:
+    """Sentences with true labels, and their scheme: where they show none, that of the model's training files; None if that has none."""
+    sentences = _read(path, scheme)
+    if scheme is None and model.trained_scheme is not None:
+        scheme = find_scheme(sentences) or model.file_scheme or "bio"
+    if scheme is not None:
+        check_tags(path, sentences, scheme)
+    return sentences, scheme
+
+
+def tune(model: Path, dev: Path, beta: float) -> tuple[WeightRow, WeightChoice]:
+    """Scores of a tagger as it decodes by itself, and with entity weights."""
+    tagger = FileTagger(model)
+    tagger.reward_of(1.0)  # an error if it knows no entities
+    sentences, scheme = _read_true(dev, None, tagger)
+    scheme = cast(Scheme, scheme)  # a tagger of entities has one
+    true = [sentence.labels[0] for sentence in sentences]
+    matrices = list(tagger.matrices(dev, sentences, scheme))
+
+    def decode(weight: float | None) -> list[Sequence[str]]:
+        tagger.reward = None if weight is None else tagger.reward_of(weight)
+        return [labels for matrix in matrices for labels in tagger.decode(matrix, scheme)]
+
+    choice = choose_weight(decode, true, scheme, beta)
+    return weight_row(decode(None), true, scheme, beta), choice
 
 
 def score_predictions(predictions: Path, files: Sequence[Path], options: Options) -> Scores:
