@@ -7,7 +7,15 @@ import functools
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from softq.integrations.transformers import (
@@ -28,36 +36,44 @@ SENTENCES = [
 ]
 
 
-@functools.cache
+PIECES = [  # a trainer of WordPiece numbers pieces differently each time
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]"),
+    *("Ann", "Lee", "met", "Bob", "in", "Paris", ".", "He", "of", "Rome", "ran"),
+    *("inter", "##nation", "##al", "##isation"),
+]
+CHARACTERS = sorted({character for text in TEXTS for character in text} - {" "})
+
+
 def tokenizer(kind="bert"):
     """WordPiece for BERT and DeBERTa, byte-pair encoding without a space in front for the others."""
-    if kind in ("bert", "deberta-v2"):
-        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106
+    return _tokenizer(kind in ("bert", "deberta-v2"))
+
+
+@functools.cache
+def _tokenizer(word_pieces):
+    if word_pieces:
+        pieces = dict.fromkeys([*PIECES, *CHARACTERS, *(f"##{one}" for one in CHARACTERS)])
+        vocab = {piece: number for number, piece in enumerate(pieces)}
+        made = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))  # noqa: S106
         made.normalizer = normalizers.BertNormalizer(lowercase=False)
         made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=70, special_tokens=specials, show_progress=False
-        )
-        first, last = "[CLS]", "[SEP]"
+        pad, unknown, first, last = PIECES[:4]
     else:
         made = Tokenizer(models.BPE())
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = decoders.ByteLevel()
-        specials = ["<s>", "<pad>", "</s>", "<unk>"]
+        first, pad, last, unknown = specials = ["<s>", "<pad>", "</s>", "<unk>"]
         trainer = trainers.BpeTrainer(
             vocab_size=300,
             special_tokens=specials,
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        first, last = "<s>", "</s>"
-    made.train_from_iterator(TEXTS, trainer)
+        made.train_from_iterator(TEXTS, trainer)
     made.post_processor = processors.TemplateProcessing(
         single=f"{first} $A {last}",
-        special_tokens=[(first, made.token_to_id(first)), (last, made.token_to_id(last))],
+        special_tokens=[(mark, made.token_to_id(mark)) for mark in (first, last)],
     )
-    pad, unknown = specials[specials[0] == "<s>"], specials[1 if specials[0] == "[PAD]" else 3]
     return PreTrainedTokenizerFast(
         tokenizer_object=made, pad_token=pad, unk_token=unknown, cls_token=first, sep_token=last
     )
@@ -82,14 +98,23 @@ def encoder(kind="bert", *, seed=0, dropout=0.0, limit=32):
         made = transformers.RobertaModel(config)
     elif kind == "deberta-v2":
         config = transformers.DebertaV2Config(
-            **sizes, **drop, max_position_embeddings=limit, relative_attention=True,
-            pos_att_type=["p2c", "c2p"], position_biased_input=False,
+            **sizes,
+            **drop,
+            max_position_embeddings=limit,
+            relative_attention=True,
+            pos_att_type=["p2c", "c2p"],
+            position_biased_input=False,
         )
         made = transformers.DebertaV2Model(config)
     else:
         config = transformers.ModernBertConfig(
-            **sizes, max_position_embeddings=limit, attention_dropout=dropout,
-            bos_token_id=0, cls_token_id=0, eos_token_id=2, sep_token_id=2,
+            **sizes,
+            max_position_embeddings=limit,
+            attention_dropout=dropout,
+            bos_token_id=0,
+            cls_token_id=0,
+            eos_token_id=2,
+            sep_token_id=2,
         )
         made = transformers.ModernBertModel(config)
     generator = torch.Generator().manual_seed(seed)
@@ -129,7 +154,9 @@ def arguments(folder, **settings):
     return TokenClassificationArguments(**{"output_dir": str(folder), **quiet, **settings})
 
 
-def trainer_for(model, folder, rows=SENTENCES, *, kind="bert", evaluate=None, reward=None, **settings):
+def trainer_for(
+    model, folder, rows=SENTENCES, *, kind="bert", evaluate=None, reward=None, **settings
+):
     """A trainer of rows."""
     return TokenClassificationTrainer(
         model,

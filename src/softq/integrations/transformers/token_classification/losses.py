@@ -76,17 +76,19 @@ class SentenceLosses:
         part: Mapping[str, Any],
     ) -> Tensor:
         """Toward the target of the objective; see `softq.targets`."""
-        values, weights = part["values"], part.get("weights")
-        soft = weights is None
+        values: Tensor = part["values"]
+        soft = "weights" not in part
         if soft:
-            values, weights = values.unsqueeze(1), values.new_ones(len(lengths), 1)
+            given = values = values.unsqueeze(1)
+            weights = values.new_ones(len(lengths), 1)
+        else:
+            given, weights = one_hot(values, logits.shape[2]), part["weights"]
         real = length_mask(lengths, logits.shape[1])
-        given = values if soft else one_hot(values, logits.shape[2])
-        missing = (given.sum(-1) == 0) & real.unsqueeze(1) & (weights > 0).unsqueeze(-1)
-        if not soft and bool(missing.any()):
+        labelled = given.sum(-1) > 0  # [b, R, n]
+        if not soft and bool((~labelled & real.unsqueeze(1) & (weights > 0).unsqueeze(-1)).any()):
             values = fill(values, weights, logits.shape[2], hard=self.objective == "ml")
-        mass = (given.sum(-1) * weights.unsqueeze(-1)).sum(1)  # [b, n]
-        by_model = ((mass == 0) & real).any(-1)  # a word that nobody labelled: the model decides
+        # a word that nobody labelled: the model decides
+        by_model = (real & ~(labelled & (weights > 0).unsqueeze(-1)).any(1)).any(-1)
         if self.objective == "ml":
             if soft and bool(by_model.any()) and model.crf is not None:
                 raise IntractableError(
@@ -130,9 +132,7 @@ class SentenceLosses:
         return whole.log_partition - allowed.log_partition
 
 
-def distribution(
-    model: TokenClassificationModel, logits: Tensor, lengths: Tensor
-) -> Distribution:
+def distribution(model: TokenClassificationModel, logits: Tensor, lengths: Tensor) -> Distribution:
     """The distribution that is trained."""
     return model.distribution(logits, lengths, constrained=model.config.constraints == "model")
 
@@ -166,4 +166,3 @@ def fill(values: Tensor, weights: Tensor, classes: int, *, hard: bool) -> Tensor
         return torch.where(values == IGNORED, others, values)
     mean = mean / total.unsqueeze(-1).clamp(min=torch.finfo(mean.dtype).tiny)
     return torch.where((values == IGNORED).unsqueeze(-1), mean, given)
-

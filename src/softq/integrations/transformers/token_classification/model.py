@@ -7,6 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -154,7 +155,7 @@ class TokenClassificationModel(PreTrainedModel):  # type: ignore[misc]  # of no 
                 peft = _peft()
                 settings = peft.PeftConfig.from_peft_type(**config.adapter)
                 encoder = peft.get_peft_model(encoder, settings)
-        core = encoder.get_base_model() if hasattr(encoder, "peft_config") else encoder
+        core = _without_adapter(encoder)
         if "add_pooling_layer" in inspect.signature(type(core).__init__).parameters:
             core.pooler = None  # it is for whole texts, and no loss of words would train it
         config.encoder = core.config
@@ -186,7 +187,8 @@ class TokenClassificationModel(PreTrainedModel):  # type: ignore[misc]  # of no 
 
         Args:
             encoder: a model of Transformers, with PEFT adapters or without; a folder of
-                ``save_pretrained``; or a name that Transformers know.
+                ``save_pretrained``; or a name that Transformers know. The latter two are loaded in
+                float32.
             labels: their names, in the order of their ids.
             scheme: tag scheme of the labels; ``"auto"``: ``"bioes"`` or ``"bio"`` by their
                 prefixes, None where they are no tags of entities.
@@ -199,17 +201,18 @@ class TokenClassificationModel(PreTrainedModel):  # type: ignore[misc]  # of no 
             raise DataError(f"expected the names of one label or more, all different, got {labels}")
         if isinstance(encoder, (str, Path)):
             with loading(str(encoder)), quiet():
-                encoder = AutoModel.from_pretrained(str(encoder))
+                encoder = AutoModel.from_pretrained(str(encoder)).float()
         if not isinstance(encoder, nn.Module) or not hasattr(encoder, "config"):
             raise ModelError(
                 "expected an encoder of Transformers, a folder or a name, got"
                 f" {type(encoder).__name__}"
             )
-        core: Any = encoder.get_base_model() if hasattr(encoder, "peft_config") else encoder
+        core = _without_adapter(encoder)
         if core.config.is_encoder_decoder:
             raise ModelError(
                 f"expected an encoder, such as BERT, got {type(core).__name__}, which has a decoder"
             )
+        more: dict[str, Any] = {name: getattr(core.config, name, None) for name in _SPECIAL_TOKENS}
         config = cls.config_class(
             # a copy: a configuration resets, in those inside it, how attention is computed
             encoder=copy.deepcopy(core.config),
@@ -217,10 +220,12 @@ class TokenClassificationModel(PreTrainedModel):  # type: ignore[misc]  # of no 
             adapter=_adapter_of(encoder),
             id2label=dict(enumerate(names)),
             label2id={name: number for number, name in enumerate(names)},
-            **{name: getattr(core.config, name, None) for name in _SPECIAL_TOKENS},
-            **settings,
+            **more | settings,
         )
-        return cls(config, encoder=encoder)
+        model = cls(config, encoder=encoder)
+        for weight in model.head_parameters():
+            weight.data = weight.data.to(core.dtype)
+        return model
 
     @property
     def max_subwords(self) -> int | None:
@@ -311,9 +316,7 @@ class TokenClassificationModel(PreTrainedModel):  # type: ignore[misc]  # of no 
         if not constrained and self.crf is None:
             return Independent(logits, lengths)
         scheme = self.config.scheme if constrained else None
-        between, first, last = (
-            part.to(logits) for part in Forbidden.by(scheme, self.config.labels)
-        )
+        between, first, last = (part.to(logits) for part in _forbidden(scheme, self.config.labels))
         if self.crf is not None:
             between = between + self.crf.transitions.to(logits)
             first = first + self.crf.start_transitions.to(logits)
@@ -355,7 +358,10 @@ def pool(hidden: Tensor, words: Tensor, how: Pooling) -> Tensor:
         sums = flat.new_zeros(len(count), flat.shape[1])
         sums = sums.index_add(0, owners, flat[start[owners] + within])
         found = sums / count.clamp(min=1).unsqueeze(1)
-    return found.view(*missing.shape, -1).masked_fill(missing.unsqueeze(-1), 0.0)
+    return found.view(*missing.shape, flat.shape[1]).masked_fill(missing.unsqueeze(-1), 0.0)
+
+
+_forbidden = lru_cache(maxsize=16)(Forbidden.by)  # asked for in every step
 
 
 def _scheme_of(labels: Sequence[str]) -> Scheme | None:
@@ -366,6 +372,10 @@ def _scheme_of(labels: Sequence[str]) -> Scheme | None:
     except ValueError:
         return None
     return scheme if set(labels) - {OUTSIDE} else None
+
+
+def _without_adapter(encoder: Any) -> Any:
+    return encoder.get_base_model() if hasattr(encoder, "peft_config") else encoder
 
 
 def _adapter_of(encoder: Any) -> dict[str, Any] | None:

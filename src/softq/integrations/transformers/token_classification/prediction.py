@@ -108,16 +108,14 @@ class WordTagger:
             for start in range(0, len(order), self.batch_size):
                 places = order[start : start + self.batch_size]
                 tagged = self._batch([words[place] for place in places])
-                for place, (labels, confidences, spans_) in zip(places, tagged, strict=True):
+                for place, (labels, confidences, steps) in zip(places, tagged, strict=True):
                     found[place] = self._sentence(
-                        sentences[place], words[place], labels, confidences, spans_
+                        sentences[place], words[place], labels, confidences, steps
                     )
         return found
 
-    def _batch(
-        self, words: Sequence[Sequence[str]]
-    ) -> Iterator[tuple[list[int], Tensor, Distribution]]:
-        """Label ids of each sentence, and the probabilities of labels and of neighbours."""
+    def _batch(self, words: Sequence[Sequence[str]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Label ids of each sentence, P(y_t), and P(y_t+1 | y_t)."""
         batch = self._collator([{"tokens": one} for one in words])
         device = self.core.device
         output = self.model(**{name: value.to(device) for name, value in batch.items()})
@@ -130,7 +128,7 @@ class WordTagger:
             yield best[row, :size].tolist(), marginals[row, :size], steps[row, : max(size - 1, 0)]
 
     def _sentence(
-        self, given: Any, words: list[str], ids: list[int], confidences: Tensor, steps: Any
+        self, given: Any, words: list[str], ids: list[int], confidences: Tensor, steps: Tensor
     ) -> TaggedSentence:
         names, scheme = self.core.config.labels, self.core.config.scheme
         labels = [names[number] for number in ids]
@@ -152,7 +150,9 @@ def _neighbours(p: Distribution, best: Tensor) -> Tensor:
     """Probability of the pairs of neighbours in these labels, ``[B, n-1]``."""
     if isinstance(p, Chain):
         pairs = p.pair_marginals
-        rows = pairs.gather(-2, best[:, :-1, None, None].expand(*pairs.shape[:2], 1, pairs.shape[3]))
+        rows = pairs.gather(
+            -2, best[:, :-1, None, None].expand(*pairs.shape[:2], 1, pairs.shape[3])
+        )
         return rows.squeeze(-2).gather(-1, best[:, 1:].unsqueeze(-1)).squeeze(-1)
     each = p.marginals.gather(-1, best.unsqueeze(-1)).squeeze(-1)
     return each[:, :-1] * each[:, 1:]

@@ -143,7 +143,7 @@ class LabelReader:
         if isinstance(entry, Mapping):
             return self._several(entry, [_share(weight) for weight in entry.values()])
         if isinstance(entry, list | set | frozenset):
-            if entry and all(isinstance(part, float) for part in entry):
+            if any(isinstance(part, float) for part in entry):
                 shares = [_share(part) for part in entry]
                 return self._several(range(len(shares)), shares)
             if not entry:
@@ -175,7 +175,7 @@ class LabelReader:
         if (
             isinstance(label, Integral)
             and not isinstance(label, bool)
-            and 0 <= label < len(self.labels)
+            and 0 <= int(label) < len(self.labels)
         ):
             return int(label)
         raise OutputError(
@@ -335,7 +335,9 @@ class TokenClassificationCollator:
                 " once: give 'tokens' and 'ner_tags', which are read in windows"
             )
         at = {place: number for number, place in enumerate(kept)}  # where padding is on the left
-        runs = [list(run) for word, run in groupby(kept, key=owners.__getitem__) if word is not None]
+        runs = [
+            list(run) for word, run in groupby(kept, key=owners.__getitem__) if word is not None
+        ]
         words = [(0, at[run[0]], at[run[-1]] + 1) for run in runs]
         subwords = Subwords([[ids[place] for place in kept]], words)
         if labels is None:

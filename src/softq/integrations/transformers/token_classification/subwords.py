@@ -18,20 +18,13 @@ NOWHERE = (-1, -1, -1)
 _UNLIMITED = 10**9  # tokenizers without a limit have a larger one
 
 
-class WordPlace(NamedTuple):
-    """Where the subwords of a word stand: their window, the first, and the one after the last."""
-
-    window: int
-    first: int
-    end: int
-
-
 class Subwords(NamedTuple):
     """A sentence as an encoder reads it.
 
     Attributes:
         windows: token ids, special ones included; one window unless the sentence is too long.
-        words: the place of each word, `NOWHERE` of one without a subword.
+        words: the place of each word: its window, its first subword, and the one after its last;
+            `NOWHERE` of one without a subword.
 
     """
 
@@ -101,9 +94,7 @@ class WordTokenizer:
         for owner, numbers in groupby(range(len(rows)), key=lambda number: owners[number]):
             windows = list(numbers)
             words = [found.word_ids(window) for window in windows]
-            made.append(
-                Subwords([rows[w] for w in windows], _places(words, len(sentences[owner])))
-            )
+            made.append(Subwords([rows[w] for w in windows], _places(words, len(sentences[owner]))))
         return made
 
 
@@ -129,7 +120,9 @@ def with_prefix_space(tokenizer: Any) -> Any:
 
 
 def _pre_tokenizer_state(backend: Any) -> Any:
-    return None if backend.pre_tokenizer is None else json.loads(backend.pre_tokenizer.__getstate__())
+    return (
+        None if backend.pre_tokenizer is None else json.loads(backend.pre_tokenizer.__getstate__())
+    )
 
 
 def _byte_level_steps(state: Any) -> Iterator[dict[str, Any]]:
@@ -149,11 +142,11 @@ def _places(windows: Sequence[Sequence[int | None]], count: int) -> list[tuple[i
         real = [place for place, word in enumerate(words) if word is not None]
         for word, run in groupby(real, key=words.__getitem__):
             places = list(run)
-            place = WordPlace(window, places[0], places[-1] + 1)
+            place = window, places[0], places[-1] + 1
             # a sentence's own border is none: nothing was cut off there
             before = places[0] - real[0] if window else len(words)
             after = real[-1] - places[-1] if window < len(windows) - 1 else len(words)
             rank = len(places), min(before, after)
             if word is not None and rank > best[word][0]:
-                best[word] = rank, tuple(place)
+                best[word] = rank, place
     return [place for _, place in best]

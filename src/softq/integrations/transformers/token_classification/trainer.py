@@ -99,7 +99,9 @@ class TokenClassificationTrainer(Trainer):  # type: ignore[misc]  # of no type t
                 )
             known = [collator.labels_of(rows[place]) for place in range(len(rows))]
             if any(labels is None for labels in known):
-                raise DataError("expected 'annotations' in all rows of train_dataset, got rows without")
+                raise DataError(
+                    "expected 'annotations' in all rows of train_dataset, got rows without"
+                )
             self.truth = AnnotatorTruth(
                 [labels.sentence(names) for labels in known if labels is not None],
                 names,
@@ -109,7 +111,8 @@ class TokenClassificationTrainer(Trainer):  # type: ignore[misc]  # of no type t
                 tau=args.tau,
             )
             more["train_dataset"] = _Numbered(rows)
-        more.setdefault("compute_metrics", partial(tagging_metrics, labels=names, scheme=scheme))
+        if more.get("compute_metrics") is None:
+            more["compute_metrics"] = partial(tagging_metrics, labels=names, scheme=scheme)
         super().__init__(model=model, args=args, data_collator=collator, **more)
         if self.truth is not None:
             self.add_callback(_Updates(self))

@@ -79,9 +79,7 @@ class AnnotatorTruth:
         if self._tau is None:
             return cross_entropy(posterior, p)
         # the evidence alone, at a temperature: softq.sqdml with the tables as the reward
-        return cross_entropy(
-            self.tables.target(space, rows, temper=1 / self._tau, weight=0.0), p
-        )
+        return cross_entropy(self.tables.target(space, rows, temper=1 / self._tau, weight=0.0), p)
 
     def update(self, accelerator: Any) -> None:
         """M-step by what the steps of all processes expected since the last one."""
@@ -100,9 +98,7 @@ class AnnotatorTruth:
     def labels(self) -> list[list[str]]:
         """The most probable true label of each word of each sentence."""
         names, best = self.tables.crowd.labels, self.posterior.argmax(1)
-        return [
-            [names[number] for number in row] for row in np.split(best, self._starts[1:])
-        ]
+        return [[names[number] for number in row] for row in np.split(best, self._starts[1:])]
 
     def save(self, folder: Path, accelerator: Any) -> None:
         """Beside a checkpoint; called in every process."""
