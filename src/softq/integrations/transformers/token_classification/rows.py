@@ -272,7 +272,7 @@ class TokenClassificationCollator:
                 found[place], labels = self._tokenised(row)
                 known.append(labels)
         sentences = [found[place] for place in range(len(rows))]
-        batch = self.inputs(sentences)
+        batch = self._inputs(sentences)
         labelled = [labels for labels in known if labels is not None]
         if labelled and len(labelled) < len(rows):
             raise DataError(
@@ -285,7 +285,7 @@ class TokenClassificationCollator:
                 batch[TARGETS][SENTENCE] = torch.tensor([row[SENTENCE] for row in rows])
         return batch
 
-    def inputs(self, sentences: Sequence[Subwords]) -> dict[str, Any]:
+    def _inputs(self, sentences: Sequence[Subwords]) -> dict[str, Any]:
         """What a model reads of sentences."""
         lengths = [len(sentence.words) for sentence in sentences]
         words = torch.full((len(sentences), max(lengths), 3), -1)
