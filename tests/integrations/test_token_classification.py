@@ -518,6 +518,29 @@ def test_evaluation_is_that_of_conlleval(tmp_path):
     assert trainer.predict(rows).metrics["test_f1"] == pytest.approx(expected.f1)
 
 
+def test_rows_may_be_read_in_workers_and_only_the_loss_be_wanted(tmp_path):
+    rows = [tokenised(row)[0] for row in SENTENCES]
+    crowd = [
+        {**row, "word_ids": tokenised(one)[1]} for row, one in zip(rows, SENTENCES, strict=True)
+    ]
+    runs = [
+        trainer_for(
+            tagger(),
+            tmp_path,
+            crowd,
+            evaluate=rows,
+            annotators="dawid-skene",
+            max_steps=2,
+            dataloader_num_workers=workers,
+            prediction_loss_only=True,
+        )
+        for workers in (0, 1)
+    ]
+    losses = [(trainer.train(), trainer.evaluate()["eval_loss"])[1] for trainer in runs]
+    assert losses[0] == losses[1]
+    assert "eval_f1" not in runs[0].evaluate()
+
+
 def test_labels_that_are_no_tags_of_entities(tmp_path):
     model = TokenClassificationModel.from_encoder(encoder(), ["DET", "NOUN"])
     assert model.config.scheme is None
@@ -888,6 +911,8 @@ def test_an_encoder_is_loaded_from_a_folder(tmp_path):
     model = TokenClassificationModel.from_encoder(tmp_path, LABELS)
     assert model.max_subwords == 32  # two positions are for padding
     assert model.get_input_embeddings() is model.encoder.get_input_embeddings()
+    # that layer would have no gradient, which DDP does not allow
+    assert not any("pooler" in name for name, _ in model.named_parameters())
     for name, weight in encoder("roberta").named_parameters():
         assert "pooler" in name or torch.equal(model.encoder.get_parameter(name), weight)
     model.set_input_embeddings(torch.nn.Embedding(7, 16))

@@ -143,10 +143,7 @@ def _places(windows: Sequence[Sequence[int | None]], count: int) -> list[tuple[i
         for word, run in groupby(real, key=words.__getitem__):
             places = list(run)
             place = window, places[0], places[-1] + 1
-            # a sentence's own border is none: nothing was cut off there
-            before = places[0] - real[0] if window else len(words)
-            after = real[-1] - places[-1] if window < len(windows) - 1 else len(words)
-            rank = len(places), min(before, after)
+            rank = len(places), min(places[0] - real[0], real[-1] - places[-1])
             if word is not None and rank > best[word][0]:
                 best[word] = rank, place
     return [place for _, place in best]
