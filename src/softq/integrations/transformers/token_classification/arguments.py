@@ -27,10 +27,10 @@ class TokenClassificationArguments(TrainingArguments):  # type: ignore[misc]  # 
         entity_weight: what a hit on any label but ``O`` earns, where a hit on ``O`` earns 1. The
             trainer's own ``reward`` takes any other reward over labels.
         annotators: a model of the annotators' errors, ``sequential``, in which a label depends on
-            the annotator's previous one, or ``dawid-skene``, learnt together with the tagger. With
-            ``ml`` the tagger is trained toward the probabilities of the true labels; with ``sqdml``
-            toward the annotators' log-probabilities alone, at the temperature ``tau``. None:
-            annotators are references.
+            the annotator's previous one, or ``dawid-skene``. With ``ml`` the tagger is trained toward
+            the probabilities of the true labels, and the model is learnt together with it; with
+            ``sqdml`` toward the annotators' log-probabilities alone, at the temperature ``tau``,
+            by a model that is estimated before training. None: annotators are references.
         temper: power of the annotators' evidence; below 1 since they err together.
         head_learning_rate: of the weights that are not the encoder's, which start at random and
             hardly move at the rate of an encoder; None: ``learning_rate``.

@@ -26,7 +26,9 @@ class AnnotatorTruth:
 
     Before training the tables are those of `softq.annotators.SequentialFit`, in which a chain
     stands for the words. Each step takes the tagger as the prior (E-step); after an epoch the
-    tables are updated by what the steps expected (M-step).
+    tables are updated by what the steps expected (M-step). With SQDML the tagger is trained toward
+    the evidence alone, without how frequent labels are, and does not take part: it would make the
+    tables worse, and they it.
 
     Attributes:
         tables: P(label given | true label) of each annotator.
@@ -52,7 +54,7 @@ class AnnotatorTruth:
             scheme: what true labels keep to before there is a tagger; None: nothing.
             model: of the annotators.
             temper: power of their evidence.
-            tau: with a temperature the tagger is trained toward the evidence alone (SQDML).
+            tau: the temperature of SQDML; None: ML.
 
         """
         crowd = Crowd.read(sentences, labels, previous=model == "sequential")
@@ -70,16 +72,17 @@ class AnnotatorTruth:
     def losses(self, space: Distribution, p: Distribution, sentences: Tensor) -> Tensor:
         """H(target, model) of a batch; what the target expects is kept for the next update."""
         rows = sentences.tolist()
+        if self._tau is not None:
+            # the evidence alone, at a temperature: softq.sqdml with the tables as the reward
+            evidence = self.tables.target(space, rows, temper=1 / self._tau, weight=0.0)
+            return cross_entropy(evidence, p)
         posterior = self.tables.target(space, rows, temper=self._temper)
         expected = posterior.marginals.double().cpu().numpy()
         for values, sentence in zip(expected, rows, strict=True):
             start, length = self._starts[sentence], self.tables.crowd.lengths[sentence]
             self._sums[start : start + length] += values[:length]
             self._seen[sentence] += 1
-        if self._tau is None:
-            return cross_entropy(posterior, p)
-        # the evidence alone, at a temperature: softq.sqdml with the tables as the reward
-        return cross_entropy(self.tables.target(space, rows, temper=1 / self._tau, weight=0.0), p)
+        return cross_entropy(posterior, p)
 
     def update(self, accelerator: Any) -> None:
         """M-step by what the steps of all processes expected since the last one."""
