@@ -29,7 +29,8 @@ from softq.integrations.transformers import (
     WordTagger,
 )
 from softq.integrations.transformers.token_classification import TokenClassificationCollator
-from softq.integrations.transformers.token_classification.rows import TARGETS, LabelReader
+from softq.integrations.transformers.token_classification.labels import LabelReader
+from softq.integrations.transformers.token_classification.rows import TARGETS
 from softq.integrations.transformers.token_classification.subwords import (
     NOWHERE,
     WordTokenizer,
