@@ -1,6 +1,7 @@
 """Fine-tune 🤗 Transformers models toward a reward.
 
-`RewardAugmentedTrainer` is a `transformers.Trainer` for ML, RAML and SQDML.
+`RewardAugmentedTrainer` is a `transformers.Trainer` for ML, RAML and SQDML with models that generate
+text; `TokenClassificationTrainer` is one for taggers, which tag words.
 
 Needs ``pip install 'softq[transformers]'``.
 """
@@ -17,6 +18,21 @@ except ImportError as error:
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import OnText
 from softq.integrations.transformers.rows import RowEncoder
+from softq.integrations.transformers.token_classification import (
+    TokenClassificationArguments,
+    TokenClassificationModel,
+    TokenClassificationTrainer,
+    WordTagger,
+)
 from softq.integrations.transformers.trainer import RewardAugmentedTrainer
 
-__all__ = ["OnText", "RewardAugmentedArguments", "RewardAugmentedTrainer", "RowEncoder"]
+__all__ = [
+    "OnText",
+    "RewardAugmentedArguments",
+    "RewardAugmentedTrainer",
+    "RowEncoder",
+    "TokenClassificationArguments",
+    "TokenClassificationModel",
+    "TokenClassificationTrainer",
+    "WordTagger",
+]

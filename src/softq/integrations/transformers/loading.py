@@ -67,6 +67,21 @@ def load_model(name: str, dtype: str = "float32", dropout: float | None = None) 
 
     ``dropout`` takes the place of the model's own.
     """
+    with loading(name), quiet():
+        config = AutoConfig.from_pretrained(name)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        for share in _DROPOUTS if dropout is not None else ():
+            if hasattr(config, share):
+                setattr(config, share, dropout)
+        return Loaded(
+            kind.from_pretrained(name, config=config).to(getattr(torch, dtype)),
+            AutoTokenizer.from_pretrained(name),
+        )
+
+
+@contextmanager
+def loading(name: str) -> Iterator[None]:
+    """Errors of loading from a folder, or by a name that Transformers know, say what is wrong with it."""
     if (
         not Path(name).is_dir()
         and (name.count("/") != 1 or name.startswith((".", "/")))
@@ -77,16 +92,7 @@ def load_model(name: str, dtype: str = "float32", dropout: float | None = None) 
             " save_pretrained has written"
         )
     try:
-        with quiet():
-            config = AutoConfig.from_pretrained(name)
-            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            for share in _DROPOUTS if dropout is not None else ():
-                if hasattr(config, share):
-                    setattr(config, share, dropout)
-            return Loaded(
-                kind.from_pretrained(name, config=config).to(getattr(torch, dtype)),
-                AutoTokenizer.from_pretrained(name),
-            )
+        yield
     except Exception as error:  # tokenizers raises plain exceptions, safetensors kinds of its own
         reason = next(
             (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__

@@ -105,7 +105,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             raise RecipeError(f"args must be RewardAugmentedArguments, got {type(args).__name__}")
         tokenizer = more.get("processing_class")
         core = _core_of(
-            _first_model(more["model_init"]) if model is None and more.get("model_init") else model
+            first_model(more["model_init"]) if model is None and more.get("model_init") else model
         )
         self.causal = not core.config.is_encoder_decoder
         if self.causal and data_collator is not None:
@@ -353,7 +353,7 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy kn
             torch.manual_seed(batch_seed(args.seed, self.collator.epoch))
 
 
-def _first_model(make: Any) -> Any:
+def first_model(make: Any) -> Any:
     """A model to look at, as Trainer makes them; training is as if it had not been made."""
     with torch.random.fork_rng():
         return make(*[None] * min(1, len(inspect.signature(make).parameters)))  # no trial yet

@@ -1,0 +1,226 @@
+"""Batches of rows: what a tagger reads, and what it is trained toward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from softq.errors import DataError, ModelError
+from softq.integrations.text_rows import plain
+from softq.integrations.transformers.token_classification.labels import LabelReader, RowLabels
+from softq.integrations.transformers.token_classification.model import Pooling
+from softq.integrations.transformers.token_classification.subwords import Subwords, WordTokenizer
+from softq.integrations.transformers.tokens import IGNORED, padded_inputs
+
+TARGETS, SENTENCE = "softq_targets", "softq_sentence"
+
+
+class TokenClassificationCollator:
+    """Makes batches of rows.
+
+    A row has ``tokens``, a list of words, and ``ner_tags``, a label for each (see `LabelReader`);
+    or ``annotations``, a list of such sequences of certain labels, None for an annotator who is
+    missing, and perhaps their ``weights``. Without either it can be predicted.
+
+    A row that was tokenised before has ``input_ids`` in the place of ``tokens``, and ``labels`` of
+    subwords, -100 on all but the first of each word. With ``word_ids``, a number for each subword
+    and None for special tokens, a word may be without a label, and any pooling will do.
+
+    Args:
+        tokenizer: a fast one.
+        labels: names of the labels.
+        pooling: of the model.
+        max_length: most subwords that the model reads at once.
+        stride: subwords that windows of a longer sentence share; None: a quarter.
+
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        labels: Sequence[str],
+        *,
+        pooling: Pooling = "first",
+        max_length: int | None = None,
+        stride: int | None = None,
+    ) -> None:
+        self.words = WordTokenizer(tokenizer, max_length=max_length, stride=stride)
+        self.read = LabelReader(labels)
+        self.pooling = pooling
+        self._pad = tokenizer.pad_token_id
+        if self._pad is None:
+            raise ModelError("the tokenizer has no padding token: set tokenizer.pad_token")
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What a model reads of these rows, and what it is trained toward.
+
+        The first entry is as long as there are rows, by which Trainer counts them.
+        """
+        if not rows:
+            raise DataError("expected one row or more, got none")
+        raw = [place for place, row in enumerate(rows) if "tokens" in row]
+        found: dict[int, Subwords] = dict(
+            zip(raw, self.words([_words_of(rows[place]) for place in raw]), strict=True)
+        )
+        known: list[RowLabels | None] = []
+        for place, row in enumerate(rows):
+            if place in found:
+                known.append(self.read(row, len(found[place].words)))
+            else:
+                found[place], labels = self._tokenised(row)
+                known.append(labels)
+        sentences = [found[place] for place in range(len(rows))]
+        batch = self._inputs(sentences)
+        labelled = [labels for labels in known if labels is not None]
+        if labelled and len(labelled) < len(rows):
+            raise DataError(
+                f"expected labels in all rows of a batch or in none, got {len(labelled)} of"
+                f" {len(rows)} with 'ner_tags' or 'annotations'"
+            )
+        if labelled:
+            batch |= targets(labelled, batch["words"].shape[1], len(self.read.labels))
+            if SENTENCE in rows[0]:
+                batch[TARGETS][SENTENCE] = torch.tensor([row[SENTENCE] for row in rows])
+        return batch
+
+    def _inputs(self, sentences: Sequence[Subwords]) -> dict[str, Any]:
+        """What a model reads of sentences."""
+        lengths = [len(sentence.words) for sentence in sentences]
+        words = torch.full((len(sentences), max(lengths), 3), -1)
+        windows: list[list[int]] = []
+        for row, sentence in enumerate(sentences):
+            places = torch.tensor(sentence.words, dtype=torch.int64).view(-1, 3)
+            places[:, 0] += (places[:, 0] >= 0) * len(windows)
+            words[row, : len(places)] = places
+            windows += sentence.windows
+        return {
+            "lengths": torch.tensor(lengths),
+            "words": words,
+            **padded_inputs(windows, self._pad),
+        }
+
+    def labels_of(self, row: Mapping[str, Any]) -> RowLabels | None:
+        """What is known of the labels of a row, without a look at its words."""
+        if "tokens" in row:
+            return self.read(row, len(_words_of(row)))
+        return self._tokenised(row)[1]
+
+    def _tokenised(self, row: Mapping[str, Any]) -> tuple[Subwords, RowLabels | None]:
+        """A row that has subwords and labels of subwords."""
+        ids, labels, owners = (plain(row.get(name)) for name in ("input_ids", "labels", "word_ids"))
+        if ids is None:
+            raise DataError(
+                "a row needs 'tokens', a list of words, and 'ner_tags' or 'annotations'; got"
+                f" {sorted(row)}"
+            )
+        if owners is None and labels is not None and self.pooling == "first":
+            owners = [None if label == IGNORED else place for place, label in enumerate(labels)]
+        if owners is None:
+            raise DataError(
+                "a row with input_ids does not say where its words begin: give 'tokens' and"
+                " 'ner_tags' instead, or 'word_ids' beside them (tokenizer(…).word_ids())"
+            )
+        for name, column in (("labels", labels), ("word_ids", owners)):
+            if column is not None and len(column) != len(ids):
+                raise DataError(
+                    f"{name!r} must have an entry for each of {len(ids)} input_ids, got {len(column)}"
+                )
+        seen = plain(row.get("attention_mask")) or [1] * len(ids)
+        kept = [place for place, shown in enumerate(seen) if shown]
+        if self.words.max_length is not None and len(kept) > self.words.max_length:
+            raise DataError(
+                f"a row has {len(kept)} input_ids, and the model reads {self.words.max_length} at"
+                " once: give 'tokens' and 'ner_tags', which are read in windows"
+            )
+        at = {place: number for number, place in enumerate(kept)}  # where padding is on the left
+        runs = [
+            list(run) for word, run in groupby(kept, key=owners.__getitem__) if word is not None
+        ]
+        words = [(0, at[run[0]], at[run[-1]] + 1) for run in runs]
+        subwords = Subwords([[ids[place] for place in kept]], words)
+        if labels is None:
+            return subwords, None
+        tags = [next((labels[p] for p in run if labels[p] != IGNORED), IGNORED) for run in runs]
+        return subwords, self.read({"ner_tags": tags}, len(words))
+
+
+def _words_of(row: Mapping[str, Any]) -> list[str]:
+    words = plain(row["tokens"])
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise DataError(f"'tokens' of a row must be a list of words, got {words!r}")
+    return words
+
+
+def targets(rows: Sequence[RowLabels], width: int, classes: int) -> dict[str, Any]:
+    """Labels of a batch as tensors.
+
+    ``labels [B, n]`` are the label of most weight of each word, -100 where nothing is known of it:
+    by them Trainer counts words. ``gold`` leaves out those of which several are allowed.
+    Rows of one kind are one entry of the targets, with their places in the batch.
+    """
+    kinds = [
+        "probabilities"
+        if row.probabilities is not None
+        else "allowed"
+        if row.allowed is not None
+        else "references"
+        for row in rows
+    ]
+    labels = torch.full((len(rows), width), IGNORED)
+    gold = labels.clone()
+    made: dict[str, Any] = {"gold": gold}
+    for kind in sorted(set(kinds)):
+        places = [place for place, one in enumerate(kinds) if one == kind]
+        some = [rows[place] for place in places]
+        made[kind] = {"rows": torch.tensor(places)}
+        if kind == "references":
+            values = _references(some, width)
+            weights = _padded([row.weights for row in some])
+            made[kind]["weights"] = weights
+            known = (one_hot(values, classes) * weights[:, :, None, None]).sum(1)  # [b, n, K]
+        else:
+            known = values = _tables([getattr(row, kind) for row in some], width, classes)
+        made[kind]["values"] = values
+        count = (known > 0).sum(-1)
+        unknown = (count == 0) | ((count == classes) & (kind == "allowed"))
+        best = known.argmax(-1)
+        labels[places] = best.masked_fill(unknown, IGNORED)
+        gold[places] = best.masked_fill(unknown | ((count > 1) & (kind == "allowed")), IGNORED)
+    return {"labels": labels, TARGETS: made}
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """Indicators ``[…, K]`` in float64, 0 where there is no label."""
+    found = torch.nn.functional.one_hot(labels.clamp(min=0), classes).double()
+    return found * (labels >= 0).unsqueeze(-1)
+
+
+def _references(rows: Sequence[RowLabels], width: int) -> Tensor:
+    """Label ids ``[b, R, n]``, -100 where there is none."""
+    values = torch.full((len(rows), max(len(row.references) for row in rows), width), IGNORED)
+    for place, row in enumerate(rows):
+        for which, reference in enumerate(row.references):
+            values[place, which, : len(reference)] = torch.tensor(reference, dtype=torch.int64)
+    return values
+
+
+def _padded(weights: Sequence[Sequence[float]]) -> Tensor:
+    """Weights of references ``[b, R]``, 0 of those that are missing."""
+    rows = [torch.tensor(row, dtype=torch.float64) for row in weights]
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _tables(rows: Sequence[Any], width: int, classes: int) -> Tensor:
+    """Probabilities ``[b, n, K]``; or 1 for each label that is allowed, from lists of ids."""
+    values = torch.zeros(len(rows), width, classes, dtype=torch.float64)
+    for place, row in enumerate(rows):
+        for word, entry in enumerate(row):
+            if entry and isinstance(entry[0], float):
+                values[place, word] = torch.tensor(entry, dtype=torch.float64)
+            else:
+                values[place, word, entry] = 1.0
+    return values
