@@ -68,7 +68,7 @@ def test_a_larger_weight_finds_more_and_the_best_f_is_chosen(tagger, dev):
     choices = {beta: tune_entity_weight(tagger, *dev, beta) for beta in (0.3, 1.0, 3.0)}
     rows = choices[1.0].rows
     assert tuple(row.weight for row in rows) == WEIGHTS
-    assert (WEIGHTS[0], WEIGHTS[6], WEIGHTS[-1]) == (0.125, 1.0, 16.0)
+    assert (WEIGHTS[0], WEIGHTS[6], WEIGHTS[-1]) == (0.125, 1.0, 64.0)
     tags = [
         sum(
             label != "O"

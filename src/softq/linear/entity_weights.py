@@ -24,8 +24,8 @@ from softq.linear.estimator_inputs import positive
 from softq.linear.tagger import CRFTagger, single_labels
 from softq.metrics import span_precision, span_recall, span_statistics
 
-WEIGHTS = tuple(round(2 ** (step / 2), 3) for step in range(-6, 9))
-"""Entity weights that are tried: 1/8 to 16, each √2 times the one before."""
+WEIGHTS = tuple(round(2 ** (step / 2), 3) for step in range(-6, 13))
+"""Entity weights that are tried: 1/8 to 64, each √2 times the one before."""
 
 
 class WeightRow(NamedTuple):
