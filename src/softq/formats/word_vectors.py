@@ -29,7 +29,7 @@ class WordVectors(NamedTuple):
 
 
 def read_vectors(path: Path | str, words: Collection[str] | None = None) -> WordVectors:
-    """Word vectors of a file, those of ``words`` alone if they are given.
+    r"""Word vectors of a file, those of ``words`` alone if they are given.
 
     A word that the file has twice keeps its first vector.
 
@@ -42,7 +42,7 @@ def read_vectors(path: Path | str, words: Collection[str] | None = None) -> Word
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "vectors.txt"
-    ...     _ = path.write_text("the 0.5 1\\ncat 2 -1\\n")
+    ...     _ = path.write_text("the 0.5 1\ncat 2 -1\n")
     ...     read_vectors(path, {"cat", "dog"})
     WordVectors(words=('cat',), table=array([[ 2., -1.]], dtype=float32))
 

@@ -159,7 +159,7 @@ class SequenceTagger(nn.Module):
     def distribution(self, scores: Tensor, lengths: Tensor) -> Chain | Independent:
         """The distribution with these scores of labels."""
         forbids = self._forbids and (self.constraints == "model" or not self.training)
-        between = self.transitions
+        between: Tensor | None = self.transitions
         # in training a loss that is not finite is noticed, and to look at scores waits for a GPU
         options: dict[str, Any] = {"validate": not self.training}
         if forbids:

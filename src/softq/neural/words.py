@@ -183,7 +183,7 @@ class Packing(NamedTuple):
         """Vectors of tokens ``[T, *]`` as ``[B, n, *]``, 0 on padding."""
         count = len(self.lengths)
         found = tokens.new_zeros(count * self.width, *tokens.shape[1:])
-        return found.index_copy(0, self.place, tokens).unflatten(0, (count, self.width))
+        return found.index_copy(0, self.place, tokens).view(count, self.width, *tokens.shape[1:])
 
 
 class WordBatch(NamedTuple):

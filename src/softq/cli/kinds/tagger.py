@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, get_args
@@ -30,14 +31,16 @@ from softq.errors import DataError, OutputError
 from softq.formats.annotations import check_annotations, read_annotations
 from softq.formats.chunks import Chunk, read_chunks
 from softq.formats.conll import MISSING, Annotators, Block, Sentence, find_scheme
+from softq.formats.file_checks import notes_in, read_tensors
 from softq.formats.tags import Scheme, convert, spans
 from softq.formats.text import Fault
 from softq.formats.words import is_entity_tag, looks_like_text
-from softq.lab.tasks.ner_data import check_tags, transform
-from softq.linear.features import FeatureMatrix, TemplateIndex
+from softq.lab.tasks.ner_data import check_tags, parts_of_speech
+from softq.linear.features import TemplateIndex
 from softq.linear.tagger import CRFTagger
-from softq.linear.tagging import Decoding
+from softq.linear.tagging import Decoding, Tagger
 from softq.metrics import SPAN_METRICS, KindScores, SpanScores, span_statistics
+from softq.neural.tagger import NEURAL_TAGGER, SequenceTagger
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
 _OF_ANY_LABELS = ("token_accuracy", "exact_match")  # metrics that need no entities
@@ -50,7 +53,6 @@ class FileTagger(Predictor):
 
     Attributes:
         tagger: the model.
-        index: of its features.
         file_scheme: of the training files, None where it is not known, or labels are no entity tags.
         trained_scheme: of the tagger's own labels, or None likewise.
         pos: column of parts of speech, the token's being 1; 0 where the model knows none.
@@ -63,19 +65,34 @@ class FileTagger(Predictor):
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        model = CRFTagger.load(find_model(path))
-        self.tagger = model.tagger_
-        if not isinstance(self.tagger.index, TemplateIndex):
-            raise DataError(
-                f"{path} was trained on features that a program made: expected a tagger that finds"
-                " its own features in words"
-            )
-        self.index = self.tagger.index
-        self.file_scheme, self.trained_scheme = model.file_scheme_, model.scheme_
-        self.pos = model.pos_column_
-        self.decoding = self.choose_decoding(model.decoding, get_args(Decoding), "tagger")
+        file = find_model(path)
+        if _is_neural(file):
+            own = self._take_neural(SequenceTagger.load(file))
+        else:
+            own = self._take_linear(CRFTagger.load(file))
+        self.decoding = self.choose_decoding(own, get_args(Decoding), "tagger")
         self.pos_tagger = load_pos_tagger(options)
         self._separators: dict[str, str] = {}  # the first file that has each
+
+    def _take_neural(self, model: SequenceTagger) -> str:
+        """Take a neural tagger, which reads words alone; how it decodes."""
+        self.tagger: Tagger | SequenceTagger = model
+        self._encode: Callable[[Any, Any], Any] = lambda tokens, _: model.vocabulary.encode(tokens)
+        self.file_scheme, self.trained_scheme, self.pos = model.file_scheme, model.scheme, 0
+        return model.decoding
+
+    def _take_linear(self, model: CRFTagger) -> str:
+        """Take a linear tagger, if it finds its features in words and parts of speech; how it decodes."""
+        self.tagger, index = model.tagger_, model.tagger_.index
+        if not isinstance(index, TemplateIndex):
+            raise DataError(
+                f"{self.path} was trained on features that a program made: expected a tagger that"
+                " finds its own features in words"
+            )
+        self._encode = index.transform
+        self.file_scheme, self.trained_scheme = model.file_scheme_, model.scheme_
+        self.pos = model.pos_column_
+        return str(model.decoding)
 
     def label(
         self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None = None
@@ -85,10 +102,11 @@ class FileTagger(Predictor):
 
     def _features(
         self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None
-    ) -> FeatureMatrix:
-        return self.index.transform(tokens, None if pos is None else {"pos": pos})
+    ) -> Any:
+        """Sentences as the model reads them: features, or words and characters."""
+        return self._encode(tokens, None if pos is None else {"pos": pos})
 
-    def decode(self, matrix: FeatureMatrix, scheme: Scheme | None) -> Sequence[Sequence[str]]:
+    def decode(self, matrix: Any, scheme: Scheme | None) -> Sequence[Sequence[str]]:
         """Labels of sentences, written in a scheme; None for that of the tagger's own labels."""
         return self._written(self.tagger.decode(matrix, self.decoding), scheme)
 
@@ -215,8 +233,19 @@ class FileTagger(Predictor):
             ) from None
         found: list[Sequence[str]] = []
         for some in in_batches(sentences, path, "sentences"):
-            found += self.decode(transform(self.index, some, self.pos, str(path)), scheme)
+            pos = parts_of_speech(some, self.pos, str(path))
+            tokens = [sentence.tokens for sentence in some]
+            found += self.decode(self._encode(tokens, pos), scheme)
         return found
+
+
+def _is_neural(file: Path) -> bool:
+    """Whether a file says that it is a neural tagger; whoever reads it will say what is wrong with it."""
+    with suppress(DataError):
+        return (
+            notes_in(read_tensors(file).tensors, "about", "tagger").get("format") == NEURAL_TAGGER
+        )
+    return False
 
 
 def load_pos_tagger(options: Options) -> FileTagger | None:

@@ -69,7 +69,7 @@ class WordEncoder(nn.Module):
         """What the convolution finds in each of the different words, ``[U, filters]``."""
         letters = self.drop(self.characters(batch.letters)).transpose(1, 2)  # [U, size, L]
         padding = torch.arange(letters.shape[-1], device=letters.device) >= batch.sizes.unsqueeze(1)
-        found = self.spelling(letters).masked_fill(padding.unsqueeze(1), -math.inf)
+        found: Tensor = self.spelling(letters).masked_fill(padding.unsqueeze(1), -math.inf)
         return found.amax(-1)
 
     @torch.no_grad()
