@@ -31,6 +31,7 @@ KINDS = [  # what a file is, by its name, and the first pattern that fits
     (r"(.*train|.*dev|.*test)?\.?captions\.tsv(\.gz)?", "{1}.captions.tsv"),
     (r"(.*train|.*dev|.*test)\.features\.npy", "{1}.features.npy"),
     (r"mine\.txt", "mine.txt"),
+    (r"vectors\.txt", "vectors.txt"),
     (r"(train|dev|test)\.tsv(\.gz)?", "{1}.tsv"),
     (r"(train|dev|test)\d?\.(de|en)", "{1}.{2}"),
     (r"german\.txt", "dev.de"),
@@ -57,6 +58,7 @@ def make_store(folder):
     ner_runs.write(
         folder / "crowd.conll", world.annotate(world.sample(SIZES["train"], seed=0), seed=0)
     )
+    (folder / "vectors.txt").write_text("met 0.5 1 0\nin 1 -1 0.25\n", encoding="utf-8")
     ner_runs.write(folder / "some.conll", world.sample(SIZES["train"], seed=0)[::2])
     label = [{"start": 0, "end": 3, "labels": ["PER"]}]
     record = {"id": 1, "text": "Ann ran.", "label": label}

@@ -20,23 +20,18 @@ _LARGEST_NORM = 5.0  # of a gradient, as in Ma and Hovy (2016)
 
 
 class BatchLosses(Protocol):
-    """The losses of batches, which stay the same in all epochs.
-
-    Attributes:
-        model: what is trained.
-        sentences: numbers of the sentences of each batch.
-
-    """
+    """The losses of batches, which stay the same in all epochs."""
 
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> nn.Module:
+        """What is trained."""
 
     @property
-    def sentences(self) -> Sequence[Tensor]: ...
+    def sentences(self) -> Sequence[Tensor]:
+        """Numbers of the sentences of each batch."""
 
     def __call__(self, batch: int) -> Tensor:
         """The summed loss of the sentences of a batch."""
-        ...
 
 
 class NeuralLearner(TorchLearner):
