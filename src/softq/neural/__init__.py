@@ -1,4 +1,4 @@
-"""Neural models: taggers; modules of other models, their training on candidates, trained translators and captioners."""
+"""Neural models: taggers and parsers; modules of other models, their training on candidates, trained translators and captioners."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,14 @@ if TYPE_CHECKING:
         SequenceModel,
         TransformerTranslator,
     )
+    from softq.neural.parser import BiaffineParser, TreeVocabulary
     from softq.neural.tagger import SequenceTagger
     from softq.neural.text_generator import TextGenerator
     from softq.neural.words import WordVocabulary
 
 __all__ = [
     "AttentionalTranslator",
+    "BiaffineParser",
     "ImageCaptioner",
     "Perceptron",
     "PerceptronGrid",
@@ -25,9 +27,16 @@ __all__ = [
     "SequenceTagger",
     "TextGenerator",
     "TransformerTranslator",
+    "TreeVocabulary",
     "WordVocabulary",
 ]
-_PLACES = {"SequenceTagger": "tagger", "TextGenerator": "text_generator", "WordVocabulary": "words"}
+_PLACES = {
+    "BiaffineParser": "parser",
+    "TreeVocabulary": "parser",
+    "SequenceTagger": "tagger",
+    "TextGenerator": "text_generator",
+    "WordVocabulary": "words",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from os import PathLike
-from pathlib import Path
 from typing import Any, Self, get_args
 
 import numpy as np
 import torch
-from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from softq.errors import DataError, ModelError
-from softq.formats.file_checks import (
-    check_format,
-    mapping,
-    notes_in,
-    one_of,
-    read_tensors,
-    refusing,
-    starting_with,
-    string_list,
-)
+from softq.errors import ModelError
+from softq.formats.file_checks import mapping, one_of, string_list
 from softq.formats.tags import allowed_transitions
 from softq.formats.word_vectors import WordVectors
 from softq.lab.recipe import build
-from softq.lab.run import BEST, write_atomically
 from softq.linear.features.matrix import batches_of_like_lengths
 from softq.neural.generation import evaluating
 from softq.neural.modules.word_encoder import WordEncoder, begin
+from softq.neural.saved_module import SavedModule
 from softq.neural.tagger_settings import TaggerSettings
-from softq.neural.text_generator import load_parameters
 from softq.neural.words import Array, EncodedWords, WordBatch, WordVocabulary
 from softq.options import Constraints, LabelDecoding, Scheme
 from softq.spaces import Chain, Independent
 
-NEURAL_TAGGER = "softq tagger neural 1"
-"""The format of the file."""
-_PARAMETERS = "model."  # names of parameters in a file begin so
 _AT_ONCE = 1 << 13  # words of a batch to predict for, padding too
 
 
-class SequenceTagger(nn.Module):
+class SequenceTagger(SavedModule):
     """The BiLSTM-CNN-CRF of Ma and Hovy (2016): sentences to a distribution over label sequences.
 
     Each word is its own vector and what a convolution finds in its characters; a bidirectional LSTM
@@ -78,6 +61,8 @@ class SequenceTagger(nn.Module):
     [3, 2]
 
     """
+
+    noun, format = "neural tagger", "softq tagger neural 1"
 
     def __init__(
         self,
@@ -215,10 +200,9 @@ class SequenceTagger(nn.Module):
 
     # --- on the disk ------------------------------------------------------------------------------
 
-    def notes(self) -> Tensor:
-        """What the file holds beside the parameters, as JSON."""
-        about = {
-            "format": NEURAL_TAGGER,
+    def about(self) -> dict[str, Any]:
+        """Settings, labels, scheme and vocabulary."""
+        return {
             "settings": dataclasses.asdict(self.settings),
             "labels": list(self.labels),
             "scheme": self.scheme,
@@ -227,59 +211,18 @@ class SequenceTagger(nn.Module):
             "decoding": self.decoding,
             **self.vocabulary.notes(),
         }
-        written = json.dumps(about, ensure_ascii=False).encode()
-        return torch.from_numpy(np.frombuffer(written, np.uint8).copy())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All that a file holds."""
-        parameters = self.named_parameters()
-        found = {f"{_PARAMETERS}{name}": p.detach().cpu() for name, p in parameters}
-        return found | {"about": self.notes()}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """The tagger of `tensors`, in evaluation mode; what is none, or damaged, is a `DataError`."""
-        about = notes_in(tensors, "about", "neural tagger")
-        check_format(about, NEURAL_TAGGER)
-        with refusing("expected the settings, labels and parameters of a neural tagger"):
-            settings = build(TaggerSettings, mapping("settings", about["settings"]), "settings")
-            parameters = starting_with(_PARAMETERS, tensors)
-            if settings.layers > len(parameters):
-                raise DataError(f"expected parameters of {settings.layers} layers")
-            parts: tuple[Any, ...] = (
-                WordVocabulary.from_notes(about),
-                string_list("labels", about["labels"]),
-                settings,
-            )
-            schemes = (None, *get_args(Scheme))
-            options = {
-                "scheme": one_of("scheme", about["scheme"], schemes),
-                "constraints": one_of("constraints", about["constraints"], get_args(Constraints)),
-            }
-            with torch.device("meta"):  # shapes are compared before memory is asked for
-                load_parameters(cls(*parts, **options), parameters)
-            tagger = cls(*parts, **options)
-            load_parameters(tagger, parameters)
-            tagger.file_scheme = one_of("file_scheme", about["file_scheme"], schemes)
-            tagger.decoding = one_of("decoding", about["decoding"], get_args(LabelDecoding))
-        return tagger.eval()
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write it to one safetensors file, whole or not at all; nothing is pickled.
-
-        ``softq predict`` and ``softq evaluate`` read it, too.
-        """
-        tensors = {name: tensor.contiguous() for name, tensor in self.tensors().items()}
-        write_atomically(Path(path), to_safetensors(tensors))
-
-    @classmethod
-    def load(cls, path: str | PathLike[str]) -> Self:
-        """The tagger of a file of `save`, or the best one of a run of ``softq train``."""
-        try:
-            place = Path(path) / BEST if Path(path).is_dir() else path
-            return cls.from_tensors(read_tensors(place).tensors)
-        except DataError as error:
-            raise DataError(
-                f"{path} is not a neural tagger of softq ({error}); expected a file of"
-                " SequenceTagger.save or a run of softq train ner --model neural"
-            ) from None
+    def from_about(cls, about: Mapping[str, Any]) -> Self:
+        """The tagger of `about`, with any parameters."""
+        schemes = (None, *get_args(Scheme))
+        tagger = cls(
+            WordVocabulary.from_notes(about),
+            string_list("labels", about["labels"]),
+            build(TaggerSettings, mapping("settings", about["settings"]), "settings"),
+            scheme=one_of("scheme", about["scheme"], schemes),
+            constraints=one_of("constraints", about["constraints"], get_args(Constraints)),
+        )
+        tagger.file_scheme = one_of("file_scheme", about["file_scheme"], schemes)
+        tagger.decoding = one_of("decoding", about["decoding"], get_args(LabelDecoding))
+        return tagger

@@ -229,6 +229,13 @@ class EncodedWords(NamedTuple):
     letters: Array
     sizes: Array
 
+    def tokens(self, sentences: Array, packing: Packing) -> Array:
+        """The places of the tokens of packed sentences among the tokens of all."""
+        starts = (np.cumsum(self.lengths) - self.lengths)[sentences]
+        row = packing.row.numpy()
+        found: Array = starts[row] + packing.place.numpy() - row * packing.width
+        return found
+
     def batch(self, sentences: Array | Sequence[int], width: int | None = None) -> WordBatch:
         """These sentences.
 
@@ -239,9 +246,7 @@ class EncodedWords(NamedTuple):
         """
         chosen = np.asarray(sentences, np.int64)
         packing = Packing.of(self.lengths[chosen], width)
-        starts = (np.cumsum(self.lengths) - self.lengths)[chosen]
-        row = packing.row.numpy()
-        tokens = starts[row] + packing.place.numpy() - row * packing.width
+        tokens = self.tokens(chosen, packing)
         used, forms = np.unique(self.forms[tokens], return_inverse=True)
         sizes = self.sizes[used]
         letters = self.letters[used, : max(int(sizes.max(initial=1)), 1)]

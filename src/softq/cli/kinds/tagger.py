@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, get_args
@@ -31,7 +30,6 @@ from softq.errors import DataError, OutputError
 from softq.formats.annotations import check_annotations, read_annotations
 from softq.formats.chunks import Chunk, read_chunks
 from softq.formats.conll import MISSING, Annotators, Block, Sentence, find_scheme
-from softq.formats.file_checks import notes_in, read_tensors
 from softq.formats.tags import Scheme, convert, spans
 from softq.formats.text import Fault
 from softq.formats.words import is_entity_tag, looks_like_text
@@ -40,7 +38,7 @@ from softq.linear.features import TemplateIndex
 from softq.linear.tagger import CRFTagger
 from softq.linear.tagging import Decoding, Tagger
 from softq.metrics import SPAN_METRICS, KindScores, SpanScores, span_statistics
-from softq.neural.tagger import NEURAL_TAGGER, SequenceTagger
+from softq.neural.tagger import SequenceTagger
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
 _OF_ANY_LABELS = ("token_accuracy", "exact_match")  # metrics that need no entities
@@ -66,7 +64,7 @@ class FileTagger(Predictor):
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
         file = find_model(path)
-        if _is_neural(file):
+        if SequenceTagger.is_in(file):
             own = self._take_neural(SequenceTagger.load(file))
         else:
             own = self._take_linear(CRFTagger.load(file))
@@ -237,15 +235,6 @@ class FileTagger(Predictor):
             tokens = [sentence.tokens for sentence in some]
             found += self.decode(self._encode(tokens, pos), scheme)
         return found
-
-
-def _is_neural(file: Path) -> bool:
-    """Whether a file says that it is a neural tagger; whoever reads it will say what is wrong with it."""
-    with suppress(DataError):
-        return (
-            notes_in(read_tensors(file).tensors, "about", "tagger").get("format") == NEURAL_TAGGER
-        )
-    return False
 
 
 def load_pos_tagger(options: Options) -> FileTagger | None:

@@ -38,12 +38,14 @@ class NeuralLearner(TorchLearner):
     """Trains a model on batches that are the same in every epoch, in another order.
 
     Their order and the dropout of a step follow from the seed, the epoch and the step; so does the
-    learning rate, which falls linearly to 0 at the end of the last epoch.
+    learning rate, which falls linearly to 0 at the end of the last epoch, and may rise before.
 
     Args:
         losses: of batches.
         training: how long, and the seed.
-        rate: the first learning rate of Adam.
+        rate: the highest learning rate.
+        warmup: part of training in which the rate rises to it.
+        optimizer: of the model's parameters; Adam if None.
         entropy: of the targets of all sentences, which no model can lower.
         notes: what the file of a model holds beside its parameters.
         evaluate: the development score; the model is in evaluation mode.
@@ -58,6 +60,8 @@ class NeuralLearner(TorchLearner):
         training: Training,
         *,
         rate: float,
+        warmup: float = 0.0,
+        optimizer: torch.optim.Optimizer | None = None,
         entropy: float,
         notes: Callable[[], Mapping[str, Tensor]],
         evaluate: Callable[[], float],
@@ -67,7 +71,7 @@ class NeuralLearner(TorchLearner):
         model, batches = losses.model, len(losses.sentences)
         super().__init__(
             model,
-            torch.optim.Adam(model.parameters(), lr=rate, fused=True),
+            optimizer or torch.optim.Adam(model.parameters(), lr=rate, fused=True),
             examples=batches,
             batch_size=1,
             order=lambda epoch: torch.randperm(
@@ -79,14 +83,15 @@ class NeuralLearner(TorchLearner):
             workers=workers,
         )
         self._losses, self._notes = losses, notes
-        self._rate, self._total_steps = rate, training.epochs * batches
+        self._rate, self._warmup = rate, warmup
+        self._total_steps = training.epochs * batches
         self._entropy = entropy
         self.examples = sum(map(len, losses.sentences))
 
     def _step(self, batch: Tensor, epoch: int, step: int) -> None:
         number = int(batch)
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate * (1 - (epoch * self.steps + step) / self._total_steps)
+            group["lr"] = self._rate_at((epoch * self.steps + step) / self._total_steps)
         sentences = self._losses.sentences[number]
         self._optimizer.zero_grad()
         loss = self._losses(number)
@@ -101,6 +106,12 @@ class NeuralLearner(TorchLearner):
             )
         self._optimizer.step()
         self._loss += torch.tensor([total, len(sentences)], dtype=torch.float64)
+
+    def _rate_at(self, done: float) -> float:
+        """The learning rate when this part of training is done."""
+        if done < self._warmup:  # not 0 at first, where nothing would be learnt
+            return self._rate * max(done, 0.5 / self._total_steps) / self._warmup
+        return self._rate * (1 - done) / (1 - self._warmup)
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
         """Cross-entropy and KL to the target per sentence, both with dropout and before each step."""
