@@ -43,6 +43,10 @@ SMALL = [  # flags that are added to the commands that fit
         for name, flags in SMALL_TASKS.items()
     ),
     (r"softq train ner --model neural", "--hidden 4 --filters 4 --epochs 1"),
+    (
+        r"softq train parsing --model neural",
+        "--hidden 4 --layers 1 --arc-size 4 --relation-size 4 --filters 4 --epochs 1",
+    ),
     (r"softq train mine\.toml .*--train train\.conll", SMALL_TASKS["ner"]),
     (r"softq train mine\.toml --epochs", SMALL_TASKS["classification"]),
     (
@@ -74,6 +78,10 @@ READY = {  # runs that pages use and others train
     "runs/neural": (
         "softq train ner --model neural --vectors vectors.txt --train train.conll --dev dev.conll"
         " --out runs/neural"
+    ),
+    "runs/neural-trees": (
+        "softq train parsing --model neural --vectors vectors.txt --train train.conllu --dev"
+        " dev.conllu --out runs/neural-trees"
     ),
     "runs/names-ml": "softq train ner --train train.conll --dev dev.conll --out runs/names-ml",
     "runs/trees": (
