@@ -44,9 +44,10 @@ def shell(tmp_path_factory):
     drawn, draw_svg = {}, report_page.draw_svg
 
     def draw_once(draw, name, *, phone):
-        if draw.__code__ not in drawn:
-            drawn[draw.__code__] = draw_svg(draw, name, phone=phone)
-        return drawn[draw.__code__]
+        code = getattr(draw, "func", draw).__code__  # of a partial function, that of its own
+        if code not in drawn:
+            drawn[code] = draw_svg(draw, name, phone=phone)
+        return drawn[code]
 
     really_run, measured = subprocess.run, set()
 

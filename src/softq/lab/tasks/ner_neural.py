@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,15 +11,15 @@ import torch
 from torch import Tensor
 
 from softq.formats.tags import Scheme, convert
-from softq.formats.word_vectors import WordVectors, read_vectors, spellings
-from softq.lab.loop import Evaluation, tell
+from softq.formats.word_vectors import WordVectors
+from softq.lab.loop import Evaluation
 from softq.lab.processes import Workers
 from softq.lab.tasks.files import once
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.ner_data import gold, read_corpora
 from softq.lab.tasks.ner_labels import label
 from softq.lab.tasks.ner_recipe import NerData, NerNetwork, NerRecipe, scheme_of
-from softq.lab.tasks.neural_learner import NeuralLearner
+from softq.lab.tasks.neural_learner import NeuralLearner, known_vectors
 from softq.linear.tagger_training import CRFSettings
 from softq.linear.tagging import CorpusTarget, entity_reward
 from softq.metrics import Metric, span_statistics
@@ -47,16 +46,10 @@ class _Sources(NamedTuple):
 @once(1)
 def read_known_vectors(sources: _Sources) -> WordVectors | None:
     """The vectors of words of the training, development and test sentences; None where there are none."""
-    if not sources.network.vectors:
-        return None
     corpora = read_corpora(sources.data)
     splits = corpora.train, corpora.dev or (), corpora.test or ()
-    words = {word for split in splits for sentence in split for word in sentence.tokens}
-    found = read_vectors(Path(sources.network.vectors), set(spellings(words)))
-    known = {*found.words}
-    covered = sum(word in known or word.lower() in known for word in words)
-    tell(f"{sources.network.vectors}: vectors of {covered:,} of {len(words):,} words")
-    return found
+    tokens = [[sentence.tokens for sentence in split] for split in splits]
+    return known_vectors(sources.network.vectors, tokens)
 
 
 def make_tagger(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from softq.formats.file_checks import starting_with
-from softq.lab.loop import Evaluation, NonFiniteLossError
+from softq.formats.word_vectors import WordVectors, read_vectors, spellings
+from softq.lab.loop import Evaluation, NonFiniteLossError, tell
 from softq.lab.processes import Workers
 from softq.lab.recipe import Training
 from softq.lab.torch_learner import TorchLearner, generator_for
@@ -126,3 +128,15 @@ class NeuralLearner(TorchLearner):
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Take this for the best model."""
         super().load_best(starting_with(_PARAMETERS, best))
+
+
+def known_vectors(path: str, splits: Sequence[Sequence[Sequence[str]]]) -> WordVectors | None:
+    """The vectors of the words of splits; None where no file is named."""
+    if not path:
+        return None
+    words = {word for split in splits for sentence in split for word in sentence}
+    found = read_vectors(Path(path), set(spellings(words)))
+    known = {*found.words}
+    covered = sum(word in known or word.lower() in known for word in words)
+    tell(f"{path}: vectors of {covered:,} of {len(words):,} words")
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from softq.formats.conllu import TreeSentence
-from softq.formats.word_vectors import WordVectors, read_vectors, spellings
-from softq.lab.loop import Evaluation, tell
+from softq.lab.loop import Evaluation
 from softq.lab.processes import Workers
 from softq.lab.tasks.linear_learner import ScoredSplit
-from softq.lab.tasks.neural_learner import NeuralLearner
+from softq.lab.tasks.neural_learner import NeuralLearner, known_vectors
 from softq.lab.tasks.parsing import (
     Learnable,
     check_columns,
@@ -37,18 +35,6 @@ Array = np.ndarray[Any, Any]
 
 _NO_RELATION = -1  # of a word that was lifted, and of padding
 _WARMUP = 0.05
-
-
-def known_vectors(path: str, splits: Sequence[Sequence[Sequence[str]]]) -> WordVectors | None:
-    """The vectors of the words of splits; None where no file is named."""
-    if not path:
-        return None
-    words = {word for split in splits for sentence in split for word in sentence}
-    found = read_vectors(Path(path), set(spellings(words)))
-    known = {*found.words}
-    covered = sum(word in known or word.lower() in known for word in words)
-    tell(f"{path}: vectors of {covered:,} of {len(words):,} words")
-    return found
 
 
 class ParserLosses:
