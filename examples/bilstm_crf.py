@@ -4,7 +4,7 @@
     python examples/bilstm_crf.py --objective sqdml    # aimed at token accuracy, a word of an entity counting three times
 
 The data come from a built-in world whose Bayes rule is known, so the table at the end shows what is
-left to gain. What your own tagger needs of softq is in two places: `Tagger.forward`
+left to gain. What your own tagger needs of softq is in two places: `SequenceTagger`
 returns a distribution, and `target` says what it should become.
 """
 
@@ -16,99 +16,66 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch import Tensor
 
 import softq
 from softq.annotators.reliability import estimate, reference_weights
 from softq.formats.conll import Sentence
-from softq.formats.tags import allowed_transitions
 from softq.lab.worlds.entities import LABELS, EntityWorld
 from softq.metrics import SpanScores, span_statistics
+from softq.neural import SequenceTagger, WordVocabulary
+from softq.neural.tagger_settings import TaggerSettings
+from softq.neural.words import WordBatch
 
-SPELLING = 12  # characters of a word that are looked at
+SIZES = TaggerSettings(word_size=48, character_size=16, filters=24, hidden=48, dropout=0.0)
 
 
 class Batch(NamedTuple):
-    """Sentences as numbers, 0 on padding."""
+    """Sentences as a tagger takes them, and what annotators say of them."""
 
-    words: Tensor  # [B, n]
-    characters: Tensor  # [B, n, SPELLING]
-    lengths: Tensor  # [B]
+    words: WordBatch
     references: Tensor  # [B, R, n], one per annotator
     weights: Tensor  # [B, R], 0 for a reference that is not there
 
-    def at(self, index: Tensor) -> "Batch":
-        """Some of the sentences."""
-        size = int(self.lengths[index].max())
-        words, characters, lengths, references, weights = (tensor[index] for tensor in self)
-        return Batch(
-            words[:, :size], characters[:, :size], lengths, references[:, :, :size], weights
-        )
 
-
-def encode(
-    sentences: Sequence[Sentence], weights: Sequence[Sequence[float]], vocabulary: dict[str, int]
-) -> Batch:
+class Data:
     """Sentences, and how much each of their label sequences counts, as numbers."""
-    count, size, annotators = (
-        len(sentences),
-        max(len(s.tokens) for s in sentences),
-        max(len(s.labels) for s in sentences),
-    )
-    words, lengths = (
-        torch.zeros(count, size, dtype=torch.long),
-        torch.tensor([len(s.tokens) for s in sentences]),
-    )
-    characters = torch.zeros(count, size, SPELLING, dtype=torch.long)
-    references, reference_weights = (
-        torch.zeros(count, annotators, size, dtype=torch.long),
-        torch.zeros(count, annotators),
-    )
-    for b, sentence in enumerate(sentences):
-        for t, word in enumerate(sentence.tokens):
-            words[b, t] = vocabulary.get(word, 1)
-            letters = [min(ord(c), 127) for c in word[-SPELLING:]]
-            characters[b, t, : len(letters)] = torch.tensor(letters)
-        for r, labels in enumerate(sentence.labels):
-            references[b, r, : len(labels)] = torch.tensor(
-                [LABELS.index(label) for label in labels]
-            )
-            reference_weights[b, r] = weights[b][r]
-    return Batch(words, characters, lengths, references, reference_weights)
+
+    def __init__(
+        self,
+        sentences: Sequence[Sentence],
+        weights: Sequence[Sequence[float]],
+        vocabulary: WordVocabulary,
+    ) -> None:
+        self.words = vocabulary.encode([sentence.tokens for sentence in sentences])
+        count, annotators = len(sentences), max(len(s.labels) for s in sentences)
+        size = int(self.words.lengths.max())
+        self.references = torch.zeros(count, annotators, size, dtype=torch.long)
+        self.weights = torch.zeros(count, annotators)
+        for b, sentence in enumerate(sentences):
+            for r, labels in enumerate(sentence.labels):
+                numbers = [LABELS.index(label) for label in labels]
+                self.references[b, r, : len(labels)] = torch.tensor(numbers)
+                self.weights[b, r] = weights[b][r]
+
+    def __len__(self) -> int:
+        return len(self.references)
+
+    def at(self, index: Tensor) -> Batch:
+        """Some of the sentences."""
+        words = self.words.batch(index.numpy())
+        references = self.references[index, :, : words.packing.width]
+        return Batch(words, references, self.weights[index])
 
 
-class Tagger(nn.Module):
-    """Words and their characters to a distribution over label sequences."""
+def make_tagger(vocabulary: WordVocabulary, constraints: bool) -> SequenceTagger:
+    """Words and their characters to a distribution over label sequences.
 
-    def __init__(self, words: int, constraints: bool) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, 48, padding_idx=0)
-        self.characters = nn.Embedding(128, 16, padding_idx=0)
-        self.spelling = nn.Conv1d(16, 24, kernel_size=3, padding=1)
-        self.encoder = nn.LSTM(48 + 24, 48, batch_first=True, bidirectional=True)
-        self.emissions = nn.Linear(2 * 48, len(LABELS))
-        self.transitions = nn.Parameter(torch.zeros(len(LABELS), len(LABELS)))
-        allowed = allowed_transitions(LABELS, "bio")
-        self.forbidden = ~allowed.between if constraints else torch.zeros_like(allowed.between)
-        self.forbidden_first = ~allowed.first if constraints else torch.zeros_like(allowed.first)
-
-    def forward(self, batch: Batch) -> softq.Chain:
-        """A linear chain: scores of each label at each word, and of neighbouring labels."""
-        letters = self.characters(batch.characters.flatten(0, 1)).transpose(
-            1, 2
-        )  # [B·n, 16, SPELLING]
-        spelling = self.spelling(letters).amax(-1).unflatten(0, batch.words.shape)  # [B, n, 24]
-        inputs = torch.cat([self.words(batch.words), spelling], -1)
-        packed, _ = self.encoder(
-            pack_padded_sequence(inputs, batch.lengths, batch_first=True, enforce_sorted=False)
-        )
-        hidden, _ = pad_packed_sequence(packed, batch_first=True, total_length=batch.words.shape[1])
-        start = torch.zeros(len(LABELS)).masked_fill(
-            self.forbidden_first, -torch.inf
-        )  # no sentence starts with I-
-        transitions = self.transitions.masked_fill(self.forbidden, -torch.inf)  # -inf forbids
-        return softq.Chain(self.emissions(hidden), transitions, batch.lengths, start=start)
+    An encoder of your own has to return a `softq.Chain`, too.
+    """
+    forbid = "model" if constraints else "none"  # label sequences that are not BIO
+    seed = int(torch.randint(2**31, ()))
+    return SequenceTagger(vocabulary, LABELS, SIZES, scheme="bio", constraints=forbid, seed=seed)
 
 
 def target(model: softq.Chain, batch: Batch, options: argparse.Namespace) -> softq.Target:
@@ -122,11 +89,11 @@ def target(model: softq.Chain, batch: Batch, options: argparse.Namespace) -> sof
     return make(model, batch.references, options.tau, reward, ref_weights=batch.weights)
 
 
-def train(tagger: Tagger, data: Batch, options: argparse.Namespace, console: Console) -> None:
+def train(
+    tagger: SequenceTagger, data: Data, options: argparse.Namespace, console: Console
+) -> None:
     """Any PyTorch loop."""
-    steps = [
-        index for _ in range(options.epochs) for index in torch.randperm(len(data.words)).split(32)
-    ]
+    steps = [index for _ in range(options.epochs) for index in torch.randperm(len(data)).split(32)]
     optimizer = torch.optim.Adam(tagger.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, len(steps))
     for index in track(
@@ -136,7 +103,7 @@ def train(tagger: Tagger, data: Batch, options: argparse.Namespace, console: Con
         disable=not console.is_terminal,
     ):
         batch = data.at(index)
-        model = tagger(batch)
+        model = tagger(batch.words)
         loss = softq.cross_entropy(target(model, batch, options), model).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -144,18 +111,15 @@ def train(tagger: Tagger, data: Batch, options: argparse.Namespace, console: Con
         schedule.step()
 
 
-def bayes_rule(world: EntityWorld, sentence: Sentence) -> Tensor:
+def bayes_rule(world: EntityWorld, sentence: Sentence) -> list[str]:
     """The best that anyone can do who knows how the world was made."""
-    return world.posterior(sentence.tokens).mbr()
+    return [LABELS[label] for label in world.posterior(sentence.tokens).mbr().tolist()]
 
 
-def score(gold: Sequence[Sentence], predicted: Sequence[Tensor]) -> SpanScores:
-    """Predicted label ids against the true labels."""
-    labels = [
-        [LABELS[label] for label in row[: len(sentence.tokens)]]
-        for sentence, row in zip(gold, predicted, strict=True)
-    ]
-    return SpanScores.of(span_statistics([sentence.labels[0] for sentence in gold], labels, "bio"))
+def score(gold: Sequence[Sentence], predicted: Sequence[Sequence[str]]) -> SpanScores:
+    """Predicted labels against the true ones."""
+    true = [sentence.labels[0] for sentence in gold]
+    return SpanScores.of(span_statistics(true, predicted, "bio"))
 
 
 def main() -> None:
@@ -196,20 +160,11 @@ def main() -> None:
     crowd = world.annotate(world.sample(options.sentences, seed=options.seed), seed=options.seed)
     test = world.sample(1000, seed=options.seed + 1)
     reliability = estimate(crowd)  # of the annotators, without knowing the truth
-    vocabulary = {
-        word: number
-        for number, word in enumerate(sorted({word for s in crowd for word in s.tokens}), start=2)
-    }
-
-    tagger = Tagger(len(vocabulary) + 2, options.constraints)
-    train(
-        tagger,
-        encode(crowd, [reference_weights(s, reliability) for s in crowd], vocabulary),
-        options,
-        Console(stderr=True),
-    )
-    with torch.no_grad():
-        predicted = tagger(encode(test, [[1.0]] * len(test), vocabulary)).mbr()
+    tagger = make_tagger(WordVocabulary.of(s.tokens for s in crowd), options.constraints)
+    weights = [reference_weights(sentence, reliability) for sentence in crowd]
+    data = Data(crowd, weights, tagger.vocabulary)
+    train(tagger, data, options, Console(stderr=True))
+    predicted = tagger.predict([sentence.tokens for sentence in test], "mbr")
 
     table = Table(
         "",
@@ -220,7 +175,7 @@ def main() -> None:
         title=f"{len(test)} sentences with their true labels",
     )
     for name, scores in (
-        (f"BiLSTM-CRF, {options.objective}", score(test, list(predicted))),
+        (f"BiLSTM-CRF, {options.objective}", score(test, predicted)),
         ("Bayes rule", score(test, [bayes_rule(world, sentence) for sentence in test])),
     ):
         table.add_row(

@@ -6,7 +6,7 @@ The truth of a sentence is what its annotators and a tagger make likely (the E-s
 step trains toward it, and after each epoch the annotators' confusion tables are estimated again
 (the M-step). A tagger would believe what it has learnt by heart, so there are two: each is trained
 on one half of the sentences and asked about the other half. At the end a third learns from all.
-Replace `Tagger` by an encoder of your own: it only has to return a `softq.Chain`.
+Replace `make_tagger` by an encoder of your own: it only has to return a `softq.Chain`.
 """
 
 import argparse
@@ -19,10 +19,11 @@ from rich.table import Table
 from torch import Tensor
 
 import softq
-from bilstm_crf import Batch, Tagger, bayes_rule, encode, score
+from bilstm_crf import Data, bayes_rule, make_tagger, score
 from softq.annotators import AnnotatorTables, Crowd, SequentialFit, vote
 from softq.formats.conll import Sentence
 from softq.lab.worlds.entities import LABELS, EntityWorld
+from softq.neural import WordVocabulary
 
 Target = Callable[[Tensor, softq.Chain], softq.Target | softq.Distribution]
 """What the model of a batch is trained toward, by the indices of its sentences."""
@@ -31,34 +32,36 @@ Target = Callable[[Tensor, softq.Chain], softq.Target | softq.Distribution]
 class Learner:
     """A tagger and its optimizer."""
 
-    def __init__(self, words: int) -> None:
-        self.tagger = Tagger(words, constraints=True)
+    def __init__(self, vocabulary: WordVocabulary) -> None:
+        self.tagger = make_tagger(vocabulary, constraints=True)
         self.optimizer = torch.optim.Adam(self.tagger.parameters(), lr=5e-3)
 
-    def train(self, data: Batch, sentences: Tensor, target: Target) -> None:
+    def train(self, data: Data, sentences: Tensor, target: Target) -> None:
         """One epoch on some of the sentences."""
+        self.tagger.train()
         for index in sentences[torch.randperm(len(sentences))].split(32):
-            model = self.tagger(data.at(index))
+            model = self.tagger(data.at(index).words)
             loss = softq.cross_entropy(target(index, model), model).mean()
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
+        self.tagger.eval()
 
 
 class Truth:
     """The annotators' tables, and two taggers of one half of the sentences each."""
 
-    def __init__(self, crowd: Crowd, data: Batch) -> None:
+    def __init__(self, crowd: Crowd, data: Data, vocabulary: WordVocabulary) -> None:
         self.data, self.tables, self.weight = data, AnnotatorTables(crowd), 0.0
         SequentialFit(self.tables, LABELS, crowd.lengths, "bio")  # where the tables start
-        sentences = torch.arange(len(data.words))
+        sentences = torch.arange(len(data))
         self.halves = [sentences[::2], sentences[1::2]]
-        self.learners = [Learner(int(data.words.max()) + 1) for _ in self.halves]
+        self.learners = [Learner(vocabulary) for _ in self.halves]
 
     @torch.no_grad()
     def __call__(self, index: Tensor, model: softq.Chain | None = None) -> softq.Distribution:
         """E-step for sentences of one half, with the tagger that was trained on the other."""
-        prior = self.learners[1 - int(index[0]) % 2].tagger(self.data.at(index))
+        prior = self.learners[1 - int(index[0]) % 2].tagger(self.data.at(index).words)
         return self.tables.target(prior, index.tolist(), weight=self.weight)
 
     def epoch(self) -> None:
@@ -75,7 +78,7 @@ class Truth:
         for half in self.halves:
             for index in half.split(256):
                 found.update(zip(index.tolist(), find(self(index)), strict=True))
-        lengths = self.data.lengths.tolist()
+        lengths = self.data.words.lengths.tolist()
         return [found[sentence][:length] for sentence, length in enumerate(lengths)]
 
 
@@ -95,14 +98,11 @@ def main() -> None:
     gold = world.sample(options.sentences, seed=options.seed)
     annotated = world.annotate(gold, seed=options.seed)
     test = world.sample(1000, seed=options.seed + 1)
-    words = sorted({word for sentence in annotated for word in sentence.tokens})
-    vocabulary = {word: number for number, word in enumerate(words, start=2)}
+    vocabulary = WordVocabulary.of(sentence.tokens for sentence in annotated)
     votes = [Sentence(one.tokens, (vote(one, "entity"),)) for one in annotated]
-    data, tested = (
-        encode(some, [[1.0]] * len(some), vocabulary) for some in (votes, test)
-    )  # the references are the votes
+    data = Data(votes, [[1.0]] * len(votes), vocabulary)  # the references are the votes
 
-    truth = Truth(Crowd.read(annotated, LABELS, previous=True), data)
+    truth = Truth(Crowd.read(annotated, LABELS, previous=True), data, vocabulary)
     for _ in track(range(options.epochs), "The truth", console=console):
         truth.epoch()
     targets: dict[str, Target] = {
@@ -111,20 +111,22 @@ def main() -> None:
     }
     table = Table("", "token accuracy", "span precision", "recall", "F1")
     for name, target in targets.items():
-        learner = Learner(len(vocabulary) + 2)
+        learner = Learner(vocabulary)
         for _ in track(range(options.epochs), f"A tagger toward {name}", console=console):
             for half in truth.halves:
                 learner.train(data, half, target)
-        with torch.no_grad():
-            add_row(table, f"tagger toward {name}", test, list(learner.tagger(tested).mbr()))
+        tokens = [sentence.tokens for sentence in test]
+        add_row(table, f"tagger toward {name}", test, learner.tagger.predict(tokens, "mbr"))
     add_row(table, "Bayes rule", test, [bayes_rule(world, sentence) for sentence in test])
-    add_row(table, "vote on the training set", gold, list(data.references[:, 0]))
-    add_row(table, "truth on the training set", gold, truth.by_sentence(lambda found: found.mode()))
+    add_row(table, "vote on the training set", gold, [list(one.labels[0]) for one in votes])
+    best = truth.by_sentence(lambda found: found.mode())
+    labels = [[LABELS[label] for label in row.tolist()] for row in best]
+    add_row(table, "truth on the training set", gold, labels)
     Console().print(table)
 
 
-def add_row(table: Table, name: str, gold: list[Sentence], predicted: list[Tensor]) -> None:
-    """Scores of label ids."""
+def add_row(table: Table, name: str, gold: list[Sentence], predicted: list[list[str]]) -> None:
+    """Scores of labels."""
     found = score(gold, predicted)
     values = found.token_accuracy, found.precision, found.recall, found.f1
     table.add_row(name, *(f"{100 * value:.2f}" for value in values))

@@ -38,7 +38,15 @@ REPLACED = {
     r"--cluster \S+": "",
 }  # what would have to be downloaded, or started
 SMALL = [  # flags that are added to the commands that fit
-    *((rf"softq (train|sweep) {name}\b", flags) for name, flags in SMALL_TASKS.items()),
+    *(
+        (rf"softq (train|sweep) {name}\b(?!.*--model neural)", flags)
+        for name, flags in SMALL_TASKS.items()
+    ),
+    (r"softq train ner --model neural", "--hidden 4 --filters 4 --epochs 1"),
+    (
+        r"softq train parsing --model neural",
+        "--hidden 4 --layers 1 --arc-size 4 --relation-size 4 --filters 4 --epochs 1",
+    ),
     (r"softq train mine\.toml .*--train train\.conll", SMALL_TASKS["ner"]),
     (r"softq train mine\.toml --epochs", SMALL_TASKS["classification"]),
     (
@@ -66,6 +74,14 @@ READY = {  # runs that pages use and others train
     "runs/names": (
         "softq train ner --train train.conll --dev dev.conll --objective raml --tau 0.2 --out"
         " runs/names"
+    ),
+    "runs/neural": (
+        "softq train ner --model neural --vectors vectors.txt --train train.conll --dev dev.conll"
+        " --out runs/neural"
+    ),
+    "runs/neural-trees": (
+        "softq train parsing --model neural --vectors vectors.txt --train train.conllu --dev"
+        " dev.conllu --out runs/neural-trees"
     ),
     "runs/names-ml": "softq train ner --train train.conll --dev dev.conll --out runs/names-ml",
     "runs/costs": "softq train classifier --train train.csv --costs costs.csv --out runs/costs",

@@ -33,6 +33,7 @@ KINDS = [  # what a file is, by its name, and the first pattern that fits
     (r"mine\.txt", "mine.txt"),
     (r"(train|dev|test|new)\.csv", "rows.csv"),
     (r"costs\.csv", "costs.csv"),
+    (r"vectors\.txt", "vectors.txt"),
     (r"(train|dev|test)\.tsv(\.gz)?", "{1}.tsv"),
     (r"(train|dev|test)\d?\.(de|en)", "{1}.{2}"),
     (r"german\.txt", "dev.de"),
@@ -59,6 +60,7 @@ def make_store(folder):
     ner_runs.write(
         folder / "crowd.conll", world.annotate(world.sample(SIZES["train"], seed=0), seed=0)
     )
+    (folder / "vectors.txt").write_text("met 0.5 1 0\nin 1 -1 0.25\n", encoding="utf-8")
     ner_runs.write(folder / "some.conll", world.sample(SIZES["train"], seed=0)[::2])
     rows = [f"{i % 7},{i % 3},{'malignant' if i % 7 > 4 else 'benign'}" for i in range(42)]
     (folder / "rows.csv").write_text("\n".join(["size,age,kind", *rows, ""]), "utf-8")

@@ -44,10 +44,10 @@ def shell(tmp_path_factory):
     drawn, draw_svg = {}, report_page.draw_svg
 
     def draw_once(draw, name, *, phone):
-        kind = getattr(draw, "func", draw)  # figures of one kind share a drawing
-        if kind not in drawn:
-            drawn[kind] = draw_svg(draw, name, phone=phone)
-        return drawn[kind]
+        code = getattr(draw, "func", draw).__code__  # of a partial function, that of its own
+        if code not in drawn:
+            drawn[code] = draw_svg(draw, name, phone=phone)
+        return drawn[code]
 
     really_run, measured = subprocess.run, set()
 

@@ -35,7 +35,7 @@ from softq.formats.text import Fault, file_type
 from softq.formats.trees import crossing_arcs, tree_depth
 from softq.linear.features import lacks_tags
 from softq.linear.parser import DependencyParser
-from softq.linear.parsing import Decoding, Parse
+from softq.linear.parsing import Decoding, Parse, Parser
 from softq.metrics import (
     ATTACHMENT_METRICS,
     KindScores,
@@ -43,6 +43,7 @@ from softq.metrics import (
     attachment_statistics,
 )
 from softq.metrics.attachment import universal
+from softq.neural.parser import BiaffineParser
 
 _NOTHING = "_"
 _ENOUGH = 1000  # words that tell which columns a file has
@@ -91,9 +92,15 @@ class FileParser(Predictor):
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        model = DependencyParser.load(find_model(path))
-        self.parser = model.parser_
-        self.decoding = self.choose_decoding(model.decoding, get_args(Decoding), "parser")
+        file = find_model(path)
+        self.parser: Parser | BiaffineParser
+        if BiaffineParser.is_in(file):
+            self.parser = BiaffineParser.load(file)
+            own = self.parser.decoding
+        else:
+            model = DependencyParser.load(file)
+            self.parser, own = model.parser_, model.decoding
+        self.decoding = self.choose_decoding(own, get_args(Decoding), "parser")
         self.pos_tagger = load_pos_tagger(options)
 
     def check_files(self, files: Sequence[Path]) -> None:
@@ -113,6 +120,8 @@ class FileParser(Predictor):
         return "UPOS or XPOS" if self._lacks_tags([_bare(("word",))]) else ""
 
     def _lacks_tags(self, sentences: list[TreeSentence]) -> bool:
+        if isinstance(self.parser, BiaffineParser):
+            return self.parser.vocabulary.lacks_tags(sentences)
         return lacks_tags(self.parser.index, sentences, relations=bool(self.parser.relations))
 
     def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast, get_args
@@ -33,13 +33,14 @@ from softq.formats.conll import MISSING, Annotators, Block, Sentence, find_schem
 from softq.formats.tags import Scheme, convert, spans
 from softq.formats.text import Fault
 from softq.formats.words import is_entity_tag, looks_like_text
-from softq.lab.tasks.ner_data import check_tags, transform
+from softq.lab.tasks.ner_data import check_tags, parts_of_speech
 from softq.linear.entity_weights import WeightChoice, WeightRow, choose_weight, weight_row
 from softq.linear.estimator_inputs import positive
-from softq.linear.features import FeatureMatrix, TemplateIndex
+from softq.linear.features import TemplateIndex
 from softq.linear.tagger import CRFTagger
-from softq.linear.tagging import Decoding, entity_reward
+from softq.linear.tagging import Decoding, Tagger, entity_reward
 from softq.metrics import SPAN_METRICS, KindScores, SpanScores, span_statistics
+from softq.neural.tagger import SequenceTagger
 from softq.rewards import TokenReward
 
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
@@ -53,7 +54,6 @@ class FileTagger(Predictor):
 
     Attributes:
         tagger: the model.
-        index: of its features.
         file_scheme: of the training files, None where it is not known, or labels are no entity tags.
         trained_scheme: of the tagger's own labels, or None likewise.
         pos: column of parts of speech, the token's being 1; 0 where the model knows none.
@@ -66,20 +66,35 @@ class FileTagger(Predictor):
 
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
-        model = CRFTagger.load(find_model(path))
-        self.tagger = model.tagger_
-        if not isinstance(self.tagger.index, TemplateIndex):
-            raise DataError(
-                f"{path} was trained on features that a program made: expected a tagger that finds"
-                " its own features in words"
-            )
-        self.index = self.tagger.index
-        self.file_scheme, self.trained_scheme = model.file_scheme_, model.scheme_
-        self.pos = model.pos_column_
-        self.decoding = self.choose_decoding(model.decoding, get_args(Decoding), "tagger")
+        file = find_model(path)
+        if SequenceTagger.is_in(file):
+            own = self._take_neural(SequenceTagger.load(file))
+        else:
+            own = self._take_linear(CRFTagger.load(file))
+        self.decoding = self.choose_decoding(own, get_args(Decoding), "tagger")
         self.reward = self._reward(options)
         self.pos_tagger = load_pos_tagger(options)
         self._separators: dict[str, str] = {}  # the first file that has each
+
+    def _take_neural(self, model: SequenceTagger) -> str:
+        """Take a neural tagger, which reads words alone; how it decodes."""
+        self.tagger: Tagger | SequenceTagger = model
+        self._encode: Callable[[Any, Any], Any] = lambda tokens, _: model.vocabulary.encode(tokens)
+        self.file_scheme, self.trained_scheme, self.pos = model.file_scheme, model.scheme, 0
+        return model.decoding
+
+    def _take_linear(self, model: CRFTagger) -> str:
+        """Take a linear tagger, if it finds its features in words and parts of speech; how it decodes."""
+        self.tagger, index = model.tagger_, model.tagger_.index
+        if not isinstance(index, TemplateIndex):
+            raise DataError(
+                f"{self.path} was trained on features that a program made: expected a tagger that"
+                " finds its own features in words"
+            )
+        self._encode = index.transform
+        self.file_scheme, self.trained_scheme = model.file_scheme_, model.scheme_
+        self.pos = model.pos_column_
+        return str(model.decoding)
 
     def _reward(self, options: Options) -> TokenReward | None:
         """What ``--entity-weight`` asks to decode for."""
@@ -110,10 +125,11 @@ class FileTagger(Predictor):
 
     def _features(
         self, tokens: Sequence[Sequence[str]], pos: Sequence[Sequence[str]] | None
-    ) -> FeatureMatrix:
-        return self.index.transform(tokens, None if pos is None else {"pos": pos})
+    ) -> Any:
+        """Sentences as the model reads them: features, or words and characters."""
+        return self._encode(tokens, None if pos is None else {"pos": pos})
 
-    def decode(self, matrix: FeatureMatrix, scheme: Scheme | None) -> Sequence[Sequence[str]]:
+    def decode(self, matrix: Any, scheme: Scheme | None) -> Sequence[Sequence[str]]:
         """Labels of sentences, written in a scheme; None for that of the tagger's own labels."""
         return self._written(self.tagger.decode(matrix, self.decoding, self.reward), scheme)
 
@@ -237,7 +253,7 @@ class FileTagger(Predictor):
 
     def matrices(
         self, path: Path, sentences: Sequence[Sentence], scheme: Scheme | None
-    ) -> Iterator[FeatureMatrix]:
+    ) -> Iterator[Any]:
         """Features of the sentences of a file, some at a time; an error if labels of its scheme are none of the model's."""
         try:
             if scheme is not None:
@@ -249,7 +265,8 @@ class FileTagger(Predictor):
                 f" ({scheme}), got {labels}"
             ) from None
         for some in in_batches(sentences, path, "sentences"):
-            yield transform(self.index, some, self.pos, str(path))
+            pos = parts_of_speech(some, self.pos, str(path))
+            yield self._encode([sentence.tokens for sentence in some], pos)
 
 
 def load_pos_tagger(options: Options) -> FileTagger | None:

@@ -132,7 +132,9 @@ NER = Experiment(
             "features",
             "Finkel et al. (2005)",
             lambda recipe: (
-                "Finkel et al. (2005)"
+                "a BiLSTM over words and characters"
+                if recipe.neural
+                else "Finkel et al. (2005)"
                 if recipe.features.templates == FINKEL
                 else f"{len(recipe.features.templates)} templates of the recipe"
             ),
@@ -146,7 +148,13 @@ NER = Experiment(
                 else "no parts of speech"
             ),
         ),
-        Setting("penalty", NOT_STATED, lambda recipe: "c2 · ‖weights‖²"),
+        Setting(
+            "penalty",
+            NOT_STATED,
+            lambda recipe: (
+                f"dropout {recipe.network.dropout:g}" if recipe.neural else "c2 · ‖weights‖²"
+            ),
+        ),
         Setting("model.constraints", NOT_STATED),
         Setting("model.decoding", "viterbi"),
         Setting("data.folds", 0),
@@ -220,7 +228,9 @@ PARSING = Experiment(
             "features",
             "Ma and Zhao (2015)",
             lambda recipe: (
-                f"{len(recipe.features.templates)} templates of the recipe, hashed"
+                "a BiLSTM over words, characters and tags"
+                if recipe.neural
+                else f"{len(recipe.features.templates)} templates of the recipe, hashed"
                 if recipe.features.templates
                 else "softq’s own, hashed"
             ),
@@ -241,7 +251,11 @@ PARSING = Experiment(
             lambda recipe: "kept" if recipe.model.spanning else recipe.data.nonprojective,
         ),
         Setting("model.decoding", "mode"),
-        Setting("optimizer.method", NOT_STATED),
+        Setting(
+            "optimizer.method",
+            NOT_STATED,
+            lambda recipe: "AdamW" if recipe.neural else recipe.optimizer.method,
+        ),
         Setting("punctuation", NOT_STATED, lambda recipe: "counts"),
     ],
     fixed=(ATTACHMENT_STATISTICS.index("words"),),

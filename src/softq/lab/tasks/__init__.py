@@ -2,7 +2,7 @@
 
 A task is ``NAME_recipe.py``, the keys of its recipe, which imports nothing that is slow to import,
 and ``NAME.py``, the task itself. Translation and captioning share ``sequence_*.py``, taggers and
-parsers ``linear_learner.py``.
+parsers ``linear_learner.py``, and where they are neural ``neural_learner.py``.
 """
 
 from __future__ import annotations

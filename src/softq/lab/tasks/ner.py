@@ -1,6 +1,7 @@
 """Labels of words, named entities above all (paper §4.2, Tables 2 and 6, Appendix D.2.2).
 
-A feature CRF, `softq.CRFTagger`, trained exactly by ML, RAML and SQDML.
+A feature CRF, `softq.CRFTagger`, or a neural tagger, `softq.neural.SequenceTagger`, trained exactly
+by ML, RAML and SQDML.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from softq.lab.tasks.base import Task, named_scores
 from softq.lab.tasks.linear_learner import LinearLearner, ScoredSplit, refuse_processes
 from softq.lab.tasks.ner_data import bayes_statistics, gold, prepare, read_corpora
 from softq.lab.tasks.ner_labels import label
+from softq.lab.tasks.ner_neural import NeuralTaggerLearner
 from softq.lab.tasks.ner_recipe import NerRecipe, TagRecipe, scheme_of
 from softq.lab.torch_learner import generator_for
 from softq.linear.features import FINKEL, FeatureMatrix
@@ -45,8 +47,10 @@ class Ner(Task):
     }
 
     def learner(self, cells: Sequence[NerRecipe], workers: Workers) -> Learner:
-        """One tagger, by the optimizer that the recipe names."""
+        """One tagger: a neural one, or a linear one by the optimizer that the recipe names."""
         refuse_processes(self.name, workers)
+        if cells[0].neural:
+            return NeuralTaggerLearner(cells[0], self.metrics[self.chosen_by], workers)
         return _TaggerLearner(cells[0], self.metrics[self.chosen_by])
 
     def facts(self, recipe: NerRecipe, outputs: Sequence[Any]) -> dict[str, Any]:

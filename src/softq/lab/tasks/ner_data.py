@@ -245,7 +245,7 @@ def extract(data: NerData, features: NerFeatures, in_batches: bool) -> _Prepared
     index, rows = TemplateIndex.fit(
         [sentence.tokens for sentence in seen],
         None if features.templates == FINKEL else features.templates,
-        columns=_columns(seen, features.pos, data.train),
+        columns=parts_of_speech(seen, features.pos, data.train),
         min_freq=features.min_freq,
         hash_bits=features.hash_bits or None,
     )
@@ -270,14 +270,14 @@ def transform(
     ``pos`` is the column of their parts of speech, 0 for none.
     """
     return index.transform(
-        [sentence.tokens for sentence in sentences], _columns(sentences, pos, path)
+        [sentence.tokens for sentence in sentences], parts_of_speech(sentences, pos, path)
     )
 
 
-def _columns(
+def parts_of_speech(
     sentences: Sequence[Sentence], pos: int, path: str
 ) -> dict[str, list[tuple[str, ...]]] | None:
-    """Parts of speech, where there are any."""
+    """Parts of speech of sentences of a file, in the column ``pos``; None where this is 0."""
     if not pos:
         return None
     for sentence in sentences:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from softq.lab.recipe import Conflicts, Objective, RecipeSection, Training, key
 from softq.lab.tasks.files import DataSection
 from softq.linear.finkel import FINKEL
+from softq.neural.tagger_settings import TaggerSettings
 from softq.options import Constraints, LabelDecoding, Scheme, Ties
 
 
@@ -142,6 +143,11 @@ class NerFeatures(RecipeSection):
 class NerModel(RecipeSection):
     """A linear chain over labels."""
 
+    name: Literal["linear", "neural"] = key(
+        "linear",
+        "what scores labels: linear, sparse features of words; neural, a bidirectional LSTM over"
+        " vectors of words and their characters (section network)",
+    )
     constraints: Constraints = key(
         "decode",
         "forbid sequences that break the tag scheme: none, decode, target (and decode), model (and"
@@ -157,6 +163,18 @@ class NerModel(RecipeSection):
     )
     decoding: LabelDecoding = key(
         "viterbi", "viterbi: the most probable sequence; mbr: the most right labels to be expected"
+    )
+
+
+@dataclass(frozen=True)
+class NerNetwork(TaggerSettings):
+    """The encoder of a neural tagger."""
+
+    word_size: int = key(0, "size of the vector of a word; 0: that of vectors, or 100", least=0)
+    vectors: str = key(
+        "",
+        "pretrained vectors of words: text with a word and its numbers on each line (.gz, .xz too),"
+        " or x.npy with the words in x.words.txt; empty: none",
     )
 
 
@@ -281,22 +299,36 @@ class NerOptimizer(RecipeSection):
         positive=True,
     )
     memory: int = key(8, "steps that L-BFGS remembers", least=1)
-    learning_rate: float = key(0.1, "of adagrad", positive=True)
+    learning_rate: float = key(
+        0.0,
+        "of adagrad, or of the Adam that trains neural taggers and lowers it to 0 by the end; 0: 0.1"
+        " of adagrad, 0.002 of Adam",
+        least=0,
+        finite=True,
+    )
 
 
 @dataclass(frozen=True)
 class TaggerTraining(Training):
-    """How long and where; only adagrad has epochs and batches."""
+    """How long and where; only adagrad and neural taggers have epochs and batches."""
 
     epochs: int = key(
-        1, "passes of adagrad over the training data, at most; lbfgs counts iterations", least=1
+        0,
+        "passes over the training data, at most, of adagrad or a neural tagger; lbfgs counts"
+        " iterations; 0: 30 of a neural tagger, else 1",
+        least=0,
     )
     patience: int = key(
         0,
-        "epochs without a better development score before adagrad stops; 0: never stops early",
+        "epochs without a better development score before training in batches stops; 0: never stops"
+        " early",
         least=0,
     )
-    batch_size: int = key(64, "sentences of one step of adagrad", least=1)
+    batch_size: int = key(
+        0,
+        "sentences of one step of adagrad or a neural tagger; 0: 32 of a neural tagger, else 64",
+        least=0,
+    )
 
 
 @dataclass(frozen=True)
@@ -306,10 +338,69 @@ class NerRecipe(RecipeSection):
     data: NerData = field(default_factory=NerData)
     features: NerFeatures = field(default_factory=NerFeatures)
     model: NerModel = field(default_factory=NerModel)
+    network: NerNetwork = field(default_factory=NerNetwork)
     objective: Objective = field(default_factory=Objective)
     annotations: NerAnnotations = field(default_factory=NerAnnotations)
     optimizer: NerOptimizer = field(default_factory=NerOptimizer)
     training: TaggerTraining = field(default_factory=TaggerTraining)
+
+    def __post_init__(self) -> None:
+        """Fill in what depends on the kind of model, so that a recipe says all of it."""
+        neural, training = self.neural, self.training
+        filled: dict[str, RecipeSection] = {
+            "optimizer": replace(
+                self.optimizer,
+                learning_rate=self.optimizer.learning_rate or (0.002 if neural else 0.1),
+            ),
+            "training": replace(
+                training,
+                epochs=training.epochs or (30 if neural else 1),
+                batch_size=training.batch_size or (32 if neural else 64),
+            ),
+        }
+        for name, section in filled.items():
+            object.__setattr__(self, name, section)
+        super().__post_init__()
+
+    @property
+    def neural(self) -> bool:
+        """Whether the tagger is a neural one."""
+        return self.model.name == "neural"
+
+    def _neural_conflicts(self, looped: str) -> Conflicts:
+        """What neural taggers have no use for, and linear ones."""
+        if not self.neural:
+            return (
+                (
+                    self.network != NerNetwork(),
+                    "vectors, hidden, dropout and the other keys of network are of neural taggers:"
+                    " add model = neural (--model neural), or leave them out",
+                ),
+            )
+        model, optimizer = self.model, self.optimizer
+        others = replace(optimizer, learning_rate=NerOptimizer.learning_rate)
+        return (
+            (
+                others != NerOptimizer(),
+                "method, c2, iterations, tolerance and memory are of linear taggers, and a neural"
+                " one is trained by Adam: leave them out"
+                + (" (loop_c2 is the penalty of the tagger in the loop)" if looped else ""),
+            ),
+            (
+                self.features != NerFeatures() and not looped,
+                "templates and the other keys of features are of linear taggers, and a neural one"
+                " reads words and characters: leave them out",
+            ),
+            (
+                model.all_possible_states or not model.all_possible_transitions,
+                "all_possible_states and all_possible_transitions are of linear taggers: leave them"
+                " out (a neural one has crf)",
+            ),
+            (
+                self.data.folds,
+                "folds are for linear taggers: name a dev file (dev), or leave them out",
+            ),
+        )
 
     def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
@@ -318,6 +409,7 @@ class NerRecipe(RecipeSection):
         modelled, partial = annotations.annotator_model != "none", data.partial_labels
         looped = "annotator_model" if modelled else "partial_labels" if partial else ""
         return (
+            *self._neural_conflicts(looped),
             (
                 modelled and partial,
                 "annotator_model and partial_labels do not go together: labels that an annotator"
@@ -346,10 +438,10 @@ class NerRecipe(RecipeSection):
                 self.objective.temperature_scaled,
                 "ner has no temperature_scaled: with the penalty c2 · ‖weights‖² it changes the"
                 " scale of the weights and of the loss and nothing else, so that the tagger is the"
-                " same",
+                " same, and so it is of a neural one up to the scale of its scores",
             ),
             (
-                not adagrad and self.training.epochs != 1,
+                not adagrad and not self.neural and self.training.epochs != 1,
                 "lbfgs counts iterations, not epochs: leave epochs = 1 and set iterations, got"
                 f" epochs = {self.training.epochs}",
             ),

@@ -1,13 +1,15 @@
 """Dependency parsing (paper §4.2, Tables 3 and 6, Appendix D.2.3).
 
-A feature-based parser, `softq.DependencyParser`, trained exactly by ML, RAML and SQDML.
+A feature-based parser, `softq.DependencyParser`, or a neural one, `softq.neural.BiaffineParser`,
+trained exactly by ML, RAML and SQDML.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,8 +46,12 @@ class Parsing(Task):
     titles: ClassVar[Mapping[str, str]] = {"uas": "UAS", "las": "LAS", "exact_match": "exact match"}
 
     def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
-        """One parser, by the optimizer that the recipe names."""
+        """One parser: a neural one, or a linear one by the optimizer that the recipe names."""
         refuse_processes(self.name, workers)
+        if cells[0].neural:
+            from softq.lab.tasks.parsing_neural import NeuralParserLearner
+
+            return NeuralParserLearner(cells[0], self.metrics[self.chosen_by], workers)
         return _ParserLearner(cells[0], self.metrics[self.chosen_by])
 
     def facts(self, recipe: ParsingRecipe, outputs: Sequence[Any]) -> dict[str, Any]:
@@ -234,11 +240,54 @@ def prepare(recipe: ParsingRecipe) -> _Prepared:
 
 @once(2)
 def _prepare(data: ParsingData, features: ParsingFeatures, spanning: bool) -> _Prepared:
-    """Read, and number the words.
+    """Read, and number the words."""
+    _, _, dev, test = read_corpora(data)
+    train, trees, possible, nonprojective, lifted, skipped = learnable(data, spanning)
+    index = ArcIndex.fit(
+        train,
+        features.templates or None,
+        features.relation_templates or None,
+        min_freq=features.min_freq,
+    )
+    codes = index.encode(train)
+    check_columns(partial(lacks_tags, index), data, dev or (), test or ())
+    judged = _Judged(train, codes) if dev is None else _Judged(dev, index.encode(dev))
+    tested = judged if test is None else _Judged(test, index.encode(test))
+    return _Prepared(
+        EncodedTreebank(index, codes, trees, possible),
+        judged,
+        tested,
+        int(codes.lengths.sum()),
+        nonprojective,
+        lifted,
+        skipped,
+    )
 
-    For a projective model, lift the trees that cross or leave them out.
+
+class Learnable(NamedTuple):
+    """What a parser can learn of the training sentences.
+
+    Attributes:
+        sentences: those that are not left out.
+        trees: of them, as they are.
+        possible: the same, lifted where they cross and the model is projective.
+        nonprojective: sentences with a tree that crosses, where the model is projective.
+        lifted: trees that were lifted.
+        skipped: sentences that were left out.
+
     """
-    train, trees, dev, test = read_corpora(data)
+
+    sentences: Sequence[TreeSentence]
+    trees: Trees
+    possible: Trees
+    nonprojective: int
+    lifted: int
+    skipped: int
+
+
+def learnable(data: ParsingData, spanning: bool) -> Learnable:
+    """For a projective model, lift the trees that cross or leave them out."""
+    train, trees, _, _ = read_corpora(data)
     crossing = np.zeros(len(train), bool) if spanning else trees.crossing()
     skipped = int(crossing.sum()) if data.nonprojective == "skip" else 0
     if skipped:
@@ -247,25 +296,7 @@ def _prepare(data: ParsingData, features: ParsingFeatures, spanning: bool) -> _P
     lifted = sum(
         int((a != b).any(1).sum()) for a, b in zip(trees.heads, possible.heads, strict=True)
     )
-    index = ArcIndex.fit(
-        train,
-        features.templates or None,
-        features.relation_templates or None,
-        min_freq=features.min_freq,
-    )
-    codes = index.encode(train)
-    _check_columns(index, data, dev or (), test or ())
-    judged = _Judged(train, codes) if dev is None else _Judged(dev, index.encode(dev))
-    tested = judged if test is None else _Judged(test, index.encode(test))
-    return _Prepared(
-        EncodedTreebank(index, codes, trees, possible),
-        judged,
-        tested,
-        int(codes.lengths.sum()),
-        int(crossing.sum()),
-        lifted,
-        skipped,
-    )
+    return Learnable(train, trees, possible, int(crossing.sum()), lifted, skipped)
 
 
 def _keep(
@@ -281,20 +312,24 @@ def _keep(
     return [train[number] for number in kept.tolist()], trees.take(kept)
 
 
-def _check_columns(
-    index: ArcIndex, data: ParsingData, dev: Sequence[TreeSentence], test: Sequence[TreeSentence]
+def check_columns(
+    lacks: Callable[[Sequence[TreeSentence]], bool],
+    data: ParsingData,
+    dev: Sequence[TreeSentence],
+    test: Sequence[TreeSentence],
 ) -> None:
-    """Files to be judged by must have the columns that the features of the training file look at."""
+    """Files to be judged by must have the columns of the training file that a parser looks at."""
     judged = {data.dev: [*dev, *test]} if data.halve_dev else {data.dev: dev, data.test: test}
     for path, sentences in judged.items():
-        if lacks_tags(index, sentences):
+        if lacks(sentences):
             raise DataError(
                 f"{path}: expected words with UPOS or XPOS, as in {data.train}, got _ for every"
                 " word; fill this in, or choose templates and relation_templates that do without"
             )
 
 
-def _statistics(gold: Sequence[TreeSentence], parses: Sequence[Parse]) -> Tensor:
+def parse_statistics(gold: Sequence[TreeSentence], parses: Sequence[Parse]) -> Tensor:
+    """Counts of right heads and relations for each sentence."""
     heads = [parse.heads for parse in parses]
     return attachment_statistics(gold, heads, [parse.relations for parse in parses])
 
@@ -311,7 +346,7 @@ def bayes_statistics(data: ParsingData) -> Tensor:
         Parse(tree, world.relations(sentence, tree))
         for sentence, tree in zip(sentences, heads, strict=True)
     ]
-    return _statistics(sentences, parses)
+    return parse_statistics(sentences, parses)
 
 
 # --- training ---------------------------------------------------------------------------------------
@@ -369,7 +404,7 @@ class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
             return None
         trees = model.parser_.parse_codes(judged.codes, self._recipe.model.decoding)
         outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
-        return ScoredSplit(_statistics(judged.sentences, trees), outputs)
+        return ScoredSplit(parse_statistics(judged.sentences, trees), outputs)
 
     def _measures(self, model: DependencyParser) -> dict[str, float]:
         prepared = self._prepared

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from softq.lab.recipe import Conflicts, Objective, RecipeSection, Training, key
 from softq.lab.tasks.files import DataSection
+from softq.neural.parser_settings import ParserSettings
 from softq.options import FEWEST_BITS, MOST_BITS, TreeDecoding
 
 Nonprojective = Literal["lift", "skip"]
@@ -97,6 +98,11 @@ class ParsingFeatures(RecipeSection):
 class ParsingModel(RecipeSection):
     """Trees that score each arc on its own."""
 
+    name: Literal["linear", "neural"] = key(
+        "linear",
+        "what scores arcs: linear, sparse features; neural, biaffine forms over a bidirectional LSTM"
+        " (section network)",
+    )
     spanning: bool = key(
         False,
         "all trees, by the matrix-tree theorem; else those whose arcs do not cross, by"
@@ -104,6 +110,18 @@ class ParsingModel(RecipeSection):
     )
     decoding: TreeDecoding = key(
         "mode", "mode: the most probable tree; mbr: the tree of the most right heads to be expected"
+    )
+
+
+@dataclass(frozen=True)
+class ParsingNetwork(ParserSettings):
+    """The encoder of a neural parser."""
+
+    word_size: int = key(0, "size of the vector of a word; 0: that of vectors, or 128", least=0)
+    vectors: str = key(
+        "",
+        "pretrained vectors of words: text with a word and its numbers on each line (.gz, .xz too),"
+        " or x.npy with the words in x.words.txt; empty: none",
     )
 
 
@@ -116,7 +134,13 @@ class ParsingOptimizer(RecipeSection):
         "adagrad: a batch of sentences at a time, with averaged weights; lbfgs: arcs by all data at"
         " once, relations by adagrad",
     )
-    learning_rate: float = key(0.1, "learning rate of adagrad", positive=True)
+    learning_rate: float = key(
+        0.0,
+        "learning rate of adagrad, or of the AdamW that trains neural parsers, where it rises at"
+        " first and falls to 0; 0: 0.1 of adagrad, 0.002 of AdamW",
+        least=0,
+        finite=True,
+    )
     relation_learning_rate: float = key(
         0.2, "learning rate of adagrad, for relations", positive=True
     )
@@ -137,17 +161,17 @@ class ParserTraining(Training):
     """How long and where."""
 
     epochs: int = key(
-        6,
+        0,
         "passes over the training data, at most; with lbfgs, over its relations, and only the last"
-        " one's model is judged",
-        least=1,
+        " one's model is judged; 0: 20 of a neural parser, else 6",
+        least=0,
     )
     patience: int = key(
         0,
         "epochs without a better development score before adagrad stops; 0: never stops early",
         least=0,
     )
-    batch_size: int = key(32, "sentences of one step of adagrad", least=1)
+    batch_size: int = key(32, "sentences of one step of adagrad or a neural parser", least=1)
 
 
 @dataclass(frozen=True)
@@ -157,13 +181,44 @@ class ParsingRecipe(RecipeSection):
     data: ParsingData = field(default_factory=ParsingData)
     features: ParsingFeatures = field(default_factory=ParsingFeatures)
     model: ParsingModel = field(default_factory=ParsingModel)
+    network: ParsingNetwork = field(default_factory=ParsingNetwork)
     objective: Objective = field(default_factory=Objective)
     optimizer: ParsingOptimizer = field(default_factory=ParsingOptimizer)
     training: ParserTraining = field(default_factory=ParserTraining)
 
+    def __post_init__(self) -> None:
+        """Fill in what depends on the kind of model, so that a recipe says all of it."""
+        neural, optimizer, training = self.neural, self.optimizer, self.training
+        rate = optimizer.learning_rate or (0.002 if neural else 0.1)
+        epochs = training.epochs or (20 if neural else 6)
+        object.__setattr__(self, "optimizer", replace(optimizer, learning_rate=rate))
+        object.__setattr__(self, "training", replace(training, epochs=epochs))
+        super().__post_init__()
+
+    @property
+    def neural(self) -> bool:
+        """Whether the parser is a neural one."""
+        return self.model.name == "neural"
+
     def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
+        others = replace(self.optimizer, learning_rate=ParsingOptimizer.learning_rate)
         return (
+            (
+                not self.neural and self.network != ParsingNetwork(),
+                "vectors, hidden, dropout and the other keys of network are of neural parsers: add"
+                " model = neural (--model neural), or leave them out",
+            ),
+            (
+                self.neural and others != ParsingOptimizer(),
+                "method, relation_learning_rate, c2, iterations, tolerance and memory are of linear"
+                " parsers, and a neural one is trained by AdamW: leave them out",
+            ),
+            (
+                self.neural and self.features != ParsingFeatures(),
+                "templates and the other keys of features are of linear parsers, and a neural one"
+                " reads words, characters and tags: leave them out",
+            ),
             (
                 self.objective.temperature_scaled,
                 "parsing has no temperature_scaled: it changes the scale of the weights and of the"

@@ -1,0 +1,142 @@
+"""A learner of neural taggers and parsers: batches that are made once, Adam, a rate that falls to 0."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from softq.formats.file_checks import starting_with
+from softq.formats.word_vectors import WordVectors, read_vectors, spellings
+from softq.lab.loop import Evaluation, NonFiniteLossError, tell
+from softq.lab.processes import Workers
+from softq.lab.recipe import Training
+from softq.lab.torch_learner import TorchLearner, generator_for
+
+_PARAMETERS = "model."  # names of parameters in the file of a model begin so
+_LARGEST_NORM = 5.0  # of a gradient, as in Ma and Hovy (2016)
+
+
+class BatchLosses(Protocol):
+    """The losses of batches, which stay the same in all epochs."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+
+    @property
+    def sentences(self) -> Sequence[Tensor]:
+        """Numbers of the sentences of each batch."""
+
+    def __call__(self, batch: int) -> Tensor:
+        """The summed loss of the sentences of a batch."""
+
+
+class NeuralLearner(TorchLearner):
+    """Trains a model on batches that are the same in every epoch, in another order.
+
+    Their order and the dropout of a step follow from the seed, the epoch and the step; so does the
+    learning rate, which falls linearly to 0 at the end of the last epoch, and may rise before.
+
+    Args:
+        losses: of batches.
+        training: how long, and the seed.
+        rate: the highest learning rate.
+        warmup: part of training in which the rate rises to it.
+        optimizer: of the model's parameters; Adam if None.
+        entropy: of the targets of all sentences, which no model can lower.
+        notes: what the file of a model holds beside its parameters.
+        evaluate: the development score; the model is in evaluation mode.
+        evaluate_best: scores of the best model, likewise.
+        workers: the device.
+
+    """
+
+    def __init__(
+        self,
+        losses: BatchLosses,
+        training: Training,
+        *,
+        rate: float,
+        warmup: float = 0.0,
+        optimizer: torch.optim.Optimizer | None = None,
+        entropy: float,
+        notes: Callable[[], Mapping[str, Tensor]],
+        evaluate: Callable[[], float],
+        evaluate_best: Callable[[], Evaluation],
+        workers: Workers,
+    ) -> None:
+        model, batches = losses.model, len(losses.sentences)
+        super().__init__(
+            model,
+            optimizer or torch.optim.Adam(model.parameters(), lr=rate, fused=True),
+            examples=batches,
+            batch_size=1,
+            order=lambda epoch: torch.randperm(
+                batches, generator=generator_for(training.seed, epoch)
+            ),
+            seed=training.seed,
+            evaluate=evaluate,
+            evaluate_best=evaluate_best,
+            workers=workers,
+        )
+        self._losses, self._notes = losses, notes
+        self._rate, self._warmup = rate, warmup
+        self._total_steps = training.epochs * batches
+        self._entropy = entropy
+        self.examples = sum(map(len, losses.sentences))
+
+    def _step(self, batch: Tensor, epoch: int, step: int) -> None:
+        number = int(batch)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._rate_at((epoch * self.steps + step) / self._total_steps)
+        sentences = self._losses.sentences[number]
+        self._optimizer.zero_grad()
+        loss = self._losses(number)
+        self._workers.backward(loss / len(sentences))
+        total = float(loss.detach())
+        norm = float(nn.utils.clip_grad_norm_(self._module.parameters(), _LARGEST_NORM))
+        if not math.isfinite(total + norm):
+            raise NonFiniteLossError(
+                f"in epoch {epoch + 1}, step {step} the loss is {total} and its gradient's norm"
+                f" {norm}",
+                {"sentences": sentences},
+            )
+        self._optimizer.step()
+        self._loss += torch.tensor([total, len(sentences)], dtype=torch.float64)
+
+    def _rate_at(self, done: float) -> float:
+        """The learning rate when this part of training is done."""
+        if done < self._warmup:  # not 0 at first, where nothing would be learnt
+            return self._rate * max(done, 0.5 / self._total_steps) / self._warmup
+        return self._rate * (1 - done) / (1 - self._warmup)
+
+    def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
+        """Cross-entropy and KL to the target per sentence, both with dropout and before each step."""
+        (loss,) = super().end_epoch(active)["loss"]
+        return {"loss": [loss], "kl": [loss - self._entropy / self.examples]}
+
+    def best(self) -> dict[str, Tensor]:
+        """The best model, as its file holds it."""
+        named = {f"{_PARAMETERS}{name}": value for name, value in self._best.items()}
+        return named | dict(self._notes())
+
+    def load_best(self, best: Mapping[str, Tensor]) -> None:
+        """Take this for the best model."""
+        super().load_best(starting_with(_PARAMETERS, best))
+
+
+def known_vectors(path: str, splits: Sequence[Sequence[Sequence[str]]]) -> WordVectors | None:
+    """The vectors of the words of splits; None where no file is named."""
+    if not path:
+        return None
+    words = {word for split in splits for sentence in split for word in sentence}
+    found = read_vectors(Path(path), set(spellings(words)))
+    known = {*found.words}
+    covered = sum(word in known or word.lower() in known for word in words)
+    tell(f"{path}: vectors of {covered:,} of {len(words):,} words")
+    return found
