@@ -21,7 +21,7 @@ SIZES = {"train": 24, "dev": 8, "test": 8}
 KINDS = [  # what a file is, by its name, and the first pattern that fits
     (r"(.*/)?labelled\.conll", "labelled.conll"),
     (r"(crowd_.*/|crowd).*train\.conll(\.gz)?|crowd\.conll", "crowd.conll"),
-    (r"some\.conll", "some.conll"),
+    (r"some\.conll|.*\.gold\.conll\.gz", "some.conll"),
     (r"export\.json", "export.json"),
     (r"(admin|bob)\.jsonl", "admin.jsonl"),
     (r".*train.*\.conll(\.gz)?|eng\.train", "train.conll"),

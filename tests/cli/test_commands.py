@@ -170,7 +170,7 @@ def test_a_dry_run_reads_back(tmp_path, start):
             ["zzz"],
             [
                 (
-                    "there are classification, captioning, ner, parsing, tag, translation,"
+                    "there are classification, classifier, captioning, ner, parsing, tag, translation,"
                     " captioning-flickr8k,"
                 ),
                 "ner-crowd, ner-paper, ner-small, parsing-paper, parsing-small",
@@ -195,15 +195,15 @@ def test_a_dry_run_reads_back(tmp_path, start):
         (
             ["other.toml"],
             [
-                "other.toml: the key 'task' must be one of classification, captioning, ner,"
-                " parsing, tag, translation, got 'other'"
+                "other.toml: the key 'task' must be one of classification, classifier, captioning,"
+                " ner, parsing, tag, translation, got 'other'"
             ],
         ),
         (
             ["none.toml"],
             [
-                "none.toml: the key 'task' must be one of classification, captioning, ner, parsing, tag,"
-                " translation, got 'none.toml'"
+                "none.toml: the key 'task' must be one of classification, classifier, captioning,"
+                " ner, parsing, tag, translation, got 'none.toml'"
             ],
         ),
         (["broken.toml"], ["broken.toml is not valid TOML", "line 2"]),
@@ -465,7 +465,7 @@ def test_reproduce_refuses_in_one_line(tmp_path):
 
 def test_reproduce_has_a_recipe_for_every_scale():
     for scale in ("small", "paper"):
-        for name in set(TASKS) - {"tag"}:  # which is none of the paper's experiments
+        for name in set(TASKS) - {"classifier", "tag"}:  # no experiments of the paper
             assert recipes.find_recipe(str(recipes.RECIPES / f"{name}-{scale}.toml"), []).grids
 
 

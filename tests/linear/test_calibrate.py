@@ -137,7 +137,7 @@ def test_sequences_and_not_tokens_are_what_is_fitted():
 
     def loss(temperature):
         total = 0.0
-        for batch, chain in tagger.tagger_.chains(tagger._features(X)):
+        for batch, chain in tagger.tagger_.chains(tagger.features(X)):
             outputs = torch.zeros(len(batch), chain.event_shape[0], dtype=torch.int64)
             for row, sentence in enumerate(batch):
                 outputs[row, : len(ids[sentence])] = torch.from_numpy(ids[sentence])

@@ -534,9 +534,10 @@ REFUSED = {
         (loss(torch.zeros(1, 3)), "one per candidate"),
         (lambda: Candidates(torch.zeros(2, 2), torch.zeros(2)), r"\[B, S, L\]"),
         (lambda: Candidates(*PLACES, torch.zeros(2)), "log_proposal must have"),
+        (loss(softq.Categorical(torch.zeros(1, 2))), "a distribution over as many outputs"),
     ],
     DtypeError: [
-        (loss(softq.Categorical(torch.zeros(1, 2))), "log-probabilities"),
+        (loss([[0.0, 0.0]]), "log-probabilities"),
         (lambda: Candidates(*PLACES, PLACES[1]), "floating"),
     ],
     TemperatureError: [
