@@ -33,7 +33,9 @@ from softq.formats.bitext import read_bitext
 from softq.formats.captions import check_captions, check_features, read_captions, read_features
 from softq.formats.conll import check_conll
 from softq.formats.conllu import check_conllu
+from softq.formats.tables import Table, read_costs
 from softq.formats.text import read_lines, read_references
+from softq.formats.word_vectors import read_vectors
 from strange_files import KINDS, NOTES, change_notes, use, write_models
 
 SECONDS = 10
@@ -131,6 +133,12 @@ def as_recipe(path):
     parse_recipe(TASKS["ner"], read_toml(path), str(path))
 
 
+def as_table(path):
+    table = Table.read(path)
+    table.numbers(["size", "age"])
+    table.column("kind")
+
+
 def as_rows(path):
     from softq.lab.tasks.lm_data import read_rows
 
@@ -207,6 +215,11 @@ def write_side_by_side(folder):
     (folder / "b").write_text("a house\nyes\n")
 
 
+def write_vectors(folder):
+    np.save(folder / "v.npy", np.eye(3, 4, dtype=np.float16))
+    (folder / "v.words.txt").write_text("Ann\nran\nmet\n")
+
+
 READERS = {
     "conll": text_case("a.conll", CONLL, read_conll, check_conll, as_text(read_conll)),
     "crowd": text_case("a.conll", CROWD, as_crowd, check_conll),
@@ -224,6 +237,11 @@ READERS = {
     "tasks": text_case("a.json", json.dumps(TASKS), as_annotations),
     "tasks.xz": text_case("a.json.xz", json.dumps(TASKS), as_annotations),
     "recipe": text_case("a.toml", RECIPE, as_recipe),
+    "vectors": text_case("a.txt", "3 2\nAnn 0.5 1\nran -1 2e-3\nmet 0 0\n", read_vectors),
+    "vectors.npy": Case(write_vectors, lambda folder: read_vectors(folder / "v.npy")),
+    "table": text_case("a.csv", "size,age,kind\n1,2.5,good\n-3,1e3,bad\n", as_table),
+    "costs": text_case("a.csv", "decided,a,b\na,0,10\nb,1,0\n", lambda path: read_costs(path, ["a", "b"])),
+    "costs.toml": text_case("a.toml", '[a]\na = 0\nb = 10\n[b]\na = 1\nb = 0\n', lambda path: read_costs(path, ["a", "b"])),
 }  # fmt: skip
 
 

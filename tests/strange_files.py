@@ -13,13 +13,17 @@ from safetensors.torch import save_file
 from softq import CRFTagger, DependencyParser, RewardClassifier
 from softq.formats.conllu import TreeSentence
 from softq.formats.vocabulary import Vocabulary
+from softq.neural.parser import BiaffineParser, ParserSettings, TreeVocabulary
 from softq.neural.recipe import (
     CaptionDecoding,
     CaptionerSettings,
     TranslationDecoding,
     TranslatorSettings,
 )
+from softq.neural.tagger import SequenceTagger
+from softq.neural.tagger_settings import TaggerSettings
 from softq.neural.text_generator import TextGenerator
+from softq.neural.words import WordVocabulary
 
 WORDS = [["Ann", "met", "Bob"], ["He", "lives", "in", "Paris"]]
 ATTRIBUTES = [[{"word": word} for word in sentence] for sentence in WORDS]
@@ -62,6 +66,14 @@ def write_models(folder):
     make_translator().save(folder / "translator")
     make_translator("transformer").save(folder / "transformer")
     make_captioner().save(folder / "captioner")
+    small = {"word_size": 3, "character_size": 2, "filters": 2, "hidden": 2, "layers": 1}
+    words, labels = WordVocabulary.of(WORDS), ["B-LOC", "B-PER", "O"]
+    SequenceTagger(words, labels, TaggerSettings(**small), scheme="bio").save(
+        folder / "neural-tagger"
+    )
+    sizes = ParserSettings(**small, tag_size=2, arc_size=2, relation_size=2)
+    words = TreeVocabulary.of(TREES, ["nsubj", "root"])
+    BiaffineParser(words, sizes).save(folder / "neural-parser")
 
 
 def use(kind, path):
@@ -82,13 +94,29 @@ def use(kind, path):
         model.predict(ROWS)
         model.expected_reward(ROWS)
         model.score(ROWS, model.classes_[[0, 1, 0, 1]])
+    elif kind == "neural-tagger":
+        model = SequenceTagger.load(path)
+        model.predict(WORDS)
+        model.predict_marginals(WORDS)
+    elif kind == "neural-parser":
+        BiaffineParser.load(path).parse(TREES)
     elif kind == "captioner":
         TextGenerator.load(path, kind).generate(ROWS)
     else:
         TextGenerator.load(path, "translator").generate(["a b", "c"])
 
 
-KINDS = ("tagger", "attributes", "parser", "classifier", "translator", "transformer", "captioner")
+KINDS = (
+    "tagger",
+    "attributes",
+    "parser",
+    "classifier",
+    "translator",
+    "transformer",
+    "captioner",
+    "neural-tagger",
+    "neural-parser",
+)
 NOTES = {"translator": ("about", "source.about"), "captioner": ("about", "target.about")}
 """Tensors that hold notes, where there are others than "about"."""
 

@@ -22,14 +22,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from softq.errors import DataError
-from softq.formats.file_checks import FAULTS, in_one_line, parse_json
+from softq.formats.file_checks import ARRAY_FAULTS, in_one_line, parse_json
 from softq.formats.rows import Keyed, Row, gather, read_rows
 from softq.formats.text import Fault, file_type, read_lines, read_whole, refuse
 
@@ -391,8 +390,8 @@ def _map(path: Path) -> Features:
         # A private map, which can be written to without a change of the file: torch takes no other
         # without a warning.
         features = np.asarray(np.lib.format.open_memmap(path, mode="c"))
-    # numpy reads the header as Python, with errors of all kinds.
-    except (OSError, EOFError, TokenError, SyntaxError, *FAULTS) as error:
+
+    except ARRAY_FAULTS as error:
         why = getattr(error, "strerror", None) or in_one_line(error)
         raise _FileError(
             path,

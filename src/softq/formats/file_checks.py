@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
+from tokenize import TokenError
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -37,6 +38,9 @@ FAULTS = (
     ValueError,
 )
 """What Python, numpy and torch raise where values are not what the reader expects."""
+
+ARRAY_FAULTS = (OSError, EOFError, TokenError, SyntaxError, *FAULTS)
+"""What numpy raises on a damaged ``.npy`` file, whose header it reads as Python."""
 
 
 class Stored(NamedTuple):

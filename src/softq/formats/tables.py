@@ -6,6 +6,7 @@ Columns are separated by commas, and may be quoted; ``.csv.gz`` and ``.csv.xz`` 
 from __future__ import annotations
 
 import csv
+import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -113,7 +114,7 @@ def read_costs(path: Path, classes: Sequence[str]) -> Array:
     if file_type(path) == ".toml":
         try:
             table: dict[str, Any] = tomllib.loads(read_whole(path).decode())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: expected TOML, got {error}") from None
     else:
         given = Table.read(path)
@@ -127,10 +128,11 @@ def read_costs(path: Path, classes: Sequence[str]) -> Array:
         row = table.get(decided)
         for j, right in enumerate(classes):
             cost = row.get(right) if isinstance(row, dict) else None
-            if isinstance(cost, bool) or not isinstance(cost, (int, float)):
+            number = isinstance(cost, (int, float)) and not isinstance(cost, bool)
+            if not number or not abs(cost) <= sys.float_info.max:  # type: ignore[arg-type]
                 raise DataError(
                     f"{path}: expected what it costs to decide {decided!r} where {right!r} is right,"
-                    f" got {'nothing' if cost is None else repr(cost)}"
+                    f" got {'nothing' if cost is None else f'{cost!r:.100}'}"
                 )
             found[i, j] = cost
     return found

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softq.errors import DataError
-from softq.formats.file_checks import in_one_line
+from softq.formats.file_checks import ARRAY_FAULTS, in_one_line
 from softq.formats.text import read_lines
 
 Array = np.ndarray[Any, Any]
+_DIGITS = 18  # of a count of words, at most
 
 
 class WordVectors(NamedTuple):
@@ -64,7 +65,7 @@ def words_beside(path: Path) -> Path:
 def _from_array(path: Path, wanted: frozenset[str] | None) -> WordVectors:
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+    except ARRAY_FAULTS as error:
         raise DataError(f"cannot read the word vectors {path}: {in_one_line(error)}") from None
     if table.ndim != 2 or table.dtype.kind != "f" or not table.shape[1]:
         raise DataError(
@@ -100,7 +101,7 @@ def _from_text(path: Path, wanted: frozenset[str] | None) -> WordVectors:
     count, size, expected = 0, 0, None
     for number, line in enumerate(read_lines(path), start=1):
         fields = line.split()
-        if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
+        if number == 1 and len(fields) == 2 and all(map(_is_count, fields)):
             expected, size = map(int, fields)
             continue
         if not size:
@@ -129,6 +130,10 @@ def _parts(fields: list[str], size: int, where: str) -> tuple[str, list[str]]:
             f" {len(fields)} columns"
         )
     return " ".join(fields[:-size]), fields[-size:]
+
+
+def _is_count(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS
 
 
 def _is_number(text: str) -> bool:

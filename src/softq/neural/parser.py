@@ -352,8 +352,8 @@ class BiaffineParser(SavedModule):
         """The parser of `about`, with any parameters."""
         tags = mapping("tags", about["tags"])
         relations = string_list("relations", about["relations"])
-        if len(set(relations)) != len(relations):
-            raise DataError("expected each relation once, got one twice")
+        if not relations or len(set(relations)) != len(relations):
+            raise DataError(f"expected relations, each once, got {list(relations)!r:.100}")
         parser = cls(
             TreeVocabulary(
                 WordVocabulary.from_notes(about),
