@@ -169,7 +169,7 @@ def test_a_file_parses_the_same(tmp_path):
     ("notes", "message"),
     [
         ({"format": "softq parser 2"}, "expected the format 'softq parser neural 1'"),
-        ({"relations": ["a", "a"]}, "expected each relation once"),
+        ({"relations": ["a", "a"]}, "expected relations, each once"),
         ({"relations": ["a"]}, "expected the parameter relation"),
         ({"tags": {"upos": []}}, "no 'xpos'"),
         ({"settings": {"layers": 10**9}}, "expected parameters of 1000000000 layers"),
