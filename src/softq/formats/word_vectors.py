@@ -64,7 +64,7 @@ def words_beside(path: Path) -> Path:
 
 def _from_array(path: Path, wanted: frozenset[str] | None) -> WordVectors:
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        table = np.lib.format.open_memmap(path, mode="r")
     except ARRAY_FAULTS as error:
         raise DataError(f"cannot read the word vectors {path}: {in_one_line(error)}") from None
     if table.ndim != 2 or table.dtype.kind != "f" or not table.shape[1]:
