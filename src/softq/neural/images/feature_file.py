@@ -21,6 +21,7 @@ from numpy.lib.format import open_memmap
 
 from softq.errors import DataError, ModelError, RunError
 from softq.formats.captions import names_file
+from softq.formats.file_checks import ARRAY_FAULTS
 from softq.lab.run import write_atomically
 from softq.neural.images.encoders import Encoder
 from softq.neural.images.pipeline import Encoded, refuse_corrupt, stream
@@ -137,7 +138,7 @@ def _open_part(
         fits = rows.shape == shape and rows.dtype == precision
     except OSError:
         raise
-    except Exception:  # damaged headers make numpy raise all kinds
+    except ARRAY_FAULTS:
         fits = False
     if not fits:
         raise RunError(
