@@ -71,7 +71,7 @@ class LinearLearner(Generic[E, F]):
         """The fitted estimator as it is."""
         raise NotImplementedError
 
-    def _judged(self, model: E, split: str) -> ScoredSplit | None:
+    def _evaluate_split(self, model: E, split: str) -> ScoredSplit | None:
         """A model on ``dev``, or on the training sentences where there is none, or on ``test`` if there is one."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class LinearLearner(Generic[E, F]):
 
     def evaluate(self, active: Sequence[bool]) -> list[float]:
         """The metric on the development set."""
-        scored = cast(ScoredSplit, self._judged(self._model(), "dev"))
+        scored = cast(ScoredSplit, self._evaluate_split(self._model(), "dev"))
         return [float(self._metric(scored.counts.sum(0)))]
 
     def keep_best(self, improved: Sequence[bool]) -> None:
@@ -117,7 +117,7 @@ class LinearLearner(Generic[E, F]):
     def evaluate_best(self) -> Evaluation:
         """The best model on both splits."""
         model = self._best or self._model()
-        found = {split: self._judged(model, split) for split in ("dev", "test")}
+        found = {split: self._evaluate_split(model, split) for split in ("dev", "test")}
         splits = {split: scored for split, scored in found.items() if scored is not None}
         counts = {name: ExampleCounts.of(one.counts[None]) for name, one in splits.items()}
         outputs = splits.get("test", splits["dev"]).outputs

@@ -210,7 +210,7 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
         outputs = [output for part in parts for output in part.outputs]
         return ScoredSplit(torch.cat([part.counts for part in parts]), outputs)
 
-    def _judged(self, model: CRFTagger, split: str) -> ScoredSplit | None:
+    def _evaluate_split(self, model: CRFTagger, split: str) -> ScoredSplit | None:
         corpora = self._prepared.corpora
         sentences, matrix = getattr(corpora, split), getattr(self._prepared, split)
         if sentences is not None:

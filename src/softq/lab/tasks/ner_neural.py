@@ -150,12 +150,12 @@ class NeuralTaggerLearner(NeuralLearner):
             rate=recipe.optimizer.learning_rate,
             entropy=sum(target.entropy for target in targets),
             notes=lambda: {"about": self.tagger.notes()},
-            evaluate=lambda: float(metric(self._judged("dev").counts.sum(0))),
+            evaluate=lambda: float(metric(self._evaluate_split("dev").counts.sum(0))),
             evaluate_best=self._scores,
             workers=workers,
         )
 
-    def _judged(self, split: str) -> ScoredSplit:
+    def _evaluate_split(self, split: str) -> ScoredSplit:
         """The tagger on a split; without a development set, on the training sentences."""
         sentences = getattr(self._corpora, split)
         if sentences is None:
@@ -174,9 +174,9 @@ class NeuralTaggerLearner(NeuralLearner):
         return ScoredSplit(span_statistics(true, predicted, scheme).rows, predicted)
 
     def _scores(self) -> Evaluation:
-        splits = {"dev": self._judged("dev")}
+        splits = {"dev": self._evaluate_split("dev")}
         if "test" in self._encoded:
-            splits["test"] = self._judged("test")
+            splits["test"] = self._evaluate_split("test")
         counts = {name: ExampleCounts.of(one.counts[None]) for name, one in splits.items()}
         parameters = sum(parameter.numel() for parameter in self.tagger.parameters())
         outputs = splits.get("test", splits["dev"]).outputs

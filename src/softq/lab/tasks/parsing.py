@@ -203,8 +203,8 @@ def _place(sentence: TreeSentence) -> str:
     return f"line {sentence.line}" + (f" (sentence {sentence.sent_id})" if sentence.sent_id else "")
 
 
-class _Judged(NamedTuple):
-    """Sentences to be judged by, with their true trees, and their words as numbers."""
+class _EvaluationSplit(NamedTuple):
+    """Sentences to evaluate on, with their true trees, and their words as numbers."""
 
     sentences: Sequence[TreeSentence]
     codes: ArcCodes
@@ -225,8 +225,8 @@ class _Prepared(NamedTuple):
     """
 
     treebank: EncodedTreebank
-    dev: _Judged
-    test: _Judged
+    dev: _EvaluationSplit
+    test: _EvaluationSplit
     words: int
     nonprojective: int
     lifted: int
@@ -251,8 +251,10 @@ def _prepare(data: ParsingData, features: ParsingFeatures, spanning: bool) -> _P
     )
     codes = index.encode(train)
     check_columns(partial(lacks_tags, index), data, dev or (), test or ())
-    judged = _Judged(train, codes) if dev is None else _Judged(dev, index.encode(dev))
-    tested = judged if test is None else _Judged(test, index.encode(test))
+    judged = (
+        _EvaluationSplit(train, codes) if dev is None else _EvaluationSplit(dev, index.encode(dev))
+    )
+    tested = judged if test is None else _EvaluationSplit(test, index.encode(test))
     return _Prepared(
         EncodedTreebank(index, codes, trees, possible),
         judged,
@@ -318,7 +320,7 @@ def check_columns(
     dev: Sequence[TreeSentence],
     test: Sequence[TreeSentence],
 ) -> None:
-    """Files to be judged by must have the columns of the training file that a parser looks at."""
+    """Files to evaluate on must have the columns of the training file that a parser looks at."""
     judged = {data.dev: [*dev, *test]} if data.halve_dev else {data.dev: dev, data.test: test}
     for path, sentences in judged.items():
         if lacks(sentences):
@@ -398,8 +400,8 @@ class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
         unfinished = self._fit.search is not None and not self._fit.over
         return [math.nan] if unfinished else super().evaluate(active)
 
-    def _judged(self, model: DependencyParser, split: str) -> ScoredSplit | None:
-        judged: _Judged = getattr(self._prepared, split)
+    def _evaluate_split(self, model: DependencyParser, split: str) -> ScoredSplit | None:
+        judged: _EvaluationSplit = getattr(self._prepared, split)
         if split == "test" and judged is self._prepared.dev:
             return None
         trees = model.parser_.parse_codes(judged.codes, self._recipe.model.decoding)

@@ -137,18 +137,18 @@ class NeuralParserLearner(NeuralLearner):
             ),
             entropy=sum(targets.entropy(batch) for batch in batches),
             notes=lambda: {"about": self.parser.notes()},
-            evaluate=lambda: float(metric(self._judged("dev").counts.sum(0))),
+            evaluate=lambda: float(metric(self._evaluate_split("dev").counts.sum(0))),
             evaluate_best=self._scores,
             workers=workers,
         )
 
-    def _judged(self, split: str) -> ScoredSplit:
+    def _evaluate_split(self, split: str) -> ScoredSplit:
         trees = self.parser.parse_encoded(self._encoded[split], self.parser.decoding)
         outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
         return ScoredSplit(parse_statistics(self._splits[split], trees), outputs)
 
     def _scores(self) -> Evaluation:
-        splits = {name: self._judged(name) for name in self._splits}
+        splits = {name: self._evaluate_split(name) for name in self._splits}
         counts = {name: ExampleCounts.of(one.counts[None]) for name, one in splits.items()}
         measures = {
             "sentences": float(len(self._known.sentences)),

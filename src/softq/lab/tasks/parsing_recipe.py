@@ -163,7 +163,7 @@ class ParserTraining(Training):
     epochs: int = key(
         0,
         "passes over the training data, at most; with lbfgs, over its relations, and only the last"
-        " one's model is judged; 0: 20 of a neural parser, else 6",
+        " one's model is evaluated; 0: 20 of a neural parser, else 6",
         least=0,
     )
     patience: int = key(
