@@ -66,3 +66,12 @@ class Biaffine(nn.Module):
         with_one = functional.pad(head, (0, 1), value=1.0).unsqueeze(-1)
         scores: Tensor = (matrices @ with_one).squeeze(-1)
         return scores
+
+    def relation_losses(self, views: Views, heads: Tensor, relations: Tensor) -> Tensor:
+        """Cross-entropies of the relations of words to their heads, summed over a sentence, ``[B]``.
+
+        A word without a relation, -100, has no loss; ``heads`` and ``relations`` are ``[B, n]``.
+        """
+        scores = self.relation_scores(views, heads)
+        losses = functional.cross_entropy(scores.transpose(1, 2), relations, reduction="none")
+        return losses.sum(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,14 +43,13 @@ class WordLosses:
         self, model: Any, scores: Any, lengths: Tensor, targets: Mapping[str, Any]
     ) -> Tensor:
         """A number for each sentence, ``[B]``."""
-        losses = torch.zeros(len(lengths), device=lengths.device)
+        found = []
         for kind in self.kinds:
             if kind in targets:
                 rows = targets[kind]["rows"]
                 some = self.take(scores, rows)
-                found = self.of(kind, model, some, lengths[rows], targets[kind])
-                losses = losses.to(found).index_copy(0, rows, found)
-        return losses
+                found.append((rows, self.of(kind, model, some, lengths[rows], targets[kind])))
+        return _in_order(found)
 
     def take(self, scores: Any, rows: Rows) -> Any:
         """Scores of some rows."""
@@ -80,14 +79,13 @@ class WordLosses:
         """
         if by_model is None:
             return self._loss(*distributions(slice(None)), values, weights, prior=False)
-        losses = weights.new_zeros(len(weights))
+        found = []
         for prior, which in ((False, ~by_model), (True, by_model)):
             rows = which.nonzero()[:, 0]
             if len(rows):
                 both = distributions(rows)
-                found = self._loss(*both, values[rows], weights[rows], prior=prior)
-                losses = losses.index_copy(0, rows, found.to(losses))
-        return losses
+                found.append((rows, self._loss(*both, values[rows], weights[rows], prior=prior)))
+        return _in_order(found)
 
     def _loss(
         self, p: Distribution, space: Distribution, values: Tensor, weights: Tensor, *, prior: bool
@@ -100,3 +98,9 @@ class WordLosses:
 def unlabelled(labelled: Tensor, lengths: Tensor) -> Tensor:
     """Which sentences have a word that no annotator labelled, ``[b]``; ``labelled [b, R, n]``."""
     return (length_mask(lengths, labelled.shape[2]) & ~labelled.any(1)).any(-1)
+
+
+def _in_order(found: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Numbers of rows and their losses as the losses of all rows, ``[B]``."""
+    rows, losses = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return losses[rows.argsort()]
