@@ -2,8 +2,12 @@
 
 import torch
 
-from softq.integrations.transformers.dependency_parsing import DependencyModel
-from tiny_taggers import encoder
+from softq.integrations.transformers.dependency_parsing import (
+    DependencyArguments,
+    DependencyModel,
+    DependencyTrainer,
+)
+from tiny_taggers import arguments, encoder, tokenizer
 
 RELATIONS = ("root", "nsubj", "obj", "case", "nmod", "punct", "flat")
 TREES = [
@@ -34,3 +38,14 @@ def parser(kind="bert", *, seed=0, relations=RELATIONS, **settings):
         for weight in model.head_parameters():
             weight.copy_(0.5 * torch.randn(weight.shape, generator=generator))
     return model
+
+
+def trainer_for(model, folder, rows=TREES, *, kind="bert", evaluate=None, **settings):
+    """A trainer of rows."""
+    return DependencyTrainer(
+        model,
+        arguments(folder, made=DependencyArguments, **settings),
+        train_dataset=rows,
+        eval_dataset=evaluate,
+        processing_class=tokenizer(kind),
+    )

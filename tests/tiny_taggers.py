@@ -138,7 +138,7 @@ def tagger(kind="bert", *, seed=0, **settings):
     return model
 
 
-def arguments(folder, **settings):
+def arguments(folder, *, made=TokenClassificationArguments, **settings):
     """For runs of an instant in this process, without files but checkpoints."""
     quiet = {
         "use_cpu": True,
@@ -151,7 +151,7 @@ def arguments(folder, **settings):
         "learning_rate": 1e-2,
         "head_learning_rate": 2e-2,
     }
-    return TokenClassificationArguments(**{"output_dir": str(folder), **quiet, **settings})
+    return made(**{"output_dir": str(folder), **quiet, **settings})
 
 
 def trainer_for(

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from softq.checks import as_scores
+
 Views = tuple[Tensor, Tensor]
 """Each position as head and as dependent of a relation, ``[B, n+1, relation_size]`` both."""
 
@@ -32,6 +34,7 @@ class Biaffine(nn.Module):
 
     def __init__(self, inputs: int, relations: int, arc_size: int, relation_size: int) -> None:
         super().__init__()
+        self.relations = relations
         self.sizes = [arc_size, arc_size, *[relation_size if relations else 0] * 2]
         self.views = nn.Linear(inputs, sum(self.sizes))
         self.arc = nn.Linear(arc_size, arc_size)
@@ -62,7 +65,7 @@ class Biaffine(nn.Module):
         size = head.shape[-1]
         head = head.gather(1, heads.unsqueeze(-1).expand(-1, -1, size))
         rows = self.relation(dependent[:, 1:])
-        matrices = rows.view(*rows.shape[:2], -1, size + 1)  # [B, n, K, size + 1]
+        matrices = rows.view(*heads.shape, self.relations, size + 1)  # [B, n, K, size + 1]
         with_one = functional.pad(head, (0, 1), value=1.0).unsqueeze(-1)
         scores: Tensor = (matrices @ with_one).squeeze(-1)
         return scores
@@ -72,6 +75,6 @@ class Biaffine(nn.Module):
 
         A word without a relation, -100, has no loss; ``heads`` and ``relations`` are ``[B, n]``.
         """
-        scores = self.relation_scores(views, heads)
+        scores = as_scores("relations", self.relation_scores(views, heads))
         losses = functional.cross_entropy(scores.transpose(1, 2), relations, reduction="none")
         return losses.sum(1)

@@ -165,8 +165,9 @@ class DependencyModel(WordModel):
         """Scores of arcs, and what relations are scored by."""
         root = self.root.weight.to(vectors).expand(len(vectors), 1, -1)
         seen = self.biaffine(self._drop(torch.cat([root, vectors], 1)))
-        arcs, views = self.biaffine.arcs(self._drop(seen))
-        return TreeScores(as_scores("arcs", arcs), views)
+        arcs, (head, dependent) = self.biaffine.arcs(self._drop(seen))
+        own = self.biaffine.arc.weight.dtype  # relations are scored outside of autocast
+        return TreeScores(as_scores("arcs", arcs), (head.to(own), dependent.to(own)))
 
     def _drop(self, x: Tensor) -> Tensor:
         """Dropout of the same coordinates at all positions of a sentence (variational dropout)."""
