@@ -69,7 +69,9 @@ class SentenceLosses(WordLosses):
             values = fill(values, weights, scores.shape[2], hard=ml)
 
         def distributions(rows: Rows) -> tuple[Distribution, Distribution]:
-            p = distribution(model, scores[rows], lengths[rows])
+            # labels were checked when they were read; to look at values waits for a GPU
+            checked = kind == "references"
+            p = distribution(model, scores[rows], lengths[rows], validate=not checked)
             return p, target_space(model, p, scores[rows], lengths[rows])
 
         return self.toward(distributions, values, weights, by_model)
@@ -89,9 +91,12 @@ class SentenceLosses(WordLosses):
         return whole.log_partition - allowed.log_partition
 
 
-def distribution(model: TokenClassificationModel, logits: Tensor, lengths: Tensor) -> Distribution:
+def distribution(
+    model: TokenClassificationModel, logits: Tensor, lengths: Tensor, *, validate: bool = True
+) -> Distribution:
     """The distribution that is trained."""
-    return model.distribution(logits, lengths, constrained=model.config.constraints == "model")
+    constrained = model.config.constraints == "model"
+    return model.distribution(logits, lengths, constrained=constrained, validate=validate)
 
 
 def target_space(

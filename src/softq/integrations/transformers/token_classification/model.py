@@ -185,23 +185,28 @@ class TokenClassificationModel(WordModel):
         )
 
     def distribution(
-        self, logits: Tensor, lengths: Tensor, *, constrained: bool = False
+        self,
+        logits: Tensor,
+        lengths: Tensor,
+        *,
+        constrained: bool = False,
+        validate: bool = True,
     ) -> Distribution:
         """The distribution over label sequences: a `softq.Chain`, or `softq.Independent` labels.
 
         Independent labels that are ``constrained`` are a chain as well, in which what the tag
-        scheme forbids has no other score.
+        scheme forbids has no other score. Without ``validate`` a GPU need not be waited for.
         """
         logits = as_scores("logits", logits)
         if not constrained and self.crf is None:
-            return Independent(logits, lengths)
+            return Independent(logits, lengths, validate=validate)
         scheme = self.config.scheme if constrained else None
         between, first, last = (part.to(logits) for part in _forbidden(scheme, self.config.labels))
         if self.crf is not None:
             between = between + self.crf.transitions.to(logits)
             first = first + self.crf.start_transitions.to(logits)
             last = last + self.crf.end_transitions.to(logits)
-        return Chain(logits, between, lengths, start=first, end=last)
+        return Chain(logits, between, lengths, start=first, end=last, validate=validate)
 
     def predicted(self, logits: Tensor, lengths: Tensor) -> Distribution:
         """The distribution that predictions are made by."""

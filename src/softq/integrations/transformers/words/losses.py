@@ -90,7 +90,10 @@ class WordLosses:
     def _loss(
         self, p: Distribution, space: Distribution, values: Tensor, weights: Tensor, *, prior: bool
     ) -> Tensor:
-        options: dict[str, Any] = {"ref_weights": weights, **({"prior": p} if prior else {})}
+        # one reference needs no weight, and weights are looked at
+        options: dict[str, Any] = {"ref_weights": weights} if weights.shape[1] > 1 else {}
+        if prior:
+            options["prior"] = p
         target = target_of(self.objective, space, values, self.tau, self.reward, **options)
         return cross_entropy(target, p)
 

@@ -1,4 +1,4 @@
-"""What Trainers of models of words share: losses of sentences, and a rate for the head."""
+"""What Trainers of models of words share: losses of sentences, and a learning rate for the head."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class WordTrainer(Trainer):  # type: ignore[misc]  # of no type that mypy knows
         outputs = model(**_read_by_model(inputs), criterion=self.criterion(targets, model))
         total = outputs.loss.sum()
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
-            loss = total / max(num_items_in_batch, 1)
+            loss = total / torch.as_tensor(num_items_in_batch).clamp(min=1)
             if self.args.average_tokens_across_devices:
                 loss = loss * self.accelerator.num_processes
         else:  # Trainer divides by the number of accumulated steps
