@@ -25,6 +25,7 @@ from softq.cli.kinds.base import (
     in_batches,
     kind_table,
     only_file,
+    open_neural,
 )
 from softq.cli.kinds.tagger import load_pos_tagger
 from softq.cli.shared import make_table, number
@@ -45,6 +46,7 @@ from softq.metrics import (
 from softq.metrics.attachment import universal
 from softq.neural.parser import BiaffineParser
 
+_NEURAL = {"softq parser neural ": "softq.neural.parser:BiaffineParser"}
 _NOTHING = "_"
 _ENOUGH = 1000  # words that tell which columns a file has
 _UNIVERSAL = frozenset(
@@ -93,13 +95,12 @@ class FileParser(Predictor):
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
         file = find_model(path)
-        self.parser: Parser | BiaffineParser
-        if BiaffineParser.is_in(file):
-            self.parser = BiaffineParser.load(file)
-            own = self.parser.decoding
-        else:
+        self.parser: Parser | BiaffineParser = open_neural(file, _NEURAL)
+        if self.parser is None:
             model = DependencyParser.load(file)
             self.parser, own = model.parser_, model.decoding
+        else:
+            own = self.parser.decoding
         self.decoding = self.choose_decoding(own, get_args(Decoding), "parser")
         self.pos_tagger = load_pos_tagger(options)
 

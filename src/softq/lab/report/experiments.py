@@ -131,12 +131,11 @@ NER = Experiment(
         Setting(
             "features",
             "Finkel et al. (2005)",
-            lambda recipe: (
-                "a BiLSTM over words and characters"
-                if recipe.neural
-                else "Finkel et al. (2005)"
+            lambda recipe: recipe.model.by_kind(
+                "Finkel et al. (2005)"
                 if recipe.features.templates == FINKEL
-                else f"{len(recipe.features.templates)} templates of the recipe"
+                else f"{len(recipe.features.templates)} templates of the recipe",
+                "a BiLSTM over words and characters",
             ),
         ),
         Setting(
@@ -151,8 +150,10 @@ NER = Experiment(
         Setting(
             "penalty",
             NOT_STATED,
-            lambda recipe: (
-                f"dropout {recipe.network.dropout:g}" if recipe.neural else "c2 · ‖weights‖²"
+            lambda recipe: recipe.model.by_kind(
+                "c2 · ‖weights‖²",
+                f"dropout {recipe.network.dropout:g}",
+                f"weight decay {recipe.encoder.weight_decay:g}",
             ),
         ),
         Setting("model.constraints", NOT_STATED),
