@@ -101,6 +101,7 @@ class SavedEncoder(SavedModule):
         self.core, self._files = core, dict(files)
         self._windows = {"max_length": max_length, "stride": stride}
         self._collator = collator_for(core, _tokenizer(files), max_length, stride)
+        self.tokenizer = self._collator.words.tokenizer
 
     @classmethod
     def from_encoder(
