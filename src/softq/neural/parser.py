@@ -21,6 +21,7 @@ from softq.lab.recipe import build
 from softq.linear.features.matrix import batches_of_like_lengths
 from softq.linear.parsing import Parse
 from softq.neural.generation import evaluating
+from softq.neural.modules.biaffine import Biaffine, Views
 from softq.neural.modules.word_encoder import WordEncoder, begin
 from softq.neural.parser_settings import ParserSettings
 from softq.neural.saved_module import SavedModule
@@ -34,9 +35,6 @@ _ROOT = ""  # stands before the words of each sentence
 _UNKNOWN_TAG, _ROOT_TAG = 0, 1
 _AT_ONCE = 1 << 18  # arcs of a batch to predict for, padding too
 _WIDTHS = 16  # padded sizes are multiples of it, so that a compiler sees few of them
-
-Views = tuple[Tensor, Tensor]
-"""Each position as head and as dependent of a relation, ``[B, n+1, relation_size]`` both."""
 
 
 class TreeBatch(NamedTuple):
@@ -207,14 +205,15 @@ class BiaffineParser(SavedModule):
         self.layers = nn.ModuleList(
             nn.LSTM(width, settings.hidden, bidirectional=True) for width in widths
         )
-        arc, relation = settings.arc_size, settings.relation_size
-        self.views = nn.Linear(2 * settings.hidden, 2 * arc + 2 * relation)
-        self.arc = nn.Linear(arc, arc)
-        self.relation = nn.Linear(relation, len(vocabulary.relations) * (relation + 1))
-        if self.arc.weight.device.type != "meta":
+        self.biaffine = Biaffine(
+            2 * settings.hidden,
+            len(vocabulary.relations),
+            settings.arc_size,
+            settings.relation_size,
+        )
+        if self.biaffine.arc.weight.device.type != "meta":
             begin(self, torch.Generator().manual_seed(seed % 2**63))
-            for biaffine in (self.arc, self.relation):
-                nn.init.zeros_(biaffine.weight)  # every tree is as good as another at first
+            self.biaffine.begin()
 
     def take_vectors(self, vectors: WordVectors) -> int:
         """Let words begin with pretrained vectors, their own or those of their lower case; how many have one."""
@@ -234,19 +233,16 @@ class BiaffineParser(SavedModule):
         if not isinstance(sentences, TreeBatch):
             encoded = self.vocabulary.encode(sentences)
             sentences = encoded.batch(np.arange(len(encoded.lengths)))
-        batch = sentences.to(self.views.weight.device)
+        batch = sentences.to(self.biaffine.views.weight.device)
         packing = batch.words.packing
         hidden = self._inputs(batch)  # [T, …]
         for layer in self.layers:
             hidden = layer(packing.packed(self._drop(hidden, batch)))[0].data
-        views = functional.leaky_relu(self.views(self._drop(hidden, batch)), 0.1)
-        arc, relation = self.settings.arc_size, self.settings.relation_size
-        padded = packing.padded(self._drop(views, batch))
-        head, dependent, *rest = torch.split(padded, [arc, arc, relation, relation], -1)
-        arcs = head @ self.arc(dependent).transpose(1, 2)  # [B, head, dependent]
+        seen = self.biaffine(self._drop(hidden, batch))
+        arcs, views = self.biaffine.arcs(packing.padded(self._drop(seen, batch)))
         # in training a loss that is not finite is noticed, and to look at scores waits for a GPU
         tree = self.tree(arcs, batch.lengths, validate=not self.training)
-        return tree, (rest[0], rest[1])
+        return tree, views
 
     def _inputs(self, batch: TreeBatch) -> Tensor:
         """Words, spelling and tags, ``[T, …]``.
@@ -277,14 +273,7 @@ class BiaffineParser(SavedModule):
 
     def relation_scores(self, views: Views, heads: Tensor) -> Tensor:
         """Scores of every relation between each word and its head ``[B, n]``, ``[B, n, K]``."""
-        head, dependent = views
-        size = self.settings.relation_size
-        head = head.gather(1, heads.unsqueeze(-1).expand(-1, -1, size))
-        rows = self.relation(dependent[:, 1:])
-        matrices = rows.view(*rows.shape[:2], -1, size + 1)  # [B, n, K, size + 1]
-        with_one = functional.pad(head, (0, 1), value=1.0).unsqueeze(-1)
-        scores: Tensor = (matrices @ with_one).squeeze(-1)
-        return scores
+        return self.biaffine.relation_scores(views, heads)
 
     # --- predictions ------------------------------------------------------------------------------
 

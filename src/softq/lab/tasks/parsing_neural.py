@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from softq.formats.conllu import TreeSentence
 from softq.lab.loop import Evaluation
@@ -33,7 +32,7 @@ from softq.neural.words import like_lengths
 
 Array = np.ndarray[Any, Any]
 
-_NO_RELATION = -1  # of a word that was lifted, and of padding
+_NO_RELATION = -100  # of a word that was lifted, and of padding
 _WARMUP = 0.05
 
 
@@ -71,11 +70,8 @@ class ParserLosses:
         tree, views = self.model(words)
         loss: Tensor = tree.log_partition.sum() - (arcs * tree.scores).sum()
         for heads, relations, weights in references:
-            scores = self.model.relation_scores(views, heads)
-            losses = functional.cross_entropy(
-                scores.transpose(1, 2), relations, ignore_index=_NO_RELATION, reduction="none"
-            )
-            loss = loss + (losses.sum(1) * weights).sum()
+            losses = self.model.biaffine.relation_losses(views, heads, relations)
+            loss = loss + (losses * weights).sum()
         return loss
 
 
