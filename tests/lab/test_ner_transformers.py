@@ -20,7 +20,7 @@ from softq.integrations.transformers import WordTagger
 from softq.integrations.transformers.saved import TransformersTagger
 from softq.integrations.transformers.token_classification import TokenClassificationCollator
 from softq.integrations.transformers.token_classification.losses import SentenceLosses
-from softq.integrations.transformers.token_classification.rows import TARGETS
+from softq.integrations.transformers.words.rows import TARGETS
 from softq.lab.loop import NonFiniteLossError
 from softq.lab.recipe import build, parse_flags
 from softq.lab.run import BEST, RunFolder
@@ -173,15 +173,15 @@ def test_labels_of_any_kind(tmp_path, files, encoder):
 
 
 def test_another_scheme_than_that_of_the_files(tmp_path, files, encoder):
-    row = run(
-        tmp_path, encoder, *parts(files, "train"), "--train-scheme", "bioes", "--epochs", 6
-    )
+    row = run(tmp_path, encoder, *parts(files, "train"), "--train-scheme", "bioes", "--epochs", 6)
     tagger = tagger_of(tmp_path)
     assert (tagger.scheme, tagger.file_scheme) == ("bioes", "bio")
     assert row["dev"] == row["test"] > 0.2
     assert not any(faults(labels, "bioes") for labels in predicted(tmp_path, files["dev"]))
     path = files["dev"]
-    written = [line.split("\t")[-1] for line in well(command("predict", tmp_path, path)).split("\n")]
+    written = [
+        line.split("\t")[-1] for line in well(command("predict", tmp_path, path)).split("\n")
+    ]
     own = [convert(labels, "bioes", "bio") for labels in predicted(tmp_path, path)]
     assert [tag for tag in written if tag] == [tag for labels in own for tag in labels]
 
@@ -275,7 +275,9 @@ def test_each_part_has_its_learning_rate(files, encoder):
         if group["weight_decay"]:
             assert group["weight_decay"] == 0.5
             shrinking |= {id(weight) for weight in group["params"]}
-    of_norms = {id(w) for name, w in core.named_parameters() if "norm" in name.lower() or "bias" in name}
+    of_norms = {
+        id(w) for name, w in core.named_parameters() if "norm" in name.lower() or "bias" in name
+    }
     assert shrinking == {id(weight) for weight in core.parameters() if weight.dim() > 1}
     assert not shrinking & of_norms
     rates = []
@@ -405,7 +407,9 @@ def test_encoders_that_will_not_do(tmp_path, files, encoder, monkeypatch):
     empty.mkdir()
     refused(command(*train, "--model", f"transformers:{empty}"), f"cannot load {empty}")
     with pytest.raises(DataError, match="stride must be less than the 3 subwords"):
-        TASK.learner([recipe(encoder, "--train", files["dev"], "--max-length", 5, "--stride", 3)], CPU)
+        TASK.learner(
+            [recipe(encoder, "--train", files["dev"], "--max-length", 5, "--stride", 3)], CPU
+        )
     assert not (tmp_path / "run").exists()
     monkeypatch.setitem(sys.modules, "transformers", None)
     for name in [name for name in sys.modules if name.startswith("softq.integrations")]:
@@ -430,7 +434,10 @@ def test_what_depends_on_the_model_is_filled_in():
     ("flags", "message"),
     [
         (["--model", "linear", "--lora", 4], "the other keys of encoder are of encoders of"),
-        (["--model", "neural", "--pooling", "mean"], "the other keys of encoder are of encoders of"),
+        (
+            ["--model", "neural", "--pooling", "mean"],
+            "the other keys of encoder are of encoders of",
+        ),
         (["--hidden", 10], "keys of network are of neural taggers"),
         (["--c2", 1], "method, c2, iterations, tolerance and memory are of linear taggers"),
         (["--templates", "word[0]"], "templates and the other keys of features"),

@@ -35,6 +35,11 @@ class SavedModule(nn.Module):
     format: ClassVar[str]
     option: ClassVar[str] = "neural"  # of ``softq train --model``
 
+    @property
+    def device(self) -> torch.device:
+        """That of the parameters."""
+        return next(self.parameters()).device
+
     def about(self) -> dict[str, Any]:
         """What the file holds beside the parameters, as JSON can hold it; ``settings`` among it."""
         raise NotImplementedError
@@ -42,6 +47,10 @@ class SavedModule(nn.Module):
     @classmethod
     def from_about(cls, about: Mapping[str, Any]) -> Self:
         """The model of `about`, with any parameters."""
+        raise NotImplementedError
+
+    def take_about(self, about: Mapping[str, Any]) -> None:
+        """Take how outputs are predicted and written, as `about` says it."""
         raise NotImplementedError
 
     @classmethod

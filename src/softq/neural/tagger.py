@@ -140,5 +140,5 @@ class SequenceTagger(NeuralTagger):
             scheme=one_of("scheme", about["scheme"], (None, *get_args(Scheme))),
             constraints=one_of("constraints", about["constraints"], get_args(Constraints)),
         )
-        tagger._take_about(about)
+        tagger.take_about(about)
         return tagger

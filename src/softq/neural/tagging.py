@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -46,6 +46,14 @@ class EncodedSentences(Protocol):
         """A `SentenceBatch` of these sentences, each of a word or more."""
 
 
+def as_batch(encode: Callable[[Any], EncodedSentences], sentences: Any) -> Any:
+    """A batch of encoded sentences, which these may be already."""
+    if isinstance(sentences, SentenceBatch):
+        return sentences
+    encoded = encode(sentences)
+    return encoded.batch(np.arange(len(encoded.lengths)))
+
+
 class NeuralTagger(SavedModule):
     """Sentences to a distribution over label sequences.
 
@@ -69,11 +77,6 @@ class NeuralTagger(SavedModule):
         super().__init__()
         self.decoding: LabelDecoding = "viterbi"
         self.file_scheme: Scheme | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """That of the parameters."""
-        return next(self.parameters()).device
 
     def encode(self, sentences: Sequence[Sequence[str]]) -> EncodedSentences:
         """Sentences as the model reads them."""
@@ -99,10 +102,7 @@ class NeuralTagger(SavedModule):
 
     def forward(self, sentences: SentenceBatch | Sequence[Sequence[str]]) -> Chain | Independent:
         """The distribution over the label sequences of sentences, each of a word or more."""
-        if not isinstance(sentences, SentenceBatch):
-            encoded = self.encode(sentences)
-            sentences = encoded.batch(np.arange(len(encoded.lengths)))
-        batch = sentences.to(self.device)
+        batch = as_batch(self.encode, sentences).to(self.device)
         return self.distribution(self.scores(batch), batch.lengths)
 
     def distribution(self, scores: Tensor, lengths: Tensor) -> Chain | Independent:
@@ -173,7 +173,7 @@ class NeuralTagger(SavedModule):
         """How labels are predicted and written."""
         return {"file_scheme": self.file_scheme, "decoding": self.decoding}
 
-    def _take_about(self, about: Mapping[str, Any]) -> None:
+    def take_about(self, about: Mapping[str, Any]) -> None:
         """What `about` of this class says."""
         schemes = (None, *get_args(Scheme))
         self.file_scheme = one_of("file_scheme", about["file_scheme"], schemes)

@@ -228,9 +228,7 @@ def load_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
             known[name].copy_(value)
 
 
-def _check_parameters(
-    model: nn.Module, parameters: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def _check_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The model's own parameters, and what it keeps beside them, by all their names."""
     # a weight that is tied has two names, and files hold one or both
     known = model.state_dict(keep_vars=True)

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
+from softq.formats.conllu import TreeSentence
 from softq.formats.file_checks import mapping
+from softq.integrations.transformers.dependency_parsing.model import DependencyModel
 from softq.integrations.transformers.loading import loading, quiet, save_model, with_adapters
-from softq.integrations.transformers.token_classification.model import (
-    TokenClassificationConfig,
-    TokenClassificationModel,
-)
-from softq.integrations.transformers.token_classification.prediction import collator_for
-from softq.integrations.transformers.token_classification.subwords import Subwords
+from softq.integrations.transformers.token_classification.model import TokenClassificationModel
+from softq.integrations.transformers.words.encoder import WordModel
+from softq.integrations.transformers.words.subwords import Subwords
+from softq.neural.modules.biaffine import Biaffine, Views
+from softq.neural.parsing import NeuralParser
 from softq.neural.saved_module import SavedModule
 from softq.neural.tagging import NeuralTagger
 from softq.neural.words import Array
@@ -50,6 +51,11 @@ class SubwordBatch(NamedTuple):
     attention_mask: Tensor
     words: Tensor
     lengths: Tensor
+
+    @property
+    def width(self) -> int:
+        """Words of a padded sentence."""
+        return self.words.shape[1]
 
     def to(self, device: torch.device | str) -> Self:
         """The same on another device."""
@@ -83,25 +89,21 @@ class SavedEncoder(SavedModule):
 
     option = "transformers:PATH"
     bf16 = False
-    core: Any
-    core_type: ClassVar[Any]
-    config_type: ClassVar[Any]
-    _files: dict[str, str]
-    _windows: dict[str, int | None]
+    core_type: ClassVar[type[Any]]
 
     def __init__(
         self,
-        core: Any,
+        core: WordModel,
         files: Mapping[str, str],
         max_length: int | None = None,
         stride: int | None = None,
     ) -> None:
         """A model, the files of its tokenizer by their names, and how long sentences are read."""
         super().__init__()
-        self.core, self._files = core, dict(files)
+        self.core: Any = core
+        self._files = dict(files)
         self._windows = {"max_length": max_length, "stride": stride}
-        self._collator = collator_for(core, _tokenizer(files), max_length, stride)
-        self.tokenizer = self._collator.words.tokenizer
+        self._collator = core.collator(_tokenizer(files), **self._windows)
 
     @classmethod
     def from_encoder(
@@ -140,9 +142,20 @@ class SavedEncoder(SavedModule):
             core = cls.core_type.from_encoder(loaded, labels, **settings)
         return cls(core, _files_of(tokenizer), max_length, stride)
 
-    def encode(self, sentences: Sequence[Sequence[str]]) -> EncodedSubwords:
+    @property
+    def tokenizer(self) -> Any:
+        """What turns words into subwords."""
+        return self._collator.words.tokenizer
+
+    def encode_words(self, sentences: Sequence[Sequence[str]]) -> EncodedSubwords:
         """Sentences as subwords."""
-        return EncodedSubwords(self._collator.words(sentences), self._collator._inputs)
+        return EncodedSubwords(self._collator.words(sentences), self._collator.inputs)
+
+    def read(self, batch: SubwordBatch) -> Any:
+        """What the model returns for a batch."""
+        half = self.training and self.bf16
+        with torch.autocast(batch.words.device.type, torch.bfloat16, enabled=half):
+            return self.core(**batch._asdict())
 
     def save_pretrained(self, folder: str | PathLike[str]) -> None:
         """Write model and tokenizer to a new folder, as Transformers read them."""
@@ -164,16 +177,21 @@ class SavedEncoder(SavedModule):
     def from_about(cls, about: Mapping[str, Any]) -> Self:
         """The model of `about`, with any parameters."""
         with loading("the model"), quiet():
-            config = cls.config_type(**_portable(mapping("settings", about["settings"])))
-            core = cls.core_type(config)
+            core = cls.core_type(cls._config(about))
         files = mapping("tokenizer", about["tokenizer"])
-        return cls(core, files, about["max_length"], about["stride"])
+        model = cls(core, files, about["max_length"], about["stride"])
+        model.take_about(about)
+        return model
 
     @classmethod
     def layer_count(cls, about: Mapping[str, Any]) -> int:
         """Of the encoder."""
-        config = _portable(mapping("settings", about["settings"]))
-        return int(cls.config_type(**config).encoder.num_hidden_layers)
+        with loading("the model"), quiet():
+            return int(cls._config(about).encoder.num_hidden_layers)
+
+    @classmethod
+    def _config(cls, about: Mapping[str, Any]) -> Any:
+        return cls.core_type.config_class(**_portable(mapping("settings", about["settings"])))
 
 
 class TransformersTagger(SavedEncoder, NeuralTagger):
@@ -184,8 +202,7 @@ class TransformersTagger(SavedEncoder, NeuralTagger):
     """
 
     noun, format = "tagger of Transformers", "softq tagger transformers 1"
-    core: TokenClassificationModel
-    core_type, config_type = TokenClassificationModel, TokenClassificationConfig
+    core_type = TokenClassificationModel
 
     def __init__(
         self,
@@ -200,18 +217,13 @@ class TransformersTagger(SavedEncoder, NeuralTagger):
         self.constraints = config.constraints
         self._forbid()
 
-    @classmethod
-    def from_about(cls, about: Mapping[str, Any]) -> Self:
-        """The tagger of `about`, with any parameters."""
-        tagger = super().from_about(about)
-        tagger._take_about(about)
-        return tagger
+    def encode(self, sentences: Sequence[Sequence[str]]) -> EncodedSubwords:
+        """Sentences as subwords."""
+        return self.encode_words(sentences)
 
     def scores(self, batch: SubwordBatch) -> Tensor:
         """Scores of labels ``[B, n, K]``, 0 on padding."""
-        half = self.training and self.bf16
-        with torch.autocast(batch.words.device.type, torch.bfloat16, enabled=half):
-            logits: Tensor = self.core(**batch._asdict()).logits
+        logits: Tensor = self.read(batch).logits
         return logits
 
     def neighbour_scores(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -220,6 +232,43 @@ class TransformersTagger(SavedEncoder, NeuralTagger):
         if crf is None:
             return None, None, None
         return crf.transitions, crf.start_transitions, crf.end_transitions
+
+
+class TransformersParser(SavedEncoder, NeuralParser):
+    """A parser on an encoder of Transformers, as ``softq train parsing --model transformers:PATH`` trains it.
+
+    `TransformersParser.load` opens a run; `parse` and `save` are those of every neural parser, and
+    `save_pretrained` writes a folder for Transformers.
+    """
+
+    noun, format = "parser of Transformers", "softq parser transformers 1"
+    core_type = DependencyModel
+
+    def __init__(
+        self,
+        core: DependencyModel,
+        files: Mapping[str, str],
+        max_length: int | None = None,
+        stride: int | None = None,
+    ) -> None:
+        super().__init__(core, files, max_length, stride)
+        self.relations, self.spanning = core.config.relations, core.config.spanning
+
+    @property
+    def biaffine(self) -> Biaffine:  # type: ignore[override]  # nobody sets it
+        """Of the model."""
+        found: Biaffine = self.core.biaffine
+        return found
+
+    def encode(self, sentences: Sequence[TreeSentence]) -> EncodedSubwords:
+        """Sentences as subwords."""
+        return self.encode_words([sentence.forms for sentence in sentences])
+
+    def scores(self, batch: SubwordBatch) -> tuple[Tensor, Views]:
+        """Scores of arcs ``[B, head, dependent]``, and the views of relations, in float32."""
+        output = self.read(batch)
+        head, dependent = output.views
+        return output.arcs, (head.float(), dependent.float())
 
 
 def _files_of(tokenizer: Any) -> dict[str, str]:

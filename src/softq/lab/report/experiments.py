@@ -228,12 +228,11 @@ PARSING = Experiment(
         Setting(
             "features",
             "Ma and Zhao (2015)",
-            lambda recipe: (
-                "a BiLSTM over words, characters and tags"
-                if recipe.neural
-                else f"{len(recipe.features.templates)} templates of the recipe, hashed"
+            lambda recipe: recipe.model.by_kind(
+                f"{len(recipe.features.templates)} templates of the recipe, hashed"
                 if recipe.features.templates
-                else "softq’s own, hashed"
+                else "softq’s own, hashed",
+                "a BiLSTM over words, characters and tags",
             ),
         ),
         Setting(
@@ -255,7 +254,7 @@ PARSING = Experiment(
         Setting(
             "optimizer.method",
             NOT_STATED,
-            lambda recipe: "AdamW" if recipe.neural else recipe.optimizer.method,
+            lambda recipe: recipe.model.by_kind(recipe.optimizer.method, "AdamW", "AdamW"),
         ),
         Setting("punctuation", NOT_STATED, lambda recipe: "counts"),
     ],

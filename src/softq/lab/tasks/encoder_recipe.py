@@ -22,7 +22,9 @@ class ModelSection(RecipeSection):
     @property
     def kind(self) -> ModelKind:
         """What reads the words."""
-        return "transformers" if self.pretrained else "neural" if self.name == "neural" else "linear"
+        return (
+            "transformers" if self.pretrained else "neural" if self.name == "neural" else "linear"
+        )
 
     @property
     def pretrained(self) -> str:
@@ -66,7 +68,10 @@ class EncoderSettings(RecipeSection):
         positive=True,
     )  # fmt: skip
     warmup: float = key(
-        0.1, "part of training in which learning rates rise, before they fall to 0", least=0, below=1
+        0.1,
+        "part of training in which learning rates rise, before they fall to 0",
+        least=0,
+        below=1,
     )
     weight_decay: float = key(
         0.01, "by which weights shrink in each step, times the rate", least=0, finite=True

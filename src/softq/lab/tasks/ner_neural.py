@@ -93,7 +93,7 @@ class _ExpectedParts(NamedTuple):
     def of(cls, target: CorpusTarget, lengths: Tensor, device: torch.device) -> _ExpectedParts:
         """Of a target of sentences of these lengths."""
         expected, ends = torch.from_numpy(target.labels), lengths.cumsum(0)  # [T, K], [B]
-        rows = expected.split(lengths.tolist())
+        rows = torch.split(expected, lengths.tolist())
         parts = (
             torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True),
             torch.from_numpy(target.pairs).float(),

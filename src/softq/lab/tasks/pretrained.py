@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from softq.errors import RunError
 from softq.lab.tasks.encoder_recipe import EncoderSettings
-
-if TYPE_CHECKING:
-    from softq.integrations.transformers.saved import SavedEncoder
 
 
 def model_options(settings: EncoderSettings) -> dict[str, Any]:
@@ -20,9 +17,9 @@ def model_options(settings: EncoderSettings) -> dict[str, Any]:
 
 
 def finetuner(
-    model: SavedEncoder, settings: EncoderSettings, rate: float, device: torch.device
+    model: Any, settings: EncoderSettings, rate: float, device: torch.device
 ) -> torch.optim.AdamW:
-    """Make a model ready to be trained on a device: AdamW with a rate for its encoder, and one for its head.
+    """Make a `SavedEncoder` ready to be trained on a device: AdamW with rates for encoder and head.
 
     Biases and norms do not shrink.
     """
