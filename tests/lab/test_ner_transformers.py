@@ -369,14 +369,15 @@ def test_damaged_files_are_refused_in_a_line(tmp_path, files, encoder):
         return command("predict", out, files["dev"])
 
     def put(*path, value):
-        def change(notes):
-            *inner, last = path
+        def change(whole):
+            (*inner, last), notes = path, whole
             for name in inner:
                 notes = notes[name]
             if value is None:
                 del notes[last]
             else:
                 notes[last] = value
+            return whole
 
         return change
 
@@ -393,7 +394,7 @@ def test_damaged_files_are_refused_in_a_line(tmp_path, files, encoder):
         (("decoding",), "best", "decoding must be one of"),
         (("file_scheme",), "b", "file_scheme must be one of"),
     ]:
-        refused(damage(put(*path, value=value)), "is not a tagger of Transformers of softq", text)
+        refused(damage(put(*path, value=value)), "is not a Transformers tagger of softq", text)
     refused(damage(put("format", value="softq tagger transformers 9")), "expected the format")
     (out / BEST).write_bytes(whole[:-100])
     refused(command("predict", out, files["dev"]), "is not a model of softq")

@@ -93,6 +93,8 @@ def loading(name: str) -> Iterator[None]:
         )
     try:
         yield
+    except DependencyError:  # it says what to install
+        raise
     except Exception as error:  # tokenizers raises plain exceptions, safetensors kinds of its own
         reason = next(
             (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from softq.formats.conllu import TreeSentence
-from softq.formats.file_checks import mapping
+from softq.formats.file_checks import mapping, string_list
 from softq.integrations.transformers.dependency_parsing.model import DependencyModel
 from softq.integrations.transformers.loading import loading, quiet, save_model, with_adapters
 from softq.integrations.transformers.token_classification.model import TokenClassificationModel
@@ -201,7 +201,7 @@ class TransformersTagger(SavedEncoder, NeuralTagger):
     every neural tagger, and `save_pretrained` writes a folder for `WordTagger` and Transformers.
     """
 
-    noun, format = "tagger of Transformers", "softq tagger transformers 1"
+    noun, format = "Transformers tagger", "softq tagger transformers 1"
     core_type = TokenClassificationModel
 
     def __init__(
@@ -213,7 +213,8 @@ class TransformersTagger(SavedEncoder, NeuralTagger):
     ) -> None:
         super().__init__(core, files, max_length, stride)
         config = core.config
-        self.labels, self.scheme = config.labels, config.scheme
+        self.labels = string_list("labels", [*config.labels])
+        self.scheme = config.scheme
         self.constraints = config.constraints
         self._forbid()
 
@@ -241,7 +242,7 @@ class TransformersParser(SavedEncoder, NeuralParser):
     `save_pretrained` writes a folder for Transformers.
     """
 
-    noun, format = "parser of Transformers", "softq parser transformers 1"
+    noun, format = "Transformers parser", "softq parser transformers 1"
     core_type = DependencyModel
 
     def __init__(
@@ -252,7 +253,8 @@ class TransformersParser(SavedEncoder, NeuralParser):
         stride: int | None = None,
     ) -> None:
         super().__init__(core, files, max_length, stride)
-        self.relations, self.spanning = core.config.relations, core.config.spanning
+        self.relations = string_list("relations", [*core.config.relations])
+        self.spanning = bool(core.config.spanning)
 
     @property
     def biaffine(self) -> Biaffine:  # type: ignore[override]  # nobody sets it
