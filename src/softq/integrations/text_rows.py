@@ -64,7 +64,7 @@ def reward_lists(given: Any, candidates: int, references: int) -> list[list[floa
             f"candidate_rewards must have a value for each of {candidates} candidates, got {given}"
         )
     listed = [value if isinstance(value, list) else [value] for value in given]
-    if not all(_is_number(value) for values in listed for value in values):
+    if not all(is_number(value) for values in listed for value in values):
         raise DataError(f"candidate_rewards must be finite numbers, got {given}")
     for values in listed:
         if len(values) not in (1, references):
@@ -85,5 +85,6 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether this is a finite number."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
