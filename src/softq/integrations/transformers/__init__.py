@@ -1,7 +1,8 @@
 """Fine-tune 🤗 Transformers models toward a reward.
 
 `RewardAugmentedTrainer` is a `transformers.Trainer` for ML, RAML and SQDML with models that generate
-text; `TokenClassificationTrainer` is one for taggers, which tag words.
+text; `distill` makes rows of a model's own samples for it; `TokenClassificationTrainer` is one for
+taggers, which tag words.
 
 Needs ``pip install 'softq[transformers]'``.
 """
@@ -16,6 +17,7 @@ except ImportError as error:
     ) from error
 
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
+from softq.integrations.transformers.distillation import distill, distill_to
 from softq.integrations.transformers.rewards import OnText
 from softq.integrations.transformers.rows import RowEncoder
 from softq.integrations.transformers.token_classification import (
@@ -35,4 +37,6 @@ __all__ = [
     "TokenClassificationModel",
     "TokenClassificationTrainer",
     "WordTagger",
+    "distill",
+    "distill_to",
 ]

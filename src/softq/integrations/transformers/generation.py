@@ -198,10 +198,20 @@ class TextModel:
                     tell(len(places))
         return texts
 
-    def _write(self, writer: Writer, sources: list[TokenIds]) -> list[TokenIds]:
+    def samples(self, sources: Sequence[str], how: Writing) -> Candidates:
+        """``how.samples`` draws ``[B, S]`` for each source of one batch, in token ids; an empty one is missing."""
+        writer = Writer(how, self.causal, self._special)
+        read = self._encoder.sources([self.template.replace("{}", text) for text in sources])
+        with seeded(how.seed, self.core.device):
+            return writer.samples(self.core, self._inputs(read), how.samples)
+
+    def _inputs(self, sources: list[TokenIds]) -> dict[str, Tensor]:
         # a causal model continues its input, so that padding stands before it
         padded = padded_inputs(sources, self._special.pad, "left" if self.causal else "right")
-        inputs = {name: value.to(self.core.device) for name, value in padded.items()}
+        return {name: value.to(self.core.device) for name, value in padded.items()}
+
+    def _write(self, writer: Writer, sources: list[TokenIds]) -> list[TokenIds]:
+        inputs = self._inputs(sources)
         if writer.how.method == "sample":
             drawn = writer.samples(self.core, inputs, 1)
             return [row[0] if row else [] for row in drawn.sentences.unpack()]
