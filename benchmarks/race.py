@@ -97,6 +97,7 @@ class Scale:
     start_batch: int
     start_steps: int
     start_rate: float  # of the causal model
+    faster: float  # the causal model's rates in the race, times this: small models learn faster
     seconds: float
     seeds: int
     checks: int  # evaluations within the budget
@@ -104,21 +105,37 @@ class Scale:
 
 
 SCALES = {
-    "full": Scale("t5-small", {}, 8000, 150_000, 2000, 32, 256, 3000, 5e-4, 20.0, 3, 4, 40),
+    "full": Scale(
+        t5="t5-small",
+        gpt2={},
+        vocabulary=8000,
+        sources=150_000,
+        held_out=2000,
+        batch=32,
+        start_batch=256,
+        start_steps=3000,
+        start_rate=5e-4,
+        faster=1.0,
+        seconds=20.0,
+        seeds=3,
+        checks=4,
+        max_new_tokens=40,
+    ),
     "tiny": Scale(
-        "t5-tiny",
-        {"n_embd": 64, "n_layer": 2, "n_head": 4},
-        400,
-        1500,
-        120,
-        8,
-        32,
-        500,
-        5e-3,
-        4.0,
-        2,
-        2,
-        16,
+        t5="t5-tiny",
+        gpt2={"n_embd": 64, "n_layer": 2, "n_head": 4},
+        vocabulary=400,
+        sources=1500,
+        held_out=120,
+        batch=8,
+        start_batch=32,
+        start_steps=500,
+        start_rate=5e-3,
+        faster=30.0,
+        seconds=8.0,
+        seeds=2,
+        checks=2,
+        max_new_tokens=16,
     ),
 }
 
@@ -458,14 +475,15 @@ def run_cell(
             samples=MBR_SAMPLES if method.prepare == "mbr" else SAMPLES,
             reward="words:bleu",
             max_new_tokens=scale.max_new_tokens,
-            batch_size=128,
+            batch_size=4 * scale.batch,
             seed=seed,
         )
         make = mbr_rows if method.prepare == "mbr" else preference_pairs
         clock.run()
         rows = make(text_model, track, many, lambda: clock.now < options.seconds / 3)
         clock.stop()
-    usual = usual_arguments(options, rate, seed)
+    faster = scale.faster if track.causal else 1.0
+    usual = usual_arguments(options, rate * faster, seed)
     if method.trl:
         trainer = trl_trainer(track, model, method, usual, rows, options)
     else:
@@ -757,6 +775,15 @@ def sharing_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 # --- the command --------------------------------------------------------------------------------------
 
 
+def without_nan(value: Any) -> Any:
+    """The same with null for NaN, such as the ends of an interval over one seed."""
+    if isinstance(value, dict):
+        return {name: without_nan(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [without_nan(one) for one in value]
+    return None if isinstance(value, float) and value != value else value
+
+
 def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -815,7 +842,7 @@ def main() -> None:
                 show(
                     rows, f"{options.seconds:g} {clock} each, {machine}; reward and chrF in percent"
                 )
-    print(json.dumps({**about, "rows": rows}))
+    print(json.dumps(without_nan({**about, "rows": rows})))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from transformers import TrainerCallback
 
 from softq.decode import mbr
 from softq.errors import DataError, RewardError, RunError
@@ -77,6 +80,25 @@ def _row(source: str, texts: Sequence[str], rewards: Sequence[float], hard: bool
     if not hard:
         row |= {"candidates": ordered, "candidate_rewards": [found[text] for text in ordered]}
     return row
+
+
+class EveryEpoch(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
+    """Puts other rows in the place of a dataset's at the beginning of every epoch.
+
+    Args:
+        rows: the dataset of a Trainer, which stays as long as it is.
+        make: the rows of an epoch, by its number; they are repeated where there are fewer.
+
+    """
+
+    def __init__(self, rows: list[Any], make: Callable[[int], Sequence[Any]]) -> None:
+        self.rows, self.make = rows, make
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """Called by Trainer, before it reads the dataset."""
+        # epochs are counted in steps, as a sum of fractions
+        made = self.make(int((state.epoch or 0.0) + 1e-6))
+        self.rows[:] = islice(cycle(made), len(self.rows))
 
 
 class Distilled(NamedTuple):

@@ -38,7 +38,7 @@ def load_function(where: str) -> Callable[..., Any]:
     place, _, name = where.rpartition(":")
     if not place or not name:
         raise RecipeError(
-            "reward_function must be package.module:name or FILE.py:name, got" f" {where!r}"
+            f"reward_function must be package.module:name or FILE.py:name, got {where!r}"
         )
     found = getattr(_module(place, where), name, None)
     if found is None:
