@@ -184,7 +184,7 @@ class TextModel:
         """
         writer = Writer(how, self.causal, self._special)
         given = [place for place, text in enumerate(sources) if text.strip()]
-        read = self._encoder.sources([self.template.replace("{}", sources[i]) for i in given])
+        read = self.source_ids([sources[place] for place in given])
         encoded = dict(zip(given, read, strict=True))
         order = sorted(encoded, key=lambda place: len(encoded[place]))
         texts = [""] * len(sources)
@@ -198,12 +198,15 @@ class TextModel:
                     tell(len(places))
         return texts
 
+    def source_ids(self, sources: Sequence[str]) -> list[TokenIds]:
+        """What the model reads of sources, in token ids."""
+        return self._encoder.sources([self.template.replace("{}", text) for text in sources])
+
     def samples(self, sources: Sequence[str], how: Writing) -> Candidates:
         """``how.samples`` draws ``[B, S]`` for each source of one batch, in token ids; an empty one is missing."""
         writer = Writer(how, self.causal, self._special)
-        read = self._encoder.sources([self.template.replace("{}", text) for text in sources])
         with seeded(how.seed, self.core.device):
-            return writer.samples(self.core, self._inputs(read), how.samples)
+            return writer.samples(self.core, self._inputs(self.source_ids(sources)), how.samples)
 
     def _inputs(self, sources: list[TokenIds]) -> dict[str, Tensor]:
         # a causal model continues its input, so that padding stands before it
