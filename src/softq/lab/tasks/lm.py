@@ -31,7 +31,7 @@ from softq.integrations.transformers.loading import (
     train_tokenizer,
     with_adapters,
 )
-from softq.integrations.transformers.rewards import with_sources
+from softq.integrations.transformers.rewards import as_reward, with_sources
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
 from softq.lab.loop import Watcher
 from softq.lab.processes import Interrupts, Workers, find_device
@@ -88,9 +88,10 @@ def train_lm(
         out / _CHECKPOINTS,
         math.ceil(len(train) / (recipe.training.batch_size * recipe.training.accumulate)),
     )
+    given = given_rewards(recipe.candidates, device)
     with quiet():
-        trainer = _trainer(recipe, loaded, arguments, train, dev)
-        reward = _checked_reward(recipe, trainer, train, dev)
+        trainer = _trainer(recipe, loaded, arguments, train, dev, given)
+        _try_reward(recipe, trainer, train, dev)
         with run.locked(), Interrupts(Workers(device)) as interrupts:
             if fresh:  # what is wrong with recipe, data and model was told before this is written
                 run.begin(to_toml(recipe, task=TASK), [described], device.type)
@@ -109,7 +110,7 @@ def train_lm(
             if callback.stopped is not None:
                 raise callback.stopped
             save_model(trainer.model, loaded.tokenizer, out / BEST, replace=True)
-            result = _finish(recipe, run, described, dev, reward, trainer.state)
+            result = _finish(recipe, run, described, dev, given, trainer.state)
     return result
 
 
@@ -218,7 +219,12 @@ def _held_out(recipe: LmRecipe) -> str:
 
 
 def _trainer(
-    recipe: LmRecipe, loaded: Loaded, arguments: RewardAugmentedArguments, train: Rows, dev: Rows
+    recipe: LmRecipe,
+    loaded: Loaded,
+    arguments: RewardAugmentedArguments,
+    train: Rows,
+    dev: Rows,
+    given: Any,
 ) -> RewardAugmentedTrainer:
     from transformers import (
         PrinterCallback,  # not above: softq.integrations tells what to install where it is missing
@@ -234,7 +240,7 @@ def _trainer(
     trainer = RewardAugmentedTrainer(
         model,
         arguments,
-        reward=given_rewards(recipe.candidates, find_device(recipe.training.device)),
+        reward=given,
         processing_class=loaded.tokenizer,
         train_dataset=rows,
         eval_dataset=judged,
@@ -254,10 +260,8 @@ def _encoder(recipe: LmRecipe, loaded: Loaded) -> RowEncoder:
     )
 
 
-def _checked_reward(
-    recipe: LmRecipe, trainer: RewardAugmentedTrainer, train: Rows, dev: Rows
-) -> Reward:
-    """The trainer's reward, once it has been tried on a row and all that it compares with is there."""
+def _try_reward(recipe: LmRecipe, trainer: RewardAugmentedTrainer, train: Rows, dev: Rows) -> None:
+    """An error if the reward fails on a row, or compares with references that are not there, before anything is written."""
     reward: Reward = trainer.reward
     if reward.uses_references:
         name = recipe.data.train or "the built-in world"
@@ -267,7 +271,6 @@ def _checked_reward(
     row = trainer.eval_dataset[0]
     given = row.get("labels") or [row["input_ids"]]
     mean_rewards([given[0]], [given], with_sources(reward, [row["input_ids"]]))
-    return reward
 
 
 def _distillation(
@@ -337,11 +340,12 @@ def _filled(recipe: LmRecipe, rows: Rows) -> Rows:
 
 
 def _finish(
-    recipe: LmRecipe, run: RunFolder, described: CellRow, dev: Rows, reward: Reward, state: Any
+    recipe: LmRecipe, run: RunFolder, described: CellRow, dev: Rows, given: Any, state: Any
 ) -> dict[str, Any]:
     """Score the best model as `softq evaluate` does, write the result, and remove what only a resumed run would need."""
     model, how = open_text_model(str(run.path), recipe.training.device)
     samples = recipe.evaluation.mbr_samples
+    reward = as_reward(given, [*recipe.candidates.reward_weights] or None, model.tokenizer)
     measures = score(model, dev, how, reward).as_dict()
     best = measures["reward"]
     if samples:
