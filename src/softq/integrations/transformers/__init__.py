@@ -16,6 +16,7 @@ except ImportError as error:
     ) from error
 
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
+from softq.integrations.transformers.completion_rewards import RewardModel
 from softq.integrations.transformers.rewards import OnText
 from softq.integrations.transformers.rows import RowEncoder
 from softq.integrations.transformers.token_classification import (
@@ -30,6 +31,7 @@ __all__ = [
     "OnText",
     "RewardAugmentedArguments",
     "RewardAugmentedTrainer",
+    "RewardModel",
     "RowEncoder",
     "TokenClassificationArguments",
     "TokenClassificationModel",

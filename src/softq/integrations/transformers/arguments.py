@@ -93,15 +93,15 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
     """
 
     objective: ObjectiveName = field(default="raml", metadata={"help": "ml, raml or sqdml"})
-    preset: PresetName = field(
-        default=None,  # type: ignore[assignment]  # and so below: found when all are known
+    preset: PresetName | None = field(
+        default=None,
         metadata={"help": "a method by its name: raft, best-of-n, dpg, rwr or tpo"},
     )
     tau: float | None = field(
         default=None, metadata={"help": "temperature of raml and sqdml, in units of the reward"}
     )
     prior: PriorName = field(
-        default=None,  # type: ignore[assignment]
+        default=None,  # type: ignore[arg-type]  # here and below: found when all are known
         metadata={"help": "none, base or current; none if not given"},
     )
     prior_weight: float = field(default=1.0, metadata={"help": "the power of the prior"})
@@ -138,7 +138,7 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         default=None, metadata={"help": "candidates that a step uses; all if not given"}
     )
     estimator: Estimator = field(
-        default=None,  # type: ignore[assignment]
+        default=None,  # type: ignore[arg-type]
         metadata={"help": "set (if not given), paper or importance"},
     )
     max_n: int = field(default=4, metadata={"help": "longest n-gram that is changed at once"})
