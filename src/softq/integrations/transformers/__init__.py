@@ -17,6 +17,7 @@ except ImportError as error:
     ) from error
 
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
+from softq.integrations.transformers.completion_rewards import RewardModel
 from softq.integrations.transformers.distillation import distill, distill_to
 from softq.integrations.transformers.rewards import OnText
 from softq.integrations.transformers.rows import RowEncoder
@@ -32,6 +33,7 @@ __all__ = [
     "OnText",
     "RewardAugmentedArguments",
     "RewardAugmentedTrainer",
+    "RewardModel",
     "RowEncoder",
     "TokenClassificationArguments",
     "TokenClassificationModel",

@@ -10,17 +10,21 @@ from transformers import TrainingArguments
 from softq.checks import check_count, check_tau
 from softq.errors import RecipeError, TemperatureError
 from softq.integrations.text_rows import is_number
-from softq.integrations.transformers.presets import DRAWN, PresetName, resolve
+from softq.integrations.transformers.presets import DRAWN, resolve
 from softq.lab.recipe import Conflicts
-from softq.options import check_choice, check_conflicts
+from softq.options import (
+    CandidateKind,
+    GenerationMode,
+    LengthNormalization,
+    PresetName,
+    PriorName,
+    check_choice,
+    check_conflicts,
+)
 from softq.spaces.candidates import Estimator
 from softq.targets import ObjectiveName
 
-CandidateKind = Literal["ngram", "hamming", "edit", "recombined", "model", "dataset"]
 CorpusMetric = Literal["bleu", "chrf", "none"]
-PriorName = Literal["none", "base", "current"]
-LengthNormalization = Literal["none", "prior", "loss", "both"]
-GenerationMode = Literal["eager", "static", "compiled", "continuous"]
 
 
 @dataclass
@@ -93,15 +97,15 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
     """
 
     objective: ObjectiveName = field(default="raml", metadata={"help": "ml, raml or sqdml"})
-    preset: PresetName = field(
-        default=None,  # type: ignore[assignment]  # and so below: found when all are known
+    preset: PresetName | None = field(
+        default=None,
         metadata={"help": "a method by its name: raft, best-of-n, dpg, rwr or tpo"},
     )
     tau: float | None = field(
         default=None, metadata={"help": "temperature of raml and sqdml, in units of the reward"}
     )
     prior: PriorName = field(
-        default=None,  # type: ignore[assignment]
+        default=None,  # type: ignore[arg-type]  # here and below: found when all are known
         metadata={"help": "none, base or current; none if not given"},
     )
     prior_weight: float = field(default=1.0, metadata={"help": "the power of the prior"})
@@ -138,7 +142,7 @@ class RewardAugmentedArguments(TrainingArguments):  # type: ignore[misc]  # of n
         default=None, metadata={"help": "candidates that a step uses; all if not given"}
     )
     estimator: Estimator = field(
-        default=None,  # type: ignore[assignment]
+        default=None,  # type: ignore[arg-type]
         metadata={"help": "set (if not given), paper or importance"},
     )
     max_n: int = field(default=4, metadata={"help": "longest n-gram that is changed at once"})

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback
 
 from softq.errors import DataError, ModelError, RecipeError
+from softq.integrations.transformers.model_checks import first_model
 from softq.integrations.transformers.token_classification.arguments import (
     TokenClassificationArguments,
 )
@@ -27,7 +28,6 @@ from softq.integrations.transformers.token_classification.prediction import coll
 from softq.integrations.transformers.token_classification.rows import SENTENCE, TARGETS
 from softq.integrations.transformers.token_classification.truth import AnnotatorTruth
 from softq.integrations.transformers.tokens import IGNORED
-from softq.integrations.transformers.trainer import first_model
 from softq.linear.tagging import entity_reward
 from softq.metrics.spans import SPAN_METRICS, span_statistics
 from softq.rewards import PartReward
