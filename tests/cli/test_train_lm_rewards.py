@@ -9,8 +9,8 @@ import torch
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    T5Config,
-    T5ForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
 )
 
 from lm_runs import SMALL, rows_of, train, train_two, write_files
@@ -115,9 +115,9 @@ def test_development_references_show_what_is_not_trained_on(files, runs, tmp_pat
 def test_several_rewards_have_weights(files, runs, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(runs / "ml" / lm.BEST)
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
-    judge = T5ForSequenceClassification(
-        T5Config(vocab_size=len(tokenizer), **sizes, num_labels=1, pad_token_id=0, eos_token_id=1)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    judge = BertForSequenceClassification(
+        BertConfig(vocab_size=len(tokenizer), **sizes, num_attention_heads=2, num_labels=1)
     )
     judge.save_pretrained(tmp_path / "judge")
     tokenizer.save_pretrained(tmp_path / "judge")
@@ -273,7 +273,7 @@ def test_distilled_rows_are_a_file_to_train_on(files, runs, tmp_path):
     given = [runs / "ml", files / "train.txt", "--samples", 4, "--reward", "words:chrf"]
     facts = told(softq("data", "distill", *given, "--out", out, "--json"))
     assert facts["rows"] + facts["left_out"] == 48
-    assert facts["reward"].startswith("words:")
+    assert facts["reward"].startswith("characters:chrf")
     rows = read_rows(out)
     assert [row["candidate_rewards"] for row in rows] == [
         sorted(row["candidate_rewards"], reverse=True) for row in rows

@@ -23,6 +23,7 @@ from softq.integrations.transformers.candidates import batch_seed
 from softq.integrations.transformers.generation import TextModel, Writing
 from softq.integrations.transformers.tokens import decode_all
 from softq.lab.run import RunFolder, write_atomically
+from softq.rewards import Reward
 from softq.spaces import Candidates
 
 Row = dict[str, Any]
@@ -46,12 +47,7 @@ def distill(
         skip: batches that are done already; samples of a batch depend on its number and the seed.
 
     """
-    reward = model.reward(how.reward)
-    if not reward.pairwise:
-        raise RewardError(
-            f"distillation needs a reward of two texts, and {reward!r} takes all references"
-            " together: choose another one, such as words:chrf"
-        )
+    reward = _utility(model, how)
     for first in range(skip * how.batch_size, len(sources), how.batch_size):
         some = sources[first : first + how.batch_size]
         drawn = model.samples(some, replace(how, seed=batch_seed(how.seed, first)))
@@ -65,6 +61,17 @@ def distill(
             ):
                 made[place] = _row(some[place], decode_all(model.tokenizer, texts), values, hard)
         yield made
+
+
+def _utility(model: TextModel, how: Writing) -> Reward:
+    """The reward of one sample against another."""
+    reward = model.reward(how.reward)
+    if not reward.pairwise:
+        raise RewardError(
+            f"distillation needs a reward of two texts, and {reward!r} takes all references"
+            " together: choose another one, such as words:chrf"
+        )
+    return reward
 
 
 def _row(source: str, texts: Sequence[str], rewards: Sequence[float], hard: bool) -> Row | None:
@@ -139,6 +146,7 @@ def distill_to(
     """
     if not sources:
         raise DataError("expected sources to distill from, got none")
+    _utility(model, how)  # an error before anything is written
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     digest = hashlib.sha256(json.dumps(list(sources)).encode()).hexdigest()[:16]
     names = ("samples", "reward", "temperature", "top_p", "max_new_tokens", "batch_size", "seed")

@@ -320,8 +320,11 @@ def write_and_score(
 def mean_rewards(
     texts: Sequence[TokenIds], references: Sequence[Sequence[TokenIds]], reward: Reward
 ) -> Tensor:
-    """Reward of each text, mean over its references, float64 ``[B]``."""
-    refs = Sentences.pack([list(row) for row in references])
+    """Reward of each text, mean over its references, float64 ``[B]``.
+
+    In the place of references that are missing there is an empty one, for a reward that needs none.
+    """
+    refs = Sentences.pack([list(row) or [[]] for row in references])
     # [B, R], or [B, 1] for all together
     values = reward(*Sentences.pack([[text] for text in texts]), *refs).squeeze(1)
     if not reward.pairwise:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from softq.errors import ModelError, RunError, StoppedError
+from softq.errors import ModelError, RunError, SoftqError, StoppedError
 from softq.integrations.transformers import (
     RewardAugmentedArguments,
     RewardAugmentedTrainer,
@@ -89,9 +89,15 @@ def train_lm(
         math.ceil(len(train) / (recipe.training.batch_size * recipe.training.accumulate)),
     )
     given = given_rewards(recipe.candidates, device)
+    existed = out.exists()
     with quiet():
-        trainer = _trainer(recipe, loaded, arguments, train, dev, given)
-        _try_reward(recipe, trainer, train, dev)
+        try:
+            trainer = _trainer(recipe, loaded, arguments, train, dev, given)
+            _try_reward(recipe, trainer, train, dev)
+        except SoftqError:
+            if not existed:  # Trainer makes a folder for its checkpoints
+                shutil.rmtree(out, ignore_errors=True)
+            raise
         with run.locked(), Interrupts(Workers(device)) as interrupts:
             if fresh:  # what is wrong with recipe, data and model was told before this is written
                 run.begin(to_toml(recipe, task=TASK), [described], device.type)
