@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softq.errors import ModelError
+from softq.checks import check_count
+from softq.errors import DataError, ModelError
 from softq.formats.file_checks import mapping, one_of, string_list
 from softq.formats.tags import allowed_transitions
 from softq.formats.word_vectors import WordVectors
 from softq.lab.recipe import build
 from softq.linear.features.matrix import batches_of_like_lengths
+from softq.linear.tagging import label_marginals, segments_for, written
 from softq.neural.generation import evaluating
 from softq.neural.modules.word_encoder import WordEncoder, begin
 from softq.neural.saved_module import SavedModule
@@ -24,13 +26,15 @@ from softq.neural.tagger_settings import TaggerSettings
 from softq.neural.words import Array, EncodedWords, WordBatch, WordVocabulary
 from softq.options import Constraints, LabelDecoding, Scheme
 from softq.rewards import PartReward
-from softq.spaces import Chain, Independent
+from softq.spaces import Chain, Independent, SemiMarkov
 
 _AT_ONCE = 1 << 13  # words of a batch to predict for, padding too
 
 
 class SequenceTagger(SavedModule):
     """The BiLSTM-CNN-CRF of Ma and Hovy (2016): sentences to a distribution over label sequences.
+
+    Or over labelled segments, whose scores are sums of those labels and scores of their lengths.
 
     Each word is its own vector and what a convolution finds in its characters; a bidirectional LSTM
     reads them; a linear layer scores labels, a table neighbouring labels. What it returns is a
@@ -45,7 +49,11 @@ class SequenceTagger(SavedModule):
             the distribution is `softq.Independent`.
         scheme: tag scheme of the labels; None: they follow none.
         constraints: where label sequences that break the scheme are forbidden: ``"none"``;
-            ``"decode"`` (or ``"target"``), in evaluation mode; ``"model"``, always.
+            ``"decode"`` (or ``"target"``), in evaluation mode; ``"model"``, always. Segments keep
+            to it in any case.
+        max_segment: words of the longest segment: the distribution is a `softq.SemiMarkov` over
+            entities and single ``O``, and the labels are `softq.formats.tags.every_tag` of BIO or
+            BIOES; None: a chain.
         seed: of the first parameters.
 
     Attributes:
@@ -73,6 +81,7 @@ class SequenceTagger(SavedModule):
         *,
         scheme: Scheme | None = None,
         constraints: Constraints = "none",
+        max_segment: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -82,7 +91,12 @@ class SequenceTagger(SavedModule):
         self.scheme, self.constraints = scheme, constraints
         self.decoding: LabelDecoding = "viterbi"
         self.file_scheme: Scheme | None = None
+        self.max_segment = max_segment
+        self.segments = segments_for(self.labels, scheme, max_segment)
+        if self.segments is not None and not settings.crf:
+            raise ModelError("segments have scores of neighbouring types: leave crf at True")
         size = len(self.labels)
+        table = self.segments.table_shape if self.segments else (size, size)
         self.encoder = WordEncoder(
             len(vocabulary.words),
             len(vocabulary.characters),
@@ -98,14 +112,14 @@ class SequenceTagger(SavedModule):
             nn.LSTM(width, settings.hidden, bidirectional=True) for width in widths
         )
         self.emissions = nn.Linear(2 * settings.hidden, size)
-        self.transitions = nn.Parameter(torch.zeros(size, size)) if settings.crf else None
+        self.transitions = nn.Parameter(torch.zeros(table)) if settings.crf else None
         self._forbid()
         if self.emissions.weight.device.type != "meta":
             begin(self, torch.Generator().manual_seed(seed % 2**63))
 
     def _forbid(self) -> None:
         """Scores of 0 and -inf by the scheme."""
-        forbids = self.scheme is not None and self.constraints != "none"
+        forbids = bool(self.scheme) and self.constraints != "none" and self.segments is None
         allowed = allowed_transitions(self.labels, self.scheme) if forbids and self.scheme else ()
         for name, table in zip(("between", "first", "last"), allowed, strict=False):
             scores = torch.zeros(table.shape, device=self.emissions.weight.device)
@@ -134,7 +148,9 @@ class SequenceTagger(SavedModule):
             hidden = layer(batch.packing.packed(self.drop(hidden)))[0].data
         return batch.packing.padded(self.emissions(self.drop(hidden)))
 
-    def forward(self, sentences: WordBatch | Sequence[Sequence[str]]) -> Chain | Independent:
+    def forward(
+        self, sentences: WordBatch | Sequence[Sequence[str]]
+    ) -> Chain | Independent | SemiMarkov:
         """The distribution over the label sequences of sentences, each of a word or more."""
         if not isinstance(sentences, WordBatch):
             encoded = self.vocabulary.encode(sentences)
@@ -142,8 +158,10 @@ class SequenceTagger(SavedModule):
         batch = sentences.to(self.emissions.weight.device)
         return self.distribution(self.scores(batch), batch.packing.lengths)
 
-    def distribution(self, scores: Tensor, lengths: Tensor) -> Chain | Independent:
+    def distribution(self, scores: Tensor, lengths: Tensor) -> Chain | Independent | SemiMarkov:
         """The distribution with these scores of labels."""
+        if self.segments is not None and self.transitions is not None:
+            return self.segments.distribution(scores, self.transitions, lengths)
         forbids = self._forbids and (self.constraints == "model" or not self.training)
         between: Tensor | None = self.transitions
         # in training a loss that is not finite is noticed, and to look at scores waits for a GPU
@@ -184,18 +202,22 @@ class SequenceTagger(SavedModule):
     ) -> list[list[str]]:
         """Labels of each sentence of `WordVocabulary.encode`; with a reward, those that earn most."""
         found: list[list[str]] = [[] for _ in encoded.lengths]
-        for batch, chain in self._distributions(encoded):
+        for batch, model in self._distributions(encoded):
             searched = decoding == "viterbi" and reward is None
-            best = (chain.mode() if searched else chain.mbr(reward)).tolist()
-            for sentence, row in zip(batch.tolist(), best, strict=True):
-                found[sentence] = [self.labels[k] for k in row[: encoded.lengths[sentence]]]
+            best = model.mode() if searched else model.mbr(reward)
+            lengths = torch.from_numpy(encoded.lengths[batch])
+            for sentence, labels in zip(
+                batch.tolist(), written(best, lengths, self.labels, self.segments), strict=True
+            ):
+                found[sentence] = labels
         return found
 
     def marginals(self, encoded: EncodedWords) -> list[Array]:
         """Probabilities of labels ``[n, K]`` for each sentence of `WordVocabulary.encode`."""
         found = [np.zeros((0, len(self.labels)), np.float32) for _ in encoded.lengths]
-        for batch, chain in self._distributions(encoded):
-            for sentence, row in zip(batch.tolist(), chain.marginals.cpu().numpy(), strict=True):
+        for batch, model in self._distributions(encoded):
+            tables = label_marginals(model, self.segments).cpu().numpy()
+            for sentence, row in zip(batch.tolist(), tables, strict=True):
                 found[sentence] = row[: encoded.lengths[sentence]]
         return found
 
@@ -215,6 +237,7 @@ class SequenceTagger(SavedModule):
             "scheme": self.scheme,
             "file_scheme": self.file_scheme,
             "constraints": self.constraints,
+            "max_segment": self.max_segment,
             "decoding": self.decoding,
             **self.vocabulary.notes(),
         }
@@ -223,12 +246,16 @@ class SequenceTagger(SavedModule):
     def from_about(cls, about: Mapping[str, Any]) -> Self:
         """The tagger of `about`, with any parameters."""
         schemes = (None, *get_args(Scheme))
+        longest = about.get("max_segment")  # files of before there were segments have none
+        if longest is not None:
+            check_count("max_segment", longest, DataError)
         tagger = cls(
             WordVocabulary.from_notes(about),
             string_list("labels", about["labels"]),
             build(TaggerSettings, mapping("settings", about["settings"]), "settings"),
             scheme=one_of("scheme", about["scheme"], schemes),
             constraints=one_of("constraints", about["constraints"], get_args(Constraints)),
+            max_segment=longest,
         )
         tagger.file_scheme = one_of("file_scheme", about["file_scheme"], schemes)
         tagger.decoding = one_of("decoding", about["decoding"], get_args(LabelDecoding))

@@ -18,7 +18,7 @@ from softq.lab.tasks.files import once
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.ner_data import gold, read_corpora
 from softq.lab.tasks.ner_labels import label
-from softq.lab.tasks.ner_recipe import NerData, NerNetwork, NerRecipe, scheme_of
+from softq.lab.tasks.ner_recipe import NerData, NerNetwork, NerRecipe, trained_scheme
 from softq.lab.tasks.neural_learner import NeuralLearner, known_vectors
 from softq.linear.tagger_training import CRFSettings
 from softq.linear.tagging import CorpusTarget, entity_reward
@@ -59,13 +59,15 @@ def make_tagger(
     corpora, network = read_corpora(recipe.data), recipe.network
     vectors = read_known_vectors(_Sources(network, recipe.data))
     own = TaggerSettings.word_size if vectors is None else vectors.table.shape[1]
+    longest = recipe.max_segment
     sizes = {field.name: getattr(network, field.name) for field in fields(TaggerSettings)}
     tagger = SequenceTagger(
         WordVocabulary.of(sentences, vectors),
         labels,
         TaggerSettings(**sizes | {"word_size": network.word_size or own}),
-        scheme=scheme_of(recipe.data.train_scheme) or corpora.scheme,
+        scheme=trained_scheme(recipe.data, corpora.scheme, spelled=longest is not None),
         constraints=recipe.model.constraints,
+        max_segment=longest,
         seed=recipe.training.seed,
     )
     tagger.decoding, tagger.file_scheme = recipe.model.decoding, corpora.scheme
@@ -128,13 +130,15 @@ class NeuralTaggerLearner(NeuralLearner):
         train = [sentence.tokens for sentence in corpora.train]
         self.tagger = make_tagger(recipe, train, names)
         weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
+        segments = self.tagger.segments
         settings = CRFSettings(
             names,
             recipe.objective.name,
             recipe.objective.tau,
-            entity_reward(names, weight, credit),
+            segments.reward(weight) if segments else entity_reward(names, weight, credit),
             self.tagger.scheme,
             recipe.model.constraints,
+            max_segment=recipe.max_segment,
         )
         self._encoded = {
             split: self.tagger.vocabulary.encode([one.tokens for one in sentences])
