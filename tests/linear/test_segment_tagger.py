@@ -1,7 +1,5 @@
 """Feature CRFs over segments: objective and gradient against enumeration, reading, files, errors."""
 
-# ruff: noqa: N803, N806 -- scikit-learn calls the inputs X
-
 import itertools
 import math
 from dataclasses import replace
@@ -114,9 +112,7 @@ def by_enumeration(matrix, outputs, references, scheme, objective, tau, weights,
 
         rewards = [[reward(y, ref) for y in every] for ref in refs]
         if objective == "ml":
-            q = [
-                math.fsum(m for ref, m in zip(refs, mass, strict=True) if ref == y) for y in every
-            ]
+            q = [math.fsum(m for ref, m in zip(refs, mass, strict=True) if ref == y) for y in every]
             entropy += oracle.entropy(q)
         else:
             q = (oracle.raml if objective == "raml" else oracle.sqdml)(rewards, mass, tau)
@@ -279,7 +275,8 @@ def test_learns_predicts_and_comes_back_from_a_file(options, tmp_path):
     assert tagger.classes_ == ["B-PER", "I-PER", "O"]
     assert tagger.predict(X) == Y
     assert tagger.score(X, Y) == tagger.dev_score_ == entity_f1_scorer(tagger, X, Y) == 1.0
-    assert (tagger.kl_ is not None) and tagger.kl_ >= 0
+    assert tagger.kl_ is not None
+    assert tagger.kl_ >= 0
     tagger.save(tmp_path / "tagger.safetensors")
     again = CRFTagger.load(tmp_path / "tagger.safetensors")
     assert again.get_params() | {"random_state": None} == tagger.get_params() | {
@@ -332,7 +329,8 @@ def test_several_annotators_and_weights_at_decoding():
     assert ml.predict([X[1]], entity_weight=8.0) == [Y[1]]
     assert ml.predict([X[1]], reward={"PER": 8.0}) == [Y[1]]
     choice = tune_entity_weight(ml, [X[1]], [Y[1]])
-    assert choice.best.f == 1.0 and choice.best.weight > 1
+    assert choice.best.f == 1.0
+    assert choice.best.weight > 1
     weighed = CRFTagger(space="segments", c2=0.1, objective="sqdml", tau=0.2)
     assert len(weighed.fit(X, crowd, ref_weights="one-coin").annotators_) == 3
 
@@ -342,7 +340,8 @@ def test_temperature_from_sentences_not_trained_on():
     before = tagger.predict_marginals(X)
     more = [["Ann", "Lee", "Bob"], ["Bob", "Ann"]], [["B-PER", "I-PER", "I-PER"], ["O", "O"]]
     tagger.calibrate(X + more[0], Y + more[1])
-    assert tagger.predict(X) == Y and tagger.predict_marginals(X) != before
+    assert tagger.predict(X) == Y
+    assert tagger.predict_marginals(X) != before
 
     def log_likelihood(factor):
         model = replace(tagger.tagger_, temperature=factor * tagger.temperature_)
