@@ -17,6 +17,7 @@ import math
 import os
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,10 @@ import softq
 from softq import CRFTagger
 from softq.annotators.truth import Posterior
 from softq.formats.annotations import read_annotations
+from softq.formats.tags import every_tag
 from softq.lab.report.drawing import Canvas, Look, Series, coloured, draw_svg, number_axis
 from softq.linear.entity_weights import WEIGHTS
-from softq.linear.tagger_input import TokenSentences, reward_for
+from softq.linear.tagger_input import Annotations, TokenSentences, reward_for
 from softq.linear.tagging import written
 from softq.linear.training import epochs_of
 from softq.metrics import SPAN_METRICS, paired_test, span_statistics
@@ -83,77 +85,96 @@ def read(path: Path, without: tuple[str, ...], most: int | None) -> Data:
     return [one.tokens for one in sentences], y
 
 
-def trained(train: Data, model: Row, c2: float) -> CRFTagger:
-    """A tagger trained on labels, on segments, or toward the F1 of whole sentences."""
-    options = {name: value for name, value in model.items() if name != "space"}
-    if model["space"] == "sentences":
-        return toward_sentences(train, options, c2)
-    return CRFTagger(c2=c2, scheme=SCHEME, space=model["space"], **options).fit(*train)
+class Corpus:
+    """Sentences to train on and to score on, with features that all trainings share."""
 
+    def __init__(self, train: Data, dev: Data, c2: float) -> None:
+        self.gold, self.c2 = dev[1], c2
+        self.annotations = Annotations.read(train[1], [len(words) for words in train[0]])
+        self.labels = every_tag(self.annotations.labels, SCHEME)
+        self.references = self.annotations.references(self.labels)
+        self.index, self.matrix, self.kind = TokenSentences.read(train[0]).number(None, None)
+        self.features = TokenSentences.read(dev[0]).features(self.index, self.kind)
 
-def toward_sentences(train: Data, options: Row, c2: float) -> CRFTagger:
-    """SQDML toward `softq.rewards.SpanF1` on the k best and the references.
+    def fit(
+        self, references: Any, half: int | None = None, *, space: str = "chain", **options: Any
+    ) -> CRFTagger:
+        """A tagger trained toward references of all sentences, or of every second one."""
+        tagger = CRFTagger(c2=self.c2, scheme=SCHEME, space=space, **options)
+        matrix = self.matrix
+        if half is not None:
+            numbers = np.arange(half, len(matrix.lengths), 2)
+            matrix, references = matrix.take(numbers), references.take(numbers)
+        settings = tagger.settings(self.labels, SCHEME)
+        fit = tagger.start(settings, self.index, lambda _: matrix, references, lambda _: [])
+        for _ in epochs_of(fit, 1):
+            pass
+        tagger.keep(fit, self.kind, SCHEME)
+        return tagger
 
-    The k best of a sentence are those of an ML tagger of the other half of the sentences. Of the
-    target on candidates training needs the labels and neighbours that it expects.
-    """
-    words, gold = train
-    lengths = np.array([len(sentence) for sentence in words], np.int64)
-    places = np.split(np.arange(lengths.sum()), np.cumsum(lengths)[:-1])
-    labels = tuple(sorted({label for sentence in gold for label in sentence}))
-    refs = [torch.tensor([labels.index(label) for label in sentence]) for sentence in gold]
-    unary = np.zeros((int(lengths.sum()), len(labels)))
-    pairs, entropy = np.zeros((len(words), len(labels), len(labels))), np.zeros(len(words))
-    for half in (0, 1):
-        tagger = CRFTagger(c2=c2).fit(words[1 - half :: 2], gold[1 - half :: 2])
-        if tagger.classes_ != list(labels):
-            raise SystemExit("expected every label in both halves: take more sentences")
-        for batch, chain in tagger.tagger_.chains(tagger.features(words[half::2])):
-            chosen = 2 * batch + half
-            true = pad_sequence([refs[i] for i in chosen], batch_first=True)
-            cands, true = k_best(chain, true, CANDIDATES)
-            target = softq.sqdml(cands, true, options["tau"], SpanF1(labels, SCHEME))
-            each = one_hot(target.outputs.tokens, len(labels)).double()  # [B, S, n, K]
+    @cached_property
+    def best(self) -> list[tuple[Any, Any, Any]]:
+        """The k best and the references of batches of sentences, with their numbers.
+
+        The k best of a sentence are those of an ML tagger of the other half of the sentences.
+        """
+        found = []
+        refs = [torch.from_numpy(labels[0]) for labels in self.references.labels]
+        for half in (0, 1):
+            numbers = np.arange(half, len(refs), 2)
+            tagger = self.fit(self.references, 1 - half).tagger_
+            for batch, chain in tagger.chains(self.matrix.take(numbers)):
+                true = pad_sequence([refs[i] for i in numbers[batch]], batch_first=True)
+                found.append((numbers[batch], *k_best(chain, true, CANDIDATES)))
+        return found
+
+    def sentence_targets(self, tau: float) -> Posterior:
+        """SQDML toward `softq.rewards.SpanF1` on the k best and the references.
+
+        Of the target on candidates training needs the labels and neighbours that it expects.
+        """
+        lengths, size = self.matrix.lengths, len(self.labels)
+        ends = np.cumsum(lengths)
+        unary, pairs = np.zeros((int(ends[-1]), size)), np.zeros((len(lengths), size, size))
+        entropy = np.zeros(len(lengths))
+        for numbers, cands, true in self.best:
+            target = softq.sqdml(cands, true, tau, SpanF1(self.labels, SCHEME))
+            each = one_hot(target.outputs.tokens, size).double()  # [B, S, n, K]
             shares = target.weights[..., None, None]
-            for row, i in enumerate(chosen):
+            for row, i in enumerate(numbers):
                 found = each[row, :, : lengths[i]]
-                unary[places[i]] = (shares[row] * found).sum(0)
+                unary[ends[i] - lengths[i] : ends[i]] = (shares[row] * found).sum(0)
                 pairs[i] = (shares[row] * (found[:, :-1].mT @ found[:, 1:])).sum(0)
-            entropy[chosen] = target.entropy()
-    tagger = CRFTagger(c2=c2, scheme=SCHEME)
-    index, matrix, kind = TokenSentences.read(words).number(None, None)
-    toward = Posterior(unary, pairs, entropy, np.zeros(len(words)), lengths)
-    settings = tagger.settings(labels, SCHEME)
-    fit = tagger.start(settings, index, lambda batch: matrix, toward, lambda epoch: [])
-    for _ in epochs_of(fit, 1):
-        pass
-    tagger.keep(fit, kind, SCHEME)
-    return tagger
+            entropy[numbers] = target.entropy()
+        return Posterior(unary, pairs, entropy, np.zeros(len(lengths)), lengths)
+
+    def trained(self, model: Row) -> CRFTagger:
+        """A tagger trained on labels, on segments, or toward the F1 of whole sentences."""
+        if model["space"] == "sentences":
+            return self.fit(self.sentence_targets(model["tau"]))
+        return self.fit(self.references, **model)
+
+    def counts(self, tagger: CRFTagger) -> dict[float | None, Any]:
+        """Counts of each sentence, as the tagger decodes (None) and with each weight."""
+        model = tagger.tagger_
+        rewards = {w: reward_for(None, w, model.labels, model.segments) for w in WEIGHTS}
+        found: dict[float | None, Any] = {w: [[] for _ in self.gold] for w in (None, *WEIGHTS)}
+        for batch, p in model.chains(self.features):
+            lengths = torch.from_numpy(self.features.lengths[batch])
+            for weight, labels in found.items():
+                best = p.mode() if weight is None else p.mbr(rewards[weight])
+                names = written(best, lengths, model.labels, model.segments)
+                for i, one in zip(batch, names, strict=True):
+                    labels[i] = one
+        return {w: span_statistics(self.gold, labels, SCHEME).rows for w, labels in found.items()}
 
 
-def counts(tagger: CRFTagger, dev: Data) -> dict[float | None, Any]:
-    """Counts of each sentence, as the tagger decodes (None) and with each weight."""
-    model, (words, gold) = tagger.tagger_, dev
-    rewards = {w: reward_for(None, w, model.labels, model.segments) for w in WEIGHTS}
-    found: dict[float | None, Any] = {w: [[] for _ in words] for w in (None, *WEIGHTS)}
-    features = tagger.features(words)
-    for batch, p in model.chains(features):
-        lengths = torch.from_numpy(features.lengths[batch])
-        for weight, labels in found.items():
-            best = p.mode() if weight is None else p.mbr(rewards[weight])
-            for i, one in zip(
-                batch, written(best, lengths, model.labels, model.segments), strict=True
-            ):
-                labels[i] = one
-    return {w: span_statistics(gold, labels, SCHEME).rows for w, labels in found.items()}
-
-
-def measure(name: str, model: Row, train: Data, dev: Data, options: argparse.Namespace) -> Row:
+def measure(name: str, model: Row, corpus: Corpus) -> Row:
     """Scores of one training, and the counts of its predictions by sentence."""
     start = time.perf_counter()
-    tagger = trained(train, model, options.c2)
+    tagger = corpus.trained(model)
     seconds = time.perf_counter() - start
-    tables = counts(tagger, dev)
+    tables = corpus.counts(tagger)
     plain = tables.pop(None)
     weighted, chosen = plain.clone(), []
     for half in (0, 1):  # of the other one
@@ -198,9 +219,9 @@ def measured(options: argparse.Namespace) -> tuple[list[Row], list[str]]:
         train, dev = (
             read(options.data / folder / file, without, options.sentences) for file in files
         )
-        ml: Any = None
+        corpus, ml = Corpus(train, dev, options.c2), torch.empty(0)
         for model in models:
-            row = measure(name, model, train, dev, options)
+            row = measure(name, model, corpus)
             plain, weighted = row.pop("rows")
             ml = plain if model is ML else ml
             row |= {"plain over ml": gain(plain, ml), "over ml": gain(weighted, ml)}
