@@ -51,6 +51,9 @@ Nowhere; in decoding; there and in the target that is trained toward; there and 
 it is trained.
 """
 
+TaggerSpace = Literal["chain", "segments"]
+"""What a tagger gives probabilities to: sequences of labels, or of labelled segments."""
+
 LabelDecoding = Literal["viterbi", "mbr"]
 """The most probable sequence, or the one of the most right labels to be expected.
 
