@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from softq.errors import ConvergenceWarning, DataError, DataWarning, OutputError, ShapeError
 from softq.spaces import Distribution
@@ -28,7 +29,6 @@ UNKNOWN = -1
 
 COLDEST, HOTTEST = 0.01, 100.0  # temperatures that are tried
 _LEAST, _MOST = math.log(COLDEST), math.log(HOTTEST)
-_PRECISION = 1e-7  # of the logarithm of the temperature
 _ROUNDING_NOISE = 1e-12  # relative, of sums of scores
 _MOST_STEPS = 100
 _ROUNDING = 1e-3  # by which a row of probabilities may miss a sum of one
@@ -226,20 +226,41 @@ def calibration_scores(probabilities: Any, outputs: Any, *, bins: int = 15) -> C
 # --- temperature scaling -------------------------------------------------------------------------
 
 
+def batch_of(
+    outputs: Sequence[Any] | Mapping[int, Any], numbers: Any, model: Distribution
+) -> Tensor:
+    """The outputs ``[n]`` of these sentences as a distribution over their batch takes them.
+
+    >>> from softq import Chain
+    >>> model = Chain(torch.zeros(2, 2, 3), torch.zeros(3, 3), lengths=[2, 1])
+    >>> batch_of([np.array([2]), np.array([0, 1])], np.array([1, 0]), model)
+    tensor([[0, 1],
+            [2, 0]])
+    """
+    rows = [torch.as_tensor(outputs[number]) for number in np.asarray(numbers).tolist()]
+    shape = model.batch_shape + model.event_shape
+    return pad_sequence(rows, batch_first=True).reshape(shape).to(model.device)
+
+
 @torch.no_grad()
-def fit_temperature(models: Iterable[Distribution], outputs: Iterable[Tensor]) -> float:
+def fit_temperature(
+    models: Iterable[Distribution], outputs: Iterable[Tensor], *, precision: float = 1e-7
+) -> float:
     """The temperature T at which the models give the outputs the highest likelihood.
 
     It minimises - Σ log p(y|x; T) over T, where p(y|x; T) ∝ exp(score(y) / T) is
     ``model.tempered(T)``: the exact likelihood of whole sequences and trees. In 1/T this is convex,
     and its derivative, Σ E_T[score] - score(y), is zero at the minimum. Outputs that -inf scores
-    forbid are impossible at any temperature and are left out with a `DataWarning`. Where every
+    forbid, or that hold a -1, are impossible at any temperature and are left out with a
+    `DataWarning`. Where every
     output is the most probable one, or the scores say nothing about the outputs, there is no
     minimum, and the result is the end of the range 0.01..100, with a `ConvergenceWarning`.
 
     Args:
         models: distributions, each of a batch of inputs.
-        outputs: the right outputs of each batch, as its ``log_prob`` takes them.
+        outputs: the right outputs of each batch, as its ``log_prob`` takes them; -1 for what the
+            model does not know.
+        precision: of the logarithm of the temperature.
 
     >>> from softq import Categorical
     >>> model = Categorical(torch.tensor([[4.0, 0.0]] * 4))
@@ -250,8 +271,13 @@ def fit_temperature(models: Iterable[Distribution], outputs: Iterable[Tensor]) -
     batches, left_out, count = [], 0, 0
     for model, right in zip(models, outputs, strict=True):
         exact = model.like(*(scores.double() for scores in model.given()))
+        unknown = exact.sum_tokens((exact.zero_padding(right) == UNKNOWN).long()) > 0
+        if bool(unknown.any()):
+            right = torch.where(
+                unknown[(...,) + (None,) * len(exact.event_shape)], exact.mode(), right
+            )
         score = exact.score(right)
-        possible = score > -math.inf
+        possible = (score > -math.inf) & ~unknown
         left_out += int((~possible).sum())
         count += score.numel()
         batches.append((exact, torch.where(possible, score, 0.0).sum(), possible))
@@ -276,10 +302,10 @@ def fit_temperature(models: Iterable[Distribution], outputs: Iterable[Tensor]) -
         return total
 
     noise = _ROUNDING_NOISE * sum(abs(float(score)) for _, score, _ in batches)
-    return math.exp(_zero(slope, noise))
+    return math.exp(_zero(slope, noise, precision))
 
 
-def _zero(slope: Callable[[float], float], noise: float) -> float:
+def _zero(slope: Callable[[float], float], noise: float, precision: float) -> float:
     """Where an increasing function is zero: a bracket, then Illinois' regula falsi in it."""
     low = high = 0.0
     at_low = at_high = slope(0.0)
@@ -306,7 +332,7 @@ def _zero(slope: Callable[[float], float], noise: float) -> float:
     for _ in range(_MOST_STEPS):
         before, found = found, (low * at_high - high * at_low) / (at_high - at_low)
         value = slope(found)
-        if abs(found - before) <= _PRECISION or abs(value) <= noise:
+        if abs(found - before) <= precision or abs(value) <= noise:
             break
         side = 1 if value > 0.0 else -1
         if side > 0:

@@ -27,7 +27,6 @@ from softq.calibration import UNKNOWN, fit_temperature
 from softq.checks import check_tau
 from softq.errors import (
     DataError,
-    DataWarning,
     EstimatorError,
     OutputError,
     RewardError,
@@ -340,17 +339,9 @@ class RewardClassifier(CheckedOptions, ClassifierMixin, BaseEstimator):  # type:
         distribution that was trained. Rows with a label unseen in `fit` are left out with a
         `DataWarning`.
         """
-        scores, right = self._scores(X), self.output_ids(X, y)
-        known = right != UNKNOWN
-        if not known.all():
-            warnings.warn(
-                f"{int((~known).sum())} of {len(right)} rows have a label that fit never saw and"
-                " are left out",
-                DataWarning,
-                stacklevel=2,
-            )
-        model = Categorical(torch.from_numpy(scores[known]))
-        self.temperature_ = fit_temperature([model], [torch.from_numpy(right[known])])
+        model = Categorical(torch.from_numpy(self._scores(X)))
+        right = torch.from_numpy(self.output_ids(X, y))
+        self.temperature_ = fit_temperature([model], [right])
         return self
 
     def output_ids(self, X: Any, y: Any) -> Array:

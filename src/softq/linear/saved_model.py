@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
@@ -17,10 +16,9 @@ import numpy as np
 import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from softq.calibration import UNKNOWN, fit_temperature
-from softq.errors import DataError, DataWarning, EstimatorError
+from softq.calibration import UNKNOWN, batch_of, fit_temperature
+from softq.errors import DataError, EstimatorError
 from softq.formats.file_checks import check_format, mapping, notes_in, read_tensors, refusing
 from softq.lab.run import BEST, write_atomically
 from softq.linear.estimator_inputs import CheckedOptions, plain
@@ -136,22 +134,14 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
 
         """
         model = replace(self._fitted(), temperature=1.0)
-        outputs = self.output_ids(X, y)
-        possible = np.array([self._is_possible(output) for output in outputs], bool)
-        if not possible.all():
-            warnings.warn(
-                f"{int((~possible).sum())} of {len(outputs)} sentences have an output that the"
-                " model cannot give and are left out",
-                DataWarning,
-                stacklevel=2,
-            )
-        kept = np.flatnonzero(possible)
+        outputs = [
+            output if self._is_possible(output) else np.full_like(output, UNKNOWN)
+            for output in self.output_ids(X, y)
+        ]
         models, right = [], []
-        for batch, space in self._distributions(model, X, kept):
+        for numbers, space in self._distributions(model, X):
             models.append(space)
-            right.append(
-                pad_sequence([torch.from_numpy(outputs[kept[i]]) for i in batch], batch_first=True)
-            )
+            right.append(batch_of(outputs, numbers, space))
         self._keep(replace(model, temperature=fit_temperature(models, right)))
         return self
 
@@ -166,13 +156,18 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
         """Probabilities ``[n, K]`` of the labels of each token, or of the heads of each word."""
         raise NotImplementedError
 
-    def _is_possible(self, output: Array) -> bool:
-        return bool((output != UNKNOWN).all())
+    def output_distributions(self, X: Any) -> Iterator[tuple[Array, Distribution]]:
+        """Distributions over label sequences or trees, in batches of like length: ``(numbers, p)``.
 
-    def _distributions(
-        self, model: Any, X: Any, kept: Array
-    ) -> Iterator[tuple[Array, Distribution]]:
-        """Distributions of these sentences by the model, with their places among ``kept``."""
+        ``numbers`` are the places in X of the sentences of ``p``.
+        """
+        return self._distributions(self._fitted(), X)
+
+    def _is_possible(self, output: Array) -> bool:
+        """Whether the model has such an output, if it knows all labels in it."""
+        return True
+
+    def _distributions(self, model: Any, X: Any) -> Iterator[tuple[Array, Distribution]]:
         raise NotImplementedError
 
     # --- on the disk ----------------------------------------------------------------------------

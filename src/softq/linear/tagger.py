@@ -487,10 +487,8 @@ class CRFTagger(SavedEstimator):
         """Probabilities ``[n, K]`` of ``classes_`` for the tokens of each sentence."""
         return list(self._fitted().marginals(self.features(X)))
 
-    def _distributions(
-        self, model: Tagger, X: Any, kept: Array
-    ) -> Iterator[tuple[Array, Distribution]]:
-        return model.chains(self.features(X).take(kept))
+    def _distributions(self, model: Tagger, X: Any) -> Iterator[tuple[Array, Distribution]]:
+        return model.chains(self.features(X))
 
     def features(self, X: Any) -> FeatureMatrix:
         """Features of sentences, to decode them more than once."""

@@ -309,7 +309,7 @@ class BiaffineParser(SavedModule):
         """The same of sentences of `TreeVocabulary.encode`."""
         found = [Parse((), (), ()) for _ in encoded.lengths]
         names = self.vocabulary.relations
-        for batch, tree, views in self._distributions(encoded):
+        for batch, tree, views in self.distributions(encoded):
             heads = tree.mode() if decoding == "mode" else tree.mbr()
             sure = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1)).squeeze(1).tolist()
             best = self.relation_scores(views, heads).argmax(-1).tolist() if names else None
@@ -324,7 +324,7 @@ class BiaffineParser(SavedModule):
                 )
         return found
 
-    def _distributions(self, encoded: EncodedTrees) -> Iterator[tuple[Array, Any, Views]]:
+    def distributions(self, encoded: EncodedTrees) -> Iterator[tuple[Array, Any, Views]]:
         """Sentences in batches of like length, their distributions and views."""
         lengths = encoded.lengths
         with evaluating(self):

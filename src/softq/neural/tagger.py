@@ -184,7 +184,7 @@ class SequenceTagger(SavedModule):
     ) -> list[list[str]]:
         """Labels of each sentence of `WordVocabulary.encode`; with a reward, those that earn most."""
         found: list[list[str]] = [[] for _ in encoded.lengths]
-        for batch, chain in self._distributions(encoded):
+        for batch, chain in self.distributions(encoded):
             searched = decoding == "viterbi" and reward is None
             best = (chain.mode() if searched else chain.mbr(reward)).tolist()
             for sentence, row in zip(batch.tolist(), best, strict=True):
@@ -194,12 +194,12 @@ class SequenceTagger(SavedModule):
     def marginals(self, encoded: EncodedWords) -> list[Array]:
         """Probabilities of labels ``[n, K]`` for each sentence of `WordVocabulary.encode`."""
         found = [np.zeros((0, len(self.labels)), np.float32) for _ in encoded.lengths]
-        for batch, chain in self._distributions(encoded):
+        for batch, chain in self.distributions(encoded):
             for sentence, row in zip(batch.tolist(), chain.marginals.cpu().numpy(), strict=True):
                 found[sentence] = row[: encoded.lengths[sentence]]
         return found
 
-    def _distributions(self, encoded: EncodedWords) -> Iterator[tuple[Array, Any]]:
+    def distributions(self, encoded: EncodedWords) -> Iterator[tuple[Array, Any]]:
         """Sentences in batches of like length, and their distributions."""
         with evaluating(self):
             for batch in batches_of_like_lengths(encoded.lengths, encoded.lengths, _AT_ONCE):

@@ -14,6 +14,8 @@ from softq.formats.tags import Scheme, convert
 from softq.formats.word_vectors import WordVectors
 from softq.lab.loop import Evaluation
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
+from softq.lab.tasks.curves import Tagged, tagger_curves
 from softq.lab.tasks.files import once
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.ner_data import gold, read_corpora
@@ -180,4 +182,20 @@ class NeuralTaggerLearner(NeuralLearner):
         counts = {name: ExampleCounts.of(one.counts[None]) for name, one in splits.items()}
         parameters = sum(parameter.numel() for parameter in self.tagger.parameters())
         outputs = splits.get("test", splits["dev"]).outputs
-        return Evaluation(counts, [{"parameters": float(parameters)}], outputs)
+        return Evaluation(counts, [{"parameters": float(parameters)}], outputs, self._curves())
+
+    def _curves(self) -> Curves:
+        tagged = {
+            split: Tagged(list(self.tagger.distributions(self._encoded[split])), gold(sentences))
+            for split in ("dev", "test")
+            if (sentences := getattr(self._corpora, split))
+        }
+        if "dev" not in tagged:
+            return {}
+        return tagger_curves(
+            self.tagger.labels,
+            self.tagger.scheme,
+            self._corpora.scheme,
+            tagged["dev"],
+            tagged.get("test"),
+        )

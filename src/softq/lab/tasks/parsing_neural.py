@@ -14,6 +14,8 @@ from torch.nn import functional
 from softq.formats.conllu import TreeSentence
 from softq.lab.loop import Evaluation
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
+from softq.lab.tasks.curves import Believed, uncertainty
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.neural_learner import NeuralLearner, known_vectors
 from softq.lab.tasks.parsing import (
@@ -156,7 +158,20 @@ class NeuralParserLearner(NeuralLearner):
             "skipped": float(self._known.skipped),
             "parameters": float(sum(p.numel() for p in self.parser.parameters())),
         }
-        return Evaluation(counts, [measures], splits.get("test", splits["dev"]).outputs)
+        outputs = splits.get("test", splits["dev"]).outputs
+        return Evaluation(counts, [measures], outputs, self._curves())
+
+    def _curves(self) -> Curves:
+        believed = {
+            name: Believed(
+                [(numbers, tree) for numbers, tree, _ in self.parser.distributions(encoded)],
+                [np.array(one.heads) for one in self._splits[name]],
+            )
+            for name, encoded in self._encoded.items()
+        }
+        if self._splits["dev"] is self._known.sentences:  # which it was trained on
+            return {}
+        return uncertainty("heads", believed["dev"], believed.get("test"))
 
 
 def _make_parser(
