@@ -50,17 +50,27 @@ class Choices(NamedTuple):
         >>> Choices.read([[[0.5, 0.5]], [[0.2, 0.8], [1.0, 0.0]]]).lengths
         array([1, 2])
         """
-        if getattr(given, "ndim", 0) == 2:
+        whole = getattr(given, "ndim", 0) == 2
+        if whole:
             tables, lengths = [_table(given, "probabilities")], np.ones(len(given), np.int64)
         else:
             tables = [_table(one, f"the probabilities of sentence {i}") for i, one in _each(given)]
             lengths = np.array([len(table) for table in tables], np.int64)
         widest = max((table.shape[1] for table in tables), default=0)
-        found = np.zeros((int(lengths.sum()), widest))
-        start = 0
-        for table in tables:
+        rows = np.cumsum([0, *map(len, tables)])
+        found = np.zeros((int(rows[-1]), widest))
+        for start, table in zip(rows, tables, strict=False):
             found[start : start + len(table), : table.shape[1]] = table
-            start += len(table)
+        # NaN is wrong too
+        wrong = ~((found >= 0.0).all(1) & (np.abs(found.sum(1) - 1.0) <= _ROUNDING))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            number = int(np.searchsorted(rows, row, side="right")) - 1
+            name = "probabilities" if whole else f"the probabilities of sentence {number}"
+            raise DataError(
+                f"each row of {name} must be probabilities that sum to one, row"
+                f" {row - rows[number]} sums to {found[row].sum():g}"
+            )
         return cls(found, lengths)
 
     def outputs(self, given: Any) -> Integers:
@@ -103,17 +113,10 @@ def _each(given: Any) -> Iterable[tuple[int, Any]]:
 
 
 def _table(given: Any, name: str) -> Floats:
-    """Probabilities ``[n, K]`` float64."""
+    """``[n, K]`` float64."""
     table = np.asarray(given, np.float64)
     if table.ndim != 2:
         raise ShapeError(f"{name} must be a table [n, K], got shape {list(table.shape)}")
-    wrong = ~((table >= 0.0).all(1) & (np.abs(table.sum(1) - 1.0) <= _ROUNDING))  # NaN is wrong too
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        raise DataError(
-            f"each row of {name} must be probabilities that sum to one, row {row} sums to"
-            f" {table[row].sum():g}"
-        )
     return table
 
 
@@ -287,7 +290,8 @@ def fit_temperature(
         )
     if left_out:
         warnings.warn(
-            f"{left_out} of {count} outputs are impossible at any temperature and are left out",
+            f"{left_out} of {count} outputs are such as the model cannot give, at any temperature,"
+            " and are left out",
             DataWarning,
             stacklevel=2,
         )

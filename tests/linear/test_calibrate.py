@@ -154,7 +154,7 @@ def test_trees_and_labels_that_a_model_cannot_give_are_left_out():
     y = [list(one.heads) for one in TREES[20:]]
     expected = parser.calibrate(X, y).temperature_
     crossing = [("a", "DET"), ("dog", "NOUN"), ("a", "DET"), ("dog", "NOUN")]
-    with pytest.warns(DataWarning, match="1 of 101 sentences have an output that the model"):
+    with pytest.warns(DataWarning, match="1 of 101 outputs are such as the model cannot give"):
         parser.calibrate([crossing, *X], [[3, 4, 0, 3], *y])
     assert parser.temperature_ == pytest.approx(expected, rel=1e-6)
 
@@ -212,7 +212,7 @@ def test_rows_of_unseen_labels_are_left_out():
     X = X + np.random.default_rng(0).normal(size=X.shape) * 2.0
     model = RewardClassifier(objective="ml", hidden=(), alpha=1.0, random_state=0).fit(X, y)
     expected = model.calibrate(X, y).temperature_
-    with pytest.warns(DataWarning, match="1 of 61 rows have a label that fit never saw"):
+    with pytest.warns(DataWarning, match="1 of 61 outputs are such as the model cannot give"):
         model.calibrate(np.vstack([X, X[:1]]), [*y, 7])
     assert model.temperature_ == pytest.approx(expected)
 

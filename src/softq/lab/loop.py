@@ -49,14 +49,14 @@ class Evaluation(NamedTuple):
         measures: what else was measured, for each model.
         outputs: predictions for the examples of the test set, as JSON can hold them; none where a
             run has several models.
-        curves: small tables for figures of the report (softq.lab.tasks.curves); none likewise.
+        curves: small tables for figures of the report (softq.lab.tasks.curves), of one model.
 
     """
 
     counts: Mapping[str, ExampleCounts]
     measures: Sequence[Mapping[str, float]]
     outputs: Sequence[Any] = ()
-    curves: Curves = {}  # noqa: RUF012 -- nobody changes it
+    curves: Curves | None = None
 
 
 class Learner(Protocol):

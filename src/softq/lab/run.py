@@ -171,13 +171,17 @@ class WeightPoint(TypedDict):
 
 
 class PrecisionRecall(TypedDict):
-    """Points by entity weights, and the weight of the best F1 on the development set."""
+    """Points by entity weights, and that of the best F1 on the development set."""
 
-    chosen: float
+    chosen: WeightPoint
     points: list[WeightPoint]
 
 
-class Curves(TypedDict, total=False):
+class _PrecisionRecall(TypedDict, total=False):
+    precision_recall: PrecisionRecall  # of taggers of entities
+
+
+class Curves(_PrecisionRecall):
     """``curves.json``: of one model, on the test set; see softq.lab.tasks.curves."""
 
     choices: str  # what it chooses: labels, heads or classes
@@ -185,7 +189,6 @@ class Curves(TypedDict, total=False):
     before: Reliability  # temperature scaling
     after: Reliability
     sets: list[SetsRow]
-    precision_recall: PrecisionRecall
 
 
 class EnvironmentTable(TypedDict):
@@ -344,10 +347,10 @@ class RunFolder:
                 f"{self.path / COUNTS} is damaged ({error}); train the run again"
             ) from None
 
-    def curves(self) -> Curves:
-        """What a finished run keeps for figures; {} where its task has none, or an older version ran."""
+    def curves(self) -> Curves | None:
+        """What a run keeps for figures; None where its task has none, or an older version ran."""
         path = self.path / CURVES
-        return cast(Curves, read_json(path)) if path.is_file() else {}
+        return cast(Curves, read_json(path)) if path.is_file() else None
 
     def promote(self, name: str, to: str) -> None:
         """Move a file to the place of another, if it is there."""

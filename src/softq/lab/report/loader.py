@@ -105,6 +105,7 @@ def read_models(path: Path) -> list[ModelResult]:
         "finished": result is not None,
         "facts": result.get("facts", Facts()) if result else Facts(),
         "test_set": split_sources(recipe.get("data", {}))["test"],
+        "curves": run.curves() if result is not None else None,
     }
     return [
         ModelResult(

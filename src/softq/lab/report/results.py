@@ -19,7 +19,7 @@ from torch import Tensor
 from softq.formats.file_checks import undamaged
 from softq.lab.recipe import flag_names
 from softq.lab.report.experiment import Experiment, PaperTable, Score
-from softq.lab.run import COUNTS, Facts, RunFolder
+from softq.lab.run import COUNTS, Curves, Facts, RunFolder
 from softq.lab.tasks import Task
 from softq.lab.tasks.base import show_settings
 from softq.metrics import Interval, Metric, PairedTest, paired_test
@@ -50,6 +50,7 @@ class ModelResult:
         curve: (epoch, training loss, development score); None where it was not measured.
         command: trains it again, or resumes it.
         test_set: where the test examples come from.
+        curves: of calibration, sets, precision and recall, where the run has stored some.
 
     """
 
@@ -70,6 +71,7 @@ class ModelResult:
     curve: Sequence[tuple[int, float | None, float | None]]
     command: str
     test_set: str
+    curves: Curves | None = None
 
 
 @dataclass(frozen=True)

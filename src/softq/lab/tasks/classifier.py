@@ -204,7 +204,7 @@ class _ClassifierLearner:
         counts = {name: ExampleCounts.of(rows[None]) for name, rows in splits.items()}
         return Evaluation(counts, [{}], (), self._curves())
 
-    def _curves(self) -> Curves:
+    def _curves(self) -> Curves | None:
         model, found = self._found.model, self._found
         believed = {}
         for split in self._tables.keys() - {"train"}:
@@ -214,7 +214,7 @@ class _ClassifierLearner:
             rows = np.arange(len(right))
             believed[split] = Believed([(rows, Categorical(scores))], list(right[:, None]))
         if "dev" not in believed:
-            return {}
+            return None
         return uncertainty("classes", believed["dev"], believed.get("test"))
 
     def best(self) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from softq.conformal import ConformalSets, Unit, conformal_rank, coverage, mean_
 from softq.errors import ConvergenceWarning, DataWarning
 from softq.formats.tags import Scheme, convert
 from softq.formats.trees import is_projective
-from softq.lab.run import Curves, PrecisionRecall, Reliability, SetsRow
+from softq.lab.run import Curves, PrecisionRecall, Reliability, SetsRow, WeightPoint
 from softq.linear.entity_weights import WEIGHTS, choose_weight, weight_row
 from softq.linear.tagging import entity_reward
 from softq.linear.tempering import at_temperature
@@ -38,6 +38,8 @@ Batches = Sequence[tuple[Array, Distribution]]
 """Distributions over classes, labels or heads, each with the places of its sentences."""
 
 LEVELS = (0.9, 0.95)
+TRIED = WEIGHTS[::2]
+"""Entity weights of a curve: 1/8 to 64, each twice the one before."""
 _UNITS: tuple[Unit, ...] = ("token", "sentence")
 
 
@@ -92,7 +94,7 @@ def _is_possible(model: Distribution, right: Array) -> bool:
     return not isinstance(model, ProjectiveTree) or is_projective(right.tolist())
 
 
-def uncertainty(choices: str, dev: Believed, test: Believed | None) -> Curves:
+def uncertainty(choices: str, dev: Believed, test: Believed | None) -> Curves | None:
     """Calibration before and after temperature scaling, and sets with a guarantee.
 
     Args:
@@ -108,7 +110,7 @@ def uncertainty(choices: str, dev: Believed, test: Believed | None) -> Curves:
     judged = test or dev
     right = [judged.right[i] for i in measured]
     if not sum(map(len, right)) or not sum(len(dev.right[i]) for i in fitted):
-        return {}
+        return None
     temperature = dev.temperature(fitted)
     before, after = (judged.probabilities(one) for one in (1.0, temperature))
     calibrated = after if test is None else dev.probabilities(temperature)
@@ -149,10 +151,12 @@ def _sets(
     single = all(len(one) == 1 for one in (*right, *new_right))
     for unit in _UNITS[:1] if single else _UNITS:
         count = sum(map(len, right)) if unit == "token" else sum(len(one) > 0 for one in right)
-        for level in LEVELS:
-            if conformal_rank(count, 1 - level) > count:
-                continue
-            sets = ConformalSets.calibrate(tables, right, 1 - level, unit=unit).predict(new)
+        levels = [level for level in LEVELS if conformal_rank(count, 1 - level) <= count]
+        if not levels:
+            continue
+        rule = ConformalSets.calibrate(tables, right, 1 - levels[0], unit=unit)
+        for level in levels:
+            sets = rule._replace(alpha=1 - level).predict(new)
             covered = coverage(sets, new_right, unit=unit).value
             size = mean_set_size(sets)
             found.append({"level": level, "unit": unit, "coverage": covered, "size": size})
@@ -174,14 +178,14 @@ class EntityCurve(NamedTuple):
 
     Attributes:
         labels: of the model, in its order.
-        scheme: of the tags in the data.
-        read: the model's tags of a sentence as those of the data.
+        own: their scheme.
+        scheme: that of the data.
 
     """
 
     labels: Sequence[str]
+    own: Scheme
     scheme: Scheme
-    read: Callable[[list[str]], list[str]]
 
     def precision_recall(self, dev: Tagged, test: Tagged | None) -> PrecisionRecall:
         """Decoding by each entity weight: F1 of dev, which chooses, and what test has."""
@@ -193,21 +197,13 @@ class EntityCurve(NamedTuple):
             dev.true[here],
             self.scheme,
             1.0,
-            WEIGHTS[::2],
+            TRIED,
         )
-        points = [
-            weight_row(
-                self.decode(measured, one.weight)[there],
-                measured.true[there],
-                self.scheme,
-                1.0,
-                one.weight,
-            )
-            for one in choice.rows
-        ]
-        return {
-            "chosen": choice.best.weight,
-            "points": [
+        points: list[WeightPoint] = []
+        for row in choice.rows:
+            labels = self.decode(measured, row.weight)[there]
+            point = weight_row(labels, measured.true[there], self.scheme, 1.0, row.weight)
+            points.append(
                 {
                     "weight": point.weight,
                     "precision": _number(point.precision),
@@ -215,9 +211,8 @@ class EntityCurve(NamedTuple):
                     "f1": point.f,
                     "dev_f1": row.f,
                 }
-                for point, row in zip(points, choice.rows, strict=True)
-            ],
-        }
+            )
+        return {"chosen": points[choice.rows.index(choice.best)], "points": points}
 
     def decode(self, split: Tagged, weight: float) -> list[list[str]]:
         """The labels that are expected to earn most with an entity weight."""
@@ -226,7 +221,9 @@ class EntityCurve(NamedTuple):
         for numbers, model in split.batches:
             rows = zip(model.mbr(reward).tolist(), model.all_lengths().tolist(), strict=True)
             for number, (best, length) in zip(numbers.tolist(), rows, strict=True):
-                found[number] = self.read([self.labels[k] for k in best[:length]])
+                tags = [self.labels[k] for k in best[:length]]
+                same = self.own == self.scheme
+                found[number] = tags if same else convert(tags, self.own, self.scheme)
         return found
 
 
@@ -236,21 +233,21 @@ def tagger_curves(
     scheme: Scheme | None,
     dev: Tagged,
     test: Tagged | None,
-) -> Curves:
+) -> Curves | None:
     """All tables of a tagger with these labels, whose scheme may be another than that of the data."""
     number = {label: k for k, label in enumerate(labels)}
-    differ = own is not None and scheme is not None and own != scheme
+    own, theirs = own or scheme, scheme or own
 
     def believed(split: Tagged) -> Believed:
-        true = [convert(one, scheme, own) for one in split.true] if differ else split.true
+        true = split.true
+        if own is not None and theirs is not None and own != theirs:
+            true = [convert(one, theirs, own) for one in true]
         ids = [[number.get(label, UNKNOWN) for label in one] for one in true]
         return Believed(split.batches, [np.array(one, np.int64) for one in ids])
 
     found = uncertainty("labels", believed(dev), None if test is None else believed(test))
-    if found and scheme is not None:
-        curve = EntityCurve(
-            labels, scheme, lambda one: convert(one, own, scheme) if differ else one
-        )
+    if found is not None and scheme is not None:
+        curve = EntityCurve(labels, own or scheme, scheme)
         found["precision_recall"] = curve.precision_recall(dev, test)
     return found
 

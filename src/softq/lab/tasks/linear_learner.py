@@ -124,7 +124,7 @@ class LinearLearner(Generic[E, F]):
         outputs = splits.get("test", splits["dev"]).outputs
         return Evaluation(counts, [self._measures(model)], outputs, self._curves(model))
 
-    def _curves(self, model: E) -> Curves:
+    def _curves(self, model: E) -> Curves | None:
         """Small tables for figures of the report."""
         raise NotImplementedError
 

@@ -229,7 +229,7 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
         measured = self._scaled(self._fit.end_epoch())
         return {"cross_entropy" if name == "loss" else name: measured[name] for name in measured}
 
-    def _curves(self, model: CRFTagger) -> Curves:
+    def _curves(self, model: CRFTagger) -> Curves | None:
         corpora, tagger = self._prepared.corpora, model.tagger_
 
         def tagged(split: str) -> Tagged | None:
@@ -240,7 +240,7 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
         return (
             tagger_curves(tagger.labels, self._scheme, corpora.scheme, dev, tagged("test"))
             if dev
-            else {}
+            else None
         )
 
     def state(self) -> dict[str, Tensor]:

@@ -184,14 +184,14 @@ class NeuralTaggerLearner(NeuralLearner):
         outputs = splits.get("test", splits["dev"]).outputs
         return Evaluation(counts, [{"parameters": float(parameters)}], outputs, self._curves())
 
-    def _curves(self) -> Curves:
+    def _curves(self) -> Curves | None:
         tagged = {
             split: Tagged(list(self.tagger.distributions(self._encoded[split])), gold(sentences))
             for split in ("dev", "test")
             if (sentences := getattr(self._corpora, split))
         }
         if "dev" not in tagged:
-            return {}
+            return None
         return tagger_curves(
             self.tagger.labels,
             self.tagger.scheme,

@@ -410,7 +410,7 @@ class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
         outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
         return ScoredSplit(parse_statistics(judged.sentences, trees), outputs)
 
-    def _curves(self, model: DependencyParser) -> Curves:
+    def _curves(self, model: DependencyParser) -> Curves | None:
         _, _, dev, test = read_corpora(self._recipe.data)
 
         def believed(split: _EvaluationSplit) -> Believed:
@@ -418,7 +418,7 @@ class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
             return Believed(trees, [np.array(one.heads) for one in split.sentences])
 
         if dev is None:
-            return {}
+            return None
         tested = None if test is None else believed(self._prepared.test)
         return uncertainty("heads", believed(self._prepared.dev), tested)
 

@@ -161,7 +161,7 @@ class NeuralParserLearner(NeuralLearner):
         outputs = splits.get("test", splits["dev"]).outputs
         return Evaluation(counts, [measures], outputs, self._curves())
 
-    def _curves(self) -> Curves:
+    def _curves(self) -> Curves | None:
         believed = {
             name: Believed(
                 [(numbers, tree) for numbers, tree, _ in self.parser.distributions(encoded)],
@@ -170,7 +170,7 @@ class NeuralParserLearner(NeuralLearner):
             for name, encoded in self._encoded.items()
         }
         if self._splits["dev"] is self._known.sentences:  # which it was trained on
-            return {}
+            return None
         return uncertainty("heads", believed["dev"], believed.get("test"))
 
 
