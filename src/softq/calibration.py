@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from softq.errors import ConvergenceWarning, DataError, DataWarning, OutputError, ShapeError
 from softq.spaces import Distribution
@@ -240,9 +239,11 @@ def batch_of(
     tensor([[0, 1],
             [2, 0]])
     """
-    rows = [torch.as_tensor(outputs[number]) for number in np.asarray(numbers).tolist()]
     shape = model.batch_shape + model.event_shape
-    return pad_sequence(rows, batch_first=True).reshape(shape).to(model.device)
+    found = torch.zeros(shape, dtype=torch.int64).reshape(shape[0], -1)
+    for row, number in zip(found, np.asarray(numbers).tolist(), strict=True):
+        row[: len(outputs[number])] = torch.as_tensor(outputs[number])
+    return found.reshape(shape).to(model.device)
 
 
 @torch.no_grad()
@@ -290,8 +291,7 @@ def fit_temperature(
         )
     if left_out:
         warnings.warn(
-            f"{left_out} of {count} outputs are such as the model cannot give, at any temperature,"
-            " and are left out",
+            f"{left_out} of {count} outputs are impossible at any temperature and are left out",
             DataWarning,
             stacklevel=2,
         )

@@ -144,7 +144,8 @@ def test_what_the_model_cannot_give_is_in_no_bounded_set():
     right[:6] = -1  # more than may be missed: sets claim nothing
     found = SequenceSets.calibrate([p], [right], 0.1, most=10).predict([p])
     assert not any(one.bounded for one in found)
-    assert unbounded_share(found) == 1.0 and math.isnan(mean_set_size(found))
+    assert unbounded_share(found) == 1.0
+    assert math.isnan(mean_set_size(found))
     assert coverage(found, right.tolist()).value == 1.0
 
 
@@ -166,7 +167,8 @@ def test_the_bound_is_told_not_hidden():
     few = SequenceSets.calibrate([p], [right], 0.1, most=5).predict([p])
     assert not any(one.bounded for one in few)
     assert all(len(one.outputs) == 5 for one in few)
-    assert few[0].holds([9, 9, 9]) and not OutputSet([[0]], [1.0], True).holds([9])
+    assert few[0].holds([9, 9, 9])
+    assert not OutputSet([[0]], [1.0], True).holds([9])
 
 
 def test_errors():

@@ -18,7 +18,7 @@ Spread = Callable[[Sequence[float]], Interval]
 When = Literal["before", "after"]
 _WHEN: Mapping[When, str] = {"before": "As trained", "after": "After temperature scaling"}
 _FEW = 10  # predictions of a bin that is not drawn
-_CHOSEN = Look("ink", "*", weight=8.0)
+_CHOSEN = Look("ink", "*", "", weight=8.0)
 _IDEAL = Look("muted", "", ":", weight=1.2)
 
 
@@ -152,7 +152,7 @@ def _draw(
     canvas: Canvas,
 ) -> None:
     every = [one for _, series in panels for one in series]
-    is_long = max(len(one.label) for one in every) > 18
+    is_long = max(len(one.label) for one in every) > 22
     columns = 1 if is_long and canvas.phone else 2 if is_long or canvas.phone else 4
     rows = -(-(len({one.label for one in every}) + diagonal) // columns)
     height = 2.9 if canvas.phone else 3.6
