@@ -26,6 +26,7 @@ from softq.neural.parser_settings import ParserSettings
 from softq.neural.saved_module import SavedModule
 from softq.neural.words import Array, EncodedWords, WordBatch, WordVocabulary
 from softq.options import TreeDecoding
+from softq.rewards import PartReward
 from softq.spaces import ProjectiveTree, SpanningTree
 
 _COLUMNS = ("upos", "xpos", "feats")
@@ -294,23 +295,34 @@ class BiaffineParser(SavedModule):
         decoding: TreeDecoding | None = None,
         *,
         confidences: bool = False,
+        reward: PartReward | None = None,
     ) -> list[Parse]:
         """Trees of sentences, with the marginal probability of each head if ``confidences``.
 
         By default the most probable tree (``"mode"``); ``"mbr"``, the one of the most right heads
-        to be expected.
+        to be expected. With a reward over arcs, the tree that is expected to earn most of it.
         """
-        encoded = self.vocabulary.encode(sentences)
-        return self.parse_encoded(encoded, decoding or self.decoding, confidences=confidences)
+        return self.parse_encoded(
+            self.vocabulary.encode(sentences),
+            decoding or self.decoding,
+            confidences=confidences,
+            reward=reward,
+        )
 
     def parse_encoded(
-        self, encoded: EncodedTrees, decoding: TreeDecoding, *, confidences: bool = False
+        self,
+        encoded: EncodedTrees,
+        decoding: TreeDecoding,
+        *,
+        confidences: bool = False,
+        reward: PartReward | None = None,
     ) -> list[Parse]:
         """The same of sentences of `TreeVocabulary.encode`."""
         found = [Parse((), (), ()) for _ in encoded.lengths]
         names = self.vocabulary.relations
         for batch, tree, views in self.distributions(encoded):
-            heads = tree.mode() if decoding == "mode" else tree.mbr()
+            searched = decoding == "mode" and reward is None
+            heads = tree.mode() if searched else tree.mbr(reward)
             sure = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1)).squeeze(1).tolist()
             best = self.relation_scores(views, heads).argmax(-1).tolist() if names else None
             for row, (sentence, tops) in enumerate(

@@ -160,14 +160,18 @@ class SequenceTagger(SavedModule):
     # --- predictions ------------------------------------------------------------------------------
 
     def predict(
-        self, sentences: Sequence[Sequence[str]], decoding: LabelDecoding | None = None
+        self,
+        sentences: Sequence[Sequence[str]],
+        decoding: LabelDecoding | None = None,
+        *,
+        reward: PartReward | None = None,
     ) -> list[list[str]]:
         """Labels of each sentence, one of which may be empty.
 
         By default the most probable sequence (``"viterbi"``); ``"mbr"``, the most right labels to
-        be expected.
+        be expected. With a reward over labels, those that are expected to earn most of it.
         """
-        return self.decode(self.vocabulary.encode(sentences), decoding or self.decoding)
+        return self.decode(self.vocabulary.encode(sentences), decoding or self.decoding, reward)
 
     def predict_marginals(self, sentences: Sequence[Sequence[str]]) -> list[list[dict[str, float]]]:
         """Probabilities of all labels at each token of each sentence."""
