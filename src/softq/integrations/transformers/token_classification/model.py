@@ -20,10 +20,9 @@ from softq.integrations.transformers.words.encoder import WordConfig, WordModel
 from softq.linear.tagging import Forbidden
 from softq.nn import CRF
 from softq.numerics import length_mask
-from softq.options import Constraints, check_choice
+from softq.options import Constraints, LabelHead, check_choice
 from softq.spaces import Chain, Distribution, Independent
 
-Head = Literal["chain", "independent"]
 SchemeChoice = Literal["auto", "bio", "iob1", "bioes"]
 
 
@@ -48,14 +47,14 @@ class TokenClassificationConfig(WordConfig):
     def __init__(
         self,
         encoder: Any = None,
-        head: Head = "chain",
+        head: LabelHead = "chain",
         scheme: Scheme | None = None,
         constraints: Constraints = "none",
         **more: Any,
     ) -> None:
         self.head, self.scheme, self.constraints = head, scheme, constraints
         super().__init__(encoder, **more)
-        check_choice("head", head, get_args(Head), ModelError)
+        check_choice("head", head, get_args(LabelHead), ModelError)
         check_choice("constraints", constraints, get_args(Constraints), ModelError)
         if constraints != "none" and scheme is None:
             raise ModelError(

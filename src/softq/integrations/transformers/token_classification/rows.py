@@ -18,9 +18,9 @@ from softq.integrations.transformers.words.annotators import (
     padded_references,
     padded_weights,
 )
-from softq.integrations.transformers.words.encoder import Pooling
 from softq.integrations.transformers.words.rows import TARGETS, WordCollator
 from softq.integrations.transformers.words.subwords import Subwords
+from softq.options import Pooling
 
 SENTENCE = "softq_sentence"
 

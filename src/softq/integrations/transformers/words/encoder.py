@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +17,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 
 from softq.errors import DependencyError, ModelError
 from softq.integrations.transformers.loading import loading, quiet
-from softq.options import check_choice
-
-Pooling = Literal["first", "mean", "last"]
+from softq.options import Pooling, check_choice
 
 _SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 

@@ -69,7 +69,7 @@ class WordCollator(ABC):
             else:
                 found[place], labels = self.tokenised(row)
                 known.append(labels)
-        batch = self._inputs([found[place] for place in range(len(rows))])
+        batch = self.inputs([found[place] for place in range(len(rows))])
         labelled = [labels for labels in known if labels is not None]
         if labelled and len(labelled) < len(rows):
             raise DataError(
@@ -90,7 +90,7 @@ class WordCollator(ABC):
             f"a row needs 'tokens', a list of words, and {self.columns}; got {sorted(row)}"
         )
 
-    def _inputs(self, sentences: Sequence[Subwords]) -> dict[str, Any]:
+    def inputs(self, sentences: Sequence[Subwords]) -> dict[str, Any]:
         """What a model reads of sentences."""
         lengths = [len(sentence.words) for sentence in sentences]
         words = torch.full((len(sentences), max(lengths), 3), -1)

@@ -13,8 +13,8 @@ from torch.utils.data import IterableDataset
 from transformers import Trainer
 
 from softq.errors import DataError, ModelError, RecipeError
+from softq.integrations.transformers.model_checks import first_model
 from softq.integrations.transformers.tokens import IGNORED
-from softq.integrations.transformers.trainer import first_model
 from softq.integrations.transformers.words.arguments import WordArguments
 from softq.integrations.transformers.words.encoder import Criterion, WordModel, core_of
 from softq.integrations.transformers.words.losses import WordLosses
