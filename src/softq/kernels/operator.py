@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -276,6 +277,31 @@ class Operator:
         return tuple(
             each.unflatten(0, shape) if each.numel() or each.dim() > 1 else each for each in found
         ), (0,) * (1 + self.arity)
+
+
+def on_gpu(room: str, name: str) -> Callable[..., Any]:
+    """A function of ``softq.kernels.ROOM.gpu``, imported when it runs: Triton needs a GPU."""
+
+    def run(*given: Any) -> Any:
+        return getattr(import_module(f"softq.kernels.{room}.gpu"), name)(*given)
+
+    return run
+
+
+def decoder(
+    cpu: Callable[..., Tensor], room: str, widest: float = math.inf
+) -> Callable[..., Tensor]:
+    """``cpu(lengths, scores, …)``, or the function of the same name on the GPU that has the scores.
+
+    Scores whose last dimensions are larger than ``widest`` are copied to the CPU.
+    """
+    gpu = on_gpu(room, cpu.__name__)
+
+    def run(lengths: Tensor, scores: Tensor, *rest: Any) -> Tensor:
+        fits = scores.is_cuda and max(scores.shape[2:]) <= widest
+        return (gpu if fits else cpu)(lengths, scores, *rest)
+
+    return run
 
 
 def _is_plain(tensor: Tensor) -> bool:

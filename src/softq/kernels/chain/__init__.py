@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-
 from softq.kernels.chain import cpu, reference
-from softq.kernels.operator import Operator
+from softq.kernels.operator import Operator, decoder, on_gpu
 
 MOST_LABELS_ON_GPU = 64  # a [K, K] tile lives in registers; beyond this it would not fit
 
-
-def _gpu(*given: Any) -> tuple[Tensor, ...]:
-    from softq.kernels.chain import gpu  # Triton is only there with a GPU
-
-    return gpu.infer(*given)
-
-
 OPERATOR = Operator(
-    "chain", ("emissions", "transitions"), (), reference.log_partition, cpu.infer, _gpu
+    "chain",
+    ("emissions", "transitions"),
+    (),
+    reference.log_partition,
+    cpu.infer,
+    on_gpu("chain", "infer"),
 )
+
+mode = decoder(cpu.mode, "chain", MOST_LABELS_ON_GPU)
+sample = decoder(cpu.sample, "chain", MOST_LABELS_ON_GPU)
