@@ -279,23 +279,23 @@ class Operator:
         ), (0,) * (1 + self.arity)
 
 
-def on_gpu(room: str, name: str) -> Callable[..., Any]:
-    """A function of ``softq.kernels.ROOM.gpu``, imported when it runs: Triton needs a GPU."""
+def on_gpu(module: str, name: str) -> Callable[..., Any]:
+    """A function of ``softq.kernels.MODULE``, imported when it runs: Triton needs a GPU."""
 
     def run(*given: Any) -> Any:
-        return getattr(import_module(f"softq.kernels.{room}.gpu"), name)(*given)
+        return getattr(import_module(f"softq.kernels.{module}"), name)(*given)
 
     return run
 
 
 def decoder(
-    cpu: Callable[..., Tensor], room: str, widest: float = math.inf
+    cpu: Callable[..., Tensor], module: str, widest: float = math.inf
 ) -> Callable[..., Tensor]:
     """``cpu(lengths, scores, …)``, or the function of the same name on the GPU that has the scores.
 
     Scores whose last dimensions are larger than ``widest`` are copied to the CPU.
     """
-    gpu = on_gpu(room, cpu.__name__)
+    gpu = on_gpu(module, cpu.__name__)
 
     def run(lengths: Tensor, scores: Tensor, *rest: Any) -> Tensor:
         fits = scores.is_cuda and max(scores.shape[2:]) <= widest

@@ -45,8 +45,8 @@ class Chain(Recursion, LabelSequence):
 
     transitions: Tensor
     _operator = chain.OPERATOR
-    _best = staticmethod(chain.cpu.mode)
-    _sampled = staticmethod(chain.cpu.sample)
+    _best = staticmethod(chain.mode)
+    _sampled = staticmethod(chain.sample)
     _several = staticmethod(kbest.topk)
     _widest_on_gpu = chain.MOST_LABELS_ON_GPU
 

@@ -26,7 +26,7 @@ class Recursion(Distribution):
     _several: ClassVar[Callable[..., tuple[Tensor, Tensor]] | None] = None
     """Decoder of the k best, if there is one of its own."""
     _widest_on_gpu: ClassVar[float] = math.inf
-    """Size of the last dimension of the scores up to which there is a GPU kernel."""
+    """Size up to which the scores' dimensions behind that of tokens have a GPU kernel."""
     _flags: tuple[bool, ...] = ()
     """Options of the operator."""
 
@@ -60,7 +60,8 @@ class Recursion(Distribution):
 
     @property
     def has_kernel(self) -> bool:  # type: ignore[override]
-        return not self.scores.is_cuda or self.scores.shape[-1] <= self._widest_on_gpu
+        sizes = self.scores.shape[len(self.batch_shape) + 1 :]
+        return not self.scores.is_cuda or max(sizes) <= self._widest_on_gpu
 
     def fused_loss(self, expected: Expected) -> Tensor:
         """Log Z - <E_target[parts], scores>, ``[*B]``."""
@@ -72,7 +73,7 @@ class Recursion(Distribution):
         return best.reshape(self.batch_shape + self.event_shape)
 
     def _topk(self, k: int) -> tuple[Tensor, Tensor]:
-        if self._several is None:
+        if self._several is None or self.scores.is_cuda:  # where modes need no copy of the scores
             return super()._topk(k)
         outputs, losses = self._several(*self._arguments(), *self._flags, k)
         shape = (*self.batch_shape, k)

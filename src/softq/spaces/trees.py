@@ -14,7 +14,6 @@ from softq.errors import OutputError, ShapeError
 from softq.kernels import projective as eisner
 from softq.kernels import spanning as matrix_tree
 from softq.kernels.projective import kbest as best_projective
-from softq.kernels.spanning import arborescence
 from softq.kernels.spanning import kbest as best_spanning
 from softq.kernels.trees import (
     CROSSING,
@@ -147,8 +146,8 @@ class ProjectiveTree(DependencyTree):
 
     projective = True
     _operator = eisner.OPERATOR
-    _best = staticmethod(eisner.cpu.mode)
-    _sampled = staticmethod(eisner.cpu.sample)
+    _best = staticmethod(eisner.mode)
+    _sampled = staticmethod(eisner.sample)
     _several = staticmethod(best_projective.topk)
 
 
@@ -174,7 +173,7 @@ class SpanningTree(DependencyTree):
 
     projective = False
     _operator = matrix_tree.OPERATOR
-    _best = staticmethod(arborescence.mode)
-    _sampled = staticmethod(matrix_tree.cpu.sample)
+    _best = staticmethod(matrix_tree.mode)
+    _sampled = staticmethod(matrix_tree.sample)
     _several = staticmethod(best_spanning.topk)
     _widest_on_gpu = matrix_tree.MOST_NODES_ON_GPU

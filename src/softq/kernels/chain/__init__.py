@@ -13,8 +13,8 @@ OPERATOR = Operator(
     (),
     reference.log_partition,
     cpu.infer,
-    on_gpu("chain", "infer"),
+    on_gpu("chain.gpu", "infer"),
 )
 
-mode = decoder(cpu.mode, "chain", MOST_LABELS_ON_GPU)
-sample = decoder(cpu.sample, "chain", MOST_LABELS_ON_GPU)
+mode = decoder(cpu.mode, "chain.gpu", MOST_LABELS_ON_GPU)
+sample = decoder(cpu.sample, "chain.gpu", MOST_LABELS_ON_GPU)

@@ -21,8 +21,8 @@ OPERATOR = Operator(
     ("multiroot",),
     reference.log_partition,
     _cpu,
-    on_gpu("projective", "infer"),
+    on_gpu("projective.gpu", "infer"),
 )
 
-mode = decoder(cpu.mode, "projective")
-sample = decoder(cpu.sample, "projective")
+mode = decoder(cpu.mode, "projective.gpu")
+sample = decoder(cpu.sample, "projective.gpu")

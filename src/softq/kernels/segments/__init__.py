@@ -13,8 +13,8 @@ OPERATOR = Operator(
     (),
     reference.log_partition,
     cpu.infer,
-    on_gpu("segments", "infer"),
+    on_gpu("segments.gpu", "infer"),
 )
 
-mode = decoder(cpu.mode, "segments", MOST_ON_GPU)
-sample = decoder(cpu.sample, "segments", MOST_ON_GPU)
+mode = decoder(cpu.mode, "segments.gpu", MOST_ON_GPU)
+sample = decoder(cpu.sample, "segments.gpu", MOST_ON_GPU)

@@ -55,7 +55,7 @@ def infer(
     outputs, weights, _ = target.pointers(segments)
     refs = 0 if target.outputs is None else target.outputs.shape[1]
     weighted = target.weights is not None
-    given, options, sums = _forward_backward(
+    given, options = _forward_backward(
         lengths, segments, transitions, 3 if refs else 2, LOG, outputs, weights, refs, weighted
     )
     stretch = max(_SHORTEST, triton.cdiv(size, _STRETCHES))
@@ -80,8 +80,8 @@ def _forward_backward(
     weights: Tensor,
     refs: int = 0,
     weighted: bool = False,
-) -> tuple[Any, Any, Tensor]:
-    """Run the recursions; returns arguments and options of what follows, and log Z in `sums`."""
+) -> tuple[Any, Any]:
+    """Run the recursions; returns arguments and options of the kernel that follows."""
     batch, size, longest, labels = segments.shape
     transitions = transitions.expand(batch, -1, -1)
     states = torch.empty(2, 2, batch, size + 1, labels, dtype=torch.float64, device=segments.device)
@@ -96,7 +96,7 @@ def _forward_backward(
     _recursions[(batch, programs)](
         *given, outputs, weights, refs, WEIGHTED=weighted, KIND=kind, **options
     )
-    return given, options, sums
+    return given, options
 
 
 def mode(lengths: Tensor, segments: Tensor, transitions: Tensor) -> Tensor:
@@ -125,9 +125,7 @@ def _decode(
     if found.numel() == 0:
         return found
     kind = LOG if sample else BEST
-    given, options, _ = _forward_backward(
-        lengths, segments, transitions, 1, kind, lengths, segments
-    )
+    given, options = _forward_backward(lengths, segments, transitions, 1, kind, lengths, segments)
     _trace[(shape[1], shape[0])](*given, seeds, found, SAMPLE=sample, **{**options, "num_warps": 1})
     return found
 
@@ -199,14 +197,14 @@ def _recursions(
         window = tl.where((row == 0)[:, None] & real[None, :], 0.0, float("-inf"))
         window = window.to(tl.float64)
         ending = tl.zeros([LABELS], dtype=tl.float64)
-        local += label[None, :] * segment_label
+        own = local + label[None, :] * segment_label
         ahead = _segments_of_step(
-            local, segment_step, segment_length, kind, 0, row, length, longest, real, ROWS
+            own, segment_step, segment_length, kind, 0, row, length, longest, real, ROWS
         )
         for s in range(length):
             now = ahead
             ahead = _segments_of_step(
-                local, segment_step, segment_length, kind, s + 1, row, length, longest, real, ROWS
+                own, segment_step, segment_length, kind, s + 1, row, length, longest, real, ROWS
             )
             # ended_{s+1}(k) = Σ_d begun_{s-d}(k) e^{s(s-d, d, k)}
             ending = total(window + now, 0, KIND)
@@ -223,7 +221,7 @@ def _recursions(
 
 @triton.jit
 def _segments_of_step(
-    local,
+    own,
     segment_step,
     segment_length,
     kind,
@@ -238,7 +236,7 @@ def _segments_of_step(
     d = (s + ROWS - row) % ROWS
     first = tl.where(kind > 0, length - 1 - s, s - d)
     there = ((d <= s) & (d < longest) & (s < length))[:, None] & real[None, :]
-    place = local + first[:, None] * segment_step + d[:, None] * segment_length
+    place = own + first[:, None] * segment_step + d[:, None] * segment_length
     return tl.load(place, mask=there, other=float("-inf")).to(tl.float64)
 
 
@@ -302,7 +300,7 @@ def _marginals(
     LABELS: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
 ):
-    """Write the gradient by segments and by neighbours of one stretch of a sequence, and the loss."""
+    """Write the gradient by segments and neighbours of one stretch of a sequence, and the loss."""
     b = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     length = tl.load(lengths + b).to(tl.int32)

@@ -252,12 +252,12 @@ def sample(
     seeds = draw_seeds(count * batch, generator).reshape(count, batch)
     operations = batch * nodes**2 * (nodes + 10 * count)
     arrays = (as_array(x) for x in (arcs.double(), lengths, heads))
-    run_batch(_wilson, batch, operations, *arrays, seeds, multiroot, _PATIENCE)
+    run_batch(_wilson, batch, operations, *arrays, seeds, multiroot, PATIENCE)
     return heads.to(arcs.device)
 
 
 # Steps of a random walk, per word squared, after which drawing one head after another is better.
-_PATIENCE = 50
+PATIENCE = 50
 
 
 @jit
