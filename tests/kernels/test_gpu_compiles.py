@@ -28,7 +28,7 @@ for name, given, constants, warps in {kernels!r}:
     made = triton.compile(ASTSource(kernel, signature, places), target=target, options=options)
     assert "cubin" in made.asm, name
 """
-FLOAT, DOUBLE, LONG, INT, BOOL, SIZE = "*fp32", "*fp64", "*i64", "*i32", "*i1", "i32"
+FLOAT, DOUBLE, LONG, INT, SIZE = "*fp32", "*fp64", "*i64", "*i32", "i32"
 CHAIN = [
     FLOAT,
     *[SIZE] * 3,
@@ -72,13 +72,10 @@ KERNELS = {
         ],
     ],
     "segments.gpu": [
-        *[
-            ("_recursions", [*SEGMENTS, LONG, DOUBLE, SIZE], LABELS | options, 4)
-            for options in ({"WEIGHTED": True, "KIND": 1}, {"WEIGHTED": False, "KIND": 2})
-        ],
+        *[("_recursions", SEGMENTS, LABELS | {"KIND": kind}, 4) for kind in (1, 2)],
         (
             "_marginals",
-            [*SEGMENTS, LONG, DOUBLE, SIZE, FLOAT, FLOAT, FLOAT, SIZE],
+            [*SEGMENTS, LONG, DOUBLE, SIZE, DOUBLE, FLOAT, FLOAT, SIZE],
             LABELS | {"WEIGHTED": True},
             4,
         ),
@@ -131,7 +128,7 @@ KERNELS = {
         *[
             (
                 "_walk",
-                [DOUBLE, DOUBLE, BOOL, LONG, LONG, LONG, LONG, SIZE, SIZE],
+                [FLOAT, *[SIZE] * 3, DOUBLE, LONG, LONG, LONG, LONG, SIZE, SIZE],
                 {"PATIENCE": 50, "MULTIROOT": multiroot, "NODES": 16},
                 1,
             )

@@ -10,19 +10,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from softq.kernels.operator import Expected, Operator
+from softq.kernels.operator import Decoder, Expected, Operator
 from softq.spaces.distribution import Distribution
 
 
 class Recursion(Distribution):
     """A distribution that a kernel sums over: loss and gradient come out of one sweep.
 
-    A structure names its operator, its decoder and its sampler, and supplies `_arguments`.
+    A structure names its operator and its decoder, and supplies `_arguments`.
     """
 
     _operator: ClassVar[Operator]
-    _best: ClassVar[Callable[..., Tensor]]
-    _sampled: ClassVar[Callable[..., Tensor]]
+    _decoder: ClassVar[Decoder]
     _several: ClassVar[Callable[..., tuple[Tensor, Tensor]] | None] = None
     """Decoder of the k best, if there is one of its own."""
     _widest_on_gpu: ClassVar[float] = math.inf
@@ -69,7 +68,7 @@ class Recursion(Distribution):
 
     def mode(self) -> Tensor:
         self._check_feasible("decode")
-        best = self._best(*self._arguments(), *self._flags)
+        best = self._decoder.mode(*self._arguments(), *self._flags)
         return best.reshape(self.batch_shape + self.event_shape)
 
     def _topk(self, k: int) -> tuple[Tensor, Tensor]:
@@ -80,4 +79,4 @@ class Recursion(Distribution):
         return outputs.reshape(*shape, *self.event_shape), losses.reshape(shape)
 
     def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
-        return self._sampled(*self._arguments(), *self._flags, count, generator)
+        return self._decoder.sample(*self._arguments(), *self._flags, count, generator)

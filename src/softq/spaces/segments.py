@@ -80,8 +80,7 @@ class SemiMarkov(Recursion):
 
     natural_reward = SegmentAccuracy
     _operator = kernel.OPERATOR
-    _best = staticmethod(kernel.mode)
-    _sampled = staticmethod(kernel.sample)
+    _decoder = kernel.DECODER
     _widest_on_gpu = kernel.MOST_ON_GPU
 
     def __init__(

@@ -146,8 +146,7 @@ class ProjectiveTree(DependencyTree):
 
     projective = True
     _operator = eisner.OPERATOR
-    _best = staticmethod(eisner.mode)
-    _sampled = staticmethod(eisner.sample)
+    _decoder = eisner.DECODER
     _several = staticmethod(best_projective.topk)
 
 
@@ -173,7 +172,6 @@ class SpanningTree(DependencyTree):
 
     projective = False
     _operator = matrix_tree.OPERATOR
-    _best = staticmethod(matrix_tree.mode)
-    _sampled = staticmethod(matrix_tree.sample)
+    _decoder = matrix_tree.DECODER
     _several = staticmethod(best_spanning.topk)
     _widest_on_gpu = matrix_tree.MOST_NODES_ON_GPU

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from softq.kernels.chain import cpu, reference
-from softq.kernels.operator import Operator, decoder, on_gpu
+from softq.kernels.operator import Decoder, Operator, on_gpu
 
 MOST_LABELS_ON_GPU = 64  # a [K, K] tile lives in registers; beyond this it would not fit
 
@@ -16,5 +16,4 @@ OPERATOR = Operator(
     on_gpu("chain.gpu", "infer"),
 )
 
-mode = decoder(cpu.mode, "chain.gpu", MOST_LABELS_ON_GPU)
-sample = decoder(cpu.sample, "chain.gpu", MOST_LABELS_ON_GPU)
+DECODER = Decoder(cpu.mode, cpu.sample, "chain.gpu", widest=MOST_LABELS_ON_GPU)

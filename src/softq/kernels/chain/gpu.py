@@ -31,7 +31,6 @@ from torch import Tensor
 
 from softq.kernels.chain import MOST_LABELS_ON_GPU, reference
 from softq.kernels.operator import Expected, by_autograd, subtract_parts
-from softq.kernels.random import seed_tensor
 from softq.kernels.triton_math import (
     BEST,
     LOG,
@@ -77,8 +76,12 @@ def infer(
         outputs, weights, peaks, 0 if peaks.shape[0] == 1 else peaks.stride(0), refs,
         states, sums, size, labels, batch,
     )  # fmt: skip
-    warps = _warps(block)
-    _recursions[(batch, 3)](*given, **options, KIND=LOG, TILE=_TILE, num_warps=warps)
+    only_log_z = not (gradient or refs or target.parts)
+    _recursions[(batch, 1 if only_log_z else 3 if refs else 2)](
+        *given, **options, KIND=LOG, TILE=_TILE, num_warps=_warps(block)
+    )
+    if only_log_z:
+        return sums[:, size].to(emissions.dtype), *scores
     stretch = max(_TILE, triton.cdiv(triton.cdiv(size, _STRETCHES), _TILE) * _TILE)
     count = triton.cdiv(size, stretch)
     loss = emissions.new_empty(batch)
@@ -97,31 +100,16 @@ def _warps(block: int) -> int:
     return min(max(block * block // 32, 1), 16 if block == 64 else 8)
 
 
-def mode(lengths: Tensor, emissions: Tensor, transitions: Tensor) -> Tensor:
-    """Best labels ``[B,n]``, as on the CPU."""
-    return _decode(lengths, emissions, transitions, lengths.unsqueeze(0), sample=False)[0]
-
-
-def sample(
+def decode(
+    found: Tensor,
+    seeds: Tensor,
     lengths: Tensor,
     emissions: Tensor,
     transitions: Tensor,
-    count: int,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """``count`` samples, labels ``[count,B,n]``, those of the CPU for the same seeds."""
-    seeds = seed_tensor(count * len(lengths), generator).reshape(count, -1).to(emissions.device)
-    return _decode(lengths, emissions, transitions, seeds, sample=True)
-
-
-def _decode(
-    lengths: Tensor, emissions: Tensor, transitions: Tensor, seeds: Tensor, *, sample: bool
-) -> Tensor:
-    """Labels ``[count,B,n]`` for ``seeds [count,B]``, which count for samples alone."""
+    sample: bool,
+) -> None:
+    """See `softq.kernels.operator.Decoder`."""
     batch, size, labels = emissions.shape
-    found = torch.zeros(len(seeds), batch, size, dtype=torch.int64, device=emissions.device)
-    if found.numel() == 0:
-        return found
     emissions, table = emissions.double(), transitions.double().expand(batch, -1, -1, -1)
     block, shared = triton.next_power_of_2(labels), table.shape[1] == 1
     states = emissions.new_empty(batch, size, labels)
@@ -132,11 +120,10 @@ def _decode(
         SHARED=shared, PEAKED=False, WEIGHTED=False, BLOCK=block, KIND=LOG if sample else BEST,
         TILE=_TILE, num_warps=_warps(block),
     )  # fmt: skip
-    _trace[(batch, len(seeds))](
+    _trace[(seeds.numel(),)](
         states, table, *table.stride(), lengths, seeds, found, size, labels, batch,
         SHARED=shared, SAMPLE=sample, BLOCK=block, num_warps=1,
     )  # fmt: skip
-    return found
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -250,8 +237,8 @@ def _trace(
     BLOCK: tl.constexpr,  # noqa: N803
 ):
     """Choose the labels of one sequence from the last to the first, given `states` s_t."""
-    b = tl.program_id(0).to(tl.int64)
-    row = tl.program_id(1).to(tl.int64) * batch + b
+    row = tl.program_id(0).to(tl.int64)
+    b = row % batch
     length = tl.load(lengths + b).to(tl.int32)
     label = tl.arange(0, BLOCK)
     real = label < labels
@@ -352,7 +339,8 @@ def _marginals(
     log_z = tl.load(own_sums + size)
     infeasible = log_z == float("-inf")
     length = tl.where(infeasible, 0, length)  # then marginals are 0
-    value = tl.where(infeasible & (refs > 0), float("inf"), log_z - tl.load(own_sums + size + 1))
+    score = tl.load(own_sums + size + 1, mask=refs > 0, other=0.0)
+    value = tl.where(infeasible & (refs > 0), float("inf"), log_z - score)
     tl.store(loss + b, value.to(loss.dtype.element_ty), mask=part == 0)
     label = tl.arange(0, BLOCK)
     real = label < labels

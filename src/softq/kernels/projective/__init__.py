@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from softq.kernels.operator import Operator, decoder, on_gpu
+from softq.kernels.operator import Decoder, Operator, on_gpu
 from softq.kernels.projective import cpu, reference
 from softq.kernels.trees import infer
 
@@ -24,5 +24,4 @@ OPERATOR = Operator(
     on_gpu("projective.gpu", "infer"),
 )
 
-mode = decoder(cpu.mode, "projective.gpu")
-sample = decoder(cpu.sample, "projective.gpu")
+DECODER = Decoder(cpu.mode, cpu.sample, "projective.gpu", root=1)

@@ -27,7 +27,6 @@ import triton.language as tl
 from torch import Tensor
 
 from softq.kernels.operator import Expected, subtract_parts
-from softq.kernels.random import seed_tensor
 from softq.kernels.triton_math import (
     BEST,
     LOG,
@@ -80,39 +79,21 @@ def _room(arcs: Tensor, multiroot: bool, charts: int) -> tuple[Tensor, Tensor, d
     return weighted, weighted.new_empty(batch, charts, count, count), options
 
 
-def mode(lengths: Tensor, arcs: Tensor, multiroot: bool) -> Tensor:
-    """Best trees, heads ``[B,n]``, as on the CPU."""
-    return _decode(lengths, arcs, multiroot, lengths.unsqueeze(0), sample=False)[0]
-
-
-def sample(
-    lengths: Tensor, arcs: Tensor, multiroot: bool, count: int, generator: torch.Generator | None
-) -> Tensor:
-    """``count`` samples, heads ``[count,B,n]``, those of the CPU for the same seeds."""
-    seeds = seed_tensor(count * len(lengths), generator).reshape(count, -1).to(arcs.device)
-    return _decode(lengths, arcs, multiroot, seeds, sample=True)
-
-
-def _decode(
-    lengths: Tensor, arcs: Tensor, multiroot: bool, seeds: Tensor, *, sample: bool
-) -> Tensor:
-    """Heads ``[count,B,n]`` for ``seeds [count,B]``, which count for samples alone."""
+def decode(
+    found: Tensor, seeds: Tensor, lengths: Tensor, arcs: Tensor, multiroot: bool, sample: bool
+) -> None:
+    """See `softq.kernels.operator.Decoder`."""
     batch, nodes = arcs.shape[:2]
-    heads = torch.zeros(len(seeds), batch, nodes - 1, dtype=torch.int64, device=arcs.device)
-    if heads.numel() == 0:
-        return heads
     weighted, charts, options = _room(arcs, multiroot, 4)
-    size = charts.shape[2]
     _charts[(batch,)](
-        arcs, *arcs.stride(), lengths, weighted, charts, nodes, size,
+        arcs, *arcs.stride(), lengths, weighted, charts, nodes, charts.shape[2],
         KIND=LOG if sample else BEST, **options,
     )  # fmt: skip
-    waiting = torch.empty(len(seeds), batch, 2 * nodes, dtype=torch.int32, device=arcs.device)
-    _trace[(batch, len(seeds))](
-        weighted, charts, lengths, seeds, heads, waiting, nodes, size, batch,
+    waiting = torch.empty(*seeds.shape, 2 * nodes, dtype=torch.int32, device=arcs.device)
+    _trace[(seeds.numel(),)](
+        weighted, charts, lengths, seeds, found, waiting, nodes, charts.shape[2], batch,
         MULTIROOT=multiroot, SAMPLE=sample, NODES=options["NODES"], num_warps=1,
     )  # fmt: skip
-    return heads
 
 
 @triton.jit
@@ -470,12 +451,11 @@ def _charts(
 
 
 @triton.jit
-def _sum_of_rows(chart, row, other_chart, other_row, node, low, stop, size):
+def _splits(chart, row, other, other_row, node, low, stop, size):
     """Load the log-weights of the splits low..stop-1 of a span, -inf elsewhere."""
     inside = (node >= low) & (node < stop)
     weight = tl.load(chart + row * size + node, mask=inside, other=float("-inf"))
-    other = tl.load(other_chart + other_row * size + node, mask=inside, other=float("-inf"))
-    return weight + other
+    return weight + tl.load(other + other_row * size + node, mask=inside, other=float("-inf"))
 
 
 @triton.jit
@@ -501,16 +481,13 @@ def _trace(
     NODES: tl.constexpr,  # noqa: N803
 ):
     """Choose one tree's splits from the widest span down; `waiting` are the spans to split."""
-    b = tl.program_id(0).to(tl.int64)
-    tree = tl.program_id(1).to(tl.int64) * batch + b
+    tree = tl.program_id(0).to(tl.int64)
+    b = tree % batch
     n = tl.load(lengths + b).to(tl.int32)
     first: tl.constexpr = 0 if MULTIROOT else 1  # the node that chart word 0 stands for
     last = n - first
     area = size * size
-    right = charts + b * area * 4
-    left = right + area
-    open_right = left + area
-    open_left = open_right + area
+    right = charts + b * area * 4  # behind it the charts of left, open right and open left spans
     node = tl.arange(0, NODES)
     random = load_seed(seeds + tree)
     waiting += tree * 2 * nodes
@@ -521,7 +498,7 @@ def _trace(
     else:
         under_root = weighted + b * nodes * nodes + node + 1
         top = tl.load(under_root, mask=node <= last, other=float("-inf"))
-        top += _sum_of_rows(left, 0, right, tl.maximum(last, 0), node, 0, last + 1, size)
+        top += _splits(right + area, 0, right, tl.maximum(last, 0), node, 0, last + 1, size)
     r, random = choose(top, node, 0, random, SAMPLE)
     depth = _push(waiting, 0, 1, 0, r, size)
     depth = _push(waiting, depth, 0, r, last, size)
@@ -531,22 +508,21 @@ def _trace(
         span = tl.load(waiting + depth)
         j = span % size
         i = span // size % size
-        leftward = span // size // size
-        if leftward > 0:  # j's first dependent k, whose own words begin at i
-            weight = _sum_of_rows(left, i, open_left, j, node, i, j, size)
-            k, random = choose(weight, node, i, random, SAMPLE)
-            depth = _push(waiting, depth, 1, i, k, size)
-            low = k
-            high = j
-        else:  # i's last dependent k, whose own words end at j
-            weight = _sum_of_rows(open_right, i, right, j, node, i + 1, j + 1, size)
-            k, random = choose(weight, node, j, random, SAMPLE)
-            depth = _push(waiting, depth, 0, k, j, size)
-            low = i
-            high = k
+        left = span // size // size
+        # i's last dependent k, by open_right(i,k) right(k,j); or, if j is the head of the span, its
+        # first dependent k, by left(i,k) open_left(k,j)
+        low = i + 1 - left
+        one, other = right + (2 - left) * area, right + 3 * left * area
+        weight = _splits(one, i, other, j, node, low, j + 1 - left, size)
+        k, random = choose(weight, node, low, random, SAMPLE)
+        depth = _push(
+            waiting, depth, left, tl.where(left > 0, i, k), tl.where(left > 0, k, j), size
+        )
+        low = tl.where(left > 0, k, i)
+        high = tl.where(left > 0, j, k)
         tl.store(heads + k, low + high - k + first)
         # the split under the new arc between low and high
-        weight = _sum_of_rows(right, low, left + 1, high, node, low, high, size)
+        weight = _splits(right, low, right + area + 1, high, node, low, high, size)
         m, random = choose(weight, node, low, random, SAMPLE)
         depth = _push(waiting, depth, 0, low, m, size)
         depth = _push(waiting, depth, 1, m + 1, high, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softq.kernels.operator import Operator, decoder, on_gpu
+from softq.kernels.operator import Decoder, Operator, on_gpu
 from softq.kernels.segments import cpu, reference
 
 MOST_ON_GPU = 64  # labels, and tokens of a segment: tiles of them live in registers
@@ -16,5 +16,4 @@ OPERATOR = Operator(
     on_gpu("segments.gpu", "infer"),
 )
 
-mode = decoder(cpu.mode, "segments.gpu", MOST_ON_GPU)
-sample = decoder(cpu.sample, "segments.gpu", MOST_ON_GPU)
+DECODER = Decoder(cpu.mode, cpu.sample, "segments.gpu", widest=MOST_ON_GPU)

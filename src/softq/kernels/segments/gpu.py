@@ -1,8 +1,8 @@
 """Segmentations on the GPU: two recursions side by side, then all marginals; O(n L K + n K²) each.
 
 The sums are those of the CPU (see `cpu`), as logarithms in float64 whatever the scores' type, so
-that no score is too large. One program runs a sequence in one direction, and a third scores its
-references; the second launch treats stretches of tokens independently.
+that no score is too large. One program runs a sequence in one direction; the second launch treats
+stretches of tokens independently.
 
 Read from the last token to the first, `after` and `ahead` take the places of `begun` and `ended`.
 Step s of either direction sums over segments of d + 1 tokens, from what step s - d - 1 left: these
@@ -26,7 +26,6 @@ import triton.language as tl
 from torch import Tensor
 
 from softq.kernels.operator import Expected, by_autograd, subtract_parts
-from softq.kernels.random import seed_tensor
 from softq.kernels.segments import MOST_ON_GPU, reference
 from softq.kernels.triton_math import (
     BEST,
@@ -36,6 +35,7 @@ from softq.kernels.triton_math import (
     finite,
     load_seed,
     reference_weight,
+    share_of,
     total,
 )
 
@@ -54,80 +54,54 @@ def infer(
         return by_autograd(reference.log_partition, lengths, scores, target)
     outputs, weights, _ = target.pointers(segments)
     refs = 0 if target.outputs is None else target.outputs.shape[1]
-    weighted = target.weights is not None
-    given, options = _forward_backward(
-        lengths, segments, transitions, 3 if refs else 2, LOG, outputs, weights, refs, weighted
-    )
+    only_log_z = not (gradient or refs or target.parts)
+    given, options, log_z = _recur(lengths, segments, transitions, 1 if only_log_z else 2, LOG)
+    if only_log_z:
+        return log_z.to(segments.dtype), *scores
     stretch = max(_SHORTEST, triton.cdiv(size, _STRETCHES))
     count = triton.cdiv(size, stretch)
-    loss = segments.new_empty(batch)
+    losses = log_z.new_empty(batch, count)
     d_segments = torch.empty_like(segments, memory_format=torch.contiguous_format)
     d_transitions = segments.new_empty(batch, count, labels, labels)
     _marginals[(batch, count)](
-        *given, outputs, weights, refs, loss, d_segments, d_transitions, stretch,
-        WEIGHTED=weighted, **options,
+        *given, outputs, weights, refs, losses, d_segments, d_transitions, stretch,
+        WEIGHTED=target.weights is not None, **options,
     )  # fmt: skip
-    return subtract_parts((loss, d_segments, d_transitions.sum(1)), scores, target)
+    found = losses.sum(1).to(segments.dtype), d_segments, d_transitions.sum(1)
+    return subtract_parts(found, scores, target)
 
 
-def _forward_backward(
-    lengths: Tensor,
-    segments: Tensor,
-    transitions: Tensor,
-    programs: int,
-    kind: int,
-    outputs: Tensor,
-    weights: Tensor,
-    refs: int = 0,
-    weighted: bool = False,
-) -> tuple[Any, Any]:
-    """Run the recursions; returns arguments and options of the kernel that follows."""
+def _recur(
+    lengths: Tensor, segments: Tensor, transitions: Tensor, directions: int, kind: int
+) -> tuple[Any, Any, Tensor]:
+    """Run the recursions; returns arguments and options of what follows, and log Z."""
     batch, size, longest, labels = segments.shape
     transitions = transitions.expand(batch, -1, -1)
     states = torch.empty(2, 2, batch, size + 1, labels, dtype=torch.float64, device=segments.device)
-    sums = states.new_empty(batch, 2)
+    log_z = states.new_empty(batch)
     given = (
-        segments, *segments.stride(), transitions, *transitions.stride(), lengths, states, sums,
+        segments, *segments.stride(), transitions, *transitions.stride(), lengths, states, log_z,
         size, longest, labels, batch,
     )  # fmt: skip
     block, rows = triton.next_power_of_2(labels), triton.next_power_of_2(longest)
     options = {"LABELS": block, "ROWS": rows}
     options["num_warps"] = min(max(block * max(block, rows) // 64, 1), 16)
-    _recursions[(batch, programs)](
-        *given, outputs, weights, refs, WEIGHTED=weighted, KIND=kind, **options
-    )
-    return given, options
+    _recursions[(batch, directions)](*given, KIND=kind, **options)
+    return given, options, log_z
 
 
-def mode(lengths: Tensor, segments: Tensor, transitions: Tensor) -> Tensor:
-    """Best segmentation ``[B,n]``, as on the CPU."""
-    return _decode(lengths, segments, transitions, lengths.unsqueeze(0), sample=False)[0]
-
-
-def sample(
+def decode(
+    found: Tensor,
+    seeds: Tensor,
     lengths: Tensor,
     segments: Tensor,
     transitions: Tensor,
-    count: int,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """``count`` samples ``[count,B,n]``, those of the CPU for the same seeds."""
-    seeds = seed_tensor(count * len(lengths), generator).reshape(count, -1).to(segments.device)
-    return _decode(lengths, segments, transitions, seeds, sample=True)
-
-
-def _decode(
-    lengths: Tensor, segments: Tensor, transitions: Tensor, seeds: Tensor, *, sample: bool
-) -> Tensor:
-    """Outputs ``[count,B,n]`` for ``seeds [count,B]``, which count for samples alone."""
-    shape = (len(seeds), *segments.shape[:2])
-    found = torch.zeros(shape, dtype=torch.int64, device=segments.device)
-    if found.numel() == 0:
-        return found
-    kind = LOG if sample else BEST
-    given, options = _forward_backward(lengths, segments, transitions, 1, kind, lengths, segments)
-    _trace[(shape[1], shape[0])](*given, seeds, found, SAMPLE=sample, **{**options, "num_warps": 1})
-    return found
+    sample: bool,
+) -> None:
+    """See `softq.kernels.operator.Decoder`."""
+    given, options, _ = _recur(lengths, segments, transitions, 1, LOG if sample else BEST)
+    options["num_warps"] = 1
+    _trace[(seeds.numel(),)](*given, seeds, found, SAMPLE=sample, **options)
 
 
 @triton.jit
@@ -151,72 +125,56 @@ def _recursions(
     table_to,
     lengths,
     states,
-    sums,
+    log_zs,
     size,
     longest,
     labels,
     batch,
-    outputs,
-    weights,
-    refs,
-    WEIGHTED: tl.constexpr,  # noqa: N803
     KIND: tl.constexpr,  # noqa: N803
     LABELS: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
 ):
-    """Write `ended` and `begun`, or `ahead` and `after`, or the score of the references.
+    """Write `ended` and `begun`, and log Z; or `ahead` and `after`.
 
-    `sums` holds log Z and that score. Each step asks for the scores of the next before it computes.
+    Each step asks for the scores of the next before it computes.
     """
     b = tl.program_id(0).to(tl.int64)
     kind = tl.program_id(1)
     length = tl.load(lengths + b).to(tl.int32)
     label = tl.arange(0, LABELS)
     real = label < labels
-    local = segments + b * segment_batch
-    if kind == 2:
-        score = tl.zeros([1], dtype=tl.float64)
-        for r in range(refs):
-            weight = reference_weight(weights, b, refs, r, WEIGHTED)
-            found = _score(
-                local, segment_step, segment_length, segment_label, table + b * table_batch,
-                table_from, table_to, outputs + (b * refs + r) * size, length, labels, ROWS,
-            )  # fmt: skip
-            score += weight * tl.where(weight != 0.0, found, 0.0)
-        tl.store(sums + b * 2 + 1, tl.sum(score, axis=0))
-    else:
-        inward = tl.where(kind > 0, table_to, table_from)
-        outward = tl.where(kind > 0, table_from, table_to)
-        pairs = _label_pairs(table + b * table_batch, inward, outward, label, labels)
-        row = tl.arange(0, ROWS)
-        joined = states + ((kind.to(tl.int64) * 2 * batch + b) * (size + 1)) * labels + label
-        cut = joined + batch.to(tl.int64) * (size + 1) * labels
-        place = tl.where(kind > 0, length, 0)
-        turn = tl.where(kind > 0, -1, 1)
-        tl.store(cut + place * labels, tl.zeros([LABELS], dtype=tl.float64), mask=real)
-        window = tl.where((row == 0)[:, None] & real[None, :], 0.0, float("-inf"))
-        window = window.to(tl.float64)
-        ending = tl.zeros([LABELS], dtype=tl.float64)
-        own = local + label[None, :] * segment_label
+    inward = tl.where(kind > 0, table_to, table_from)
+    outward = tl.where(kind > 0, table_from, table_to)
+    pairs = _label_pairs(table + b * table_batch, inward, outward, label, labels)
+    row = tl.arange(0, ROWS)
+    joined = states + ((kind.to(tl.int64) * 2 * batch + b) * (size + 1)) * labels + label
+    cut = joined + batch.to(tl.int64) * (size + 1) * labels
+    place = tl.where(kind > 0, length, 0)
+    turn = tl.where(kind > 0, -1, 1)
+    tl.store(cut + place * labels, tl.zeros([LABELS], dtype=tl.float64), mask=real)
+    window = tl.where((row == 0)[:, None] & real[None, :], 0.0, float("-inf"))
+    window = window.to(tl.float64)
+    ending = tl.zeros([LABELS], dtype=tl.float64)
+    own = segments + b * segment_batch + label[None, :] * segment_label
+    ahead = _segments_of_step(
+        own, segment_step, segment_length, kind, 0, row, length, longest, real, ROWS
+    )
+    for s in range(length):
+        now = ahead
         ahead = _segments_of_step(
-            own, segment_step, segment_length, kind, 0, row, length, longest, real, ROWS
+            own, segment_step, segment_length, kind, s + 1, row, length, longest, real, ROWS
         )
-        for s in range(length):
-            now = ahead
-            ahead = _segments_of_step(
-                own, segment_step, segment_length, kind, s + 1, row, length, longest, real, ROWS
-            )
-            # ended_{s+1}(k) = Σ_d begun_{s-d}(k) e^{s(s-d, d, k)}
-            ending = total(window + now, 0, KIND)
-            # begun_{s+1}(j) = Σ_i ended_{s+1}(i) e^{T(i, j)}
-            begun = total(ending[:, None] + pairs, 0, KIND)
-            place += turn
-            # `ahead` of a token is that of the segments that begin there, `after` of those before
-            tl.store(joined + place * labels, ending, mask=real)
-            tl.store(cut + place * labels, begun, mask=real)
-            window = tl.where((row == (s + 1) % ROWS)[:, None], begun[None, :], window)
-        log_z = total(tl.where(real, ending, float("-inf")), 0, KIND)
-        tl.store(sums + b * 2, tl.where(length > 0, log_z, 0.0), mask=kind == 0)
+        # ended_{s+1}(k) = Σ_d begun_{s-d}(k) e^{s(s-d, d, k)}
+        ending = total(window + now, 0, KIND)
+        # begun_{s+1}(j) = Σ_i ended_{s+1}(i) e^{T(i, j)}
+        begun = total(ending[:, None] + pairs, 0, KIND)
+        place += turn
+        # `ahead` of a token is that of the segments that begin there, `after` of those before
+        tl.store(joined + place * labels, ending, mask=real)
+        tl.store(cut + place * labels, begun, mask=real)
+        window = tl.where((row == (s + 1) % ROWS)[:, None], begun[None, :], window)
+    log_z = total(tl.where(real, ending, float("-inf")), 0, KIND)
+    tl.store(log_zs + b, tl.where(length > 0, log_z, 0.0), mask=kind == 0)
 
 
 @triton.jit
@@ -240,37 +198,6 @@ def _segments_of_step(
     return tl.load(place, mask=there, other=float("-inf")).to(tl.float64)
 
 
-@triton.jit
-def _score(
-    local,
-    segment_step,
-    segment_length,
-    segment_label,
-    table,
-    table_from,
-    table_to,
-    values,
-    length,
-    labels,
-    ROWS: tl.constexpr,  # noqa: N803
-):
-    """Compute the score of an output; 32 tokens at a time."""
-    score = tl.zeros([32], dtype=tl.float64)
-    for begin in range(0, length, 32):
-        t = begin + tl.arange(0, 32)
-        value = tl.load(values + t, mask=t < length, other=0).to(tl.int32)
-        begins = value > 0  # else another has begun before
-        span = value // labels
-        k = value % labels
-        place = local + t * segment_step + (span - 1) * segment_length + k * segment_label
-        score += tl.load(place, mask=begins, other=0.0).to(tl.float64)
-        follows = begins & (t + span < length)
-        after = tl.load(values + t + span, mask=follows, other=0).to(tl.int32) % labels
-        pair = tl.load(table + k * table_from + after * table_to, mask=follows, other=0.0)
-        score += pair.to(tl.float64)
-    return tl.sum(score, axis=0)
-
-
 @triton.jit(do_not_specialize=SIZES)
 def _marginals(
     segments,
@@ -284,7 +211,7 @@ def _marginals(
     table_to,
     lengths,
     states,
-    sums,
+    log_zs,
     size,
     longest,
     labels,
@@ -304,12 +231,11 @@ def _marginals(
     b = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     length = tl.load(lengths + b).to(tl.int32)
-    log_z = tl.load(sums + b * 2)
+    log_z = tl.load(log_zs + b)
     infeasible = log_z == float("-inf")
     length = tl.where(infeasible, 0, length)  # then marginals are 0
-    score = tl.where(refs > 0, tl.load(sums + b * 2 + 1, mask=refs > 0, other=0.0), 0.0)
-    value = tl.where(infeasible & (refs > 0), float("inf"), log_z - score)
-    tl.store(loss + b, value.to(loss.dtype.element_ty), mask=part == 0)
+    lost = tl.where(infeasible & (refs > 0), float("inf"), log_z)
+    lost = tl.where(part == 0, lost, 0.0)
     label = tl.arange(0, LABELS)
     d = tl.arange(0, ROWS)[:, None]
     real = label < labels
@@ -326,14 +252,14 @@ def _marginals(
     for t in range(part * stretch, tl.minimum(part * stretch + stretch, size)):
         # P(segment t, d, k) = begun_t(k) e^{s(t, d, k)} after_{t+d+1}(k) / Z
         inside = tile & (t + d < length)
-        found = tl.load(
+        given = tl.load(
             segments + b * segment_batch + t * segment_step
             + d * segment_length + label[None, :] * segment_label,
             mask=inside, other=float("-inf"),
         ).to(tl.float64)  # fmt: skip
         before = tl.load(begun + t * labels, mask=real & (t < length), other=float("-inf"))
-        found += tl.load(after[None, :] + (t + d + 1) * labels, mask=inside, other=float("-inf"))
-        found = tl.exp(found + before[None, :] - finite(log_z))
+        behind = tl.load(after[None, :] + (t + d + 1) * labels, mask=inside, other=float("-inf"))
+        found = tl.exp(given + behind + before[None, :] - finite(log_z))
         # P(labels i, j meet at t) = ended_t(i) e^{T(i, j)} ahead_t(j) / Z
         meets = real & (t > 0) & (t < length)
         left = tl.load(ended + t * labels, mask=meets, other=float("-inf"))
@@ -343,13 +269,18 @@ def _marginals(
             values = outputs + (b * refs + r) * size + t
             weight = reference_weight(weights, b, refs, r, WEIGHTED)
             y = tl.load(values, mask=t < length, other=0).to(tl.int32)
-            found -= tl.where((y > 0) & (place + labels == y), weight, 0.0)
+            chosen = tile & (y > 0) & (place + labels == y)
+            found -= tl.where(chosen, weight, 0.0)
             follows = (y > 0) & (t + y // labels < length)
             z = tl.load(values + y // labels, mask=follows, other=0).to(tl.int32)
             meet = (label == y % labels)[:, None] & (label == z % labels)[None, :]
             summed -= tl.where(meet & follows, weight, 0.0)
+            score = tl.sum(tl.sum(tl.where(chosen, given, 0.0), axis=1), axis=0)
+            score += tl.sum(tl.sum(tl.where(meet & follows, pairs, 0.0), axis=1), axis=0)
+            lost -= share_of(weight, score)
         out = d_segments + (b * size + t) * longest * labels + place
         tl.store(out, found.to(d_segments.dtype.element_ty), mask=tile)
+    tl.store(loss + b * tl.num_programs(1) + part, lost)
     out = d_transitions + (b * tl.num_programs(1) + part) * labels * labels
     out += label[:, None] * labels + label[None, :]
     tl.store(out, summed.to(d_transitions.dtype.element_ty), mask=both)
@@ -368,7 +299,7 @@ def _trace(
     table_to,
     lengths,
     states,
-    sums,
+    log_zs,
     size,
     longest,
     labels,
@@ -380,8 +311,8 @@ def _trace(
     ROWS: tl.constexpr,  # noqa: N803
 ):
     """Choose the segments of one sequence from the last to the first."""
-    b = tl.program_id(0).to(tl.int64)
-    chosen = tl.program_id(1).to(tl.int64) * batch + b
+    row = tl.program_id(0).to(tl.int64)
+    b = row % batch
     length = tl.load(lengths + b).to(tl.int32)
     label = tl.arange(0, LABELS)
     real = label < labels
@@ -390,7 +321,7 @@ def _trace(
     tile = table + b * table_batch + label * table_from
     ended = states + b * (size + 1) * labels
     begun = ended + batch.to(tl.int64) * (size + 1) * labels
-    random = load_seed(seeds + chosen)
+    random = load_seed(seeds + row)
     place = length
     k = 0
     while place > 0:
@@ -405,4 +336,4 @@ def _trace(
         weight += tl.load(score, mask=there, other=float("-inf")).to(tl.float64)
         more, random = choose(weight, d, 0, random, SAMPLE)
         place -= more + 1
-        tl.store(found + chosen * size + place, (more + 1) * labels + k)
+        tl.store(found + row * size + place, (more + 1) * labels + k)

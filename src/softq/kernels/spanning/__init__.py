@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from softq.kernels.operator import Operator, decoder, on_gpu
+from softq.kernels.operator import Decoder, Operator, on_gpu
 from softq.kernels.spanning import arborescence, cpu, reference
 from softq.kernels.trees import infer
 
@@ -28,5 +28,4 @@ OPERATOR = Operator(
     on_gpu("spanning.gpu", "infer"),
 )
 
-mode = decoder(arborescence.mode, "spanning.gpu_decoding")
-sample = decoder(cpu.sample, "spanning.gpu_decoding")
+DECODER = Decoder(arborescence.mode, cpu.sample, "spanning.gpu_decoding", root=1)

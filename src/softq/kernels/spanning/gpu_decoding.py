@@ -12,93 +12,47 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from softq.kernels.jit import as_array
 from softq.kernels.operator import Expected
-from softq.kernels.random import seed_tensor
-from softq.kernels.semiring import LOW
-from softq.kernels.spanning.cpu import PATIENCE
+from softq.kernels.spanning import cpu
 from softq.kernels.spanning.gpu import infer
-from softq.kernels.trees import possible_arcs
-from softq.kernels.triton_math import SIZES, choose_mass, load_seed, pick
+from softq.kernels.triton_math import SIZES, choose, choose_mass, load_seed, pick
 
 
-def mode(lengths: Tensor, arcs: Tensor, multiroot: bool) -> Tensor:
-    """Best trees, heads ``[B,n]``, as on the CPU."""
+def decode(
+    found: Tensor, seeds: Tensor, lengths: Tensor, arcs: Tensor, multiroot: bool, sample: bool
+) -> None:
+    """See `softq.kernels.operator.Decoder`."""
     batch, nodes = arcs.shape[:2]
-    heads = torch.zeros(batch, nodes - 1, dtype=torch.int64, device=arcs.device)
-    if heads.numel() == 0:
-        return heads
-    # Of the arcs into a group from each head: the best one's weight, and the word that it ends in.
-    weights = torch.empty(batch, 2, 2 * nodes, nodes, dtype=torch.float64, device=arcs.device)
-    words = torch.empty(batch, 2 * nodes, nodes, dtype=torch.int32, device=arcs.device)
     block = triton.next_power_of_2(nodes)
-    _best_trees[(batch,)](
-        arcs, *arcs.stride(), lengths, heads, weights, words, nodes,
-        MULTIROOT=multiroot, NODES=block, GROUPS=2 * block, num_warps=_warps(block),
-    )  # fmt: skip
-    return heads
-
-
-def sample(
-    lengths: Tensor, arcs: Tensor, multiroot: bool, count: int, generator: torch.Generator | None
-) -> Tensor:
-    """``count`` exact samples per sentence, heads ``[count,B,n]``.
-
-    They are those of the CPU for the same seeds, but where a walk is given up.
-    """
-    batch, nodes = arcs.shape[:2]
-    heads = torch.zeros(count, batch, nodes - 1, dtype=torch.int64, device=arcs.device)
-    if heads.numel() == 0:
-        return heads
-    given = arcs.double().masked_fill(~possible_arcs(lengths, nodes), -math.inf)
-    peak = given.amax(1, keepdim=True)
-    mass = (given - peak.masked_fill(peak == -math.inf, 0.0)).exp()
-    exact = ~((mass < LOW) & (given > -math.inf)).flatten(1).any(1)  # a lost one is never drawn
-    under_root = mass if multiroot else infer(given, lengths, Expected(), multiroot, True)[1]
-    seeds = seed_tensor(count * batch, generator).reshape(count, batch).to(arcs.device)
+    options = {"MULTIROOT": multiroot, "NODES": block, "num_warps": min(max(block // 64, 1), 8)}
+    if not sample:
+        # Of the arcs into a group from each head: the best one's weight, and the word it ends in.
+        weights = torch.empty(batch, 2, 2 * nodes, nodes, dtype=torch.float64, device=arcs.device)
+        words = torch.empty(batch, 2 * nodes, nodes, dtype=torch.int32, device=arcs.device)
+        _best_trees[(batch,)](
+            arcs, *arcs.stride(), lengths, found, weights, words, nodes, GROUPS=2 * block, **options
+        )
+        return
+    under_root = arcs if multiroot else infer(arcs.double(), lengths, Expected(), False, True)[1]
     given_up = torch.empty_like(seeds)
-    block = triton.next_power_of_2(nodes)
-    _walk[(batch, count)](
-        mass.mT.contiguous(), under_root, exact, lengths, seeds, heads, given_up, nodes, batch,
-        PATIENCE=PATIENCE, MULTIROOT=multiroot, NODES=block, num_warps=_warps(block),
+    _walk[(seeds.numel(),)](
+        arcs, *arcs.stride(), under_root, lengths, seeds, found, given_up, nodes, batch,
+        PATIENCE=cpu.PATIENCE, **options,
     )  # fmt: skip
+    # With the word under the root as it was drawn, the others follow on the CPU, which is rare.
     row, b = (given_up >= 0).nonzero(as_tuple=True)
-    if len(b):
-        top = given_up[row, b]
-        heads[row, b] = _draw_heads_in_turn(given[b], lengths[b], top, multiroot, generator)
-    return heads
-
-
-def _warps(block: int) -> int:
-    return min(max(block // 64, 1), 8)
-
-
-def _draw_heads_in_turn(
-    given: Tensor,
-    lengths: Tensor,
-    top: Tensor,
-    multiroot: bool,
-    generator: torch.Generator | None,
-) -> Tensor:
-    """Heads ``[B,n]``, each from its marginal given those before it and the word under the root."""
-    node = torch.arange(given.shape[1], device=given.device)
-    if not multiroot:
-        other = (node.unsqueeze(-1) == 0) & (node != top.reshape(-1, 1, 1))
-        given = given.masked_fill(other, -math.inf)
-    device = given.device if generator is None else generator.device
-    heads = []
-    for d in range(1, len(node)):
-        mass = infer(given, lengths, Expected(), multiroot, True)[1][:, :, d]
-        mass = mass + ((node == 0) & (lengths < d).unsqueeze(-1))  # 0 on padding
-        head = torch.multinomial(mass.to(device), 1, generator=generator).to(given.device)
-        heads.append(head)
-        others = (node == d) & (node.unsqueeze(-1) != head.unsqueeze(-1))
-        given = given.masked_fill(others, -math.inf)
-    return torch.cat(heads, 1)
+    node = torch.arange(nodes, device=arcs.device)
+    other = (node.unsqueeze(-1) == 0) & (node != given_up[row, b].reshape(-1, 1, 1))
+    given = arcs[b].masked_fill(other & (not multiroot), -math.inf)
+    again = as_array(~seeds[row, b]).view(np.uint64).reshape(1, -1)
+    found[row, b] = cpu.sample_by(again, lengths[b], given, multiroot, 0)[0]
 
 
 @triton.jit
@@ -208,9 +162,11 @@ def _best_trees(
 
 @triton.jit(do_not_specialize=SIZES)
 def _walk(
-    mass,
+    arcs,
+    arc_batch,
+    arc_head,
+    arc_dependent,
     under_root,
-    exact,
     lengths,
     seeds,
     heads,
@@ -221,19 +177,19 @@ def _walk(
     MULTIROOT: tl.constexpr,  # noqa: N803
     NODES: tl.constexpr,  # noqa: N803
 ):
-    """Sample a tree by loop-erased random walks, of arc weights ``mass [B, dependent, head]``.
+    """Sample a tree by loop-erased random walks.
 
-    A walk that takes too long is given up: then `given_up` is the word under the root, else -1.
+    If they take too long they are given up: then `given_up` is the word under the root, else -1.
     """
-    b = tl.program_id(0).to(tl.int64)
-    tree = tl.program_id(1).to(tl.int64) * batch + b
+    tree = tl.program_id(0).to(tl.int64)
+    b = tree % batch
     n = tl.load(lengths + b).to(tl.int32)
     low: tl.constexpr = 0 if MULTIROOT else 1
     node = tl.arange(0, NODES)
     is_head = (node >= low) & (node <= n)
-    mass += b * nodes * nodes + node
+    arc = arcs + b * arc_batch + node * arc_head
     random = load_seed(seeds + tree)
-    steps_left = tl.where(tl.load(exact + b), PATIENCE * n * n, 0)
+    steps_left = PATIENCE * n * n
     done = tl.where(node == 0, 1, 0)
     head = tl.zeros([NODES], dtype=tl.int32)
     top = 0  # the word under the root; 0 if there may be several
@@ -244,8 +200,9 @@ def _walk(
     for start in range(1, n + 1):
         word = start
         while (steps_left > 0) & (_entry(done, node, word) == 0):
-            row = tl.load(mass + word * nodes, mask=is_head, other=0.0)
-            chosen, random = choose_mass(row, node, low, random)
+            possible = is_head & (node != word)
+            score = tl.load(arc + word * arc_dependent, mask=possible, other=float("-inf"))
+            chosen, random = choose(score.to(tl.float64), node, low, random, True)
             head = tl.where(node == word, chosen, head)
             word = chosen
             steps_left -= 1
