@@ -284,7 +284,8 @@ def on_gpu(module: str, name: str) -> Callable[..., Any]:
     """A function of ``softq.kernels.MODULE``, imported when it runs: Triton needs a GPU."""
 
     def run(*given: Any) -> Any:
-        return getattr(import_module(f"softq.kernels.{module}"), name)(*given)
+        with torch.cuda.device_of(given[0]):  # Triton launches on the current one
+            return getattr(import_module(f"softq.kernels.{module}"), name)(*given)
 
     return run
 
@@ -331,6 +332,7 @@ class Decoder:
         seeds = seed_tensor(count * len(lengths), generator).reshape(count, len(lengths))
         return self.decode(seeds.to(scores.device), True, lengths, scores, *rest)
 
+    @torch.no_grad()
     def decode(
         self, seeds: Tensor, sample: bool, lengths: Tensor, scores: Tensor, *rest: Any
     ) -> Tensor:
