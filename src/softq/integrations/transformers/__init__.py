@@ -18,7 +18,7 @@ except ImportError as error:
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.completion_rewards import RewardModel
 from softq.integrations.transformers.rewards import OnText
-from softq.integrations.transformers.rows import RowEncoder
+from softq.integrations.transformers.row_encoder import RowEncoder
 from softq.integrations.transformers.token_classification import (
     TokenClassificationArguments,
     TokenClassificationModel,
