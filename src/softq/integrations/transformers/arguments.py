@@ -10,17 +10,21 @@ from transformers import TrainingArguments
 from softq.checks import check_count, check_tau
 from softq.errors import RecipeError, TemperatureError
 from softq.integrations.text_rows import is_number
-from softq.integrations.transformers.presets import DRAWN, PresetName, resolve
+from softq.integrations.transformers.presets import DRAWN, resolve
 from softq.lab.recipe import Conflicts
-from softq.options import check_choice, check_conflicts
+from softq.options import (
+    CandidateKind,
+    GenerationMode,
+    LengthNormalization,
+    PresetName,
+    PriorName,
+    check_choice,
+    check_conflicts,
+)
 from softq.spaces.candidates import Estimator
 from softq.targets import ObjectiveName
 
-CandidateKind = Literal["ngram", "hamming", "edit", "recombined", "model", "dataset"]
 CorpusMetric = Literal["bleu", "chrf", "none"]
-PriorName = Literal["none", "base", "current"]
-LengthNormalization = Literal["none", "prior", "loss", "both"]
-GenerationMode = Literal["eager", "static", "compiled", "continuous"]
 
 
 @dataclass

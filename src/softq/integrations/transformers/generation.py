@@ -226,7 +226,7 @@ class TextModel:
         """
         writer = Writer(how, self.causal, self._special)
         given = [place for place, text in enumerate(sources) if text.strip()]
-        read = self._encoder.sources([self.template.replace("{}", sources[i]) for i in given])
+        read = self.source_ids([sources[place] for place in given])
         encoded = dict(zip(given, read, strict=True))
         order = sorted(encoded, key=lambda place: len(encoded[place]))
         texts = [""] * len(sources)
@@ -240,10 +240,24 @@ class TextModel:
                     tell(len(places))
         return texts
 
-    def _write(self, writer: Writer, sources: list[TokenIds]) -> list[TokenIds]:
+    def source_ids(self, sources: Sequence[str]) -> list[TokenIds]:
+        """What the model reads of sources, in token ids."""
+        return self._encoder.sources([self.template.replace("{}", text) for text in sources])
+
+    def samples(self, sources: Sequence[str], how: Writing) -> Candidates:
+        """``how.samples`` draws ``[B, S]`` for each source of one batch, in token ids; an empty one is missing."""
+        writer = Writer(how, self.causal, self._special)
+        with seeded(how.seed, self.core.device):
+            drawn = writer.samples(self.core, self._inputs(self.source_ids(sources)), how.samples)
+        return drawn.texts
+
+    def _inputs(self, sources: list[TokenIds]) -> dict[str, Tensor]:
         # a causal model continues its input, so that padding stands before it
         padded = padded_inputs(sources, self._special.pad, "left" if self.causal else "right")
-        inputs = {name: value.to(self.core.device) for name, value in padded.items()}
+        return {name: value.to(self.core.device) for name, value in padded.items()}
+
+    def _write(self, writer: Writer, sources: list[TokenIds]) -> list[TokenIds]:
+        inputs = self._inputs(sources)
         if writer.how.method == "sample":
             drawn = writer.samples(self.core, inputs, 1).texts
             return [row[0] if row else [] for row in drawn.sentences.unpack()]
@@ -306,8 +320,11 @@ def write_and_score(
 def mean_rewards(
     texts: Sequence[TokenIds], references: Sequence[Sequence[TokenIds]], reward: Reward
 ) -> Tensor:
-    """Reward of each text, mean over its references, float64 ``[B]``."""
-    refs = Sentences.pack([list(row) for row in references])
+    """Reward of each text, mean over its references, float64 ``[B]``.
+
+    In the place of references that are missing there is an empty one, for a reward that needs none.
+    """
+    refs = Sentences.pack([list(row) or [[]] for row in references])
     # [B, R], or [B, 1] for all together
     values = reward(*Sentences.pack([[text] for text in texts]), *refs).squeeze(1)
     if not reward.pairwise:

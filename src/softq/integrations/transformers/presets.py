@@ -6,12 +6,10 @@ Each is the target prior(y)^a · base(y) · exp(r(y)/τ) on the model's own samp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from softq.errors import RecipeError
-from softq.options import check_choice
-
-PresetName = Literal["raft", "best-of-n", "dpg", "rwr", "tpo"]
+from softq.options import PresetName, check_choice
 
 # so cold that all weight is on the best completion, or is shared by several that are equally good
 COLD = 1e-8
