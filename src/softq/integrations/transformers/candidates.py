@@ -96,7 +96,10 @@ class PreparedStep:
         """All candidates as the model generates them, in their order; those of no base measure, such as repetitions, are missing."""
         cands = self.rewarded.candidates
         lengths = cands.lengths.masked_fill(cands.log_base() == -math.inf, MISSING)
-        return add_ends(Sentences(cands.tokens, lengths), self.ends)
+        return self._with_ends(Sentences(cands.tokens, lengths))
+
+    def _with_ends(self, texts: Sentences) -> ScoredCandidates:
+        return add_ends(texts, self.ends, self.arguments.pad_to_multiple_of)
 
     @property
     def known_log_probs(self) -> Tensor | None:
@@ -130,7 +133,7 @@ class PreparedStep:
             statistics["ess"] = ess.masked_fill(rewarded.idle, math.nan)
         signature = target.signature + ":standardized" * arguments.standardize_rewards
         if keep_all:
-            found = add_ends(outputs.sentences, self.ends)
+            found = self._with_ends(outputs.sentences)
             base = None if base is None else base.float()
             return StepTarget(found, weights.float(), signature, base, statistics)
         # with the first in place, so that a batch without anything to learn can be run, too
@@ -141,7 +144,7 @@ class PreparedStep:
         weights = weights.gather(1, order).float()
         if base is not None:
             base = base.gather(1, order).masked_fill(missing, -math.inf).float()
-        return StepTarget(add_ends(texts, self.ends), weights, signature, base, statistics)
+        return StepTarget(self._with_ends(texts), weights, signature, base, statistics)
 
 
 class _IntactSampler:
@@ -326,8 +329,10 @@ class StepTargets:
         ]
 
 
-def add_ends(texts: Sentences, ends: Sequence[Ends]) -> ScoredCandidates:
-    """Texts ``[B, K, L]`` with special tokens around those of each row."""
+def add_ends(
+    texts: Sentences, ends: Sequence[Ends], multiple: int | None = None
+) -> ScoredCandidates:
+    """Texts ``[B, K, L]`` with special tokens around those of each row, perhaps as wide as a multiple of a width."""
     before, after = (
         Sentences.pack([list(part) for part in side]) for side in zip(*ends, strict=True)
     )
@@ -338,7 +343,8 @@ def add_ends(texts: Sentences, ends: Sequence[Ends]) -> ScoredCandidates:
     head, tail = (side.tokens.unsqueeze(1).expand(-1, copies, -1) for side in (before, after))
     together = pad(torch.cat([head, texts.tokens, tail], 2), (0, 1))  # one place at least
     # where each token of a candidate stands in there, [B, K, T]
-    place = torch.arange(max(1, int(full.max()))).expand(*full.shape, -1)
+    width = max(1, int(full.max()))
+    place = torch.arange(width + -width % (multiple or 1)).expand(*full.shape, -1)
     first_of_text, first_of_tail = head.shape[2], head.shape[2] + texts.tokens.shape[2]
     of_text = first_of_text + place - starts.unsqueeze(2)
     of_tail = first_of_tail + place - stops.unsqueeze(2)

@@ -252,7 +252,7 @@ class RewardAugmentedCollator:
     ) -> None:
         self.causal, self.pad, self.targets = causal, pad, targets
         self.seed, self.inputs, self.context = seed, inputs, context
-        self._told = False
+        self._told, self._multiple = False, targets.arguments.pad_to_multiple_of
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         # shared, since workers of a data loader may outlive an epoch
         self.training = True
@@ -331,7 +331,7 @@ class RewardAugmentedCollator:
                 )
         inputs: dict[str, Any] = padded_inputs([prompt + text for prompt, text in pairs], self.pad)
         labels = [[IGNORED] * len(prompt) + text for prompt, text in pairs]
-        return inputs | {PROMPTS: padded_inputs(prompts, self.pad, "left")}, labels
+        return inputs | {PROMPTS: padded_inputs(prompts, self.pad, "left", self._multiple)}, labels
 
     def make(self, rows: Sequence[Row], *drawn: Any) -> StepTarget | PreparedStep:
         """The target of these rows; ``drawn`` are the model's own samples."""
@@ -347,7 +347,8 @@ class RewardAugmentedCollator:
     def _inputs(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """What an encoder reads."""
         if self.inputs is None:
-            return padded_inputs([_source_ids(row) for row in rows], self.pad)
+            sources = [_source_ids(row) for row in rows]
+            return padded_inputs(sources, self.pad, multiple=self._multiple)
         return self.inputs(
             [{name: row[name] for name in row if name not in COLUMNS} for row in rows]
         )

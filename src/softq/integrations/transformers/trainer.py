@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
 
 from softq.errors import DataError, ModelError, RecipeError
@@ -69,7 +70,7 @@ logger = logging.getLogger(__name__)
 # by what names Trainer's history has what was seen of the model's samples
 AVERAGES = (
     *("reward", "reward_std", "kl_base", "entropy", "completion_length", "distinct", "ess"),
-    "ess_reused",
+    *("ess_reused", "finished"),
 )
 # steps between two looks at the model's entropy where an epoch has one log
 _LOOKS_EVERY = 8
@@ -166,6 +167,8 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         self._shared: bool | None = None
         super().__init__(model=model, args=args, data_collator=collator, **more)
         self.add_callback(_Epochs(collator))
+        if args.reuse_samples > 1 and isinstance(self.train_dataset, IterableDataset):
+            raise RecipeError("reuse_samples needs a dataset of known length, got a stream")
         core = core_of(self.model)
         self._deterministic = is_deterministic(core)
         wanted = args.prior == "base" or args.track_base or has_adapters(self.model)
@@ -300,6 +303,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             self._reused.keep(rows, (step, drawn))
         else:
             step, drawn = found[0], found[1]._replace(fresh=False)
+        self.averages.add({"finished": drawn.exact.double().mean(1)})
         if self._logs_next():
             self.averages.add(self._look_at(model, rows, given, drawn))
         return step, drawn
@@ -420,8 +424,6 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         sampler, times = super()._get_train_sampler(*given), self.args.reuse_samples
         if times == 1:
             return sampler
-        if sampler is None:
-            raise RecipeError("reuse_samples needs a dataset of known length, got a stream")
         steps = self.args.world_size * self.args.gradient_accumulation_steps
         return RepeatedBatches(sampler, self._train_batch_size * steps, times)
 
