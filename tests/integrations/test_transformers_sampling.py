@@ -366,7 +366,8 @@ def test_a_special_token_at_an_end_is_no_sample_of_known_probability(tmp_path):
         [([0, 5, END], -1.0), ([5, 2, END], -1.0), ([5, END], -1.0), ([5, 2, 6, END], -1.0)]
         for _ in prompts
     ]
-    drawn = trainer._samples(trainer.model, [1], given_to(trainer, PROMPTS[:1]))
+    given = given_to(trainer, PROMPTS[:1])
+    drawn = trainer.samples.draw(trainer.model, trainer.model, [], given)
     assert drawn.texts.present.tolist() == [[False, False, True, True]]
     assert isinstance(drawn.texts, Candidates)
     assert isinstance(drawn.texts.sentences, Sentences)

@@ -20,7 +20,7 @@ from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.completion_rewards import RewardModel
 from softq.integrations.transformers.distillation import distill, distill_to
 from softq.integrations.transformers.rewards import OnText
-from softq.integrations.transformers.rows import RowEncoder
+from softq.integrations.transformers.row_encoder import RowEncoder
 from softq.integrations.transformers.token_classification import (
     TokenClassificationArguments,
     TokenClassificationModel,
