@@ -21,6 +21,8 @@ class Reward(ABC):
 
     pairwise: ClassVar[bool] = True
     """Whether there is one value per reference, or one for all references together."""
+    uses_references: ClassVar[bool] = True
+    """Whether references matter; if not, there is one value, which counts against each."""
 
     @property
     @abstractmethod
@@ -92,6 +94,11 @@ class RewardWrapper(Reward):
     def pairwise(self) -> bool:  # type: ignore[override]  # that of the reward inside
         """Whether there is one value per reference."""
         return self.reward.pairwise
+
+    @property
+    def uses_references(self) -> bool:  # type: ignore[override]
+        """Whether references matter."""
+        return self.reward.uses_references
 
     @property
     def signature(self) -> str:

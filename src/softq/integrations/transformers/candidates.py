@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -14,16 +15,16 @@ from softq.errors import DataError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import with_sources
 from softq.integrations.transformers.scoring import ScoredCandidates
+from softq.integrations.transformers.step_statistics import statistics_of
 from softq.integrations.transformers.tokens import Ends, SpecialTokens, TokenIds, strip_specials
 from softq.lab.recipe import Objective
-from softq.neural.target_maker import TargetMaker, make_sampler
+from softq.neural.target_maker import RewardedCandidates, TargetMaker, make_sampler
 from softq.numerics import length_mask
 from softq.rewards import Reward
 from softq.rewards.base import RewardWrapper
 from softq.samplers import Sampler
 from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
-from softq.targets import Target
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Row:
     """The outputs that one row of a dataset asks for."""
 
     references: list[TokenIds]
-    """With the special tokens that the model generates."""
+    """With the special tokens that the model generates; empty: none."""
     candidates: list[TokenIds]
     """Of the user's own, with special tokens or without; empty: none."""
     rewards: list[list[float]] | None
@@ -51,12 +52,96 @@ class StepTarget:
     weights: Tensor
     """float32 ``[B, K]``, 0 where a candidate is missing."""
     signature: str
+    log_base: Tensor | None = None
+    """float32 ``[B, K]``: the base measure by which the model is renormalised on the candidates;
+    -inf: left out. None: the model has its own probabilities."""
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    """Of each row, ``[B]``, to be logged; NaN where there is nothing to say."""
 
     def to(self, device: torch.device | str) -> StepTarget:
         """The same on another device."""
-        return StepTarget(
-            self.scored.to(device), self.weights.to(device, non_blocking=True), self.signature
+        base = self.log_base
+        return replace(
+            self,
+            scored=self.scored.to(device),
+            weights=self.weights.to(device, non_blocking=True),
+            log_base=None if base is None else base.to(device, non_blocking=True),
         )
+
+    def cross_entropy(self, log_probs: Tensor) -> Tensor:
+        """- Σ_s w_s log P(y_s), summed over rows, of the model's log-probabilities ``[B, K]``.
+
+        With ``log_base``, P is renormalised on the candidates: P(y_s) base_s / Σ P(y_t) base_t.
+        """
+        if self.log_base is not None:
+            scores = log_probs.masked_fill(self.log_base == -math.inf, 0.0) + self.log_base
+            nothing = (self.log_base == -math.inf).all(1, keepdim=True)
+            total = scores.masked_fill(nothing, 0.0).logsumexp(1, keepdim=True)
+            log_probs = (scores - total).masked_fill(self.log_base == -math.inf, 0.0)
+        return -(self.weights * log_probs).sum()
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """What a step is trained toward, but for the prior, which only the model can tell."""
+
+    rewarded: RewardedCandidates
+    ends: Sequence[Ends]
+    arguments: RewardAugmentedArguments
+    sampled: Candidates | None
+    """The model's own samples, if there are any."""
+
+    @property
+    def scored(self) -> ScoredCandidates:
+        """All candidates as the model generates them, in their order; those of no base measure, such as repetitions, are missing."""
+        cands = self.rewarded.candidates
+        lengths = cands.lengths.masked_fill(cands.log_base() == -math.inf, MISSING)
+        return add_ends(Sentences(cands.tokens, lengths), self.ends)
+
+    @property
+    def known_log_probs(self) -> Tensor | None:
+        """Log-probabilities ``[B, S]`` under the model that sampled all of them; None otherwise."""
+        cands = self.rewarded.candidates
+        found = cands.log_model
+        if found is None or bool((found.isnan() & cands.present).any()):
+            return None
+        return found.nan_to_num()
+
+    def weigh(self, log_prior: Tensor | None = None, *, keep_all: bool = False) -> StepTarget:
+        """The target.
+
+        Args:
+            log_prior: log-probabilities ``[B, S]`` of all candidates under the prior, on the CPU.
+            keep_all: keeps candidates that weigh nothing in their places.
+
+        """
+        rewarded, arguments = self.rewarded, self.arguments
+        if log_prior is not None and arguments.length_normalization in ("prior", "both"):
+            log_prior = log_prior / self.scored.lengths.clamp(min=1)
+        target = rewarded.target(log_prior, arguments.prior_weight)
+        weights = target.weights.masked_fill(rewarded.idle.unsqueeze(1), 0.0)
+        outputs, kept, base = target.outputs, weights > 0, None
+        if arguments.normalize_model:
+            base = outputs.log_base().masked_fill(rewarded.idle.unsqueeze(1), -math.inf)
+            kept = base > -math.inf
+        statistics = statistics_of(rewarded, self.sampled)
+        if rewarded.reward is not None:
+            ess = target.effective_sample_size()
+            statistics["ess"] = ess.masked_fill(rewarded.idle, math.nan)
+        signature = target.signature + ":standardized" * arguments.standardize_rewards
+        if keep_all:
+            found = add_ends(outputs.sentences, self.ends)
+            base = None if base is None else base.float()
+            return StepTarget(found, weights.float(), signature, base, statistics)
+        # with the first in place, so that a batch without anything to learn can be run, too
+        kept[:, 0] |= ~kept.any() & outputs.present[:, 0]
+        order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
+        missing = ~kept.gather(1, order)
+        texts = outputs.select(order.masked_fill(missing, -1)).sentences
+        weights = weights.gather(1, order).float()
+        if base is not None:
+            base = base.gather(1, order).masked_fill(missing, -math.inf).float()
+        return StepTarget(add_ends(texts, self.ends), weights, signature, base, statistics)
 
 
 class _IntactSampler:
@@ -97,7 +182,8 @@ class StepTargets:
     """Makes the target of a step from rows of token ids, by `softq.neural.target_maker.TargetMaker`.
 
     Samplers and rewards see texts without the special tokens at their ends. These stay as they are in the reference, and
-    candidates that would change a special token within the text are dropped.
+    candidates that would change a special token within the text are dropped. Rewards of rows without references are given
+    an empty one.
 
     Args:
         arguments: objective, temperature, candidates, estimator.
@@ -105,6 +191,8 @@ class StepTargets:
         vocab: candidates are made of token ids below it.
         special: tokens that are no text, which candidates have at their ends as the reference does;
             none of them is written, replaced or removed, nor is an unknown word's.
+        ends: the special tokens around texts of rows without references; an end-of-text token
+            behind them if not given.
 
     """
 
@@ -114,8 +202,10 @@ class StepTargets:
         reward: Reward,
         vocab: int,
         special: SpecialTokens,
+        ends: Ends | None = None,
     ) -> None:
         self.arguments, self.special = arguments, special
+        self._usual_ends = ends or Ends([], sorted(special.ends)[:1])
         likelihood = arguments.objective == "ml"
         size, never = arguments.candidate_size, sorted(i for i in special.unwritable if i < vocab)
         tau, max_n = arguments.tau or 0.0, arguments.max_n
@@ -140,7 +230,9 @@ class StepTargets:
             estimator=arguments.estimator,
             k=arguments.k,
             max_references=size if likelihood else most,
-            add_references=arguments.candidates not in ("ngram", "recombined"),
+            add_references=arguments.add_references
+            and arguments.candidates not in ("ngram", "recombined"),
+            standardize=arguments.standardize_rewards,
         )
 
     def wants(self, kind: str) -> bool:
@@ -149,14 +241,16 @@ class StepTargets:
 
     def __call__(
         self, rows: Sequence[Row], generator: torch.Generator, *sampled: Candidates
-    ) -> StepTarget:
-        """Candidates ``[B, K]`` and weights.
+    ) -> StepTarget | PreparedStep:
+        """Candidates ``[B, K]`` and weights; these are yet to come where there is a prior.
 
         ``sampled`` are texts of the model's own, without special tokens at their ends.
         """
+        for place, row in enumerate(rows):
+            self._check(row, place)
         references = Sentences.pack(
             [
-                [strip_specials(reference, self.special.ids)[0] for reference in row.references]
+                [strip_specials(text, self.special.ids)[0] for text in row.references or [[]]]
                 for row in rows
             ]
         )
@@ -169,8 +263,37 @@ class StepTargets:
             # what the user has scored is a set of its own
             alone = self.arguments.candidates == "dataset"
             complete = torch.tensor([alone and row.rewards is not None for row in rows])
-        target = self._make(references, generator, *given, reward=reward, complete=complete)
-        return self._with_ends(target, self.ends(rows))
+        bare = torch.tensor([not row.references for row in rows])
+        complete = bare if complete is None else bare | complete
+        rewarded = self._make.prepare(
+            references, generator, *given, reward=reward, complete=complete
+        )
+        own_samples = sampled[0] if sampled else None
+        step = PreparedStep(rewarded, self.ends(rows), self.arguments, own_samples)
+        return step.weigh() if self.arguments.prior == "none" else step
+
+    def _check(self, row: Row, place: int) -> None:
+        """Whether a row has what its objective, candidates and reward need."""
+        if row.references:
+            return
+        which = f"row {place} of the batch has no 'labels'"
+        if self.arguments.objective == "ml":
+            raise DataError(f"{which}: ml trains on references alone, so every row needs some")
+        edits = [
+            kind for kind in self.arguments.candidate_kinds if kind not in ("model", "dataset")
+        ]
+        if edits:
+            raise DataError(
+                f"{which}: candidates {edits[0]!r} are made of references; use the model's own"
+                " samples (candidates 'model')"
+            )
+        if not self._make.reward.uses_references:
+            return
+        if self.arguments.candidates != "dataset" or row.rewards is None:
+            raise DataError(
+                f"{which}, and the reward {self._make.reward.signature!r} compares with references:"
+                " give a function of completions and prompts"
+            )
 
     def _own(
         self, rows: Sequence[Row]
@@ -193,20 +316,14 @@ class StepTargets:
             text: _mean_rewards(several) for text, several in given.items()
         }
 
-    def _with_ends(self, target: Target, ends: Sequence[Ends]) -> StepTarget:
-        """The target's texts as the model generates them, without those that weigh nothing."""
-        kept = target.weights > 0
-        order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
-        outputs = target.outputs.select(order.masked_fill(~kept.gather(1, order), -1))
-        return StepTarget(
-            add_ends(outputs.sentences, ends),
-            target.weights.gather(1, order).float(),
-            target.signature,
-        )
-
     def ends(self, rows: Sequence[Row]) -> list[Ends]:
         """The special tokens around the first reference of each row, and so around every candidate."""
-        return [strip_specials(row.references[0], self.special.ids)[1] for row in rows]
+        return [
+            strip_specials(row.references[0], self.special.ids)[1]
+            if row.references
+            else self._usual_ends
+            for row in rows
+        ]
 
 
 def add_ends(texts: Sentences, ends: Sequence[Ends]) -> ScoredCandidates:

@@ -16,8 +16,20 @@ from torch.utils.data import get_worker_info
 
 from softq.checks import check_count
 from softq.errors import DataError, ModelError
-from softq.integrations.text_rows import plain, reward_lists, text_row
-from softq.integrations.transformers.candidates import Row, StepTarget, StepTargets, batch_seed
+from softq.integrations.text_rows import (
+    TEXT_COLUMNS,
+    check_columns,
+    plain,
+    reward_lists,
+    text_row,
+)
+from softq.integrations.transformers.candidates import (
+    PreparedStep,
+    Row,
+    StepTarget,
+    StepTargets,
+    batch_seed,
+)
 from softq.integrations.transformers.tokens import (
     IGNORED,
     TokenIds,
@@ -32,6 +44,8 @@ COLUMNS = (
     "candidates",
     "candidate_rewards",
 )
+# others that are read, or that tokenizers add and nobody misses
+_READ = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "length")
 # what a batch has beside Transformers' own keys
 ROWS, TARGET, PROMPTS = (
     "softq_rows",
@@ -55,9 +69,9 @@ class RowEncoder:
             its first special tokens, since its end says what is to be written.
         max_target: longest reference or candidate, in tokens; they are cut at their ends.
 
-    A row has ``source`` and ``references``, a text or a list of texts. It may have ``candidates``,
-    a list of texts, and ``candidate_rewards``, a number for each or, for each, one per reference. A
-    causal model gets an end-of-text token after each text, one that was cut included. Its
+    A row has ``source`` and may have ``references``, a text or a list of texts, ``candidates``, a
+    list of texts, and ``candidate_rewards``, a number for each or, for each, one per reference. A
+    warning names columns that are not read. A causal model gets an end-of-text token after each text, one that was cut included. Its
     ``source`` may be a list of chat messages, ``{"role": ..., "content": ...}``, which become a
     prompt by the tokenizer's chat template.
 
@@ -67,6 +81,7 @@ class RowEncoder:
         self, tokenizer: Any, *, causal: bool, max_source: int = 512, max_target: int = 128
     ) -> None:
         self.tokenizer, self.causal = tokenizer, causal
+        self._told = False
         self.max_source = check_count("max_source", max_source, DataError)
         least = 2 if causal else 1  # a token and the end of the text
         self.max_target = check_count("max_target", max_target, DataError, least)
@@ -76,11 +91,18 @@ class RowEncoder:
             )
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """One row of token ids.
+        """One row of token ids, or columns of many, as ``Dataset.map(…, batched=True)`` gives them.
 
         ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any.
         """
-        return self.all([row])[0]
+        sources = plain(row.get("source")) if isinstance(row, Mapping) else None
+        if not isinstance(sources, list) or all(isinstance(part, Mapping) for part in sources):
+            return self.all([row])[0]  # a text, or the messages of a chat
+        names = list(row)
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*row.values(), strict=True)]
+        made = self.all(rows)
+        columns = dict.fromkeys(name for each in made for name in each)
+        return {name: [each.get(name) for each in made] for name in columns}
 
     def all(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Many rows at once, which tokenizers are far quicker at than at one after the other.
@@ -90,11 +112,15 @@ class RowEncoder:
         if isinstance(rows, Mapping):
             raise DataError(
                 "expected a list of rows, got columns: encode row by row, as Dataset.map does"
-                " without batched=True"
+                " without batched=True, or call the encoder itself"
             )
-        checked = [text_row(row) for row in rows]
+        checked = [text_row(row, references=False) for row in rows]
+        others = {name for row in rows for name in row} - {*TEXT_COLUMNS}
+        if others and not self._told:
+            self._told = True
+            logger.warning("columns that are not read: %s", ", ".join(sorted(others)))
         sources, cut_sources = self._sources([row["source"] for row in checked])
-        texts = [[row["references"], row.get("candidates", [])] for row in checked]
+        texts = [[row.get("references", []), row.get("candidates", [])] for row in checked]
         every = [text for columns in texts for column in columns for text in column]
         numbers, cut_targets = self._targets(every)
         if cut_sources + cut_targets:
@@ -106,8 +132,11 @@ class RowEncoder:
             )
         targets = iter(numbers)
         for row, source, (references, candidates) in zip(checked, sources, texts, strict=True):
-            del row["source"], row["references"]
-            row |= {"input_ids": source, "labels": [next(targets) for _ in references]}
+            for name in ("source", "references"):
+                row.pop(name, None)
+            row["input_ids"] = source
+            if references:
+                row["labels"] = [next(targets) for _ in references]
             if candidates:
                 row["candidates"] = [next(targets) for _ in candidates]
         return checked
@@ -196,7 +225,8 @@ class RewardAugmentedCollator:
     step.
 
     The target is made in a thread while the model trains on the batch before, or in the data
-    loader's worker process.
+    loader's worker process. Rows without references count as `max_new_tokens` labels, in evaluation
+    as none.
 
     Args:
         causal: whether the model continues its input, or reads it with an encoder.
@@ -205,6 +235,8 @@ class RewardAugmentedCollator:
         seed: of all that is drawn.
         inputs: makes the inputs of an encoder-decoder from rows without labels and candidates, such
             as images; ``input_ids`` are padded if it is not given.
+        context: positions of the model, which prompt and text must not exceed together; None: any
+            number.
 
     """
 
@@ -216,9 +248,11 @@ class RewardAugmentedCollator:
         targets: StepTargets,
         seed: int,
         inputs: Collator | None = None,
+        context: int | None = None,
     ) -> None:
         self.causal, self.pad, self.targets = causal, pad, targets
-        self.seed, self.inputs = seed, inputs
+        self.seed, self.inputs, self.context = seed, inputs, context
+        self._told = False
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         # shared, since workers of a data loader may outlive an epoch
         self.training = True
@@ -235,12 +269,17 @@ class RewardAugmentedCollator:
         self._epoch.fill_(epoch)
 
     def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
-        """A batch from rows with ``labels`` and, if ``inputs`` was not given, ``input_ids``."""
+        """A batch from rows, with ``input_ids`` if ``inputs`` was not given."""
+        self._check(rows)
         wanted = [as_row(row) for row in rows]
-        first = [row.references[0] for row in wanted]
+        # how many there are is all that matters of the labels of a row without references
+        unknown = [self.pad] * self.targets.arguments.max_new_tokens if self.training else []
+        first = [row.references[0] if row.references else unknown for row in wanted]
         batch: dict[str, Any] = {ROWS: wanted}
         inputs, labels = self._causal(rows, first) if self.causal else (self._inputs(rows), first)
-        batch |= {**inputs, "labels": padded(labels, IGNORED)}
+        batch |= inputs
+        if self.training or any(row.references for row in wanted):
+            batch["labels"] = padded(labels, IGNORED)
         weighed = self.targets.arguments.objective != "ml" or any(
             len(row.references) > 1 for row in wanted
         )
@@ -252,6 +291,24 @@ class RewardAugmentedCollator:
                 batch[TARGET] = self._pool.submit(self.make, wanted)
         return batch
 
+    def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Columns that are misspelt are an error, those that nobody reads a warning, once."""
+        read = {*COLUMNS, *_READ}
+        for row in rows:
+            check_columns(row, (*COLUMNS, "input_ids"))
+        if self._told or not rows:
+            return
+        self._told = True
+        others = [] if self.inputs is not None else sorted({*rows[0]} - read)
+        if others:
+            logger.warning("columns that are not read: %s", ", ".join(others))
+        idle = [name for name in COLUMNS[1:] if plain(rows[0].get(name)) is not None]
+        if idle and not self.targets.wants("dataset"):
+            logger.warning(
+                "the column %s is not used: set candidates='dataset', also joined to others by +",
+                " and ".join(map(repr, idle)),
+            )
+
     def _causal(
         self, rows: Sequence[Mapping[str, Any]], texts: Sequence[TokenIds]
     ) -> tuple[dict[str, Any], list[TokenIds]]:
@@ -260,14 +317,28 @@ class RewardAugmentedCollator:
             _check_prompt_alone(row)
         prompts = [_source_ids(row) for row in rows]
         pairs = list(zip(prompts, texts, strict=True))
+        for place, pair in enumerate(pairs):
+            length = sum(map(len, pair))
+            if (
+                self.context is not None
+                and length > self.context
+                and plain(rows[place].get("labels"))
+            ):
+                raise DataError(
+                    f"row {place} of the batch has {len(pair[0])} tokens of prompt and"
+                    f" {len(pair[1])} of completion, and the model has {self.context} positions:"
+                    " make it shorter (max_source and max_target of RowEncoder)"
+                )
         inputs: dict[str, Any] = padded_inputs([prompt + text for prompt, text in pairs], self.pad)
         labels = [[IGNORED] * len(prompt) + text for prompt, text in pairs]
         return inputs | {PROMPTS: padded_inputs(prompts, self.pad, "left")}, labels
 
-    def make(self, rows: Sequence[Row], *drawn: Any) -> StepTarget:
+    def make(self, rows: Sequence[Row], *drawn: Any) -> StepTarget | PreparedStep:
         """The target of these rows; ``drawn`` are the model's own samples."""
         contents = [
-            np.concatenate([np.array(text, dtype=np.int64) for text in row.references]).tobytes()
+            np.concatenate(
+                [np.array(text, dtype=np.int64) for text in row.references or [row.source]]
+            ).tobytes()
             for row in rows
         ]
         generator = torch.Generator().manual_seed(batch_seed(self.seed, self.epoch, *contents))
@@ -288,18 +359,18 @@ class RewardAugmentedCollator:
 def as_row(row: Mapping[str, Any]) -> Row:
     """References and candidates of a dataset's row, checked.
 
-    ``labels`` are one list of token ids or several.
+    ``labels`` are one list of token ids or several, or missing.
 
     >>> as_row({"labels": [5, 6, 1]}).references
     [[5, 6, 1]]
     """
     labels = plain(row.get("labels"))
-    if not isinstance(labels, list) or not labels:
+    if labels is not None and (not isinstance(labels, list) or not labels):
         raise DataError(
-            "a row needs 'labels', the token ids of a reference or a list of those, got"
-            f" {labels!r}; see RowEncoder"
+            "'labels' of a row must be the token ids of a reference or a list of those, got"
+            f" {labels!r}; leave them out of rows without references"
         )
-    several = labels if isinstance(labels[0], list) else [labels]
+    several = [] if labels is None else labels if isinstance(labels[0], list) else [labels]
     references = [_token_ids(reference, "labels") for reference in several]
     candidates = [_token_ids(text, "candidates") for text in plain(row.get("candidates")) or []]
     rewards = plain(row.get("candidate_rewards"))
@@ -333,14 +404,17 @@ def _check_prompt_alone(row: Mapping[str, Any]) -> None:
     Here the model would be given the answer.
     """
     labels, source = plain(row.get("labels")), plain(row.get("input_ids"))
-    if (
-        not isinstance(labels, list)
-        or not isinstance(source, list)
-        or len(labels) != len(source)
-        or labels[:1] != [IGNORED]
-    ):
+    if not isinstance(labels, list) or not isinstance(source, list) or len(labels) != len(source):
         return
-    if all(label in (IGNORED, number) for label, number in zip(labels, source, strict=True)):
+    if labels == source:
+        raise DataError(
+            "'labels' of a row equal its 'input_ids', as rows for plain fine-tuning do: 'input_ids'"
+            " must be the prompt alone and 'labels' the completion; use RowEncoder (a completion"
+            " that repeats its prompt is given as a list of references, labels=[[...]])"
+        )
+    if labels[:1] == [IGNORED] and all(
+        label in (IGNORED, number) for label, number in zip(labels, source, strict=True)
+    ):
         raise DataError(
             "'input_ids' of a row must be the prompt alone and 'labels' the completion, got both"
             f" in input_ids, and {IGNORED} for the prompt in labels; with n such labels in front"

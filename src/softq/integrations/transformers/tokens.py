@@ -69,6 +69,14 @@ class Ends(NamedTuple):
     after: TokenIds
 
 
+def usual_ends(tokenizer: Any, special: SpecialTokens, *, causal: bool) -> Ends:
+    """The special tokens around a text that a model generates, as its tokenizer puts them."""
+    if callable(tokenizer) and not causal:
+        return strip_specials(tokenizer(text_target="a")["input_ids"], special.ids)[1]
+    end = getattr(tokenizer, "eos_token_id", None)
+    return Ends([], sorted(special.ends)[:1] if end is None else [end])
+
+
 def strip_specials(tokens: Sequence[int], specials: Collection[int]) -> tuple[TokenIds, Ends]:
     """A text without the special tokens at its ends, and these.
 
