@@ -91,6 +91,11 @@ class SegmentTags:
         """Shape of the scores of neighbouring types with those of lengths below, ``[C + L, C]``."""
         return len(self.kinds) + self.longest, len(self.kinds)
 
+    @property
+    def cells(self) -> int:
+        """Numbers that a distribution has for each token."""
+        return self.longest * len(self.kinds)
+
     @cached_property
     def _columns(self) -> Tensor:
         """The tags of a first, inner, last and only word of each type, ``[4, C]``."""
