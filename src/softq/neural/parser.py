@@ -32,7 +32,7 @@ _COLUMNS = ("upos", "xpos", "feats")
 _NOTHING = "_"  # of words without a tag
 _ROOT = ""  # stands before the words of each sentence
 _UNKNOWN_TAG, _ROOT_TAG = 0, 1
-_AT_ONCE = 1 << 18  # arcs of a batch to predict for, padding too
+_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 21}  # arcs of a batch to predict for, padding too
 _WIDTHS = 16  # padded sizes are multiples of it, so that a compiler sees few of them
 
 Views = tuple[Tensor, Tensor]
@@ -256,7 +256,7 @@ class BiaffineParser(SavedModule):
         words, encoder = batch.words, self.encoder
         kinds = [
             encoder.of_words(words.words),
-            functional.leaky_relu(encoder.of_letters(words), 0.1)[words.forms],
+            functional.leaky_relu(encoder.of_letters(words), 0.1),
             *(table(ids) for table, ids in zip(self.tags, batch.tags, strict=True)),
         ]
         share = self.settings.input_dropout
@@ -279,7 +279,9 @@ class BiaffineParser(SavedModule):
         """Scores of every relation between each word and its head ``[B, n]``, ``[B, n, K]``."""
         head, dependent = views
         size = self.settings.relation_size
-        head = head.gather(1, heads.unsqueeze(-1).expand(-1, -1, size))
+        # an embedding's gradient is summed in one order on a GPU, that of `gather` in any
+        first = torch.arange(len(heads), device=heads.device).unsqueeze(1) * head.shape[1]
+        head = functional.embedding(heads + first, head.flatten(0, 1))
         rows = self.relation(dependent[:, 1:])
         matrices = rows.view(*rows.shape[:2], -1, size + 1)  # [B, n, K, size + 1]
         with_one = functional.pad(head, (0, 1), value=1.0).unsqueeze(-1)
@@ -311,8 +313,11 @@ class BiaffineParser(SavedModule):
         names = self.vocabulary.relations
         for batch, tree, views in self._distributions(encoded):
             heads = tree.mode() if decoding == "mode" else tree.mbr()
-            sure = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1)).squeeze(1).tolist()
             best = self.relation_scores(views, heads).argmax(-1).tolist() if names else None
+            sure: list[list[float]] = []
+            if confidences:
+                own = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1))
+                sure = own.squeeze(1).tolist()
             for row, (sentence, tops) in enumerate(
                 zip(batch.tolist(), heads.tolist(), strict=True)
             ):
@@ -326,9 +331,9 @@ class BiaffineParser(SavedModule):
 
     def _distributions(self, encoded: EncodedTrees) -> Iterator[tuple[Array, Any, Views]]:
         """Sentences in batches of like length, their distributions and views."""
-        lengths = encoded.lengths
+        lengths, most = encoded.lengths, _AT_ONCE.get(self.views.weight.device.type, 1 << 18)
         with evaluating(self):
-            for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, _AT_ONCE):
+            for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, most):
                 yield batch, *self(encoded.batch(batch))
 
     # --- on the disk ------------------------------------------------------------------------------

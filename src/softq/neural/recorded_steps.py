@@ -77,8 +77,12 @@ class RecordedSteps:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the state."""
         load_optimizer(self.optimizer, state)
-        self._update_recorded = None  # it has changed other tensors
         self._rate.copy_(state["learning_rate"])
+        self.optimizer_was_loaded()
+
+    def optimizer_was_loaded(self) -> None:
+        """Make the rate and the recorded update those of the optimizer's new tensors."""
+        self._update_recorded = None
         for group in self.optimizer.param_groups:  # loading has made a copy
             group["lr"] = self._rate
 

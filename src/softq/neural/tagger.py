@@ -26,7 +26,7 @@ from softq.options import Constraints, LabelDecoding, Scheme
 from softq.rewards import PartReward
 from softq.spaces import Chain, Independent
 
-_AT_ONCE = 1 << 13  # words of a batch to predict for, padding too
+_AT_ONCE = {"cpu": 1 << 13, "cuda": 1 << 16}  # words of a batch to predict for, padding too
 
 
 class SequenceTagger(SavedModule):
@@ -201,8 +201,9 @@ class SequenceTagger(SavedModule):
 
     def _distributions(self, encoded: EncodedWords) -> Iterator[tuple[Array, Any]]:
         """Sentences in batches of like length, and their distributions."""
+        most = _AT_ONCE.get(self.emissions.weight.device.type, 1 << 13)
         with evaluating(self):
-            for batch in batches_of_like_lengths(encoded.lengths, encoded.lengths, _AT_ONCE):
+            for batch in batches_of_like_lengths(encoded.lengths, encoded.lengths, most):
                 yield batch, self(encoded.batch(batch))
 
     # --- on the disk ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from softq.formats.tags import Scheme, convert
 from softq.formats.word_vectors import WordVectors
+from softq.kernels.chain import MOST_LABELS_ON_GPU
 from softq.lab.loop import Evaluation
 from softq.lab.processes import Workers
 from softq.lab.tasks.files import once
@@ -148,6 +149,7 @@ class NeuralTaggerLearner(NeuralLearner):
             TaggerLosses(self.tagger, self._encoded["train"], batches, targets, workers.device),
             recipe.training,
             rate=recipe.optimizer.learning_rate,
+            graphs=recipe.network.graphs and len(names) <= MOST_LABELS_ON_GPU,
             entropy=sum(target.entropy for target in targets),
             notes=lambda: {"about": self.tagger.notes()},
             evaluate=lambda: float(metric(self._evaluate_split("dev").counts.sum(0))),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,9 +18,11 @@ from softq.lab.loop import Evaluation, NonFiniteLossError, tell
 from softq.lab.processes import Workers
 from softq.lab.recipe import Training
 from softq.lab.torch_learner import TorchLearner, generator_for
+from softq.neural.recorded_steps import RecordedSteps, matrix_precision
 
 _PARAMETERS = "model."  # names of parameters in the file of a model begin so
 _LARGEST_NORM = 5.0  # of a gradient, as in Ma and Hovy (2016)
+_MOST_GRAPHS = 2000  # each of which takes memory of the GPU
 
 
 class BatchLosses(Protocol):
@@ -40,14 +44,18 @@ class NeuralLearner(TorchLearner):
     """Trains a model on batches that are the same in every epoch, in another order.
 
     Their order and the dropout of a step follow from the seed, the epoch and the step; so does the
-    learning rate, which falls linearly to 0 at the end of the last epoch, and may rise before.
+    learning rate, which falls linearly to 0 at the end of the last epoch, and may rise before. A GPU
+    is waited for when `train` ends: after a loss that is not finite no parameter has changed.
 
     Args:
         losses: of batches.
         training: how long, and the seed.
         rate: the highest learning rate.
         warmup: part of training in which the rate rises to it.
-        optimizer: of the model's parameters; Adam if None.
+        optimizer: Adam, or AdamW with its settings.
+        counts: by which the summed loss of each batch is divided; None: its sentences.
+        graphs: on a GPU, record the step of each batch and replay it.
+        eager: numbers of batches that are not recorded.
         entropy: of the targets of all sentences, which no model can lower.
         notes: what the file of a model holds beside its parameters.
         evaluate: the development score; the model is in evaluation mode.
@@ -63,17 +71,28 @@ class NeuralLearner(TorchLearner):
         *,
         rate: float,
         warmup: float = 0.0,
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
+        counts: Sequence[int] | None = None,
+        graphs: bool = True,
+        eager: Container[int] = (),
         entropy: float,
         notes: Callable[[], Mapping[str, Tensor]],
         evaluate: Callable[[], float],
         evaluate_best: Callable[[], Evaluation],
         workers: Workers,
     ) -> None:
-        model, batches = losses.model, len(losses.sentences)
+        model, batches = losses.model.to(workers.device), len(losses.sentences)
+        self._descent = RecordedSteps(
+            model.parameters(),
+            workers.device,
+            rate,
+            clip=_LARGEST_NORM,
+            graphs=graphs and batches <= _MOST_GRAPHS,
+            make=optimizer,
+        )
         super().__init__(
             model,
-            optimizer or torch.optim.Adam(model.parameters(), lr=rate, fused=True),
+            self._descent.optimizer,
             examples=batches,
             batch_size=1,
             order=lambda epoch: torch.randperm(
@@ -85,29 +104,51 @@ class NeuralLearner(TorchLearner):
             workers=workers,
         )
         self._losses, self._notes = losses, notes
+        self._counts = list(map(len, losses.sentences)) if counts is None else counts
+        self._eager = eager
         self._rate, self._warmup = rate, warmup
         self._total_steps = training.epochs * batches
         self._entropy = entropy
+        self._ahead = workers.device.type != "cpu"  # steps are taken before losses are looked at
+        self._unseen: list[tuple[int, int, Tensor]] = []  # steps whose losses were not looked at
         self.examples = sum(map(len, losses.sentences))
+
+    def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
+        """Take steps first..last-1 of an epoch."""
+        with _repeatable(self._workers.device):
+            super().train(epoch, first, last, active)
+        self._look(epoch)
 
     def _step(self, batch: Tensor, epoch: int, step: int) -> None:
         number = int(batch)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._rate_at((epoch * self.steps + step) / self._total_steps)
-        sentences = self._losses.sentences[number]
-        self._optimizer.zero_grad()
+        self._descent.learning_rate = self._rate_at((epoch * self.steps + step) / self._total_steps)
+        seed = generator_for(self._seed, epoch, step, self._workers.rank).initial_seed()
+        found = self._descent.take(
+            partial(self._sweep, number), seed, number, record=number not in self._eager
+        )
+        self._unseen.append((step, number, found))
+        if not self._ahead:
+            self._look(epoch)
+
+    def _sweep(self, number: int) -> Tensor:
+        """Forward and back on one batch; the sum of its losses."""
         loss = self._losses(number)
-        self._workers.backward(loss / len(sentences))
-        total = float(loss.detach())
-        norm = float(nn.utils.clip_grad_norm_(self._module.parameters(), _LARGEST_NORM))
-        if not math.isfinite(total + norm):
-            raise NonFiniteLossError(
-                f"in epoch {epoch + 1}, step {step} the loss is {total} and its gradient's norm"
-                f" {norm}",
-                {"sentences": sentences},
-            )
-        self._optimizer.step()
-        self._loss += torch.tensor([total, len(sentences)], dtype=torch.float64)
+        self._workers.backward(loss / self._counts[number])
+        return loss.detach()
+
+    def _look(self, epoch: int) -> None:
+        """Wait for the losses of the last steps, and add them up."""
+        unseen, self._unseen = self._unseen, []
+        found = torch.stack([pair for *_, pair in unseen]).tolist() if unseen else []
+        for (step, number, _), (total, norm) in zip(unseen, found, strict=True):
+            sentences = self._losses.sentences[number]
+            if not math.isfinite(total + norm):
+                raise NonFiniteLossError(
+                    f"in epoch {epoch + 1}, step {step} the loss is {total} and its gradient's norm"
+                    f" {norm}",
+                    {"sentences": sentences},
+                )
+            self._loss += torch.tensor([total, len(sentences)], dtype=torch.float64)
 
     def _rate_at(self, done: float) -> float:
         """The learning rate when this part of training is done."""
@@ -120,6 +161,11 @@ class NeuralLearner(TorchLearner):
         (loss,) = super().end_epoch(active)["loss"]
         return {"loss": [loss], "kl": [loss - self._entropy / self.examples]}
 
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Resume from there."""
+        super().load_state(state)
+        self._descent.optimizer_was_loaded()
+
     def best(self) -> dict[str, Tensor]:
         """The best model, as its file holds it."""
         named = {f"{_PARAMETERS}{name}": value for name, value in self._best.items()}
@@ -128,6 +174,21 @@ class NeuralLearner(TorchLearner):
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Take this for the best model."""
         super().load_best(starting_with(_PARAMETERS, best))
+
+
+@contextmanager
+def _repeatable(device: torch.device) -> Iterator[None]:
+    """On a GPU matrix products in tf32, and the same bits whenever a step is repeated."""
+    if device.type != "cuda":
+        yield
+        return
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    try:
+        with matrix_precision("tf32"):
+            yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 def known_vectors(path: str, splits: Sequence[Sequence[Sequence[str]]]) -> WordVectors | None:

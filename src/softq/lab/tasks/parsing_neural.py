@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from softq.formats.conllu import TreeSentence
+from softq.kernels.spanning import MOST_NODES_ON_GPU
 from softq.lab.loop import Evaluation
 from softq.lab.processes import Workers
 from softq.lab.tasks.linear_learner import ScoredSplit
@@ -64,6 +66,12 @@ class ParserLosses:
             references = _references(known, sentences, size, numbers)
             moved = [tuple(tensor.to(device) for tensor in one) for one in references]
             self._batches.append((batch.to(device), arcs, moved))  # type: ignore[arg-type]
+        # thousands of small kernels on a GPU, not worth recording
+        self.without_kernel = {
+            number
+            for number, (batch, *_) in enumerate(self._batches)
+            if parser.spanning and batch.words.packing.width > MOST_NODES_ON_GPU
+        }
 
     def __call__(self, batch: int) -> Tensor:
         """The summed loss of the sentences of a batch."""
@@ -119,22 +127,26 @@ class NeuralParserLearner(NeuralLearner):
         self._encoded = {name: vocabulary.encode(some) for name, some in self._splits.items()}
         encoded = vocabulary.encode(known.sentences)
         random = np.random.default_rng(training.seed % 2**64)
-        batches = like_lengths(encoded.lengths, training.batch_size, random)
+        batches = like_lengths(
+            encoded.lengths, training.batch_size, random, words=training.batch_words
+        )
         targets = TreeTargets(
             known.possible,
             recipe.objective.name,
             recipe.objective.tau,
             spanning=recipe.model.spanning,
         )
+        losses = ParserLosses(self.parser, encoded, known, batches, targets, workers.device)
         super().__init__(
-            ParserLosses(self.parser, encoded, known, batches, targets, workers.device),
+            losses,
             training,
             rate=recipe.optimizer.learning_rate,
             warmup=_WARMUP,
             # a short memory, as Dozat and Manning have it
-            optimizer=torch.optim.AdamW(
-                self.parser.parameters(), betas=(0.9, 0.9), weight_decay=1e-3, fused=True
-            ),
+            optimizer=partial(torch.optim.AdamW, betas=(0.9, 0.9), weight_decay=1e-3),
+            counts=[int(encoded.lengths[batch].sum()) for batch in batches],
+            graphs=recipe.network.graphs,
+            eager=losses.without_kernel,
             entropy=sum(targets.entropy(batch) for batch in batches),
             notes=lambda: {"about": self.parser.notes()},
             evaluate=lambda: float(metric(self._evaluate_split("dev").counts.sum(0))),
@@ -175,7 +187,7 @@ def _make_parser(
         spanning=recipe.model.spanning,
         seed=recipe.training.seed,
     )
-    parser.decoding = recipe.model.decoding
+    parser.decoding = recipe.decoding
     if vectors is not None:
         parser.take_vectors(vectors)
     return parser

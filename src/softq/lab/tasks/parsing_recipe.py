@@ -108,8 +108,10 @@ class ParsingModel(RecipeSection):
         "all trees, by the matrix-tree theorem; else those whose arcs do not cross, by"
         " inside-outside",
     )
-    decoding: TreeDecoding = key(
-        "mode", "mode: the most probable tree; mbr: the tree of the most right heads to be expected"
+    decoding: Literal["auto", "mode", "mbr"] = key(
+        "auto",
+        "mode: the most probable tree; mbr: the tree of the most right heads to be expected; auto:"
+        " mbr of a neural parser, else mode",
     )
 
 
@@ -122,6 +124,12 @@ class ParsingNetwork(ParserSettings):
         "",
         "pretrained vectors of words: text with a word and its numbers on each line (.gz, .xz too),"
         " or x.npy with the words in x.words.txt; empty: none",
+    )
+    graphs: bool = key(
+        True,
+        "on a GPU, record the step of each batch and replay it, instead of launching it kernel by"
+        " kernel",
+        identity=False,
     )
 
 
@@ -163,7 +171,7 @@ class ParserTraining(Training):
     epochs: int = key(
         0,
         "passes over the training data, at most; with lbfgs, over its relations, and only the last"
-        " one's model is evaluated; 0: 20 of a neural parser, else 6",
+        " one's model is evaluated; 0: 40 of a neural parser, else 6",
         least=0,
     )
     patience: int = key(
@@ -171,7 +179,15 @@ class ParserTraining(Training):
         "epochs without a better development score before adagrad stops; 0: never stops early",
         least=0,
     )
-    batch_size: int = key(32, "sentences of one step of adagrad or a neural parser", least=1)
+    batch_size: int = key(
+        0,
+        "sentences of one step of adagrad or a neural parser; 0: 32 of adagrad, batch_words of a"
+        " neural parser",
+        least=0,
+    )
+    batch_words: int = key(
+        0, "words of one step of a neural parser, about, where batch_size is 0; 0: 4000", least=0
+    )
 
 
 @dataclass(frozen=True)
@@ -189,16 +205,33 @@ class ParsingRecipe(RecipeSection):
     def __post_init__(self) -> None:
         """Fill in what depends on the kind of model, so that a recipe says all of it."""
         neural, optimizer, training = self.neural, self.optimizer, self.training
-        rate = optimizer.learning_rate or (0.002 if neural else 0.1)
-        epochs = training.epochs or (20 if neural else 6)
-        object.__setattr__(self, "optimizer", replace(optimizer, learning_rate=rate))
-        object.__setattr__(self, "training", replace(training, epochs=epochs))
+        size = training.batch_size or (0 if neural else 32)
+        filled: dict[str, RecipeSection] = {
+            "optimizer": replace(
+                optimizer, learning_rate=optimizer.learning_rate or (0.002 if neural else 0.1)
+            ),
+            "training": replace(
+                training,
+                epochs=training.epochs or (40 if neural else 6),
+                batch_size=size,
+                batch_words=training.batch_words or (4000 if neural and not size else 0),
+            ),
+        }
+        if self.model.decoding == "auto":
+            filled["model"] = replace(self.model, decoding="mbr" if neural else "mode")
+        for name, section in filled.items():
+            object.__setattr__(self, name, section)
         super().__post_init__()
 
     @property
     def neural(self) -> bool:
         """Whether the parser is a neural one."""
         return self.model.name == "neural"
+
+    @property
+    def decoding(self) -> TreeDecoding:
+        """How trees are chosen."""
+        return "mbr" if self.model.decoding == "mbr" else "mode"
 
     def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
@@ -218,6 +251,11 @@ class ParsingRecipe(RecipeSection):
                 self.neural and self.features != ParsingFeatures(),
                 "templates and the other keys of features are of linear parsers, and a neural one"
                 " reads words, characters and tags: leave them out",
+            ),
+            (
+                self.training.batch_words and (self.training.batch_size or not self.neural),
+                "batch_words is of a neural parser, in the place of batch_size: leave one of them"
+                " out",
             ),
             (
                 self.objective.temperature_scaled,
