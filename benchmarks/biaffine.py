@@ -148,7 +148,12 @@ def tree_case(
     batches = all_batches[every // 2 :: every]  # of all lengths
     device = torch.device(options.device)
     eagerly, recorded = (  # at rate 0: all see the same weights
-        RecordedSteps(parser.parameters(), device, 0.0, clip=5.0, graphs=graphs)
+        RecordedSteps(
+            torch.optim.AdamW(parser.parameters(), 0.0, fused=True),
+            device,
+            clip=5.0,
+            graphs=graphs,
+        )
         for graphs in (False, True)
     )
     losses = {

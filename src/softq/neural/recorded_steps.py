@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softq.lab.torch_learner import load_optimizer, optimizer_state
 from softq.neural.recipe import Precision
 
 
 class RecordedSteps:
-    """Takes steps with Adam.
+    """Takes steps with Adam or AdamW.
 
     A step is a *sweep*, which computes gradients, and an *update*, which first scales them down to
     the norm that they may have. After a loss or a gradient that is not finite no parameter changes
@@ -23,33 +22,32 @@ class RecordedSteps:
     alone: a replay takes its random numbers from the generator as an eager sweep does.
 
     Args:
-        parameters: to train, on the device.
+        optimizer: fused, of parameters that are on the device already; it has taken no step.
         device: where.
-        rate: the learning rate, which may change between steps.
         clip: largest norm of a gradient; 0: any.
         graphs: record and replay, on a GPU.
-        make: Adam, or AdamW with its settings.
 
     Attributes:
-        optimizer: that was made.
         stopped: 1 after something that was not finite, on the device.
 
     """
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter],
+        optimizer: torch.optim.Optimizer,
         device: torch.device,
-        rate: float,
         *,
         clip: float = 0.0,
         graphs: bool = True,
-        make: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
     ) -> None:
         on_gpu = device.type == "cuda"
-        self._parameters, self._clip = list(parameters), clip
-        self._rate = torch.tensor(rate, device=device)
-        self.optimizer = make(self._parameters, lr=self._rate, fused=True, capturable=on_gpu)
+        self.optimizer, self._clip = optimizer, clip
+        self._parameters: list[nn.Parameter] = []
+        self._rates = []
+        for group in optimizer.param_groups:
+            self._parameters += group["params"]
+            self._rates.append(torch.tensor(float(group["lr"]), device=device))
+            group |= {"lr": self._rates[-1], "capturable": on_gpu}
         self.stopped = torch.zeros((), device=device)
         self._found = torch.zeros(2, device=device)  # of the last step
         self.graphs = on_gpu and graphs
@@ -62,29 +60,20 @@ class RecordedSteps:
             parameter.grad = torch.zeros_like(parameter)
 
     @property
-    def learning_rate(self) -> float:
-        """Of Adam, at present."""
-        return float(self._rate)
+    def rates(self) -> list[float]:
+        """Learning rates of the optimizer's groups, at present."""
+        return [float(rate) for rate in self._rates]
 
-    @learning_rate.setter
-    def learning_rate(self, rate: float) -> None:
-        self._rate.fill_(rate)
-
-    def state(self) -> dict[str, Tensor]:
-        """Adam's tensors and the rate."""
-        return optimizer_state(self.optimizer) | {"learning_rate": self._rate}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the state."""
-        load_optimizer(self.optimizer, state)
-        self._rate.copy_(state["learning_rate"])
-        self.optimizer_was_loaded()
+    @rates.setter
+    def rates(self, rates: Sequence[float]) -> None:
+        for mine, rate in zip(self._rates, rates, strict=True):
+            mine.fill_(rate)
 
     def optimizer_was_loaded(self) -> None:
-        """Make the rate and the recorded update those of the optimizer's new tensors."""
+        """Make the rates and the recorded update those of the optimizer's new tensors."""
         self._update_recorded = None
-        for group in self.optimizer.param_groups:  # loading has made a copy
-            group["lr"] = self._rate
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate  # loading has made a copy
 
     def take(
         self, sweep: Callable[[], Tensor], seed: int, key: Hashable, *, record: bool = True

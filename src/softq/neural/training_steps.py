@@ -6,7 +6,7 @@ Eager, or recorded as CUDA graphs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from softq.lab.processes import Workers
+from softq.lab.torch_learner import load_optimizer, optimizer_state
 from softq.neural.examples import round_width
 from softq.neural.modules.sequence import Inputs, SequenceModel
 from softq.neural.recipe import Optimizer, Precision
@@ -147,16 +148,30 @@ class TrainingSteps(RecordedSteps):
         self._workers, self._precision = workers, precision
         model.output.coarse = precision == "bf16"
         loss = _CandidateLoss(model.to(device), optimizer.label_smoothing)
-        super().__init__(
-            loss.parameters(),
-            device,
-            optimizer.learning_rate,
-            clip=optimizer.clip,
-            graphs=graphs and workers.size == 1,
-        )
+        adam = torch.optim.Adam(loss.parameters(), lr=optimizer.learning_rate, fused=True)
+        super().__init__(adam, device, clip=optimizer.clip, graphs=graphs and workers.size == 1)
         self._loss, _ = workers.prepare(loss, self.optimizer)
         self._share = torch.zeros((), device=device)  # weight of each loss in the average
         self._static: dict[tuple[torch.Size, ...], Batch] = {}  # what recorded sweeps read
+
+    @property
+    def learning_rate(self) -> float:
+        """Of Adam, at present."""
+        return self.rates[0]
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        self.rates = [rate]
+
+    def state(self) -> dict[str, Tensor]:
+        """Adam's tensors and the rate."""
+        return optimizer_state(self.optimizer) | {"learning_rate": self._rates[0]}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state."""
+        load_optimizer(self.optimizer, state)
+        self.learning_rate = float(state["learning_rate"])
+        self.optimizer_was_loaded()
 
     def __call__(self, batch: Batch, examples: int, seed: int) -> Tensor:
         """A step on this process's share of a batch of so many examples.

@@ -148,7 +148,9 @@ class NeuralTaggerLearner(NeuralLearner):
         super().__init__(
             TaggerLosses(self.tagger, self._encoded["train"], batches, targets, workers.device),
             recipe.training,
-            rate=recipe.optimizer.learning_rate,
+            optimizer=torch.optim.Adam(
+                self.tagger.parameters(), lr=recipe.optimizer.learning_rate, fused=True
+            ),
             graphs=recipe.network.graphs and len(names) <= MOST_LABELS_ON_GPU,
             entropy=sum(target.entropy for target in targets),
             notes=lambda: {"about": self.tagger.notes()},

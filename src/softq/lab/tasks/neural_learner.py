@@ -43,16 +43,15 @@ class BatchLosses(Protocol):
 class NeuralLearner(TorchLearner):
     """Trains a model on batches that are the same in every epoch, in another order.
 
-    Their order and the dropout of a step follow from the seed, the epoch and the step; so does the
-    learning rate, which falls linearly to 0 at the end of the last epoch, and may rise before. A GPU
-    is waited for when `train` ends: after a loss that is not finite no parameter has changed.
+    Their order and the dropout of a step follow from the seed, the epoch and the step; so do the
+    learning rates, which fall linearly to 0 at the end of the last epoch, and may rise before. A
+    GPU is waited for when `train` ends: after a loss that is not finite no parameter has changed.
 
     Args:
         losses: of batches.
         training: how long, and the seed.
-        rate: the highest learning rate.
-        warmup: part of training in which the rate rises to it.
-        optimizer: Adam, or AdamW with its settings.
+        optimizer: Adam or AdamW of the model's parameters, fused; its rates are the highest ones.
+        warmup: part of training in which the rates rise to them.
         counts: by which the summed loss of each batch is divided; None: its sentences.
         graphs: on a GPU, record the step of each batch and replay it.
         eager: numbers of batches that are not recorded.
@@ -69,9 +68,8 @@ class NeuralLearner(TorchLearner):
         losses: BatchLosses,
         training: Training,
         *,
-        rate: float,
+        optimizer: torch.optim.Optimizer,
         warmup: float = 0.0,
-        optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
         counts: Sequence[int] | None = None,
         graphs: bool = True,
         eager: Container[int] = (),
@@ -83,16 +81,15 @@ class NeuralLearner(TorchLearner):
     ) -> None:
         model, batches = losses.model.to(workers.device), len(losses.sentences)
         self._descent = RecordedSteps(
-            model.parameters(),
+            optimizer,
             workers.device,
-            rate,
             clip=_LARGEST_NORM,
             graphs=graphs and batches <= _MOST_GRAPHS,
-            make=optimizer,
         )
+        self._highest = self._descent.rates
         super().__init__(
             model,
-            self._descent.optimizer,
+            optimizer,
             examples=batches,
             batch_size=1,
             order=lambda epoch: torch.randperm(
@@ -106,7 +103,7 @@ class NeuralLearner(TorchLearner):
         self._losses, self._notes = losses, notes
         self._counts = list(map(len, losses.sentences)) if counts is None else counts
         self._eager = eager
-        self._rate, self._warmup = rate, warmup
+        self._warmup = warmup
         self._total_steps = training.epochs * batches
         self._entropy = entropy
         self._ahead = workers.device.type != "cpu"  # steps are taken before losses are looked at
@@ -121,7 +118,8 @@ class NeuralLearner(TorchLearner):
 
     def _step(self, batch: Tensor, epoch: int, step: int) -> None:
         number = int(batch)
-        self._descent.learning_rate = self._rate_at((epoch * self.steps + step) / self._total_steps)
+        factor = self._factor_at((epoch * self.steps + step) / self._total_steps)
+        self._descent.rates = [rate * factor for rate in self._highest]
         seed = generator_for(self._seed, epoch, step, self._workers.rank).initial_seed()
         found = self._descent.take(
             partial(self._sweep, number), seed, number, record=number not in self._eager
@@ -150,11 +148,11 @@ class NeuralLearner(TorchLearner):
                 )
             self._loss += torch.tensor([total, len(sentences)], dtype=torch.float64)
 
-    def _rate_at(self, done: float) -> float:
-        """The learning rate when this part of training is done."""
+    def _factor_at(self, done: float) -> float:
+        """What learning rates are multiplied by when this part of training is done."""
         if done < self._warmup:  # not 0 at first, where nothing would be learnt
-            return self._rate * max(done, 0.5 / self._total_steps) / self._warmup
-        return self._rate * (1 - done) / (1 - self._warmup)
+            return max(done, 0.5 / self._total_steps) / self._warmup
+        return (1 - done) / (1 - self._warmup)
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
         """Cross-entropy and KL to the target per sentence, both with dropout and before each step."""

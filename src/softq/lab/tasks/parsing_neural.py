@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -140,10 +139,15 @@ class NeuralParserLearner(NeuralLearner):
         super().__init__(
             losses,
             training,
-            rate=recipe.optimizer.learning_rate,
-            warmup=_WARMUP,
             # a short memory, as Dozat and Manning have it
-            optimizer=partial(torch.optim.AdamW, betas=(0.9, 0.9), weight_decay=1e-3),
+            optimizer=torch.optim.AdamW(
+                self.parser.parameters(),
+                lr=recipe.optimizer.learning_rate,
+                betas=(0.9, 0.9),
+                weight_decay=1e-3,
+                fused=True,
+            ),
+            warmup=_WARMUP,
             counts=[int(encoded.lengths[batch].sum()) for batch in batches],
             graphs=recipe.network.graphs,
             eager=losses.without_kernel,
