@@ -212,7 +212,7 @@ class BiaffineParser(SavedModule):
         self.arc = nn.Linear(arc, arc)
         self.relation = nn.Linear(relation, len(vocabulary.relations) * (relation + 1))
         if self.arc.weight.device.type != "meta":
-            begin(self, torch.Generator().manual_seed(seed % 2**63))
+            begin(self, torch.Generator().manual_seed(seed % 2**63), normal=True)
             for biaffine in (self.arc, self.relation):
                 nn.init.zeros_(biaffine.weight)  # every tree is as good as another at first
 
