@@ -44,6 +44,10 @@ BAR = 5.0  # projective trees: times faster than SuPar
 TreeLoss = Callable[[softq.Distribution], Tensor]  # of one batch; one number per sentence
 
 
+def tree_of(parser: BiaffineParser) -> type[softq.SpanningTree] | type[softq.ProjectiveTree]:
+    return softq.SpanningTree if parser.spanning else softq.ProjectiveTree
+
+
 def losses_of(parser: BiaffineParser, batches: list[Batch], label: str) -> list[TreeLoss]:
     """The loss of one contender on each batch."""
     if label == "SuPar":
@@ -54,7 +58,7 @@ def losses_of(parser: BiaffineParser, batches: list[Batch], label: str) -> list[
     for batch in batches:  # any scores: a target depends on the references alone
         zeros = torch.zeros(*batch.heads.shape, 1, device=batch.heads.device)
         arcs = torch.nn.functional.pad(zeros.expand(-1, -1, batch.heads.shape[1]), (1, 0, 1, 0))
-        space = parser.tree(arcs, batch.sentences.lengths)
+        space = tree_of(parser)(arcs, batch.sentences.lengths)
         found.append(partial(softq.cross_entropy, make_target(space, batch.heads, options)))
     return found
 
@@ -80,7 +84,7 @@ def loss_alone(
         total = torch.zeros((), device=leaves[0].device)
         for leaf, batch, loss in zip(leaves, batches, losses, strict=True):
             leaf.grad = None
-            value = loss(parser.tree(leaf, batch.sentences.lengths, validate=False)).sum()
+            value = loss(tree_of(parser)(leaf, batch.sentences.lengths, validate=False)).sum()
             value.backward()
             total += value.detach()
         return total.item()
@@ -142,7 +146,7 @@ def tree_case(
         ParserSettings(hidden=options.hidden),
         spanning=spanning,
     ).to(options.device)
-    torch.nn.init.normal_(parser.arc.weight, std=0.05)  # scores that tell arcs apart
+    torch.nn.init.normal_(parser.biaffine.arc.weight, std=0.05)  # scores that tell arcs apart
     all_batches = make_batches(parser, sentences, options.batch)
     every = max(len(all_batches) // options.steps, 1)
     batches = all_batches[every // 2 :: every]  # of all lengths

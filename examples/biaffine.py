@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 def make_batches(parser: BiaffineParser, trees: list[TreeSentence], words: int) -> list[Batch]:
     """Sentences of about one length, about so many words together."""
-    encoded, device, found = parser.vocabulary.encode(trees), parser.views.weight.device, []
+    encoded, device, found = parser.vocabulary.encode(trees), parser.device, []
     ids = {name: number for number, name in enumerate(parser.vocabulary.relations)}
     for numbers in like_lengths(encoded.lengths, 0, np.random.default_rng(0), words=words):
         sentences = encoded.batch(numbers).to(device)

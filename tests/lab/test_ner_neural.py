@@ -220,8 +220,8 @@ def test_nothing_is_learnt_from_a_bad_batch_or_after_it_where_losses_are_looked_
     poisoned, until_then = (TASK.learner([wanted], CPU) for _ in range(2))
     poisoned._ahead = True
     number = int(poisoned._order(0)[3])
-    labels, pairs = poisoned._losses._targets[number]
-    poisoned._losses._targets[number] = (labels * torch.inf, pairs)
+    expected = poisoned._losses._expected[number]
+    poisoned._losses._expected[number] = expected._replace(labels=expected.labels * torch.inf)
     with pytest.raises(NonFiniteLossError, match="in epoch 1, step 3 the loss is") as raised:
         poisoned.train(0, 0, poisoned.steps, [True])
     assert torch.equal(raised.value.batch["sentences"], poisoned._losses.sentences[number])

@@ -49,9 +49,8 @@ def telling(learner):
     """It scores trees from the first step on, and takes no known word for an unknown one."""
     learner._module.encoder.rare.fill_(False)
     generator = torch.Generator().manual_seed(0)
-    for name in ("arc", "relation"):
-        if hasattr(learner._module, name):
-            weight = getattr(learner._module, name).weight
+    for name, weight in learner._module.named_parameters():
+        if name in ("biaffine.arc.weight", "biaffine.relation.weight"):
             with torch.no_grad():
                 weight.copy_(0.1 * torch.randn(weight.shape, generator=generator))
     return learner
@@ -120,8 +119,8 @@ def test_a_state_may_be_loaded_when_steps_were_recorded(files):
 def test_nothing_is_learnt_from_a_bad_batch_or_after_it(files, flags):
     poisoned, until_then = (begin(files, "tagger", GPU, *flags) for _ in range(2))
     number = int(poisoned._order(0)[3])
-    labels, pairs = poisoned._losses._targets[number]
-    poisoned._losses._targets[number] = (labels * torch.inf, pairs)
+    expected = poisoned._losses._expected[number]
+    poisoned._losses._expected[number] = expected._replace(labels=expected.labels * torch.inf)
     with pytest.raises(NonFiniteLossError, match="in epoch 1, step 3 the loss is") as raised:
         poisoned.train(0, 0, poisoned.steps, [True])
     assert torch.equal(raised.value.batch["sentences"], poisoned._losses.sentences[number])

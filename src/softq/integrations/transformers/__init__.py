@@ -1,7 +1,7 @@
 """Fine-tune 🤗 Transformers models toward a reward.
 
 `RewardAugmentedTrainer` is a `transformers.Trainer` for ML, RAML and SQDML with models that generate
-text; `TokenClassificationTrainer` is one for taggers, which tag words.
+text; `TokenClassificationTrainer` is one for taggers of words, and `DependencyTrainer` for parsers.
 
 Needs ``pip install 'softq[transformers]'``.
 """
@@ -16,6 +16,12 @@ except ImportError as error:
     ) from error
 
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
+from softq.integrations.transformers.dependency_parsing import (
+    DependencyArguments,
+    DependencyModel,
+    DependencyTrainer,
+    TreePredictor,
+)
 from softq.integrations.transformers.rewards import OnText
 from softq.integrations.transformers.rows import RowEncoder
 from softq.integrations.transformers.token_classification import (
@@ -27,6 +33,9 @@ from softq.integrations.transformers.token_classification import (
 from softq.integrations.transformers.trainer import RewardAugmentedTrainer
 
 __all__ = [
+    "DependencyArguments",
+    "DependencyModel",
+    "DependencyTrainer",
     "OnText",
     "RewardAugmentedArguments",
     "RewardAugmentedTrainer",
@@ -34,5 +43,6 @@ __all__ = [
     "TokenClassificationArguments",
     "TokenClassificationModel",
     "TokenClassificationTrainer",
+    "TreePredictor",
     "WordTagger",
 ]

@@ -1,7 +1,7 @@
 """Labels of words, named entities above all (paper §4.2, Tables 2 and 6, Appendix D.2.2).
 
-A feature CRF, `softq.CRFTagger`, or a neural tagger, `softq.neural.SequenceTagger`, trained exactly
-by ML, RAML and SQDML.
+A feature CRF, `softq.CRFTagger`, a neural tagger, `softq.neural.SequenceTagger`, or an encoder of
+Transformers, trained exactly by ML, RAML and SQDML.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ner(Task):
     def learner(self, cells: Sequence[NerRecipe], workers: Workers) -> Learner:
         """One tagger: a neural one, or a linear one by the optimizer that the recipe names."""
         refuse_processes(self.name, workers)
-        if cells[0].neural:
+        if cells[0].model.kind != "linear":
             return NeuralTaggerLearner(cells[0], self.metrics[self.chosen_by], workers)
         return _TaggerLearner(cells[0], self.metrics[self.chosen_by])
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from softq.formats.file_checks import starting_with
 from softq.formats.word_vectors import WordVectors, read_vectors, spellings
 from softq.lab.loop import Evaluation, NonFiniteLossError, tell
 from softq.lab.processes import Workers
 from softq.lab.recipe import Training
+from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.torch_learner import TorchLearner, generator_for
+from softq.metrics import Metric
+from softq.metrics.counts import ExampleCounts
 from softq.neural.recorded_steps import RecordedSteps, matrix_precision
+from softq.neural.saved_module import SavedModule
 
 _PARAMETERS = "model."  # names of parameters in the file of a model begin so
 _LARGEST_NORM = 5.0  # of a gradient, as in Ma and Hovy (2016)
@@ -29,7 +33,7 @@ class BatchLosses(Protocol):
     """The losses of batches, which stay the same in all epochs."""
 
     @property
-    def model(self) -> nn.Module:
+    def model(self) -> SavedModule:
         """What is trained."""
 
     @property
@@ -46,6 +50,7 @@ class NeuralLearner(TorchLearner):
     Their order and the dropout of a step follow from the seed, the epoch and the step; so do the
     learning rates, which fall linearly to 0 at the end of the last epoch, and may rise before. A
     GPU is waited for when `train` ends: after a loss that is not finite no parameter has changed.
+    Subclasses score splits.
 
     Args:
         losses: of batches.
@@ -56,12 +61,12 @@ class NeuralLearner(TorchLearner):
         graphs: on a GPU, record the step of each batch and replay it.
         eager: numbers of batches that are not recorded.
         entropy: of the targets of all sentences, which no model can lower.
-        notes: what the file of a model holds beside its parameters.
-        evaluate: the development score; the model is in evaluation mode.
-        evaluate_best: scores of the best model, likewise.
+        metric: that models are chosen by.
         workers: the device.
 
     """
+
+    splits: Sequence[str]  # ``dev``, and ``test`` if there is one
 
     def __init__(
         self,
@@ -74,9 +79,7 @@ class NeuralLearner(TorchLearner):
         graphs: bool = True,
         eager: Container[int] = (),
         entropy: float,
-        notes: Callable[[], Mapping[str, Tensor]],
-        evaluate: Callable[[], float],
-        evaluate_best: Callable[[], Evaluation],
+        metric: Metric,
         workers: Workers,
     ) -> None:
         model, batches = losses.model.to(workers.device), len(losses.sentences)
@@ -96,19 +99,33 @@ class NeuralLearner(TorchLearner):
                 batches, generator=generator_for(training.seed, epoch)
             ),
             seed=training.seed,
-            evaluate=evaluate,
-            evaluate_best=evaluate_best,
+            evaluate=lambda: float(metric(self._evaluate_split("dev").counts.sum(0))),
+            evaluate_best=self._scores,
             workers=workers,
         )
-        self._losses, self._notes = losses, notes
+        self._losses, self._warmup = losses, warmup
         self._counts = list(map(len, losses.sentences)) if counts is None else counts
         self._eager = eager
-        self._warmup = warmup
         self._total_steps = training.epochs * batches
         self._entropy = entropy
         self._ahead = workers.device.type != "cpu"  # steps are taken before losses are looked at
         self._unseen: list[tuple[int, int, Tensor]] = []  # steps whose losses were not looked at
         self.examples = sum(map(len, losses.sentences))
+
+    def _evaluate_split(self, split: str) -> ScoredSplit:
+        """The model on a split."""
+        raise NotImplementedError
+
+    def _measures(self) -> dict[str, float]:
+        """What else is known of the best model."""
+        parameters = sum(parameter.numel() for parameter in self._module.parameters())
+        return {"parameters": float(parameters)}
+
+    def _scores(self) -> Evaluation:
+        splits = {split: self._evaluate_split(split) for split in self.splits}
+        counts = {split: ExampleCounts.of(one.counts[None]) for split, one in splits.items()}
+        outputs = splits.get("test", splits["dev"]).outputs
+        return Evaluation(counts, [self._measures()], outputs)
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Take steps first..last-1 of an epoch."""
@@ -167,7 +184,7 @@ class NeuralLearner(TorchLearner):
     def best(self) -> dict[str, Tensor]:
         """The best model, as its file holds it."""
         named = {f"{_PARAMETERS}{name}": value for name, value in self._best.items()}
-        return named | dict(self._notes())
+        return named | {"about": self._losses.model.notes()}
 
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Take this for the best model."""

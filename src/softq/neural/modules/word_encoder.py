@@ -80,19 +80,17 @@ class WordEncoder(nn.Module):
         self.words.weight[ids.to(self.words.weight.device)] = vectors.to(self.words.weight)
 
 
-def begin(module: nn.Module, generator: torch.Generator, *, normal: bool = False) -> None:
+def begin(module: nn.Module, generator: torch.Generator) -> None:
     """First parameters after Ma and Hovy (2016), by a generator.
 
-    Embeddings are uniform in ±√(3/size), or if ``normal`` of variance 1; matrices are Glorot's,
-    biases 0, and 1 of the forget gates of LSTMs.
+    Embeddings are uniform in ±√(3/size), matrices Glorot's, biases 0, and 1 of the forget gates of
+    LSTMs.
     """
     with torch.no_grad():
         for part in module.modules():
             if isinstance(part, nn.Embedding):
                 bound = math.sqrt(3 / part.embedding_dim)
                 part.weight.uniform_(-bound, bound, generator=generator)
-                if normal:
-                    part.weight.normal_(generator=generator)
                 if part.padding_idx is not None:
                     part.weight[part.padding_idx] = 0
             elif isinstance(part, (nn.Linear, nn.Conv1d)):
