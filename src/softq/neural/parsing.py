@@ -20,7 +20,7 @@ from softq.options import TreeDecoding
 from softq.rewards import PartReward
 from softq.spaces import ProjectiveTree, SpanningTree
 
-_AT_ONCE = 1 << 18  # arcs of a batch to predict for, padding too
+_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 21}  # arcs of a batch to predict for, padding too
 
 
 class NeuralParser(SavedModule):
@@ -106,8 +106,11 @@ class NeuralParser(SavedModule):
         for batch, tree, views in self.distributions(encoded):
             searched = decoding == "mode" and reward is None
             heads = tree.mode() if searched else tree.mbr(reward)
-            sure = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1)).squeeze(1).tolist()
             best = self.relation_scores(views, heads).argmax(-1).tolist() if names else None
+            sure: list[list[float]] = []
+            if confidences:
+                own = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1))
+                sure = own.squeeze(1).tolist()
             for row, (sentence, tops) in enumerate(
                 zip(batch.tolist(), heads.tolist(), strict=True)
             ):
@@ -121,9 +124,9 @@ class NeuralParser(SavedModule):
 
     def distributions(self, encoded: EncodedSentences) -> Iterator[tuple[Array, Any, Views]]:
         """Sentences in batches of like length, their distributions and views."""
-        lengths = encoded.lengths
+        lengths, most = encoded.lengths, _AT_ONCE.get(self.device.type, _AT_ONCE["cpu"])
         with evaluating(self):
-            for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, _AT_ONCE):
+            for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, most):
                 yield batch, *self(encoded.batch(batch))
 
     # --- on the disk ------------------------------------------------------------------------------

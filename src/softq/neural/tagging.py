@@ -24,7 +24,7 @@ from softq.spaces import Chain, Independent, SemiMarkov
 
 LabelDistribution = Chain | Independent | SemiMarkov
 
-_AT_ONCE = 1 << 13  # words of a batch to predict for, padding too
+_AT_ONCE = {"cpu": 1 << 13, "cuda": 1 << 16}  # words of a batch to predict for, padding too
 
 
 @runtime_checkable
@@ -180,9 +180,9 @@ class NeuralTagger(SavedModule):
 
     def distributions(self, encoded: EncodedSentences) -> Iterator[tuple[Array, Any]]:
         """Sentences in batches of like length, and their distributions."""
-        lengths = encoded.lengths
+        lengths, most = encoded.lengths, _AT_ONCE.get(self.device.type, _AT_ONCE["cpu"])
         with evaluating(self):
-            for batch in batches_of_like_lengths(lengths, lengths, _AT_ONCE):
+            for batch in batches_of_like_lengths(lengths, lengths, most):
                 yield batch, self(encoded.batch(batch))
 
     # --- on the disk ------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from softq.formats.tags import Scheme, convert
 from softq.formats.word_vectors import WordVectors
+from softq.kernels.chain import MOST_LABELS_ON_GPU
 from softq.lab.processes import Workers
 from softq.lab.run import Curves
 from softq.lab.tasks.curves import Tagged, tagger_curves
@@ -183,6 +184,9 @@ class NeuralTaggerLearner(NeuralLearner):
             training,
             optimizer=optimizer,
             warmup=recipe.encoder.warmup if recipe.model.pretrained else 0.0,
+            graphs=recipe.network.graphs
+            and not recipe.model.pretrained
+            and len(names) <= MOST_LABELS_ON_GPU,
             entropy=sum(target.entropy for target in targets),
             metric=metric,
             workers=workers,

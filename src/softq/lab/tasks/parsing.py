@@ -406,7 +406,7 @@ class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
         judged: _EvaluationSplit = getattr(self._prepared, split)
         if split == "test" and judged is self._prepared.dev:
             return None
-        trees = model.parser_.parse_codes(judged.codes, self._recipe.model.decoding)
+        trees = model.parser_.parse_codes(judged.codes, self._recipe.decoding)
         outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
         return ScoredSplit(parse_statistics(judged.sentences, trees), outputs)
 
