@@ -4,14 +4,19 @@ Two models are first trained by likelihood from random weights: an encoder-decod
 T5-small on German-English sentences of Tatoeba (SOFTQ_DATA, by default ../shared/data), and a
 causal model of the size of GPT-2 on the built-in language. From there each method has the same
 seconds of training, in which everything counts that it does: generating samples, making preference
-pairs or distilling, rewards, steps. Neither evaluation counts nor the first step, in
-which kernels are compiled. The reward is sentence BLEU of words, mean over references; the held-out metric is sentence chrF, which nothing is trained on. Greedy
-texts for sentences that no method has seen are scored; half of them choose the learning rate (at
-the first seed), the other half is reported.
+pairs or distilling, rewards, steps. Evaluation does not count, nor does the first step, in which
+kernels are compiled. The reward is sentence BLEU of words, mean over references; the held-out
+metric is sentence chrF, which nothing is trained on. Greedy texts for sentences that no method has
+seen are scored; half of them choose the learning rate (at the first seed), the other half is
+reported.
 
 What is done stays in OUT (one JSON line for each cell), so that the same command continues where it
 stopped; --minutes makes it stop in time. --steps-only measures a step of softq with 8 samples of a
 prompt against one of TRL's GRPO at the same shapes, and what sharing of prompts saves, in bf16.
+
+    python benchmarks/race.py --trl TRL --minutes 9 --figure race.svg
+    python benchmarks/race.py --trl TRL --steps-only
+    python benchmarks/race.py --trl TRL --scale tiny --out runs/tiny  # minutes on a CPU
 
 TRL is not installed with softq: `pip download --no-deps trl`, unpack the wheel, and name the folder
 with --trl. It trains causal models only.
@@ -26,7 +31,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -254,7 +258,7 @@ def adafactor(model: Any, rate: float) -> torch.optim.Optimizer:
 def usual_arguments(options: argparse.Namespace, rate: float, seed: int) -> dict[str, Any]:
     """What all Trainers are told."""
     return {
-        "output_dir": tempfile.mkdtemp(),
+        "output_dir": str(options.out / "trainer"),
         "learning_rate": rate,
         "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": WARMUP,
