@@ -51,6 +51,9 @@ Nowhere; in decoding; there and in the target that is trained toward; there and 
 it is trained.
 """
 
+TaggerSpace = Literal["chain", "segments"]
+"""What a tagger gives probabilities to: sequences of labels, or of labelled segments."""
+
 LabelDecoding = Literal["viterbi", "mbr"]
 """The most probable sequence, or the one of the most right labels to be expected.
 
@@ -62,6 +65,12 @@ TreeDecoding = Literal["mode", "mbr"]
 
 That is minimum Bayes risk under UAS.
 """
+
+Pooling = Literal["first", "mean", "last"]
+"""Which of its subwords stands for a word."""
+
+LabelHead = Literal["chain", "independent"]
+"""Scores of labels and of neighbouring ones, or of labels alone."""
 
 FEWEST_BITS, MOST_BITS = 4, 30  # of tables of hashed features
 COLDEST, HOTTEST = 1e-18, 1e18  # temperatures whose inverse and square float32 can hold

@@ -78,7 +78,7 @@ def test_the_loss_of_a_batch_is_that_of_its_sentences(files, objective):
     parser, losses = learner.parser.train(), learner._losses
     parser.encoder.rare.fill_(False)
     generator = torch.Generator().manual_seed(0)
-    for biaffine in (parser.arc, parser.relation):
+    for biaffine in (parser.biaffine.arc, parser.biaffine.relation):
         torch.nn.init.normal_(biaffine.weight, std=0.3, generator=generator)
     known, names = learnable(wanted.data, False), parser.vocabulary.relations
     for number in (0, 4):

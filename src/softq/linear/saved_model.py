@@ -150,7 +150,7 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
         for batch, space in self._distributions(model, X, kept):
             models.append(space)
             right.append(
-                pad_sequence([torch.from_numpy(outputs[kept[i]]) for i in batch], batch_first=True)
+                pad_sequence([self._outputs(outputs[kept[i]]) for i in batch], batch_first=True)
             )
         self._keep(replace(model, temperature=fit_temperature(models, right)))
         return self
@@ -165,6 +165,10 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
     def output_probabilities(self, X: Any) -> list[Array]:
         """Probabilities ``[n, K]`` of the labels of each token, or of the heads of each word."""
         raise NotImplementedError
+
+    def _outputs(self, ids: Array) -> Tensor:
+        """One of `output_ids` as an output of the model's distribution."""
+        return torch.from_numpy(ids)
 
     def _is_possible(self, output: Array) -> bool:
         return bool((output != UNKNOWN).all())

@@ -204,6 +204,11 @@ class WordBatch(NamedTuple):
     letters: Tensor
     sizes: Tensor
 
+    @property
+    def lengths(self) -> Tensor:
+        """Words of each sentence, ``[B]``."""
+        return self.packing.lengths
+
     def to(self, device: torch.device | str) -> Self:
         """The same on another device."""
         packing, *tensors = self

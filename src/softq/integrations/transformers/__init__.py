@@ -2,7 +2,7 @@
 
 `RewardAugmentedTrainer` is a `transformers.Trainer` for ML, RAML and SQDML with models that generate
 text; `distill` makes rows of a model's own samples for it; `TokenClassificationTrainer` is one for
-taggers, which tag words.
+taggers of words, and `DependencyTrainer` for parsers.
 
 Needs ``pip install 'softq[transformers]'``.
 """
@@ -18,6 +18,12 @@ except ImportError as error:
 
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.completion_rewards import RewardModel
+from softq.integrations.transformers.dependency_parsing import (
+    DependencyArguments,
+    DependencyModel,
+    DependencyTrainer,
+    TreePredictor,
+)
 from softq.integrations.transformers.distillation import distill, distill_to
 from softq.integrations.transformers.rewards import OnText
 from softq.integrations.transformers.row_encoder import RowEncoder
@@ -30,6 +36,9 @@ from softq.integrations.transformers.token_classification import (
 from softq.integrations.transformers.trainer import RewardAugmentedTrainer
 
 __all__ = [
+    "DependencyArguments",
+    "DependencyModel",
+    "DependencyTrainer",
     "OnText",
     "RewardAugmentedArguments",
     "RewardAugmentedTrainer",
@@ -38,6 +47,7 @@ __all__ = [
     "TokenClassificationArguments",
     "TokenClassificationModel",
     "TokenClassificationTrainer",
+    "TreePredictor",
     "WordTagger",
     "distill",
     "distill_to",

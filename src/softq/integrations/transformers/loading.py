@@ -103,6 +103,8 @@ def loading(name: str) -> Iterator[None]:
         )
     try:
         yield
+    except DependencyError:  # it says what to install
+        raise
     except Exception as error:  # tokenizers raises plain exceptions, safetensors kinds of its own
         reason = next(
             (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
@@ -179,7 +181,9 @@ def with_adapters(model: Any, rank: int) -> Any:
         raise DependencyError(
             "low-rank adapters are PEFT's, which is not installed: pip install peft"
         ) from error
-    kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    kind = None  # of an encoder
+    if model.can_generate():
+        kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     settings = peft.LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=kind
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,11 @@ from softq.formats.word_vectors import WordVectors, read_vectors, spellings
 from softq.lab.loop import Evaluation, NonFiniteLossError, tell
 from softq.lab.processes import Workers
 from softq.lab.recipe import Training
+from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.torch_learner import TorchLearner, generator_for
+from softq.metrics import Metric
+from softq.metrics.counts import ExampleCounts
+from softq.neural.saved_module import SavedModule
 
 _PARAMETERS = "model."  # names of parameters in the file of a model begin so
 _LARGEST_NORM = 5.0  # of a gradient, as in Ma and Hovy (2016)
@@ -25,7 +29,7 @@ class BatchLosses(Protocol):
     """The losses of batches, which stay the same in all epochs."""
 
     @property
-    def model(self) -> nn.Module:
+    def model(self) -> SavedModule:
         """What is trained."""
 
     @property
@@ -39,61 +43,74 @@ class BatchLosses(Protocol):
 class NeuralLearner(TorchLearner):
     """Trains a model on batches that are the same in every epoch, in another order.
 
-    Their order and the dropout of a step follow from the seed, the epoch and the step; so does the
-    learning rate, which falls linearly to 0 at the end of the last epoch, and may rise before.
+    Their order and the dropout of a step follow from the seed, the epoch and the step; so do the
+    learning rates, which fall linearly to 0 at the end of the last epoch, and may rise before.
+    Subclasses score splits.
 
     Args:
         losses: of batches.
         training: how long, and the seed.
-        rate: the highest learning rate.
-        warmup: part of training in which the rate rises to it.
-        optimizer: of the model's parameters; Adam if None.
+        optimizer: of the model's parameters; its rates are the highest ones.
+        warmup: part of training in which the rates rise to them.
         entropy: of the targets of all sentences, which no model can lower.
-        notes: what the file of a model holds beside its parameters.
-        evaluate: the development score; the model is in evaluation mode.
-        evaluate_best: scores of the best model, likewise.
+        metric: that models are chosen by.
         workers: the device.
 
     """
+
+    splits: Sequence[str]  # ``dev``, and ``test`` if there is one
 
     def __init__(
         self,
         losses: BatchLosses,
         training: Training,
         *,
-        rate: float,
+        optimizer: torch.optim.Optimizer,
         warmup: float = 0.0,
-        optimizer: torch.optim.Optimizer | None = None,
         entropy: float,
-        notes: Callable[[], Mapping[str, Tensor]],
-        evaluate: Callable[[], float],
-        evaluate_best: Callable[[], Evaluation],
+        metric: Metric,
         workers: Workers,
     ) -> None:
-        model, batches = losses.model, len(losses.sentences)
+        batches = len(losses.sentences)
         super().__init__(
-            model,
-            optimizer or torch.optim.Adam(model.parameters(), lr=rate, fused=True),
+            losses.model,
+            optimizer,
             examples=batches,
             batch_size=1,
             order=lambda epoch: torch.randperm(
                 batches, generator=generator_for(training.seed, epoch)
             ),
             seed=training.seed,
-            evaluate=evaluate,
-            evaluate_best=evaluate_best,
+            evaluate=lambda: float(metric(self._evaluate_split("dev").counts.sum(0))),
+            evaluate_best=self._scores,
             workers=workers,
         )
-        self._losses, self._notes = losses, notes
-        self._rate, self._warmup = rate, warmup
+        self._losses, self._warmup = losses, warmup
+        self._rates = [float(group["lr"]) for group in optimizer.param_groups]
         self._total_steps = training.epochs * batches
         self._entropy = entropy
         self.examples = sum(map(len, losses.sentences))
 
+    def _evaluate_split(self, split: str) -> ScoredSplit:
+        """The model on a split."""
+        raise NotImplementedError
+
+    def _measures(self) -> dict[str, float]:
+        """What else is known of the best model."""
+        parameters = sum(parameter.numel() for parameter in self._module.parameters())
+        return {"parameters": float(parameters)}
+
+    def _scores(self) -> Evaluation:
+        splits = {split: self._evaluate_split(split) for split in self.splits}
+        counts = {split: ExampleCounts.of(one.counts[None]) for split, one in splits.items()}
+        outputs = splits.get("test", splits["dev"]).outputs
+        return Evaluation(counts, [self._measures()], outputs)
+
     def _step(self, batch: Tensor, epoch: int, step: int) -> None:
         number = int(batch)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._rate_at((epoch * self.steps + step) / self._total_steps)
+        factor = self._factor_at((epoch * self.steps + step) / self._total_steps)
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
         sentences = self._losses.sentences[number]
         self._optimizer.zero_grad()
         loss = self._losses(number)
@@ -109,11 +126,11 @@ class NeuralLearner(TorchLearner):
         self._optimizer.step()
         self._loss += torch.tensor([total, len(sentences)], dtype=torch.float64)
 
-    def _rate_at(self, done: float) -> float:
-        """The learning rate when this part of training is done."""
+    def _factor_at(self, done: float) -> float:
+        """What learning rates are multiplied by when this part of training is done."""
         if done < self._warmup:  # not 0 at first, where nothing would be learnt
-            return self._rate * max(done, 0.5 / self._total_steps) / self._warmup
-        return self._rate * (1 - done) / (1 - self._warmup)
+            return max(done, 0.5 / self._total_steps) / self._warmup
+        return (1 - done) / (1 - self._warmup)
 
     def end_epoch(self, active: Sequence[bool]) -> dict[str, list[float]]:
         """Cross-entropy and KL to the target per sentence, both with dropout and before each step."""
@@ -123,7 +140,7 @@ class NeuralLearner(TorchLearner):
     def best(self) -> dict[str, Tensor]:
         """The best model, as its file holds it."""
         named = {f"{_PARAMETERS}{name}": value for name, value in self._best.items()}
-        return named | dict(self._notes())
+        return named | {"about": self._losses.model.notes()}
 
     def load_best(self, best: Mapping[str, Tensor]) -> None:
         """Take this for the best model."""

@@ -1,7 +1,7 @@
 """Dependency parsing (paper §4.2, Tables 3 and 6, Appendix D.2.3).
 
-A feature-based parser, `softq.DependencyParser`, or a neural one, `softq.neural.BiaffineParser`,
-trained exactly by ML, RAML and SQDML.
+A feature-based parser, `softq.DependencyParser`, a neural one, `softq.neural.BiaffineParser`, or an
+encoder of Transformers, trained exactly by ML, RAML and SQDML.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Parsing(Task):
     def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
         """One parser: a neural one, or a linear one by the optimizer that the recipe names."""
         refuse_processes(self.name, workers)
-        if cells[0].neural:
+        if cells[0].model.kind != "linear":
             from softq.lab.tasks.parsing_neural import NeuralParserLearner
 
             return NeuralParserLearner(cells[0], self.metrics[self.chosen_by], workers)

@@ -6,6 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from softq.lab.recipe import Conflicts, Objective, RecipeSection, Training, key
+from softq.lab.tasks.encoder_recipe import (
+    EncoderSettings,
+    ModelKind,
+    ModelSection,
+    not_of_this_kind,
+)
 from softq.lab.tasks.files import DataSection
 from softq.neural.parser_settings import ParserSettings
 from softq.options import FEWEST_BITS, MOST_BITS, TreeDecoding
@@ -95,13 +101,14 @@ class ParsingFeatures(RecipeSection):
 
 
 @dataclass(frozen=True)
-class ParsingModel(RecipeSection):
+class ParsingModel(ModelSection):
     """Trees that score each arc on its own."""
 
-    name: Literal["linear", "neural"] = key(
+    name: str = key(
         "linear",
         "what scores arcs: linear, sparse features; neural, biaffine forms over a bidirectional LSTM"
-        " (section network)",
+        " (section network); transformers:PATH, the same over an encoder of Transformers (section"
+        " encoder)",
     )
     spanning: bool = key(
         False,
@@ -125,6 +132,23 @@ class ParsingNetwork(ParserSettings):
     )
 
 
+OF_EVERY_PARSER = ("arc_size", "relation_size")
+"""Keys of the network that encoders of Transformers have a use for."""
+
+
+@dataclass(frozen=True)
+class ParserEncoder(EncoderSettings):
+    """How an encoder of Transformers reads words, and how it is trained further."""
+
+    head_dropout: float = key(
+        0.33,
+        "share dropped of the vectors of words and of what arcs and relations are scored by, the same"
+        " at all words of a sentence; the encoder has its own",
+        least=0,
+        below=1,
+    )
+
+
 @dataclass(frozen=True)
 class ParsingOptimizer(RecipeSection):
     """How the weights are found."""
@@ -136,8 +160,9 @@ class ParsingOptimizer(RecipeSection):
     )
     learning_rate: float = key(
         0.0,
-        "learning rate of adagrad, or of the AdamW that trains neural parsers, where it rises at"
-        " first and falls to 0; 0: 0.1 of adagrad, 0.002 of AdamW",
+        "learning rate of adagrad, or of the AdamW that trains neural parsers and encoders of"
+        " Transformers, where it rises at first and falls to 0; 0: 0.1 of adagrad, 0.002 and 3e-5 of"
+        " AdamW",
         least=0,
         finite=True,
     )
@@ -163,7 +188,8 @@ class ParserTraining(Training):
     epochs: int = key(
         0,
         "passes over the training data, at most; with lbfgs, over its relations, and only the last"
-        " one's model is evaluated; 0: 20 of a neural parser, else 6",
+        " one's model is evaluated; 0: 20 of a neural parser, 10 of an encoder of Transformers,"
+        " else 6",
         least=0,
     )
     patience: int = key(
@@ -171,7 +197,15 @@ class ParserTraining(Training):
         "epochs without a better development score before adagrad stops; 0: never stops early",
         least=0,
     )
-    batch_size: int = key(32, "sentences of one step of adagrad or a neural parser", least=1)
+    batch_size: int = key(32, "sentences of one step, but of lbfgs", least=1)
+
+
+_USUAL: dict[ModelKind, tuple[float, int]] = {
+    "linear": (0.1, 6),
+    "neural": (0.002, 20),
+    "transformers": (3e-5, 10),
+}
+"""Learning rate and epochs of each kind of model."""
 
 
 @dataclass(frozen=True)
@@ -182,40 +216,42 @@ class ParsingRecipe(RecipeSection):
     features: ParsingFeatures = field(default_factory=ParsingFeatures)
     model: ParsingModel = field(default_factory=ParsingModel)
     network: ParsingNetwork = field(default_factory=ParsingNetwork)
+    encoder: ParserEncoder = field(default_factory=ParserEncoder)
     objective: Objective = field(default_factory=Objective)
     optimizer: ParsingOptimizer = field(default_factory=ParsingOptimizer)
     training: ParserTraining = field(default_factory=ParserTraining)
 
     def __post_init__(self) -> None:
         """Fill in what depends on the kind of model, so that a recipe says all of it."""
-        neural, optimizer, training = self.neural, self.optimizer, self.training
-        rate = optimizer.learning_rate or (0.002 if neural else 0.1)
-        epochs = training.epochs or (20 if neural else 6)
-        object.__setattr__(self, "optimizer", replace(optimizer, learning_rate=rate))
-        object.__setattr__(self, "training", replace(training, epochs=epochs))
+        optimizer, training = self.optimizer, self.training
+        rate, epochs = _USUAL[self.model.kind]
+        optimizer = replace(optimizer, learning_rate=optimizer.learning_rate or rate)
+        object.__setattr__(self, "optimizer", optimizer)
+        object.__setattr__(self, "training", replace(training, epochs=training.epochs or epochs))
         super().__post_init__()
-
-    @property
-    def neural(self) -> bool:
-        """Whether the parser is a neural one."""
-        return self.model.name == "neural"
 
     def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
+        neural = self.model.kind != "linear"
         others = replace(self.optimizer, learning_rate=ParsingOptimizer.learning_rate)
+        network = self.network
+        if self.model.pretrained:
+            own = {name: getattr(ParsingNetwork, name) for name in OF_EVERY_PARSER}
+            network = replace(network, **own)
         return (
-            (
-                not self.neural and self.network != ParsingNetwork(),
-                "vectors, hidden, dropout and the other keys of network are of neural parsers: add"
-                " model = neural (--model neural), or leave them out",
+            *not_of_this_kind(
+                self.model.kind,
+                "parsers",
+                network != ParsingNetwork(),
+                self.encoder != ParserEncoder(),
             ),
             (
-                self.neural and others != ParsingOptimizer(),
+                neural and others != ParsingOptimizer(),
                 "method, relation_learning_rate, c2, iterations, tolerance and memory are of linear"
                 " parsers, and a neural one is trained by AdamW: leave them out",
             ),
             (
-                self.neural and self.features != ParsingFeatures(),
+                neural and self.features != ParsingFeatures(),
                 "templates and the other keys of features are of linear parsers, and a neural one"
                 " reads words, characters and tags: leave them out",
             ),
