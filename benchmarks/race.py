@@ -59,7 +59,7 @@ from softq.integrations.transformers import (
     RowEncoder,
     distill,
 )
-from softq.integrations.transformers.generation import TextModel, Writing
+from softq.integrations.transformers.generation import TextModel, Writing, mean_rewards
 from softq.integrations.transformers.loading import (
     Loaded,
     load_model,
@@ -72,7 +72,6 @@ from softq.lab.report.drawing import Look, Series, coloured, draw_svg
 from softq.lab.report.figures import Panel, panels_figure
 from softq.lab.run import RunFolder, write_atomically
 from softq.lab.tasks.lm_data import Rows, read_rows
-from softq.lab.tasks.lm_scores import LM_METRICS, score
 from softq.lab.worlds import LanguageWorld
 from softq.metrics import Interval, mean_interval
 from softq.rewards import SentenceBLEU
@@ -95,7 +94,8 @@ class Scale:
     t5: str
     gpt2: Mapping[str, int]
     vocabulary: int
-    sources: int  # of training
+    sources: int  # of training by likelihood before the race
+    raced: int  # of these, the first ones, which the methods are trained on
     held_out: int
     batch: int  # prompts of a step
     start_batch: int
@@ -114,15 +114,16 @@ SCALES = {
         gpt2={},
         vocabulary=8000,
         sources=150_000,
-        held_out=2000,
+        raced=12_000,
+        held_out=1200,
         batch=32,
         start_batch=256,
         start_steps=3000,
         start_rate=5e-4,
         faster=1.0,
-        seconds=20.0,
+        seconds=15.0,
         seeds=3,
-        checks=4,
+        checks=3,
         max_new_tokens=40,
     ),
     "tiny": Scale(
@@ -130,6 +131,7 @@ SCALES = {
         gpt2={"n_embd": 64, "n_layer": 2, "n_head": 4},
         vocabulary=400,
         sources=1500,
+        raced=1500,
         held_out=120,
         batch=8,
         start_batch=32,
@@ -443,6 +445,33 @@ def trl_trainer(
     )
 
 
+def evaluation(model: TextModel, track: Track, scale: Scale) -> Callable[[], dict[str, float]]:
+    """What scores the model's greedy texts for held-out sources."""
+    how = Writing(method="greedy", max_new_tokens=scale.max_new_tokens, batch_size=512)
+    sources = [row["source"] for row in track.held_out]
+    references = [row["references"] for row in track.held_out]
+    tokens = [[model.token_ids(text) for text in several] for several in references]
+    chrf = model.reward(HELD_OUT)
+
+    def evaluate() -> dict[str, float]:
+        texts = model.write(sources, how)
+        scores = {
+            REWARD: torch.tensor(text_rewards(texts, references), dtype=torch.float64),
+            HELD_OUT: mean_rewards([model.token_ids(text) for text in texts], tokens, chrf),
+        }
+        halves = {"chosen_by_": slice(0, None, 2), "": slice(1, None, 2)}
+        found = {
+            f"{half}{one}": round(float(values[rows].mean()), 6)
+            for half, rows in halves.items()
+            for one, values in scores.items()
+        }
+        words = [tuple(text.split()) for text in texts]
+        length = round(statistics.fmean(map(len, words)), 3)
+        return found | {"length": length, "distinct": round(len(set(words)) / len(words), 4)}
+
+    return evaluate
+
+
 def run_cell(
     track: Track, start: Path, name: str, rate: float, seed: int, options: argparse.Namespace
 ) -> dict[str, Any]:
@@ -451,27 +480,11 @@ def run_cell(
     torch.manual_seed(seed)
     loaded = load_model(str(start))
     model = loaded.model.to(options.device)
-    track = Track(track.kind, loaded.tokenizer, track.template, track.train, track.held_out)
+    rows = track.train[: scale.raced]
+    track = Track(track.kind, loaded.tokenizer, track.template, rows, track.held_out)
     text_model = TextModel(Loaded(model, track.tokenizer), template=track.template, max_source=128)
-    how = Writing(method="greedy", max_new_tokens=scale.max_new_tokens, batch_size=512)
-
-    def evaluate() -> dict[str, float]:
-        found = score(text_model, track.held_out, how, "words:bleu")
-        halves = {"chosen_by": found.rows[::2].sum(0), "": found.rows[1::2].sum(0)}
-        texts = [text.split() for text in found.texts]
-        return {
-            **{
-                f"{half}_{one}".strip("_"): round(float(LM_METRICS[one](sums)), 6)
-                for half, sums in halves.items()
-                for one in (REWARD, HELD_OUT)
-            },
-            "length": round(statistics.fmean(map(len, texts)), 3),
-            "distinct": round(len(set(map(tuple, texts))) / len(texts), 4),
-        }
-
-    clock = Clock(options.seconds, options.checks, evaluate)
+    clock = Clock(options.seconds, options.checks, evaluation(text_model, track, scale))
     clock.check()
-    rows = track.train
     if method.prepare:
         many = Writing(
             samples=MBR_SAMPLES if method.prepare == "mbr" else SAMPLES,

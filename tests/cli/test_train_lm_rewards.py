@@ -364,7 +364,7 @@ def test_what_is_not_distilled(files, runs, tmp_path, monkeypatch, flags, text):
         ("--reward-function R:short", "row 1: ml needs references, got none"),
         ("--objective raml --tau 1 --distill-reward bleu", "distill_reward is for distillation"),
         (f"{ON_SAMPLES} --prior-weight inf", "prior_weight must be finite"),
-        ("--prior base", "prior 'base' is for raml and sqdml"),
+        ("--prior base --distill-samples 2", "prior 'base' is for raml and sqdml"),
         (f"{ON_SAMPLES} --best-by chrf --held-out bleu", "best_by = chrf needs held_out = chrf"),
         (
             f"{ON_SAMPLES} --reward-function R:short --best-by chrf",
