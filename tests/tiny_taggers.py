@@ -44,15 +44,15 @@ PIECES = [  # a trainer of WordPiece numbers pieces differently each time
 CHARACTERS = sorted({character for text in TEXTS for character in text} - {" "})
 
 
-def tokenizer(kind="bert"):
-    """WordPiece for BERT and DeBERTa, byte-pair encoding without a space in front for the others."""
-    return _tokenizer(kind in ("bert", "deberta-v2"))
+def tokenizer(kind="bert", words=()):
+    """WordPiece for BERT and DeBERTa, which knows ``words`` as well, byte-pair encoding without a space in front for the others."""
+    return _tokenizer(kind in ("bert", "deberta-v2"), tuple(words))
 
 
 @functools.cache
-def _tokenizer(word_pieces):
+def _tokenizer(word_pieces, words):
     if word_pieces:
-        pieces = dict.fromkeys([*PIECES, *CHARACTERS, *(f"##{one}" for one in CHARACTERS)])
+        pieces = dict.fromkeys([*PIECES, *CHARACTERS, *(f"##{one}" for one in CHARACTERS), *words])
         vocab = {piece: number for number, piece in enumerate(pieces)}
         made = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))  # noqa: S106
         made.normalizer = normalizers.BertNormalizer(lowercase=False)
@@ -125,6 +125,13 @@ def encoder(kind="bert", *, seed=0, dropout=0.0, limit=32):
     return made
 
 
+def save_encoder(folder, words=(), kind="bert", **settings):
+    """A folder of ``save_pretrained``, whose tokenizer has a subword for each of these words."""
+    encoder(kind, **settings).save_pretrained(folder)
+    tokenizer(kind, sorted(words)).save_pretrained(folder)
+    return folder
+
+
 def tagger(kind="bert", *, seed=0, **settings):
     """A tagger with such an encoder; dropout only if asked for."""
     limit = settings.pop("limit", 32)
@@ -138,7 +145,7 @@ def tagger(kind="bert", *, seed=0, **settings):
     return model
 
 
-def arguments(folder, **settings):
+def arguments(folder, *, made=TokenClassificationArguments, **settings):
     """For runs of an instant in this process, without files but checkpoints."""
     quiet = {
         "use_cpu": True,
@@ -151,7 +158,7 @@ def arguments(folder, **settings):
         "learning_rate": 1e-2,
         "head_learning_rate": 2e-2,
     }
-    return TokenClassificationArguments(**{"output_dir": str(folder), **quiet, **settings})
+    return made(**{"output_dir": str(folder), **quiet, **settings})
 
 
 def trainer_for(

@@ -30,8 +30,8 @@ from softq.integrations.transformers import (
 )
 from softq.integrations.transformers.token_classification import TokenClassificationCollator
 from softq.integrations.transformers.token_classification.labels import LabelReader
-from softq.integrations.transformers.token_classification.rows import TARGETS
-from softq.integrations.transformers.token_classification.subwords import (
+from softq.integrations.transformers.words.rows import TARGETS
+from softq.integrations.transformers.words.subwords import (
     NOWHERE,
     WordTokenizer,
     with_prefix_space,
@@ -454,7 +454,7 @@ def test_padding_and_windows_change_nothing_else(kind, tmp_path):
 
     def losses(some):
         batch = collator(some)
-        criterion = trainer._criterion(batch[TARGETS], model)
+        criterion = trainer.criterion(batch[TARGETS], model)
         inputs = {name: batch[name] for name in batch if name not in ("labels", TARGETS)}
         with torch.no_grad():
             return model.eval()(**inputs, criterion=criterion).loss

@@ -33,7 +33,7 @@ def make(*, spanning=False, rare=True, seed=0, **sizes):
     settings = ParserSettings(**SMALL | sizes)
     parser = BiaffineParser(vocabulary, settings, spanning=spanning, seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    for biaffine in (parser.arc, parser.relation):
+    for biaffine in (parser.biaffine.arc, parser.biaffine.relation):
         torch.nn.init.normal_(biaffine.weight, generator=generator)
     return parser
 
@@ -68,8 +68,8 @@ def test_relations_are_scored_by_the_biaffine_form():
     heads = heads_of(SENTENCES[:1], head.shape[1])
     found = parser.relation_scores((head, dependent), heads)[0]
     size = parser.settings.relation_size
-    weight = parser.relation.weight.view(len(RELATIONS), size + 1, size)
-    bias = parser.relation.bias.view(len(RELATIONS), size + 1)
+    weight = parser.biaffine.relation.weight.view(len(RELATIONS), size + 1, size)
+    bias = parser.biaffine.relation.bias.view(len(RELATIONS), size + 1)
     for word, top in enumerate(SENTENCES[0].heads):
         with_one = torch.cat([head[0, top], torch.ones(1)])
         form = weight @ dependent[0, word + 1] + bias  # [K, size + 1]
@@ -172,7 +172,7 @@ def test_a_file_parses_the_same(tmp_path):
     [
         ({"format": "softq parser 2"}, "expected the format 'softq parser neural 1'"),
         ({"relations": ["a", "a"]}, "expected relations, each once"),
-        ({"relations": ["a"]}, "expected the parameter relation"),
+        ({"relations": ["a"]}, "expected the parameter biaffine.relation"),
         ({"tags": {"upos": []}}, "no 'xpos'"),
         ({"settings": {"layers": 10**9}}, "expected parameters of 1000000000 layers"),
     ],

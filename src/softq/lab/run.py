@@ -8,6 +8,7 @@ Everything one training leaves behind, written so that it can be killed at any m
 ``environment.json``    versions, device and command: what else a result may depend on
 ``metrics.jsonl``       one line per epoch, and nothing in it that differs between two equal runs
 ``timings.jsonl``       seconds and examples per second of each epoch
+``training.jsonl``      of ``softq train lm``: loss, reward, KL and others, means over some steps each
 ``events.out…``         the same numbers for TensorBoard, where it is installed
 ``last.safetensors``    everything needed to resume: weights, optimizer, counters
 ``best.safetensors``    the model of the best development score
@@ -48,12 +49,13 @@ from softq.formats.file_checks import read_object, read_tensors
 from softq.lab.recipe import typed
 from softq.metrics.counts import ExampleCounts
 
-RECIPE, CELLS, ENVIRONMENT, METRICS, TIMINGS = (
+RECIPE, CELLS, ENVIRONMENT, METRICS, TIMINGS, TRAINING = (
     "recipe.toml",
     "cells.jsonl",
     "environment.json",
     "metrics.jsonl",
     "timings.jsonl",
+    "training.jsonl",
 )
 LAST, BEST, NEXT_BEST, COUNTS, CURVES, OUTPUTS, RESULT = (
     "last.safetensors",
@@ -205,6 +207,7 @@ _TYPES: dict[str, tuple[Any, Any]] = {
     CELLS: (CellRow, Any),
     METRICS: (MetricsRow, _Scores),
     TIMINGS: (TimingRow, _Scores),
+    TRAINING: (MetricsRow, _Scores),
     OUTPUTS: (OutputRow, Any),
     CURVES: (Curves, Any),
     RESULT: (ResultTable, Any),

@@ -245,7 +245,7 @@ class DependencyParser(SavedEstimator):
             )
         crossing = numbers[:0] if settings.spanning else numbers[trees.take(numbers).crossing()]
         if len(crossing):
-            _tell_of_crossing(crossing, len(numbers), treatment)
+            tell_of_crossing(crossing, len(numbers), treatment)
         if treatment == "skip":
             numbers = np.setdiff1d(numbers, crossing)
         sentences, trees = [sentences[number] for number in numbers], trees.take(numbers)
@@ -409,7 +409,7 @@ class DependencyParser(SavedEstimator):
         return ParserSettings(objective, tau, **sizes)
 
 
-def _tell_of_crossing(crossing: Array, sentences: int, treatment: Nonprojective) -> None:
+def tell_of_crossing(crossing: Array, sentences: int, treatment: Nonprojective) -> None:
     """Warn of sentences (their numbers) with crossing arcs, or refuse them."""
     count = f"{len(crossing)} of {sentences} sentences have a tree with crossing arcs"
     if treatment == "error":

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -134,10 +134,7 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
 
         """
         model = replace(self._fitted(), temperature=1.0)
-        outputs = [
-            output if self._is_possible(output) else np.full_like(output, UNKNOWN)
-            for output in self.output_ids(X, y)
-        ]
+        outputs = self.whole_outputs(X, y)
         models, right = [], []
         for numbers, space in self._distributions(model, X):
             models.append(space)
@@ -155,6 +152,22 @@ class SavedEstimator(CheckedOptions, BaseEstimator):  # type: ignore[misc]
     def output_probabilities(self, X: Any) -> list[Array]:
         """Probabilities ``[n, K]`` of the labels of each token, or of the heads of each word."""
         raise NotImplementedError
+
+    def whole_outputs(self, X: Any, y: Any = None) -> list[Array]:
+        """The same as the model's distribution takes them; all -1 of one that it cannot give."""
+        return [
+            self._as_output(ids) if self._is_possible(ids) else np.full_like(ids, UNKNOWN)
+            for ids in self.output_ids(X, y)
+        ]
+
+    def named(self, output: Sequence[int]) -> list[Any]:
+        """The labels or heads of an output of the model's distribution."""
+        names = getattr(self, "classes_", None)
+        return list(output) if names is None else [names[k] for k in output]
+
+    def _as_output(self, ids: Array) -> Array:
+        """One of `output_ids`, which is possible, as an output of the model's distribution."""
+        return ids
 
     def output_distributions(self, X: Any) -> Iterator[tuple[Array, Distribution]]:
         """Distributions over label sequences or trees, in batches of like length: ``(numbers, p)``.

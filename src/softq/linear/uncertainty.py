@@ -11,6 +11,7 @@ import numpy as np
 from softq.calibration import CalibrationScores, batch_of, calibration_scores
 from softq.conformal import ConformalSets, OutputSet, Score, SequenceSets, Unit, coverage
 from softq.errors import EstimatorError
+from softq.linear.saved_model import SavedEstimator
 from softq.metrics import Interval
 
 
@@ -85,14 +86,15 @@ class EstimatorSets(NamedTuple):
         [['PER', 'O', 'PER']]
 
         """
-        right = estimator.output_ids(X, y)
         if unit != "sequence":
-            table = estimator.output_probabilities(X)
+            table, right = estimator.output_probabilities(X), estimator.output_ids(X, y)
             return cls(
                 estimator,
                 ConformalSets.calibrate(table, right, alpha, score=score or "lac", unit=unit),
             )
-        batches = list(_distributions(estimator, X))
+        of_sequences = _of_sequences(estimator)
+        batches = list(of_sequences.output_distributions(X))
+        right = of_sequences.whole_outputs(X, y)
         outputs = [batch_of(right, numbers, model) for numbers, model in batches]
         models = (model for _, model in batches)
         rule = SequenceSets.calibrate(models, outputs, alpha, score=score or "adaptive", most=most)
@@ -111,28 +113,34 @@ class EstimatorSets(NamedTuple):
 
         def of(table: Any) -> Any:
             if isinstance(table, OutputSet):
-                return table._replace(outputs=[named(output) for output in table.outputs])
+                return table._replace(
+                    outputs=[*map(_of_sequences(self.estimator).named, table.outputs)]
+                )
             return [named(np.flatnonzero(row).tolist()) for row in table]
 
         return of(found) if isinstance(found, np.ndarray) else [of(table) for table in found]
 
     def coverage(self, X: Any, y: Any = None, *, unit: Unit = "token") -> Interval:
         """Share of right outputs that the sets hold (`softq.conformal.coverage`)."""
-        return coverage(self._found(X), self.estimator.output_ids(X, y), unit=unit)
+        if isinstance(self.sets, ConformalSets):
+            right = self.estimator.output_ids(X, y)
+        else:
+            right = _of_sequences(self.estimator).whole_outputs(X, y)
+        return coverage(self._found(X), right, unit=unit)
 
     def _found(self, X: Any) -> Any:
         if isinstance(self.sets, ConformalSets):
             return self.sets.predict(self.estimator.output_probabilities(X))
         found: dict[int, OutputSet] = {}
-        for numbers, model in _distributions(self.estimator, X):
+        for numbers, model in _of_sequences(self.estimator).output_distributions(X):
             found |= zip(numbers.tolist(), self.sets.predict([model]), strict=True)
         return [found[number] for number in sorted(found)]
 
 
-def _distributions(estimator: Any, X: Any) -> Any:
-    if not hasattr(estimator, "output_distributions"):
+def _of_sequences(estimator: Any) -> SavedEstimator:
+    if not isinstance(estimator, SavedEstimator):
         raise EstimatorError(
             f"unit='sequence' is for taggers and parsers, got a {type(estimator).__name__}, whose"
             " outputs are classes: take unit='token'"
         )
-    return estimator.output_distributions(X)
+    return estimator

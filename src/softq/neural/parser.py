@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,29 +15,20 @@ from torch.nn import functional
 
 from softq.errors import DataError, ModelError
 from softq.formats.conllu import TreeSentence
-from softq.formats.file_checks import mapping, one_of, string_list
+from softq.formats.file_checks import mapping, string_list
 from softq.formats.word_vectors import WordVectors
 from softq.lab.recipe import build
-from softq.linear.features.matrix import batches_of_like_lengths
-from softq.linear.parsing import Parse
-from softq.neural.generation import evaluating
-from softq.neural.modules.word_encoder import WordEncoder, begin
+from softq.neural.modules.biaffine import Biaffine, Views
+from softq.neural.modules.word_encoder import WordEncoder
 from softq.neural.parser_settings import ParserSettings
-from softq.neural.saved_module import SavedModule
+from softq.neural.parsing import NeuralParser
 from softq.neural.words import Array, EncodedWords, WordBatch, WordVocabulary
-from softq.options import TreeDecoding
-from softq.rewards import PartReward
-from softq.spaces import ProjectiveTree, SpanningTree
 
 _COLUMNS = ("upos", "xpos", "feats")
 _NOTHING = "_"  # of words without a tag
 _ROOT = ""  # stands before the words of each sentence
 _UNKNOWN_TAG, _ROOT_TAG = 0, 1
-_AT_ONCE = 1 << 18  # arcs of a batch to predict for, padding too
 _WIDTHS = 16  # padded sizes are multiples of it, so that a compiler sees few of them
-
-Views = tuple[Tensor, Tensor]
-"""Each position as head and as dependent of a relation, ``[B, n+1, relation_size]`` both."""
 
 
 class TreeBatch(NamedTuple):
@@ -56,6 +47,11 @@ class TreeBatch(NamedTuple):
     def lengths(self) -> Tensor:
         """Words of each sentence without the root, ``[B]``."""
         return self.words.packing.lengths - 1
+
+    @property
+    def width(self) -> int:
+        """Words of a padded sentence without the root."""
+        return self.words.packing.width - 1
 
     def to(self, device: torch.device | str) -> Self:
         """The same on another device."""
@@ -142,7 +138,7 @@ def _with_root(sentence: TreeSentence) -> tuple[str, ...]:
     return (_ROOT, *sentence.forms)
 
 
-class BiaffineParser(SavedModule):
+class BiaffineParser(NeuralParser):
     r"""The deep biaffine parser of Dozat and Manning (2017): sentences to a distribution over trees.
 
     Each word is its own vector, what a convolution finds in its characters, and its tags; a
@@ -156,9 +152,6 @@ class BiaffineParser(SavedModule):
         settings: sizes and dropout.
         spanning: arcs may cross.
         seed: of the first parameters.
-
-    Attributes:
-        decoding: how `parse` chooses a tree unless it is told.
 
     >>> from softq.formats import read_conllu
     >>> import softq
@@ -187,9 +180,7 @@ class BiaffineParser(SavedModule):
     ) -> None:
         super().__init__()
         self.vocabulary, self.settings, self.spanning = vocabulary, settings, spanning
-        self.tree: type[ProjectiveTree] | type[SpanningTree]
-        self.tree = SpanningTree if spanning else ProjectiveTree
-        self.decoding: TreeDecoding = "mode"
+        self.relations = vocabulary.relations
         known = vocabulary.words
         self.encoder = WordEncoder(
             len(known.words),
@@ -208,14 +199,19 @@ class BiaffineParser(SavedModule):
         self.layers = nn.ModuleList(
             nn.LSTM(width, settings.hidden, bidirectional=True) for width in widths
         )
-        arc, relation = settings.arc_size, settings.relation_size
-        self.views = nn.Linear(2 * settings.hidden, 2 * arc + 2 * relation)
-        self.arc = nn.Linear(arc, arc)
-        self.relation = nn.Linear(relation, len(vocabulary.relations) * (relation + 1))
-        if self.arc.weight.device.type != "meta":
-            begin(self, torch.Generator().manual_seed(seed % 2**63))
-            for biaffine in (self.arc, self.relation):
-                nn.init.zeros_(biaffine.weight)  # every tree is as good as another at first
+        self.biaffine = Biaffine(
+            2 * settings.hidden,
+            len(vocabulary.relations),
+            settings.arc_size,
+            settings.relation_size,
+        )
+        if self.biaffine.arc.weight.device.type != "meta":
+            with torch.random.fork_rng([]):  # layers take what torch gives them, by a seed
+                torch.manual_seed(seed % 2**63)
+                for part in self.modules():
+                    if isinstance(part, (nn.Embedding, nn.Conv1d, nn.LSTM, nn.Linear)):
+                        part.reset_parameters()
+            self.biaffine.begin()
 
     def take_vectors(self, vectors: WordVectors) -> int:
         """Let words begin with pretrained vectors, their own or those of their lower case; how many have one."""
@@ -228,26 +224,22 @@ class BiaffineParser(SavedModule):
         self.encoder.take_vectors(ids, found)
         return len(ids)
 
-    def forward(
-        self, sentences: TreeBatch | Sequence[TreeSentence]
-    ) -> tuple[ProjectiveTree | SpanningTree, Views]:
-        """The distribution over trees of sentences, and the views that `relation_scores` takes."""
-        if not isinstance(sentences, TreeBatch):
-            encoded = self.vocabulary.encode(sentences)
-            sentences = encoded.batch(np.arange(len(encoded.lengths)))
-        batch = sentences.to(self.views.weight.device)
+    def encode(self, sentences: Sequence[TreeSentence]) -> EncodedTrees:
+        """Sentences as words, characters and tags."""
+        return self.vocabulary.encode(sentences)
+
+    def lacks_tags(self, sentences: Sequence[TreeSentence]) -> bool:
+        """See `TreeVocabulary.lacks_tags`."""
+        return self.vocabulary.lacks_tags(sentences)
+
+    def scores(self, batch: TreeBatch) -> tuple[Tensor, Views]:
+        """Scores of arcs ``[B, head, dependent]``, and the views of relations."""
         packing = batch.words.packing
         hidden = self._inputs(batch)  # [T, …]
         for layer in self.layers:
             hidden = layer(packing.packed(self._drop(hidden, batch)))[0].data
-        views = functional.leaky_relu(self.views(self._drop(hidden, batch)), 0.1)
-        arc, relation = self.settings.arc_size, self.settings.relation_size
-        padded = packing.padded(self._drop(views, batch))
-        head, dependent, *rest = torch.split(padded, [arc, arc, relation, relation], -1)
-        arcs = head @ self.arc(dependent).transpose(1, 2)  # [B, head, dependent]
-        # in training a loss that is not finite is noticed, and to look at scores waits for a GPU
-        tree = self.tree(arcs, batch.lengths, validate=not self.training)
-        return tree, (rest[0], rest[1])
+        seen = self.biaffine(self._drop(hidden, batch))
+        return self.biaffine.arcs(packing.padded(self._drop(seen, batch)))
 
     def _inputs(self, batch: TreeBatch) -> Tensor:
         """Words, spelling and tags, ``[T, …]``.
@@ -257,7 +249,7 @@ class BiaffineParser(SavedModule):
         words, encoder = batch.words, self.encoder
         kinds = [
             encoder.of_words(words.words),
-            functional.leaky_relu(encoder.of_letters(words), 0.1)[words.forms],
+            functional.leaky_relu(encoder.of_letters(words), 0.1),
             *(table(ids) for table, ids in zip(self.tags, batch.tags, strict=True)),
         ]
         share = self.settings.input_dropout
@@ -276,73 +268,6 @@ class BiaffineParser(SavedModule):
         mask = x.new_ones(len(packing.lengths), x.shape[1])
         return x * functional.dropout(mask, self.settings.dropout)[packing.row]
 
-    def relation_scores(self, views: Views, heads: Tensor) -> Tensor:
-        """Scores of every relation between each word and its head ``[B, n]``, ``[B, n, K]``."""
-        head, dependent = views
-        size = self.settings.relation_size
-        head = head.gather(1, heads.unsqueeze(-1).expand(-1, -1, size))
-        rows = self.relation(dependent[:, 1:])
-        matrices = rows.view(*rows.shape[:2], -1, size + 1)  # [B, n, K, size + 1]
-        with_one = functional.pad(head, (0, 1), value=1.0).unsqueeze(-1)
-        scores: Tensor = (matrices @ with_one).squeeze(-1)
-        return scores
-
-    # --- predictions ------------------------------------------------------------------------------
-
-    def parse(
-        self,
-        sentences: Sequence[TreeSentence],
-        decoding: TreeDecoding | None = None,
-        *,
-        confidences: bool = False,
-        reward: PartReward | None = None,
-    ) -> list[Parse]:
-        """Trees of sentences, with the marginal probability of each head if ``confidences``.
-
-        By default the most probable tree (``"mode"``); ``"mbr"``, the one of the most right heads
-        to be expected. With a reward over arcs, the tree that is expected to earn most of it.
-        """
-        return self.parse_encoded(
-            self.vocabulary.encode(sentences),
-            decoding or self.decoding,
-            confidences=confidences,
-            reward=reward,
-        )
-
-    def parse_encoded(
-        self,
-        encoded: EncodedTrees,
-        decoding: TreeDecoding,
-        *,
-        confidences: bool = False,
-        reward: PartReward | None = None,
-    ) -> list[Parse]:
-        """The same of sentences of `TreeVocabulary.encode`."""
-        found = [Parse((), (), ()) for _ in encoded.lengths]
-        names = self.vocabulary.relations
-        for batch, tree, views in self.distributions(encoded):
-            searched = decoding == "mode" and reward is None
-            heads = tree.mode() if searched else tree.mbr(reward)
-            sure = tree.marginals[..., 1:].gather(1, heads.unsqueeze(1)).squeeze(1).tolist()
-            best = self.relation_scores(views, heads).argmax(-1).tolist() if names else None
-            for row, (sentence, tops) in enumerate(
-                zip(batch.tolist(), heads.tolist(), strict=True)
-            ):
-                size = encoded.lengths[sentence]
-                found[sentence] = Parse(
-                    tuple(tops[:size]),
-                    tuple(names[k] for k in best[row][:size]) if best else (),
-                    tuple(sure[row][:size]) if confidences else (),
-                )
-        return found
-
-    def distributions(self, encoded: EncodedTrees) -> Iterator[tuple[Array, Any, Views]]:
-        """Sentences in batches of like length, their distributions and views."""
-        lengths = encoded.lengths
-        with evaluating(self):
-            for batch in batches_of_like_lengths(lengths, (lengths + 1) ** 2, _AT_ONCE):
-                yield batch, *self(encoded.batch(batch))
-
     # --- on the disk ------------------------------------------------------------------------------
 
     def about(self) -> dict[str, Any]:
@@ -351,7 +276,7 @@ class BiaffineParser(SavedModule):
         return {
             "settings": dataclasses.asdict(self.settings),
             "spanning": self.spanning,
-            "decoding": self.decoding,
+            **super().about(),
             "tags": {
                 name: list(tags) for name, tags in zip(_COLUMNS, vocabulary.tags, strict=True)
             },
@@ -375,5 +300,5 @@ class BiaffineParser(SavedModule):
             build(ParserSettings, mapping("settings", about["settings"]), "settings"),
             spanning=bool(about["spanning"]),
         )
-        parser.decoding = one_of("decoding", about["decoding"], get_args(TreeDecoding))
+        parser.take_about(about)
         return parser

@@ -33,6 +33,12 @@ class SavedModule(nn.Module):
 
     noun: ClassVar[str]
     format: ClassVar[str]
+    option: ClassVar[str] = "neural"  # of ``softq train --model``
+
+    @property
+    def device(self) -> torch.device:
+        """That of the parameters."""
+        return next(self.parameters()).device
 
     def about(self) -> dict[str, Any]:
         """What the file holds beside the parameters, as JSON can hold it; ``settings`` among it."""
@@ -43,6 +49,15 @@ class SavedModule(nn.Module):
         """The model of `about`, with any parameters."""
         raise NotImplementedError
 
+    def take_about(self, about: Mapping[str, Any]) -> None:
+        """Take how outputs are predicted and written, as `about` says it."""
+        raise NotImplementedError
+
+    @classmethod
+    def layer_count(cls, about: Mapping[str, Any]) -> int:
+        """How many layers `about` asks for, each of which has parameters."""
+        return int(mapping("settings", about["settings"]).get("layers", 1))
+
     def notes(self) -> Tensor:
         """`about` and the format as bytes."""
         written = json.dumps({"format": self.format, **self.about()}, ensure_ascii=False).encode()
@@ -50,7 +65,7 @@ class SavedModule(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a file holds."""
-        parameters = self.named_parameters()
+        parameters = self.state_dict().items()
         found = {f"{_PARAMETERS}{name}": p.detach().cpu() for name, p in parameters}
         return found | {"about": self.notes()}
 
@@ -61,8 +76,7 @@ class SavedModule(nn.Module):
         check_format(about, cls.format)
         parameters = starting_with(_PARAMETERS, tensors)
         with refusing(f"expected the settings and parameters of a {cls.noun}"):
-            layers = mapping("settings", about["settings"]).get("layers", 1)
-            if layers > len(parameters):
+            if (layers := cls.layer_count(about)) > len(parameters):
                 raise DataError(f"expected parameters of {layers} layers, got {len(parameters)}")
             with torch.device("meta"):  # shapes are compared before memory is asked for
                 load_parameters(cls.from_about(about), parameters)
@@ -87,14 +101,15 @@ class SavedModule(nn.Module):
         except DataError as error:
             raise DataError(
                 f"{path} is not a {cls.noun} of softq ({error}); expected a file of"
-                f" {cls.__name__}.save or a run of softq train with --model neural"
+                f" {cls.__name__}.save or a run of softq train with --model"
+                f" {cls.option}"
             ) from None
 
-    @classmethod
-    def is_in(cls, path: Path) -> bool:
-        """Whether a file says that it is one; whoever reads it will say what is wrong with it."""
-        try:
-            found = notes_in(read_tensors(path).tensors, "about", cls.noun)
-        except DataError:
-            return False
-        return found.get("format") == cls.format
+
+def saved_format(path: Path) -> str:
+    """What a file says that it is, "" if nothing; whoever reads it will say what is wrong with it."""
+    try:
+        found = notes_in(read_tensors(path).tensors, "about", "model").get("format")
+    except DataError:
+        return ""
+    return found if isinstance(found, str) else ""

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from softq.errors import ModelError
+from softq.checks import check_count
+from softq.errors import DataError, ModelError
 from softq.formats.file_checks import mapping, one_of, string_list
-from softq.formats.tags import allowed_transitions
 from softq.formats.word_vectors import WordVectors
 from softq.lab.recipe import build
-from softq.linear.features.matrix import batches_of_like_lengths
-from softq.neural.generation import evaluating
+from softq.linear.tagging import segments_for
 from softq.neural.modules.word_encoder import WordEncoder, begin
-from softq.neural.saved_module import SavedModule
 from softq.neural.tagger_settings import TaggerSettings
-from softq.neural.words import Array, EncodedWords, WordBatch, WordVocabulary
-from softq.options import Constraints, LabelDecoding, Scheme
-from softq.rewards import PartReward
-from softq.spaces import Chain, Independent
-
-_AT_ONCE = 1 << 13  # words of a batch to predict for, padding too
+from softq.neural.tagging import NeuralTagger
+from softq.neural.words import EncodedWords, WordBatch, WordVocabulary
+from softq.options import Constraints, Scheme
 
 
-class SequenceTagger(SavedModule):
+class SequenceTagger(NeuralTagger):
     """The BiLSTM-CNN-CRF of Ma and Hovy (2016): sentences to a distribution over label sequences.
+
+    Or over labelled segments, whose scores are sums of those labels and scores of their lengths.
 
     Each word is its own vector and what a convolution finds in its characters; a bidirectional LSTM
     reads them; a linear layer scores labels, a table neighbouring labels. What it returns is a
@@ -45,12 +40,12 @@ class SequenceTagger(SavedModule):
             the distribution is `softq.Independent`.
         scheme: tag scheme of the labels; None: they follow none.
         constraints: where label sequences that break the scheme are forbidden: ``"none"``;
-            ``"decode"`` (or ``"target"``), in evaluation mode; ``"model"``, always.
+            ``"decode"`` (or ``"target"``), in evaluation mode; ``"model"``, always. Segments keep
+            to it in any case.
+        max_segment: words of the longest segment: the distribution is a `softq.SemiMarkov` over
+            entities and single ``O``, and the labels are `softq.formats.tags.every_tag` of BIO or
+            BIOES; None: a chain.
         seed: of the first parameters.
-
-    Attributes:
-        decoding: how `predict` chooses labels unless it is told.
-        file_scheme: the tag scheme in which ``softq predict`` writes labels; ``scheme`` if None.
 
     >>> import softq
     >>> X, y = [["Ann", "Lee", "ran"], ["He", "ran"]], [["B-PER", "I-PER", "O"], ["O", "O"]]
@@ -73,6 +68,7 @@ class SequenceTagger(SavedModule):
         *,
         scheme: Scheme | None = None,
         constraints: Constraints = "none",
+        max_segment: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -80,9 +76,12 @@ class SequenceTagger(SavedModule):
             raise ModelError(f"expected one label or more, each once, got {list(labels)}")
         self.vocabulary, self.labels, self.settings = vocabulary, tuple(labels), settings
         self.scheme, self.constraints = scheme, constraints
-        self.decoding: LabelDecoding = "viterbi"
-        self.file_scheme: Scheme | None = None
+        self.max_segment = max_segment
+        self.segments = segments_for(self.labels, scheme, max_segment)
+        if self.segments is not None and not settings.crf:
+            raise ModelError("segments have scores of neighbouring types: leave crf at True")
         size = len(self.labels)
+        table = self.segments.table_shape if self.segments else (size, size)
         self.encoder = WordEncoder(
             len(vocabulary.words),
             len(vocabulary.characters),
@@ -98,20 +97,10 @@ class SequenceTagger(SavedModule):
             nn.LSTM(width, settings.hidden, bidirectional=True) for width in widths
         )
         self.emissions = nn.Linear(2 * settings.hidden, size)
-        self.transitions = nn.Parameter(torch.zeros(size, size)) if settings.crf else None
+        self.transitions = nn.Parameter(torch.zeros(table)) if settings.crf else None
         self._forbid()
         if self.emissions.weight.device.type != "meta":
             begin(self, torch.Generator().manual_seed(seed % 2**63))
-
-    def _forbid(self) -> None:
-        """Scores of 0 and -inf by the scheme."""
-        forbids = self.scheme is not None and self.constraints != "none"
-        allowed = allowed_transitions(self.labels, self.scheme) if forbids and self.scheme else ()
-        for name, table in zip(("between", "first", "last"), allowed, strict=False):
-            scores = torch.zeros(table.shape, device=self.emissions.weight.device)
-            scores = scores.masked_fill(~table.to(scores.device), -math.inf)
-            self.register_buffer(name, scores, persistent=False)
-        self._forbids = forbids
 
     def take_vectors(self, vectors: WordVectors) -> int:
         """Let words begin with pretrained vectors; how many have one.
@@ -127,6 +116,10 @@ class SequenceTagger(SavedModule):
         self.encoder.take_vectors(ids, found)
         return len(ids)
 
+    def encode(self, sentences: Sequence[Sequence[str]]) -> EncodedWords:
+        """Sentences as words and characters."""
+        return self.vocabulary.encode(sentences)
+
     def scores(self, batch: WordBatch) -> Tensor:
         """Scores of labels ``[B, n, K]``, 0 on padding."""
         hidden = self.encoder(batch)  # [T, D]
@@ -134,80 +127,9 @@ class SequenceTagger(SavedModule):
             hidden = layer(batch.packing.packed(self.drop(hidden)))[0].data
         return batch.packing.padded(self.emissions(self.drop(hidden)))
 
-    def forward(self, sentences: WordBatch | Sequence[Sequence[str]]) -> Chain | Independent:
-        """The distribution over the label sequences of sentences, each of a word or more."""
-        if not isinstance(sentences, WordBatch):
-            encoded = self.vocabulary.encode(sentences)
-            sentences = encoded.batch(np.arange(len(encoded.lengths)))
-        batch = sentences.to(self.emissions.weight.device)
-        return self.distribution(self.scores(batch), batch.packing.lengths)
-
-    def distribution(self, scores: Tensor, lengths: Tensor) -> Chain | Independent:
-        """The distribution with these scores of labels."""
-        forbids = self._forbids and (self.constraints == "model" or not self.training)
-        between: Tensor | None = self.transitions
-        # in training a loss that is not finite is noticed, and to look at scores waits for a GPU
-        options: dict[str, Any] = {"validate": not self.training}
-        if forbids:
-            table = self.get_buffer("between").to(scores)
-            between = table if between is None else between + table
-            options["start"] = self.get_buffer("first").to(scores)
-            options["end"] = self.get_buffer("last").to(scores)
-        if between is None:
-            return Independent(scores, lengths, **options)
-        return Chain(scores, between, lengths, **options)
-
-    # --- predictions ------------------------------------------------------------------------------
-
-    def predict(
-        self,
-        sentences: Sequence[Sequence[str]],
-        decoding: LabelDecoding | None = None,
-        *,
-        reward: PartReward | None = None,
-    ) -> list[list[str]]:
-        """Labels of each sentence, one of which may be empty.
-
-        By default the most probable sequence (``"viterbi"``); ``"mbr"``, the most right labels to
-        be expected. With a reward over labels, those that are expected to earn most of it.
-        """
-        return self.decode(self.vocabulary.encode(sentences), decoding or self.decoding, reward)
-
-    def predict_marginals(self, sentences: Sequence[Sequence[str]]) -> list[list[dict[str, float]]]:
-        """Probabilities of all labels at each token of each sentence."""
-        return [
-            [dict(zip(self.labels, row, strict=True)) for row in table.tolist()]
-            for table in self.marginals(self.vocabulary.encode(sentences))
-        ]
-
-    def decode(
-        self,
-        encoded: EncodedWords,
-        decoding: LabelDecoding,
-        reward: PartReward | None = None,
-    ) -> list[list[str]]:
-        """Labels of each sentence of `WordVocabulary.encode`; with a reward, those that earn most."""
-        found: list[list[str]] = [[] for _ in encoded.lengths]
-        for batch, chain in self.distributions(encoded):
-            searched = decoding == "viterbi" and reward is None
-            best = (chain.mode() if searched else chain.mbr(reward)).tolist()
-            for sentence, row in zip(batch.tolist(), best, strict=True):
-                found[sentence] = [self.labels[k] for k in row[: encoded.lengths[sentence]]]
-        return found
-
-    def marginals(self, encoded: EncodedWords) -> list[Array]:
-        """Probabilities of labels ``[n, K]`` for each sentence of `WordVocabulary.encode`."""
-        found = [np.zeros((0, len(self.labels)), np.float32) for _ in encoded.lengths]
-        for batch, chain in self.distributions(encoded):
-            for sentence, row in zip(batch.tolist(), chain.marginals.cpu().numpy(), strict=True):
-                found[sentence] = row[: encoded.lengths[sentence]]
-        return found
-
-    def distributions(self, encoded: EncodedWords) -> Iterator[tuple[Array, Any]]:
-        """Sentences in batches of like length, and their distributions."""
-        with evaluating(self):
-            for batch in batches_of_like_lengths(encoded.lengths, encoded.lengths, _AT_ONCE):
-                yield batch, self(encoded.batch(batch))
+    def neighbour_scores(self) -> tuple[Tensor | None, None, None]:
+        """Those of neighbours."""
+        return self.transitions, None, None
 
     # --- on the disk ------------------------------------------------------------------------------
 
@@ -217,23 +139,25 @@ class SequenceTagger(SavedModule):
             "settings": dataclasses.asdict(self.settings),
             "labels": list(self.labels),
             "scheme": self.scheme,
-            "file_scheme": self.file_scheme,
             "constraints": self.constraints,
-            "decoding": self.decoding,
+            "max_segment": self.max_segment,
+            **super().about(),
             **self.vocabulary.notes(),
         }
 
     @classmethod
     def from_about(cls, about: Mapping[str, Any]) -> Self:
         """The tagger of `about`, with any parameters."""
-        schemes = (None, *get_args(Scheme))
+        longest = about.get("max_segment")  # files of before there were segments have none
+        if longest is not None:
+            check_count("max_segment", longest, DataError)
         tagger = cls(
             WordVocabulary.from_notes(about),
             string_list("labels", about["labels"]),
             build(TaggerSettings, mapping("settings", about["settings"]), "settings"),
-            scheme=one_of("scheme", about["scheme"], schemes),
+            scheme=one_of("scheme", about["scheme"], (None, *get_args(Scheme))),
             constraints=one_of("constraints", about["constraints"], get_args(Constraints)),
+            max_segment=longest,
         )
-        tagger.file_scheme = one_of("file_scheme", about["file_scheme"], schemes)
-        tagger.decoding = one_of("decoding", about["decoding"], get_args(LabelDecoding))
+        tagger.take_about(about)
         return tagger

@@ -228,12 +228,10 @@ def load_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
             known[name].copy_(value)
 
 
-def _check_parameters(
-    model: nn.Module, parameters: Mapping[str, Tensor]
-) -> dict[str, nn.Parameter]:
-    """The model's own parameters by all their names."""
+def _check_parameters(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The model's own parameters, and what it keeps beside them, by all their names."""
     # a weight that is tied has two names, and files hold one or both
-    known = dict(model.named_parameters(remove_duplicate=False))
+    known = model.state_dict(keep_vars=True)
     missing = sorted(dict(model.named_parameters()).keys() - parameters.keys())
     unknown = sorted(parameters.keys() - known.keys())
     if missing or unknown:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
@@ -26,7 +27,9 @@ from softq.formats.file_checks import one_of, refusing
 from softq.formats.text import file_type, readable, unpacked
 from softq.formats.tokens import tokenize, without_marks
 from softq.formats.words import split_words
+from softq.lab.processes import find_device
 from softq.metrics import Metric, PairedTest, paired_test
+from softq.neural.saved_module import saved_format
 
 STDIN = Path("-")
 AT_A_TIME = 1000  # sentences or images that a model predicts for at once
@@ -325,3 +328,20 @@ def size_rows(counts: Mapping[str, int], of: str, what: str) -> Rows:
         (f"{of} with {size} {what}{'s' if size != '1' else ''}", f"{times:,}")
         for size, times in counts.items()
     ]
+
+
+def open_neural(file: Path, kinds: Mapping[str, str]) -> Any:
+    """The neural model in a file, on a GPU if there is one; None where the file holds another model.
+
+    Args:
+        file: of any model.
+        kinds: ``module:class`` by how the format of its files begins; imported where it is needed.
+
+    """
+    found = saved_format(file)
+    for begins, place in kinds.items():
+        if found.startswith(begins):
+            module, _, name = place.partition(":")
+            model = getattr(import_module(module), name).load(file)
+            return model.to(find_device("auto"))
+    return None

@@ -25,6 +25,7 @@ from softq.cli.kinds.base import (
     in_batches,
     kind_table,
     only_file,
+    open_neural,
 )
 from softq.cli.kinds.tagger import load_pos_tagger
 from softq.cli.shared import make_table, number
@@ -43,8 +44,12 @@ from softq.metrics import (
     attachment_statistics,
 )
 from softq.metrics.attachment import universal
-from softq.neural.parser import BiaffineParser
+from softq.neural.parsing import NeuralParser
 
+_NEURAL = {
+    "softq parser neural ": "softq.neural.parser:BiaffineParser",
+    "softq parser transformers ": "softq.integrations.transformers.saved:TransformersParser",
+}
 _NOTHING = "_"
 _ENOUGH = 1000  # words that tell which columns a file has
 _UNIVERSAL = frozenset(
@@ -93,13 +98,13 @@ class FileParser(Predictor):
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
         file = find_model(path)
-        self.parser: Parser | BiaffineParser
-        if BiaffineParser.is_in(file):
-            self.parser = BiaffineParser.load(file)
-            own = self.parser.decoding
-        else:
+        neural: NeuralParser | None = open_neural(file, _NEURAL)
+        self.parser: Parser | NeuralParser
+        if neural is None:
             model = DependencyParser.load(file)
             self.parser, own = model.parser_, model.decoding
+        else:
+            self.parser, own = neural, neural.decoding
         self.decoding = self.choose_decoding(own, get_args(Decoding), "parser")
         self.pos_tagger = load_pos_tagger(options)
 
@@ -120,8 +125,8 @@ class FileParser(Predictor):
         return "UPOS or XPOS" if self._lacks_tags([_bare(("word",))]) else ""
 
     def _lacks_tags(self, sentences: list[TreeSentence]) -> bool:
-        if isinstance(self.parser, BiaffineParser):
-            return self.parser.vocabulary.lacks_tags(sentences)
+        if isinstance(self.parser, NeuralParser):
+            return self.parser.lacks_tags(sentences)
         return lacks_tags(self.parser.index, sentences, relations=bool(self.parser.relations))
 
     def predict(self, file: IO[bytes], path: Path, where: str) -> Iterator[PredictedPart]:

@@ -24,6 +24,7 @@ from softq.cli.kinds.base import (
     in_batches,
     kind_table,
     only_file,
+    open_neural,
 )
 from softq.cli.shared import make_table
 from softq.errors import DataError, OutputError
@@ -40,9 +41,13 @@ from softq.linear.features import TemplateIndex
 from softq.linear.tagger import CRFTagger
 from softq.linear.tagging import Decoding, Tagger, entity_reward
 from softq.metrics import SPAN_METRICS, KindScores, SpanScores, span_statistics
-from softq.neural.tagger import SequenceTagger
-from softq.rewards import TokenReward
+from softq.neural.tagging import NeuralTagger
+from softq.rewards import PartReward
 
+_NEURAL = {
+    "softq tagger neural ": "softq.neural.tagger:SequenceTagger",
+    "softq tagger transformers ": "softq.integrations.transformers.saved:TransformersTagger",
+}
 _ANNOTATOR = "softq"  # what the added column is called where lines name annotators
 _OF_ANY_LABELS = ("token_accuracy", "exact_match")  # metrics that need no entities
 _AGREEMENT = {"tokens": "tokens with two labels or more"} | MEASURES
@@ -67,19 +72,20 @@ class FileTagger(Predictor):
     def __init__(self, path: Path, options: Options = Options()) -> None:
         super().__init__(path, options)
         file = find_model(path)
-        if SequenceTagger.is_in(file):
-            own = self._take_neural(SequenceTagger.load(file))
-        else:
+        neural: NeuralTagger | None = open_neural(file, _NEURAL)
+        if neural is None:
             own = self._take_linear(CRFTagger.load(file))
+        else:
+            own = self._take_neural(neural)
         self.decoding = self.choose_decoding(own, get_args(Decoding), "tagger")
         self.reward = self._reward(options)
         self.pos_tagger = load_pos_tagger(options)
         self._separators: dict[str, str] = {}  # the first file that has each
 
-    def _take_neural(self, model: SequenceTagger) -> str:
+    def _take_neural(self, model: NeuralTagger) -> str:
         """Take a neural tagger, which reads words alone; how it decodes."""
-        self.tagger: Tagger | SequenceTagger = model
-        self._encode: Callable[[Any, Any], Any] = lambda tokens, _: model.vocabulary.encode(tokens)
+        self.tagger: Tagger | NeuralTagger = model
+        self._encode: Callable[[Any, Any], Any] = lambda tokens, _: model.encode(tokens)
         self.file_scheme, self.trained_scheme, self.pos = model.file_scheme, model.scheme, 0
         return model.decoding
 
@@ -96,7 +102,7 @@ class FileTagger(Predictor):
         self.pos = model.pos_column_
         return str(model.decoding)
 
-    def _reward(self, options: Options) -> TokenReward | None:
+    def _reward(self, options: Options) -> PartReward | None:
         """What ``--entity-weight`` asks to decode for."""
         if options.entity_weight is None:
             return None
@@ -108,13 +114,15 @@ class FileTagger(Predictor):
         self.decoding = "mbr"
         return self.reward_of(positive("--entity-weight", options.entity_weight))
 
-    def reward_of(self, entity_weight: float) -> TokenReward:
-        """What a label earns with an entity weight."""
+    def reward_of(self, entity_weight: float) -> PartReward:
+        """What a label, or a segment, earns with an entity weight."""
         if self.trained_scheme is None:
             raise DataError(
                 f"an entity weight is for taggers of entities, and {self.path} knows labels such as"
                 f" {min(self.tagger.labels)}"
             )
+        if self.tagger.segments is not None:
+            return self.tagger.segments.reward(entity_weight)
         return entity_reward(self.tagger.labels, entity_weight)
 
     def label(

@@ -19,6 +19,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedTokenizerFast,
     T5Config,
@@ -27,6 +28,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from softq.errors import DependencyError, ModelError
+from softq.integrations.transformers.completion_rewards import RewardModel
 
 _DROPOUTS = (
     "dropout_rate",
@@ -79,6 +81,14 @@ def load_model(name: str, dtype: str = "float32", dropout: float | None = None) 
         )
 
 
+def load_reward_model(name: str, device: torch.device, label: int | None = None) -> RewardModel:
+    """A classifier of texts as a reward of prompts and completions, from a folder or by a name that Transformers know."""
+    with loading(name), quiet():
+        model = AutoModelForSequenceClassification.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    return RewardModel(model.to(device), tokenizer, label=label)
+
+
 @contextmanager
 def loading(name: str) -> Iterator[None]:
     """Errors of loading from a folder, or by a name that Transformers know, say what is wrong with it."""
@@ -93,6 +103,8 @@ def loading(name: str) -> Iterator[None]:
         )
     try:
         yield
+    except DependencyError:  # it says what to install
+        raise
     except Exception as error:  # tokenizers raises plain exceptions, safetensors kinds of its own
         reason = next(
             (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
@@ -169,7 +181,9 @@ def with_adapters(model: Any, rank: int) -> Any:
         raise DependencyError(
             "low-rank adapters are PEFT's, which is not installed: pip install peft"
         ) from error
-    kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+    kind = None  # of an encoder
+    if model.can_generate():
+        kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
     settings = peft.LoraConfig(
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules="all-linear", task_type=kind
     )

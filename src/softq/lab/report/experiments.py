@@ -131,12 +131,11 @@ NER = Experiment(
         Setting(
             "features",
             "Finkel et al. (2005)",
-            lambda recipe: (
-                "a BiLSTM over words and characters"
-                if recipe.neural
-                else "Finkel et al. (2005)"
+            lambda recipe: recipe.model.by_kind(
+                "Finkel et al. (2005)"
                 if recipe.features.templates == FINKEL
-                else f"{len(recipe.features.templates)} templates of the recipe"
+                else f"{len(recipe.features.templates)} templates of the recipe",
+                "a BiLSTM over words and characters",
             ),
         ),
         Setting(
@@ -151,8 +150,10 @@ NER = Experiment(
         Setting(
             "penalty",
             NOT_STATED,
-            lambda recipe: (
-                f"dropout {recipe.network.dropout:g}" if recipe.neural else "c2 · ‖weights‖²"
+            lambda recipe: recipe.model.by_kind(
+                "c2 · ‖weights‖²",
+                f"dropout {recipe.network.dropout:g}",
+                f"weight decay {recipe.encoder.weight_decay:g}",
             ),
         ),
         Setting("model.constraints", NOT_STATED),
@@ -227,12 +228,11 @@ PARSING = Experiment(
         Setting(
             "features",
             "Ma and Zhao (2015)",
-            lambda recipe: (
-                "a BiLSTM over words, characters and tags"
-                if recipe.neural
-                else f"{len(recipe.features.templates)} templates of the recipe, hashed"
+            lambda recipe: recipe.model.by_kind(
+                f"{len(recipe.features.templates)} templates of the recipe, hashed"
                 if recipe.features.templates
-                else "softq’s own, hashed"
+                else "softq’s own, hashed",
+                "a BiLSTM over words, characters and tags",
             ),
         ),
         Setting(
@@ -254,7 +254,7 @@ PARSING = Experiment(
         Setting(
             "optimizer.method",
             NOT_STATED,
-            lambda recipe: "AdamW" if recipe.neural else recipe.optimizer.method,
+            lambda recipe: recipe.model.by_kind(recipe.optimizer.method, "AdamW", "AdamW"),
         ),
         Setting("punctuation", NOT_STATED, lambda recipe: "counts"),
     ],

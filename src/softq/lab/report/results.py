@@ -50,6 +50,8 @@ class ModelResult:
         curve: (epoch, training loss, development score); None where it was not measured.
         command: trains it again, or resumes it.
         test_set: where the test examples come from.
+        steps: for models of `softq train lm`, what was seen by step, under the names of the run's
+            files: of training, and of evaluations with ``dev_`` before.
         curves: of calibration, sets, precision and recall, where the run has stored some.
 
     """
@@ -71,6 +73,7 @@ class ModelResult:
     curve: Sequence[tuple[int, float | None, float | None]]
     command: str
     test_set: str
+    steps: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     curves: Curves | None = None
 
 

@@ -28,6 +28,8 @@ from softq.lab.run import RECIPE
 from softq.lab.sweep import SWEEP
 from softq.lab.tasks.files import DEV_AGAIN, TRAIN_AGAIN, split_sources
 
+_TURNED_DOWN = 0.98  # of the best held-out score: what is below has fallen for certain
+
 
 def read_sections(sources: Sequence[Source]) -> list[Section]:
     """A section for each sweep, and one for all runs that stand alone."""
@@ -54,7 +56,11 @@ def _runs_section(runs: Sequence[Path]) -> Section:
     groups: dict[tuple[str, str], list[ModelResult]] = {}
     for model in models:
         groups.setdefault((model.task, model.metric), []).append(model)
-    curves = [figures.learning(members, _labels(members)) for members in groups.values()]
+    curves = [
+        draw(members, _labels(members))
+        for members in groups.values()
+        for draw in (figures.learning, figures.toward_a_reward)
+    ]
     sure = [
         part
         for members in groups.values()
@@ -72,6 +78,7 @@ def _runs_section(runs: Sequence[Path]) -> Section:
         parts=[tables.models(models), *sure, *(one for one in curves if one is not None)],
         warnings=[
             *_unfinished([model for model in models if not model.finished]),
+            *filter(None, map(_exploits, models)),
             *(
                 f"The test set of {', '.join(names)} was {what}."
                 for what in (DEV_AGAIN, TRAIN_AGAIN)
@@ -97,6 +104,24 @@ def _labels(models: Sequence[ModelResult]) -> list[str]:
         )
         for name, one in zip(names, models, strict=True)
     ]
+
+
+def _exploits(model: ModelResult) -> str:
+    """That the reward on the development set still rose when the held-out score had turned down; "" where it is not so."""
+    rewards = dict(model.steps.get("dev_reward", ()))
+    for name, title in (("dev_chrf", "chrF"), ("dev_bleu", "BLEU")):
+        held_out = dict(model.steps.get(name, ()))
+        if not held_out or not held_out.keys() <= rewards.keys():
+            continue
+        best, last = max(held_out, key=held_out.__getitem__), max(held_out)
+        if held_out[last] < _TURNED_DOWN * held_out[best] and rewards[last] > rewards[best]:
+            return (
+                f"{model.run.name} may exploit its reward: from step {best:g} to {last:g} the reward"
+                f" rose from {rewards[best]:.4f} to {rewards[last]:.4f} on the development set, and"
+                f" {title}, which it was not trained on, fell from {held_out[best]:.2f} to"
+                f" {held_out[last]:.2f}."
+            )
+    return ""
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------

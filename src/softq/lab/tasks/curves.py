@@ -29,7 +29,8 @@ from softq.formats.tags import Scheme, convert
 from softq.formats.trees import is_projective
 from softq.lab.run import Curves, PrecisionRecall, Reliability, SetsRow, WeightPoint
 from softq.linear.entity_weights import WEIGHTS, choose_weight, weight_row
-from softq.linear.tagging import entity_reward
+from softq.linear.segment_tags import SegmentTags
+from softq.linear.tagging import entity_reward, label_marginals, written
 from softq.linear.tempering import at_temperature
 from softq.spaces import Distribution, ProjectiveTree, SpanningTree
 
@@ -49,18 +50,25 @@ class Believed(NamedTuple):
     Attributes:
         batches: over the outputs of all sentences.
         right: the right labels or heads of each, ``[n]``; -1 of a label that the model has not.
+        segments: what labels spell where the model's outputs are segments.
 
     """
 
     batches: Batches
     right: Sequence[Array]
+    segments: SegmentTags | None = None
 
     def probabilities(self, temperature: float) -> list[Array]:
         """Tables ``[n, K]`` of the choices of each token, the model's scores divided by this."""
         found: dict[int, Array] = {}
         for numbers, given in self.batches:
             model = at_temperature(given, temperature)
-            tables = model.by_token(model.marginals).double().cpu().numpy()
+            probabilities = (
+                model.by_token(model.marginals)
+                if self.segments is None
+                else label_marginals(model, self.segments)
+            )
+            tables = probabilities.double().cpu().numpy()
             tables = tables.reshape(len(numbers), -1, tables.shape[-1])  # a class is one token
             of_heads = isinstance(model, ProjectiveTree | SpanningTree)
             for number, table in zip(numbers.tolist(), tables, strict=True):
@@ -74,7 +82,7 @@ class Believed(NamedTuple):
         for numbers, model in self.batches:
             kept = np.isin(numbers, fitted)
             right = {
-                number: self.right[number]
+                number: self._output(number)
                 if of_use and _is_possible(model, self.right[number])
                 else np.full_like(self.right[number], UNKNOWN)  # is left out
                 for number, of_use in zip(numbers.tolist(), kept.tolist(), strict=True)
@@ -88,6 +96,10 @@ class Believed(NamedTuple):
             for kind in (DataWarning, ConvergenceWarning):
                 warnings.simplefilter("ignore", kind)
             return fit_temperature(models, outputs, precision=1e-3)
+
+    def _output(self, number: int) -> Array:
+        right = self.right[number]
+        return right if self.segments is None else self.segments.output(right)
 
 
 def _is_possible(model: Distribution, right: Array) -> bool:
@@ -180,12 +192,14 @@ class EntityCurve(NamedTuple):
         labels: of the model, in its order.
         own: their scheme.
         scheme: that of the data.
+        segments: what labels spell where the model's outputs are segments.
 
     """
 
     labels: Sequence[str]
     own: Scheme
     scheme: Scheme
+    segments: SegmentTags | None = None
 
     def precision_recall(self, dev: Tagged, test: Tagged | None) -> PrecisionRecall:
         """Decoding by each entity weight: F1 of dev, which chooses, and what test has."""
@@ -216,13 +230,12 @@ class EntityCurve(NamedTuple):
 
     def decode(self, split: Tagged, weight: float) -> list[list[str]]:
         """The labels that are expected to earn most with an entity weight."""
-        reward = entity_reward(self.labels, weight)
+        segments, same = self.segments, self.own == self.scheme
+        reward = segments.reward(weight) if segments else entity_reward(self.labels, weight)
         found: list[list[str]] = [[] for _ in split.true]
         for numbers, model in split.batches:
-            rows = zip(model.mbr(reward).tolist(), model.all_lengths().tolist(), strict=True)
-            for number, (best, length) in zip(numbers.tolist(), rows, strict=True):
-                tags = [self.labels[k] for k in best[:length]]
-                same = self.own == self.scheme
+            best = written(model.mbr(reward), model.all_lengths(), self.labels, segments)
+            for number, tags in zip(numbers.tolist(), best, strict=True):
                 found[number] = tags if same else convert(tags, self.own, self.scheme)
         return found
 
@@ -233,6 +246,7 @@ def tagger_curves(
     scheme: Scheme | None,
     dev: Tagged,
     test: Tagged | None,
+    segments: SegmentTags | None = None,
 ) -> Curves | None:
     """All tables of a tagger with these labels, whose scheme may be another than that of the data."""
     number = {label: k for k, label in enumerate(labels)}
@@ -243,11 +257,11 @@ def tagger_curves(
         if own is not None and theirs is not None and own != theirs:
             true = [convert(one, theirs, own) for one in true]
         ids = [[number.get(label, UNKNOWN) for label in one] for one in true]
-        return Believed(split.batches, [np.array(one, np.int64) for one in ids])
+        return Believed(split.batches, [np.array(one, np.int64) for one in ids], segments)
 
     found = uncertainty("labels", believed(dev), None if test is None else believed(test))
     if found is not None and scheme is not None:
-        curve = EntityCurve(labels, own or scheme, scheme)
+        curve = EntityCurve(labels, own or scheme, scheme, segments)
         found["precision_recall"] = curve.precision_recall(dev, test)
     return found
 

@@ -1,7 +1,7 @@
 """Labels of words, named entities above all (paper §4.2, Tables 2 and 6, Appendix D.2.2).
 
-A feature CRF, `softq.CRFTagger`, or a neural tagger, `softq.neural.SequenceTagger`, trained exactly
-by ML, RAML and SQDML.
+A feature CRF, `softq.CRFTagger`, a neural tagger, `softq.neural.SequenceTagger`, or an encoder of
+Transformers, trained exactly by ML, RAML and SQDML.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from softq.lab.tasks.linear_learner import LinearLearner, ScoredSplit, refuse_pr
 from softq.lab.tasks.ner_data import bayes_statistics, gold, prepare, read_corpora
 from softq.lab.tasks.ner_labels import label
 from softq.lab.tasks.ner_neural import NeuralTaggerLearner
-from softq.lab.tasks.ner_recipe import NerRecipe, TagRecipe, scheme_of
+from softq.lab.tasks.ner_recipe import NerRecipe, TagRecipe, trained_scheme
 from softq.lab.torch_learner import generator_for
 from softq.linear.features import FINKEL, FeatureMatrix
 from softq.linear.tagger import CRFTagger
@@ -51,7 +51,7 @@ class Ner(Task):
     def learner(self, cells: Sequence[NerRecipe], workers: Workers) -> Learner:
         """One tagger: a neural one, or a linear one by the optimizer that the recipe names."""
         refuse_processes(self.name, workers)
-        if cells[0].neural:
+        if cells[0].model.kind != "linear":
             return NeuralTaggerLearner(cells[0], self.metrics[self.chosen_by], workers)
         return _TaggerLearner(cells[0], self.metrics[self.chosen_by])
 
@@ -77,8 +77,11 @@ class Ner(Task):
         model = recipe.annotations.annotator_model
         if recipe.objective.name != "ml" and model != "none":
             return f"annotators-log-probability:{model}"
+        whole = recipe.max_segment is not None
         if recipe.objective.name == "ml" or (weight, credit) == (1, 0):  # ML has no use for it
-            return "token-accuracy"
+            return "segment-accuracy" if whole else "token-accuracy"
+        if whole:
+            return f"segment-accuracy:entity-weight={weight:g}"
         of_types = f":type-credit={credit:g}" if credit else ""
         return f"token-reward:entity-weight={weight:g}{of_types}"
 
@@ -105,7 +108,8 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
     def __init__(self, recipe: NerRecipe, metric: Metric) -> None:
         self._recipe, self._labelled, self._prepared = recipe, label(recipe), prepare(recipe)
         corpora = self._prepared.corpora
-        self._scheme = scheme_of(recipe.data.train_scheme) or corpora.scheme
+        spelled = recipe.max_segment is not None
+        self._scheme = trained_scheme(recipe.data, corpora.scheme, spelled=spelled)
         self._folds, self._sentences = recipe.data.folds, len(corpora.train)
         weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
         names, templates = self._labelled.names, recipe.features.templates
@@ -237,10 +241,10 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
             return sentences and Tagged(list(tagger.chains(matrix)), gold(sentences))
 
         dev = tagged("dev")
-        return (
-            tagger_curves(tagger.labels, self._scheme, corpora.scheme, dev, tagged("test"))
-            if dev
-            else None
+        if not dev:
+            return None
+        return tagger_curves(
+            tagger.labels, self._scheme, corpora.scheme, dev, tagged("test"), tagger.segments
         )
 
     def state(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Neural taggers in `softq.lab.loop`: what `softq.neural.SequenceTagger` is trained toward, and how it is scored."""
+"""Neural taggers in `softq.lab.loop`: what they are trained toward, and how they are scored."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from torch import Tensor
 
 from softq.formats.tags import Scheme, convert
 from softq.formats.word_vectors import WordVectors
-from softq.lab.loop import Evaluation
+from softq.kernels.chain import MOST_LABELS_ON_GPU
 from softq.lab.processes import Workers
 from softq.lab.run import Curves
 from softq.lab.tasks.curves import Tagged, tagger_curves
-from softq.lab.tasks.files import once
+from softq.lab.tasks.files import SPLITS, once
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.ner_data import gold, read_corpora
 from softq.lab.tasks.ner_labels import label
-from softq.lab.tasks.ner_recipe import NerData, NerNetwork, NerRecipe, scheme_of
+from softq.lab.tasks.ner_recipe import NerData, NerNetwork, NerRecipe, trained_scheme
 from softq.lab.tasks.neural_learner import NeuralLearner, known_vectors
+from softq.lab.tasks.pretrained import finetuner, model_options
 from softq.linear.tagger_training import CRFSettings
 from softq.linear.tagging import CorpusTarget, entity_reward
 from softq.metrics import Metric, span_statistics
-from softq.metrics.counts import ExampleCounts
 from softq.neural.tagger import SequenceTagger
 from softq.neural.tagger_settings import TaggerSettings
-from softq.neural.words import EncodedWords, WordBatch, WordVocabulary, like_lengths
+from softq.neural.tagging import EncodedSentences, NeuralTagger
+from softq.neural.words import WordVocabulary, like_lengths
 
 Array = np.ndarray[Any, Any]
 
@@ -56,24 +57,56 @@ def read_known_vectors(sources: _Sources) -> WordVectors | None:
 
 def make_tagger(
     recipe: NerRecipe, sentences: Sequence[Sequence[str]], labels: Sequence[str]
-) -> SequenceTagger:
+) -> NeuralTagger:
     """A tagger as a recipe has it, before it is trained on sentences."""
-    corpora, network = read_corpora(recipe.data), recipe.network
-    vectors = read_known_vectors(_Sources(network, recipe.data))
-    own = TaggerSettings.word_size if vectors is None else vectors.table.shape[1]
-    sizes = {field.name: getattr(network, field.name) for field in fields(TaggerSettings)}
-    tagger = SequenceTagger(
-        WordVocabulary.of(sentences, vectors),
-        labels,
-        TaggerSettings(**sizes | {"word_size": network.word_size or own}),
-        scheme=scheme_of(recipe.data.train_scheme) or corpora.scheme,
-        constraints=recipe.model.constraints,
-        seed=recipe.training.seed,
-    )
+    corpora, pretrained = read_corpora(recipe.data), recipe.model.pretrained
+    longest = recipe.max_segment
+    common: dict[str, Any] = {
+        "scheme": trained_scheme(recipe.data, corpora.scheme, spelled=longest is not None),
+        "constraints": recipe.model.constraints,
+        "seed": recipe.training.seed,
+    }
+    tagger: NeuralTagger
+    if pretrained:
+        from softq.integrations.transformers.saved import TransformersTagger
+
+        options = model_options(recipe.encoder) | {"head": recipe.encoder.head}
+        tagger = TransformersTagger.from_encoder(pretrained, labels, **options, **common)
+    else:
+        network, vectors = recipe.network, read_known_vectors(_Sources(recipe.network, recipe.data))
+        own = TaggerSettings.word_size if vectors is None else vectors.table.shape[1]
+        sizes = {field.name: getattr(network, field.name) for field in fields(TaggerSettings)}
+        settings = TaggerSettings(**sizes | {"word_size": network.word_size or own})
+        vocabulary = WordVocabulary.of(sentences, vectors)
+        tagger = bilstm = SequenceTagger(
+            vocabulary, labels, settings, max_segment=longest, **common
+        )
+        if vectors is not None:
+            bilstm.take_vectors(vectors)
     tagger.decoding, tagger.file_scheme = recipe.model.decoding, corpora.scheme
-    if vectors is not None:
-        tagger.take_vectors(vectors)
     return tagger
+
+
+class _ExpectedParts(NamedTuple):
+    """What the targets of a batch expect: labels ``[B, n, K]``; neighbours, first and last labels in sum."""
+
+    labels: Tensor
+    pairs: Tensor
+    first: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, target: CorpusTarget, lengths: Tensor, device: torch.device) -> _ExpectedParts:
+        """Of a target of sentences of these lengths."""
+        expected, ends = torch.from_numpy(target.labels), lengths.cumsum(0)  # [T, K], [B]
+        rows = torch.split(expected, lengths.tolist())
+        parts = (
+            torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True),
+            torch.from_numpy(target.pairs).float(),
+            expected[ends - lengths].sum(0),
+            expected[ends - 1].sum(0),
+        )
+        return cls(*(part.to(device) for part in parts))
 
 
 class TaggerLosses:
@@ -84,40 +117,31 @@ class TaggerLosses:
 
     def __init__(
         self,
-        tagger: SequenceTagger,
-        encoded: EncodedWords,
+        tagger: NeuralTagger,
+        encoded: EncodedSentences,
         batches: Sequence[Array],
         targets: Sequence[CorpusTarget],
         device: torch.device,
     ) -> None:
         self.model = tagger
         self.sentences = [torch.from_numpy(batch) for batch in batches]
-        self._batches = [encoded.batch(batch).to(device) for batch in batches]
-        self._targets = [
-            _on_labels(target, batch) for target, batch in zip(targets, self._batches, strict=True)
+        made = [encoded.batch(batch) for batch in batches]
+        self._expected = [
+            _ExpectedParts.of(target, batch.lengths, device)
+            for target, batch in zip(targets, made, strict=True)
         ]
+        self._batches = [batch.to(device) for batch in made]
 
     def __call__(self, batch: int) -> Tensor:
         """The summed loss of the sentences of a batch."""
-        words, (labels, pairs) = self._batches[batch], self._targets[batch]
+        words, expected = self._batches[batch], self._expected[batch]
         scores = self.model.scores(words)
-        p = self.model.distribution(scores, words.packing.lengths)
+        loss = self.model.distribution(scores, words.lengths).log_partition.sum()
         # what the model forbids is left out: the target gives it nothing
-        expected = (labels * scores).sum()
-        if self.model.transitions is not None:
-            expected = expected + (pairs * self.model.transitions).sum()
-        return p.log_partition.sum() - expected
-
-
-def _on_labels(target: CorpusTarget, batch: WordBatch) -> tuple[Tensor, Tensor]:
-    """Expected labels ``[B, n, K]`` and the sum of neighbours ``[K, K]`` on the batch's device."""
-    packing = batch.packing
-    expected = torch.from_numpy(target.labels)
-    labels = expected.new_zeros(len(packing.lengths), packing.width, expected.shape[1])
-    real = torch.arange(packing.width) < packing.lengths.cpu().unsqueeze(1)
-    labels[real] = expected
-    device = packing.lengths.device
-    return labels.to(device), torch.from_numpy(target.pairs).float().to(device)
+        for part, learnt in zip(expected, (scores, *self.model.neighbour_scores()), strict=True):
+            if learnt is not None:
+                loss = loss - (part * learnt).sum()
+        return loss
 
 
 class NeuralTaggerLearner(NeuralLearner):
@@ -125,35 +149,46 @@ class NeuralTaggerLearner(NeuralLearner):
 
     def __init__(self, recipe: NerRecipe, metric: Metric, workers: Workers) -> None:
         self._labelled, self._corpora = label(recipe), read_corpora(recipe.data)
-        corpora = self._corpora
         names, references = self._labelled.names, self._labelled.references
-        train = [sentence.tokens for sentence in corpora.train]
-        self.tagger = make_tagger(recipe, train, names)
+        splits = {
+            split: [one.tokens for one in sentences]
+            for split in SPLITS
+            if (sentences := getattr(self._corpora, split)) is not None
+        }
+        self.splits = [split for split in SPLITS[1:] if split in {"dev", *splits}]
+        self.tagger = make_tagger(recipe, splits["train"], names)
+        self._encoded = {split: self.tagger.encode(words) for split, words in splits.items()}
         weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
+        segments = self.tagger.segments
         settings = CRFSettings(
             names,
             recipe.objective.name,
             recipe.objective.tau,
-            entity_reward(names, weight, credit),
+            segments.reward(weight) if segments else entity_reward(names, weight, credit),
             self.tagger.scheme,
             recipe.model.constraints,
+            max_segment=recipe.max_segment,
         )
-        self._encoded = {
-            split: self.tagger.vocabulary.encode([one.tokens for one in sentences])
-            for split in ("train", "dev", "test")
-            if (sentences := getattr(corpora, split)) is not None
-        }
-        random = np.random.default_rng(recipe.training.seed % 2**64)
-        batches = like_lengths(self._encoded["train"].lengths, recipe.training.batch_size, random)
+        train, training = self._encoded["train"], recipe.training
+        random = np.random.default_rng(training.seed % 2**64)
+        batches = like_lengths(train.lengths, training.batch_size, random)
         targets = [settings.target(references.take(batch)) for batch in batches]
+        rate, parameters = recipe.optimizer.learning_rate, self.tagger.parameters()
+        optimizer: torch.optim.Optimizer
+        if recipe.model.pretrained:
+            optimizer = finetuner(self.tagger, recipe.encoder, rate, workers.device)
+        else:
+            optimizer = torch.optim.Adam(parameters, lr=rate, fused=True)
         super().__init__(
-            TaggerLosses(self.tagger, self._encoded["train"], batches, targets, workers.device),
-            recipe.training,
-            rate=recipe.optimizer.learning_rate,
+            TaggerLosses(self.tagger, train, batches, targets, workers.device),
+            training,
+            optimizer=optimizer,
+            warmup=recipe.encoder.warmup if recipe.model.pretrained else 0.0,
+            graphs=recipe.network.graphs
+            and not recipe.model.pretrained
+            and len(names) <= MOST_LABELS_ON_GPU,
             entropy=sum(target.entropy for target in targets),
-            notes=lambda: {"about": self.tagger.notes()},
-            evaluate=lambda: float(metric(self._evaluate_split("dev").counts.sum(0))),
-            evaluate_best=self._scores,
+            metric=metric,
             workers=workers,
         )
 
@@ -175,15 +210,6 @@ class NeuralTaggerLearner(NeuralLearner):
             predicted = [convert(labels, own, scheme) for labels in predicted]
         return ScoredSplit(span_statistics(true, predicted, scheme).rows, predicted)
 
-    def _scores(self) -> Evaluation:
-        splits = {"dev": self._evaluate_split("dev")}
-        if "test" in self._encoded:
-            splits["test"] = self._evaluate_split("test")
-        counts = {name: ExampleCounts.of(one.counts[None]) for name, one in splits.items()}
-        parameters = sum(parameter.numel() for parameter in self.tagger.parameters())
-        outputs = splits.get("test", splits["dev"]).outputs
-        return Evaluation(counts, [{"parameters": float(parameters)}], outputs, self._curves())
-
     def _curves(self) -> Curves | None:
         tagged = {
             split: Tagged(list(self.tagger.distributions(self._encoded[split])), gold(sentences))
@@ -198,4 +224,5 @@ class NeuralTaggerLearner(NeuralLearner):
             self._corpora.scheme,
             tagged["dev"],
             tagged.get("test"),
+            self.tagger.segments,
         )

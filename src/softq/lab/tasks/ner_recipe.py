@@ -6,10 +6,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from softq.lab.recipe import Conflicts, Objective, RecipeSection, Training, key
+from softq.lab.tasks.encoder_recipe import (
+    ModelKind,
+    ModelSection,
+    TaggerEncoder,
+    not_of_this_kind,
+)
 from softq.lab.tasks.files import DataSection
 from softq.linear.finkel import FINKEL
 from softq.neural.tagger_settings import TaggerSettings
-from softq.options import Constraints, LabelDecoding, Scheme, Ties
+from softq.options import Constraints, LabelDecoding, Scheme, TaggerSpace, Ties
 
 
 @dataclass(frozen=True)
@@ -140,18 +146,27 @@ class NerFeatures(RecipeSection):
 
 
 @dataclass(frozen=True)
-class NerModel(RecipeSection):
+class NerModel(ModelSection):
     """A linear chain over labels."""
 
-    name: Literal["linear", "neural"] = key(
+    name: str = key(
         "linear",
         "what scores labels: linear, sparse features of words; neural, a bidirectional LSTM over"
-        " vectors of words and their characters (section network)",
+        " vectors of words and their characters (section network); transformers:PATH, an encoder of"
+        " Transformers (section encoder)",
+    )
+    space: TaggerSpace = key(
+        "chain",
+        "chain: labels, each of which depends on the one before; segments: whole entities, a"
+        " semi-Markov model, whose rewards count exact entities",
+    )
+    max_segment: int = key(
+        8, "words of the longest segment; longer entities to train on are cut", least=1
     )
     constraints: Constraints = key(
         "decode",
         "forbid sequences that break the tag scheme: none, decode, target (and decode), model (and"
-        " both)",
+        " both); segments keep to it in any case",
     )
     all_possible_states: bool = key(
         False,
@@ -175,6 +190,12 @@ class NerNetwork(TaggerSettings):
         "",
         "pretrained vectors of words: text with a word and its numbers on each line (.gz, .xz too),"
         " or x.npy with the words in x.words.txt; empty: none",
+    )
+    graphs: bool = key(
+        True,
+        "on a GPU, record the step of each batch and replay it, instead of launching it kernel by"
+        " kernel",
+        identity=False,
     )
 
 
@@ -301,8 +322,8 @@ class NerOptimizer(RecipeSection):
     memory: int = key(8, "steps that L-BFGS remembers", least=1)
     learning_rate: float = key(
         0.0,
-        "of adagrad, or of the Adam that trains neural taggers and lowers it to 0 by the end; 0: 0.1"
-        " of adagrad, 0.002 of Adam",
+        "of adagrad, or of the Adam that trains neural taggers and encoders of Transformers and"
+        " lowers it to 0 by the end; 0: 0.1 of adagrad, 0.002 and 3e-5 of Adam",
         least=0,
         finite=True,
     )
@@ -310,12 +331,12 @@ class NerOptimizer(RecipeSection):
 
 @dataclass(frozen=True)
 class TaggerTraining(Training):
-    """How long and where; only adagrad and neural taggers have epochs and batches."""
+    """How long and where; lbfgs has no epochs and batches."""
 
     epochs: int = key(
         0,
-        "passes over the training data, at most, of adagrad or a neural tagger; lbfgs counts"
-        " iterations; 0: 30 of a neural tagger, else 1",
+        "passes over the training data, at most; lbfgs counts iterations; 0: 30 of a neural tagger,"
+        " 5 of an encoder of Transformers, else 1",
         least=0,
     )
     patience: int = key(
@@ -326,9 +347,17 @@ class TaggerTraining(Training):
     )
     batch_size: int = key(
         0,
-        "sentences of one step of adagrad or a neural tagger; 0: 32 of a neural tagger, else 64",
+        "sentences of one step; 0: 32 of a neural tagger, 16 of an encoder of Transformers, else 64",
         least=0,
     )
+
+
+_USUAL: dict[ModelKind, tuple[float, int, int]] = {
+    "linear": (0.1, 1, 64),
+    "neural": (0.002, 30, 32),
+    "transformers": (3e-5, 5, 16),
+}
+"""Learning rate, epochs and batch size of each kind of model."""
 
 
 @dataclass(frozen=True)
@@ -339,6 +368,7 @@ class NerRecipe(RecipeSection):
     features: NerFeatures = field(default_factory=NerFeatures)
     model: NerModel = field(default_factory=NerModel)
     network: NerNetwork = field(default_factory=NerNetwork)
+    encoder: TaggerEncoder = field(default_factory=TaggerEncoder)
     objective: Objective = field(default_factory=Objective)
     annotations: NerAnnotations = field(default_factory=NerAnnotations)
     optimizer: NerOptimizer = field(default_factory=NerOptimizer)
@@ -346,16 +376,12 @@ class NerRecipe(RecipeSection):
 
     def __post_init__(self) -> None:
         """Fill in what depends on the kind of model, so that a recipe says all of it."""
-        neural, training = self.neural, self.training
+        rate, epochs, size = _USUAL[self.model.kind]
+        training, optimizer = self.training, self.optimizer
         filled: dict[str, RecipeSection] = {
-            "optimizer": replace(
-                self.optimizer,
-                learning_rate=self.optimizer.learning_rate or (0.002 if neural else 0.1),
-            ),
+            "optimizer": replace(optimizer, learning_rate=optimizer.learning_rate or rate),
             "training": replace(
-                training,
-                epochs=training.epochs or (30 if neural else 1),
-                batch_size=training.batch_size or (32 if neural else 64),
+                training, epochs=training.epochs or epochs, batch_size=training.batch_size or size
             ),
         }
         for name, section in filled.items():
@@ -363,41 +389,71 @@ class NerRecipe(RecipeSection):
         super().__post_init__()
 
     @property
-    def neural(self) -> bool:
-        """Whether the tagger is a neural one."""
-        return self.model.name == "neural"
+    def max_segment(self) -> int | None:
+        """Words of the longest segment of a model of segments; None: a chain."""
+        return self.model.max_segment if self.model.space == "segments" else None
 
-    def _neural_conflicts(self, looped: str) -> Conflicts:
-        """What neural taggers have no use for, and linear ones."""
-        if not self.neural:
+    def _segment_conflicts(self, looped: str) -> Conflicts:
+        """What segments do not go with."""
+        if self.max_segment is None:
             return (
                 (
-                    self.network != NerNetwork(),
-                    "vectors, hidden, dropout and the other keys of network are of neural taggers:"
-                    " add model = neural (--model neural), or leave them out",
+                    self.model.max_segment != NerModel.max_segment,
+                    "max_segment is of segments: add space = segments (--space segments), or leave"
+                    " it out",
                 ),
             )
-        model, optimizer = self.model, self.optimizer
-        others = replace(optimizer, learning_rate=NerOptimizer.learning_rate)
         return (
             (
-                others != NerOptimizer(),
+                self.data.scheme == "none",
+                "segments are entities, whose tags follow a scheme: name it (--scheme), or leave"
+                " out space = segments",
+            ),
+            (
+                self.data.train_scheme == "iob1",
+                "segments are trained in bio or bioes: leave out train_scheme = iob1",
+            ),
+            (looped, f"{looped} estimates the truth label by label: leave out space = segments"),
+            (
+                self.annotations.type_credit,
+                "segments are right as a whole, and type_credit is for labels: leave it out",
+            ),
+            (
+                self.model.kind == "transformers",
+                "segments are of linear and neural taggers, and one on an encoder of Transformers"
+                " has a chain: leave out space = segments",
+            ),
+            (not self.network.crf, "segments have scores of neighbouring types: leave out no-crf"),
+        )
+
+    def _of_other_kinds(self, looped: str) -> Conflicts:
+        """Keys of another kind of model."""
+        kind, optimizer = self.model.kind, self.optimizer
+        linear = kind == "linear"
+        others = replace(optimizer, learning_rate=NerOptimizer.learning_rate)
+        return (
+            *not_of_this_kind(
+                kind, "taggers", self.network != NerNetwork(), self.encoder != TaggerEncoder()
+            ),
+            (
+                not linear and others != NerOptimizer(),
                 "method, c2, iterations, tolerance and memory are of linear taggers, and a neural"
                 " one is trained by Adam: leave them out"
                 + (" (loop_c2 is the penalty of the tagger in the loop)" if looped else ""),
             ),
             (
-                self.features != NerFeatures() and not looped,
+                not linear and self.features != NerFeatures() and not looped,
                 "templates and the other keys of features are of linear taggers, and a neural one"
                 " reads words and characters: leave them out",
             ),
             (
-                model.all_possible_states or not model.all_possible_transitions,
+                not linear
+                and (self.model.all_possible_states or not self.model.all_possible_transitions),
                 "all_possible_states and all_possible_transitions are of linear taggers: leave them"
-                " out (a neural one has crf)",
+                " out (a neural one has crf, an encoder of Transformers head)",
             ),
             (
-                self.data.folds,
+                not linear and self.data.folds,
                 "folds are for linear taggers: name a dev file (dev), or leave them out",
             ),
         )
@@ -409,7 +465,8 @@ class NerRecipe(RecipeSection):
         modelled, partial = annotations.annotator_model != "none", data.partial_labels
         looped = "annotator_model" if modelled else "partial_labels" if partial else ""
         return (
-            *self._neural_conflicts(looped),
+            *self._of_other_kinds(looped),
+            *self._segment_conflicts(looped),
             (
                 modelled and partial,
                 "annotator_model and partial_labels do not go together: labels that an annotator"
@@ -438,10 +495,10 @@ class NerRecipe(RecipeSection):
                 self.objective.temperature_scaled,
                 "ner has no temperature_scaled: with the penalty c2 · ‖weights‖² it changes the"
                 " scale of the weights and of the loss and nothing else, so that the tagger is the"
-                " same, and so it is of a neural one up to the scale of its scores",
+                " same, and so it is of other models up to the scale of their scores",
             ),
             (
-                not adagrad and not self.neural and self.training.epochs != 1,
+                not adagrad and self.model.kind == "linear" and self.training.epochs != 1,
                 "lbfgs counts iterations, not epochs: leave epochs = 1 and set iterations, got"
                 f" epochs = {self.training.epochs}",
             ),
@@ -512,3 +569,9 @@ class TagRecipe(NerRecipe):
 def scheme_of(named: str) -> Scheme | None:
     """A scheme's name, None for "auto" and "same"."""
     return named if named in ("iob1", "bio", "bioes") else None  # type: ignore[return-value]
+
+
+def trained_scheme(data: NerData, of_files: Scheme | None, *, spelled: bool) -> Scheme | None:
+    """The tag scheme to train in: that of the files unless said, but BIO of segments in IOB1."""
+    found = scheme_of(data.train_scheme) or of_files
+    return "bio" if spelled and found == "iob1" else found

@@ -1,7 +1,7 @@
 """Dependency parsing (paper §4.2, Tables 3 and 6, Appendix D.2.3).
 
-A feature-based parser, `softq.DependencyParser`, or a neural one, `softq.neural.BiaffineParser`,
-trained exactly by ML, RAML and SQDML.
+A feature-based parser, `softq.DependencyParser`, a neural one, `softq.neural.BiaffineParser`, or an
+encoder of Transformers, trained exactly by ML, RAML and SQDML.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Parsing(Task):
     def learner(self, cells: Sequence[ParsingRecipe], workers: Workers) -> Learner:
         """One parser: a neural one, or a linear one by the optimizer that the recipe names."""
         refuse_processes(self.name, workers)
-        if cells[0].neural:
+        if cells[0].model.kind != "linear":
             from softq.lab.tasks.parsing_neural import NeuralParserLearner
 
             return NeuralParserLearner(cells[0], self.metrics[self.chosen_by], workers)
@@ -406,7 +406,7 @@ class _ParserLearner(LinearLearner[DependencyParser, ParserFit]):
         judged: _EvaluationSplit = getattr(self._prepared, split)
         if split == "test" and judged is self._prepared.dev:
             return None
-        trees = model.parser_.parse_codes(judged.codes, self._recipe.model.decoding)
+        trees = model.parser_.parse_codes(judged.codes, self._recipe.decoding)
         outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
         return ScoredSplit(parse_statistics(judged.sentences, trees), outputs)
 

@@ -1,4 +1,4 @@
-"""Neural parsers in `softq.lab.loop`: what `softq.neural.BiaffineParser` is trained toward, and how it is scored."""
+"""Neural parsers in `softq.lab.loop`: what they are trained toward, and how they are scored."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from softq.formats.conllu import TreeSentence
-from softq.lab.loop import Evaluation
+from softq.kernels.spanning import MOST_NODES_ON_GPU
 from softq.lab.processes import Workers
 from softq.lab.run import Curves
 from softq.lab.tasks.curves import Believed, uncertainty
@@ -25,17 +24,19 @@ from softq.lab.tasks.parsing import (
     parse_statistics,
     read_corpora,
 )
-from softq.lab.tasks.parsing_recipe import ParsingRecipe
+from softq.lab.tasks.parsing_recipe import OF_EVERY_PARSER, ParsingRecipe
+from softq.lab.tasks.pretrained import finetuner, model_options
 from softq.linear.parsing import TreeTargets
 from softq.metrics import Metric
-from softq.metrics.counts import ExampleCounts
-from softq.neural.parser import BiaffineParser, EncodedTrees, TreeBatch, TreeVocabulary
+from softq.neural.parser import BiaffineParser, TreeVocabulary
 from softq.neural.parser_settings import ParserSettings
+from softq.neural.parsing import NeuralParser
+from softq.neural.tagging import EncodedSentences
 from softq.neural.words import like_lengths
 
 Array = np.ndarray[Any, Any]
 
-_NO_RELATION = -1  # of a word that was lifted, and of padding
+_NO_RELATION = -100  # of a word that was lifted, and of padding
 _WARMUP = 0.05
 
 
@@ -48,8 +49,8 @@ class ParserLosses:
 
     def __init__(
         self,
-        parser: BiaffineParser,
-        encoded: EncodedTrees,
+        parser: NeuralParser,
+        encoded: EncodedSentences,
         known: Learnable,
         batches: Sequence[Array],
         targets: TreeTargets,
@@ -57,15 +58,20 @@ class ParserLosses:
     ) -> None:
         self.model = parser
         self.sentences = [torch.from_numpy(batch) for batch in batches]
-        self._batches: list[tuple[TreeBatch, Tensor, list[tuple[Tensor, Tensor, Tensor]]]] = []
-        numbers = {name: k for k, name in enumerate(parser.vocabulary.relations)}
+        self._batches: list[tuple[Any, Tensor, list[tuple[Tensor, Tensor, Tensor]]]] = []
+        numbers = {name: k for k, name in enumerate(parser.relations)}
         for sentences in batches:
             batch = encoded.batch(sentences)
-            size = batch.words.packing.width - 1
-            arcs = targets.expected(sentences, size).to(device)
-            references = _references(known, sentences, size, numbers)
+            arcs = targets.expected(sentences, batch.width).to(device)
+            references = _references(known, sentences, batch.width, numbers)
             moved = [tuple(tensor.to(device) for tensor in one) for one in references]
             self._batches.append((batch.to(device), arcs, moved))  # type: ignore[arg-type]
+        # thousands of small kernels on a GPU, not worth recording
+        self.without_kernel = {
+            number
+            for number, (_, arcs, _) in enumerate(self._batches)
+            if parser.spanning and arcs.shape[1] > MOST_NODES_ON_GPU
+        }
 
     def __call__(self, batch: int) -> Tensor:
         """The summed loss of the sentences of a batch."""
@@ -73,11 +79,8 @@ class ParserLosses:
         tree, views = self.model(words)
         loss: Tensor = tree.log_partition.sum() - (arcs * tree.scores).sum()
         for heads, relations, weights in references:
-            scores = self.model.relation_scores(views, heads)
-            losses = functional.cross_entropy(
-                scores.transpose(1, 2), relations, ignore_index=_NO_RELATION, reduction="none"
-            )
-            loss = loss + (losses.sum(1) * weights).sum()
+            losses = self.model.biaffine.relation_losses(views, heads, relations)
+            loss = loss + (losses * weights).sum()
         return loss
 
 
@@ -111,86 +114,96 @@ class NeuralParserLearner(NeuralLearner):
     def __init__(self, recipe: ParsingRecipe, metric: Metric, workers: Workers) -> None:
         _, _, dev, test = read_corpora(recipe.data)
         self._known = known = learnable(recipe.data, recipe.model.spanning)
-        self._splits: dict[str, Sequence[TreeSentence]] = {
+        self._trees: dict[str, Sequence[TreeSentence]] = {
             "dev": known.sentences if dev is None else dev,
             **({} if test is None else {"test": test}),
         }
-        self.parser = _make_parser(recipe, known, [*self._splits.values()])
-        vocabulary, training = self.parser.vocabulary, recipe.training
-        check_columns(vocabulary.lacks_tags, recipe.data, dev or (), test or ())
-        self._encoded = {name: vocabulary.encode(some) for name, some in self._splits.items()}
-        encoded = vocabulary.encode(known.sentences)
+        self.splits, training = [*self._trees], recipe.training
+        self.parser = _make_parser(recipe, known, [*self._trees.values()])
+        check_columns(self.parser.lacks_tags, recipe.data, dev or (), test or ())
+        self._encoded = {name: self.parser.encode(some) for name, some in self._trees.items()}
+        encoded = self.parser.encode(known.sentences)
         random = np.random.default_rng(training.seed % 2**64)
-        batches = like_lengths(encoded.lengths, training.batch_size, random)
+        batches = like_lengths(
+            encoded.lengths, training.batch_size, random, words=training.batch_words
+        )
         targets = TreeTargets(
             known.possible,
             recipe.objective.name,
             recipe.objective.tau,
             spanning=recipe.model.spanning,
         )
+        rate, parameters = recipe.optimizer.learning_rate, self.parser.parameters()
+        if recipe.model.pretrained:
+            optimizer = finetuner(self.parser, recipe.encoder, rate, workers.device)
+        else:  # a short memory, as Dozat and Manning have it
+            optimizer = torch.optim.AdamW(
+                parameters, lr=rate, betas=(0.9, 0.9), weight_decay=1e-3, fused=True
+            )
+        losses = ParserLosses(self.parser, encoded, known, batches, targets, workers.device)
+        words = [int(encoded.lengths[batch].sum()) for batch in batches]
         super().__init__(
-            ParserLosses(self.parser, encoded, known, batches, targets, workers.device),
+            losses,
             training,
-            rate=recipe.optimizer.learning_rate,
-            warmup=_WARMUP,
-            # a short memory, as Dozat and Manning have it
-            optimizer=torch.optim.AdamW(
-                self.parser.parameters(), betas=(0.9, 0.9), weight_decay=1e-3, fused=True
-            ),
+            optimizer=optimizer,
+            warmup=recipe.encoder.warmup if recipe.model.pretrained else _WARMUP,
+            counts=None if recipe.model.pretrained else words,
+            graphs=recipe.network.graphs and not recipe.model.pretrained,
+            eager=losses.without_kernel,
             entropy=sum(targets.entropy(batch) for batch in batches),
-            notes=lambda: {"about": self.parser.notes()},
-            evaluate=lambda: float(metric(self._evaluate_split("dev").counts.sum(0))),
-            evaluate_best=self._scores,
+            metric=metric,
             workers=workers,
         )
 
     def _evaluate_split(self, split: str) -> ScoredSplit:
         trees = self.parser.parse_encoded(self._encoded[split], self.parser.decoding)
         outputs = [{"heads": list(tree.heads), "relations": list(tree.relations)} for tree in trees]
-        return ScoredSplit(parse_statistics(self._splits[split], trees), outputs)
+        return ScoredSplit(parse_statistics(self._trees[split], trees), outputs)
 
-    def _scores(self) -> Evaluation:
-        splits = {name: self._evaluate_split(name) for name in self._splits}
-        counts = {name: ExampleCounts.of(one.counts[None]) for name, one in splits.items()}
-        measures = {
-            "sentences": float(len(self._known.sentences)),
-            "lifted": float(self._known.lifted),
-            "skipped": float(self._known.skipped),
-            "parameters": float(sum(p.numel() for p in self.parser.parameters())),
+    def _measures(self) -> dict[str, float]:
+        known = self._known
+        return super()._measures() | {
+            "sentences": float(len(known.sentences)),
+            "lifted": float(known.lifted),
+            "skipped": float(known.skipped),
         }
-        outputs = splits.get("test", splits["dev"]).outputs
-        return Evaluation(counts, [measures], outputs, self._curves())
 
     def _curves(self) -> Curves | None:
         believed = {
             name: Believed(
                 [(numbers, tree) for numbers, tree, _ in self.parser.distributions(encoded)],
-                [np.array(one.heads) for one in self._splits[name]],
+                [np.array(one.heads) for one in self._trees[name]],
             )
             for name, encoded in self._encoded.items()
         }
-        if self._splits["dev"] is self._known.sentences:  # which it was trained on
+        if self._trees["dev"] is self._known.sentences:  # which it was trained on
             return None
         return uncertainty("heads", believed["dev"], believed.get("test"))
 
 
 def _make_parser(
     recipe: ParsingRecipe, known: Learnable, others: Sequence[Sequence[TreeSentence]]
-) -> BiaffineParser:
+) -> NeuralParser:
     """A parser as a recipe has it, before it is trained."""
-    network = recipe.network
-    forms = [[sentence.forms for sentence in split] for split in (known.sentences, *others)]
-    vectors = known_vectors(network.vectors, forms)
-    own = ParserSettings.word_size if vectors is None else vectors.table.shape[1]
-    sizes = {field.name: getattr(network, field.name) for field in fields(ParserSettings)}
-    relations = {name for one in known.trees.relations for tree in one for name in tree}
-    parser = BiaffineParser(
-        TreeVocabulary.of(known.sentences, sorted(relations), vectors),
-        ParserSettings(**sizes | {"word_size": network.word_size or own}),
-        spanning=recipe.model.spanning,
-        seed=recipe.training.seed,
-    )
-    parser.decoding = recipe.model.decoding
-    if vectors is not None:
-        parser.take_vectors(vectors)
+    network, pretrained = recipe.network, recipe.model.pretrained
+    relations = sorted({name for one in known.trees.relations for tree in one for name in tree})
+    common: dict[str, Any] = {"spanning": recipe.model.spanning, "seed": recipe.training.seed}
+    parser: NeuralParser
+    if pretrained:
+        from softq.integrations.transformers.saved import TransformersParser
+
+        sizes = {name: getattr(network, name) for name in OF_EVERY_PARSER}
+        options = model_options(recipe.encoder) | sizes | common
+        parser = TransformersParser.from_encoder(pretrained, relations, **options)
+    else:
+        forms = [[sentence.forms for sentence in split] for split in (known.sentences, *others)]
+        vectors = known_vectors(network.vectors, forms)
+        own = ParserSettings.word_size if vectors is None else vectors.table.shape[1]
+        sizes = {field.name: getattr(network, field.name) for field in fields(ParserSettings)}
+        settings = ParserSettings(**sizes | {"word_size": network.word_size or own})
+        vocabulary = TreeVocabulary.of(known.sentences, relations, vectors)
+        parser = bilstm = BiaffineParser(vocabulary, settings, **common)
+        if vectors is not None:
+            bilstm.take_vectors(vectors)
+    parser.decoding = recipe.decoding
     return parser

@@ -6,6 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from softq.lab.recipe import Conflicts, Objective, RecipeSection, Training, key
+from softq.lab.tasks.encoder_recipe import (
+    EncoderSettings,
+    ModelKind,
+    ModelSection,
+    not_of_this_kind,
+)
 from softq.lab.tasks.files import DataSection
 from softq.neural.parser_settings import ParserSettings
 from softq.options import FEWEST_BITS, MOST_BITS, TreeDecoding
@@ -95,21 +101,24 @@ class ParsingFeatures(RecipeSection):
 
 
 @dataclass(frozen=True)
-class ParsingModel(RecipeSection):
+class ParsingModel(ModelSection):
     """Trees that score each arc on its own."""
 
-    name: Literal["linear", "neural"] = key(
+    name: str = key(
         "linear",
         "what scores arcs: linear, sparse features; neural, biaffine forms over a bidirectional LSTM"
-        " (section network)",
+        " (section network); transformers:PATH, the same over an encoder of Transformers (section"
+        " encoder)",
     )
     spanning: bool = key(
         False,
         "all trees, by the matrix-tree theorem; else those whose arcs do not cross, by"
         " inside-outside",
     )
-    decoding: TreeDecoding = key(
-        "mode", "mode: the most probable tree; mbr: the tree of the most right heads to be expected"
+    decoding: Literal["auto", "mode", "mbr"] = key(
+        "auto",
+        "mode: the most probable tree; mbr: the tree of the most right heads to be expected; auto:"
+        " mode of a linear parser, else mbr",
     )
 
 
@@ -122,6 +131,29 @@ class ParsingNetwork(ParserSettings):
         "",
         "pretrained vectors of words: text with a word and its numbers on each line (.gz, .xz too),"
         " or x.npy with the words in x.words.txt; empty: none",
+    )
+    graphs: bool = key(
+        True,
+        "on a GPU, record the step of each batch and replay it, instead of launching it kernel by"
+        " kernel",
+        identity=False,
+    )
+
+
+OF_EVERY_PARSER = ("arc_size", "relation_size")
+"""Keys of the network that encoders of Transformers have a use for."""
+
+
+@dataclass(frozen=True)
+class ParserEncoder(EncoderSettings):
+    """How an encoder of Transformers reads words, and how it is trained further."""
+
+    head_dropout: float = key(
+        0.33,
+        "share dropped of the vectors of words and of what arcs and relations are scored by, the same"
+        " at all words of a sentence; the encoder has its own",
+        least=0,
+        below=1,
     )
 
 
@@ -136,8 +168,9 @@ class ParsingOptimizer(RecipeSection):
     )
     learning_rate: float = key(
         0.0,
-        "learning rate of adagrad, or of the AdamW that trains neural parsers, where it rises at"
-        " first and falls to 0; 0: 0.1 of adagrad, 0.002 of AdamW",
+        "learning rate of adagrad, or of the AdamW that trains neural parsers and encoders of"
+        " Transformers, where it rises at first and falls to 0; 0: 0.1 of adagrad, 0.002 and 3e-5 of"
+        " AdamW",
         least=0,
         finite=True,
     )
@@ -163,7 +196,8 @@ class ParserTraining(Training):
     epochs: int = key(
         0,
         "passes over the training data, at most; with lbfgs, over its relations, and only the last"
-        " one's model is evaluated; 0: 20 of a neural parser, else 6",
+        " one's model is evaluated; 0: 40 of a neural parser, 10 of an encoder of Transformers,"
+        " else 6",
         least=0,
     )
     patience: int = key(
@@ -171,7 +205,22 @@ class ParserTraining(Training):
         "epochs without a better development score before adagrad stops; 0: never stops early",
         least=0,
     )
-    batch_size: int = key(32, "sentences of one step of adagrad or a neural parser", least=1)
+    batch_size: int = key(
+        0,
+        "sentences of one step, but of lbfgs; 0: batch_words of a neural parser, else 32",
+        least=0,
+    )
+    batch_words: int = key(
+        0, "words of one step of a neural parser, about, where batch_size is 0; 0: 4000", least=0
+    )
+
+
+_USUAL: dict[ModelKind, tuple[float, int, int, int, TreeDecoding]] = {
+    "linear": (0.1, 6, 32, 0, "mode"),
+    "neural": (0.002, 40, 0, 4000, "mbr"),
+    "transformers": (3e-5, 10, 32, 0, "mbr"),
+}
+"""Learning rate, epochs, batch size in sentences or words, and decoding of each kind of model."""
 
 
 @dataclass(frozen=True)
@@ -182,42 +231,65 @@ class ParsingRecipe(RecipeSection):
     features: ParsingFeatures = field(default_factory=ParsingFeatures)
     model: ParsingModel = field(default_factory=ParsingModel)
     network: ParsingNetwork = field(default_factory=ParsingNetwork)
+    encoder: ParserEncoder = field(default_factory=ParserEncoder)
     objective: Objective = field(default_factory=Objective)
     optimizer: ParsingOptimizer = field(default_factory=ParsingOptimizer)
     training: ParserTraining = field(default_factory=ParserTraining)
 
     def __post_init__(self) -> None:
         """Fill in what depends on the kind of model, so that a recipe says all of it."""
-        neural, optimizer, training = self.neural, self.optimizer, self.training
-        rate = optimizer.learning_rate or (0.002 if neural else 0.1)
-        epochs = training.epochs or (20 if neural else 6)
-        object.__setattr__(self, "optimizer", replace(optimizer, learning_rate=rate))
-        object.__setattr__(self, "training", replace(training, epochs=epochs))
+        optimizer, training = self.optimizer, self.training
+        rate, epochs, size, words, _ = _USUAL[self.model.kind]
+        if training.batch_size:
+            words = 0
+        filled: dict[str, RecipeSection] = {
+            "optimizer": replace(optimizer, learning_rate=optimizer.learning_rate or rate),
+            "training": replace(
+                training,
+                epochs=training.epochs or epochs,
+                batch_size=training.batch_size or size,
+                batch_words=training.batch_words or words,
+            ),
+            "model": replace(self.model, decoding=self.decoding),
+        }
+        for name, section in filled.items():
+            object.__setattr__(self, name, section)
         super().__post_init__()
 
     @property
-    def neural(self) -> bool:
-        """Whether the parser is a neural one."""
-        return self.model.name == "neural"
+    def decoding(self) -> TreeDecoding:
+        """How trees are chosen."""
+        return _USUAL[self.model.kind][-1] if self.model.decoding == "auto" else self.model.decoding
 
     def conflicts(self) -> Conflicts:
         """What the sections say must fit together."""
+        neural = self.model.kind != "linear"
         others = replace(self.optimizer, learning_rate=ParsingOptimizer.learning_rate)
+        network = self.network
+        if self.model.pretrained:
+            own = {name: getattr(ParsingNetwork, name) for name in OF_EVERY_PARSER}
+            network = replace(network, **own)
         return (
-            (
-                not self.neural and self.network != ParsingNetwork(),
-                "vectors, hidden, dropout and the other keys of network are of neural parsers: add"
-                " model = neural (--model neural), or leave them out",
+            *not_of_this_kind(
+                self.model.kind,
+                "parsers",
+                network != ParsingNetwork(),
+                self.encoder != ParserEncoder(),
             ),
             (
-                self.neural and others != ParsingOptimizer(),
+                neural and others != ParsingOptimizer(),
                 "method, relation_learning_rate, c2, iterations, tolerance and memory are of linear"
                 " parsers, and a neural one is trained by AdamW: leave them out",
             ),
             (
-                self.neural and self.features != ParsingFeatures(),
+                neural and self.features != ParsingFeatures(),
                 "templates and the other keys of features are of linear parsers, and a neural one"
                 " reads words, characters and tags: leave them out",
+            ),
+            (
+                self.training.batch_words and self.training.batch_size,
+                "batch_words is of a neural parser, in the place of batch_size: leave one of them"
+                " out",
             ),
             (
                 self.objective.temperature_scaled,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from softq.formats.conll import MISSING, Sentence
 from softq.formats.partial_labels import alternatives
 from softq.integrations.text_rows import plain
 from softq.integrations.transformers.tokens import IGNORED
+from softq.integrations.transformers.words.annotators import read_annotations
 
 _ROUNDING = 1e-3  # by how much probabilities may not sum to one
 
@@ -33,6 +33,15 @@ class RowLabels(NamedTuple):
     places: list[int]
     probabilities: list[list[float]] | None = None
     allowed: list[list[int]] | None = None
+
+    @property
+    def kind(self) -> str:
+        """What losses depend on; ``"partial"`` where an annotator left out a word."""
+        if self.probabilities is not None:
+            return "probabilities"
+        if self.allowed is not None:
+            return "allowed"
+        return "partial" if any(IGNORED in row for row in self.references) else "references"
 
     def sentence(self, labels: Sequence[str]) -> Sentence:
         """The same as models of annotators read it."""
@@ -74,11 +83,11 @@ class LabelReader:
 
     def __call__(self, row: Mapping[str, Any], count: int) -> RowLabels | None:
         """Of a row with ``count`` words; None if it has no labels at all."""
-        given, several = plain(row.get("ner_tags")), plain(row.get("annotations"))
+        given, several = plain(row.get("ner_tags")), row.get("annotations")
         if given is not None and several is not None:
             raise DataError("a row has 'ner_tags' or 'annotations', got both")
         if several is not None:
-            return self._annotations(several, plain(row.get("weights")), count)
+            return self._annotations(several, row.get("weights"), count)
         if given is None:
             return None
         known = [self._label(entry) for entry in _sized("ner_tags", given, count)]
@@ -91,35 +100,19 @@ class LabelReader:
 
     def _annotations(self, given: Any, weights: Any, count: int) -> RowLabels:
         """Labels of several annotators, None for one who is missing."""
-        wanted = "'annotations' must be a list of label sequences, None for a missing annotator"
-        if not isinstance(given, list):
-            raise DataError(f"{wanted}, got {type(given).__name__}")
-        if weights is None:
-            weights = [1.0] * len(given)
-        if len(weights) != len(given) or not all(_is_weight(weight) for weight in weights):
-            raise DataError(
-                f"'weights' must have a number from 0 for each of {len(given)} annotators, got"
-                f" {weights}"
-            )
-        found = RowLabels([], [], [])
-        for place, (sequence, weight) in enumerate(zip(given, weights, strict=True)):
-            if sequence is None or not weight:
-                continue
-            known = [self._label(one) for one in _sized("annotations", plain(sequence), count)]
+
+        def read(sequence: Any) -> list[int]:
+            known = [self._label(one) for one in _sized("annotations", sequence, count)]
             if any(shares is not None or len(ids) > 1 for ids, shares in known):
                 raise DataError(
                     "labels of annotators are certain, or missing (None): put soft labels, and"
                     " lists of those that are allowed, into 'ner_tags'"
                 )
-            found.references.append(_hard(known))
-            found.weights.append(float(weight))
-            found.places.append(place)
-        if not found.references:
-            raise DataError(
-                "expected labels of one annotator or more, with a weight above 0, got none: leave"
-                " the row out, or predict it"
-            )
-        return found
+            return _hard(known)
+
+        found = read_annotations(given, weights, read, noun="labels", each="label sequences")
+        places, shares, references = map(list, zip(*found, strict=True))
+        return RowLabels(references, shares, places)
 
     def _label(self, entry: Any) -> tuple[list[int], list[float] | None]:
         """Ids that may be right, none for a missing label; and probabilities, if there are any."""
@@ -197,10 +190,6 @@ def _sized(name: str, given: Any, count: int) -> list[Any]:
         got = len(given) if isinstance(given, list) else type(given).__name__
         raise DataError(f"{name!r} must have a label for each of the {count} words, got {got}")
     return given
-
-
-def _is_weight(value: Any) -> bool:
-    return isinstance(value, Real) and 0 <= float(value) < math.inf
 
 
 def _share(value: Any) -> float:

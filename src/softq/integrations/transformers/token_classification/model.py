@@ -2,90 +2,60 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig
 from transformers.utils import ModelOutput
 
 from softq.checks import as_scores
-from softq.errors import DataError, DependencyError, ModelError
+from softq.errors import DataError, ModelError
 from softq.formats.tags import OUTSIDE, Scheme, spans
-from softq.integrations.transformers.loading import loading, quiet
+from softq.integrations.transformers.token_classification.rows import TokenClassificationCollator
 from softq.integrations.transformers.tokens import IGNORED
+from softq.integrations.transformers.words.encoder import WordConfig, WordModel
 from softq.linear.tagging import Forbidden
 from softq.nn import CRF
 from softq.numerics import length_mask
-from softq.options import Constraints
+from softq.options import Constraints, LabelHead, check_choice
 from softq.spaces import Chain, Distribution, Independent
 
-Head = Literal["chain", "independent"]
-Pooling = Literal["first", "mean", "last"]
 SchemeChoice = Literal["auto", "bio", "iob1", "bioes"]
 
-_CHOICES: dict[str, Any] = {
-    "head": Head,
-    "pooling": Pooling,
-    "constraints": Constraints,
-}
 
-_SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
-
-
-class TokenClassificationConfig(PretrainedConfig):  # type: ignore[misc]  # of no type that mypy knows
+class TokenClassificationConfig(WordConfig):
     """What a `TokenClassificationModel` is made of.
 
     Args:
         encoder: configuration of the encoder.
         head: ``"chain"``, a conditional random field over the words; ``"independent"``, a softmax
             for each.
-        pooling: which subword stands for a word: ``"first"``, ``"last"``, or their ``"mean"``.
         scheme: tag scheme of the labels; None where they are no tags of entities.
         constraints: where label sequences that break it are forbidden: ``"none"``; ``"decode"``, in
             predictions; ``"target"``, there and in what is trained toward; ``"model"``, there and
             in the model as well.
-        dropout: of the vectors of words.
-        adapter: configuration of low-rank adapters inside the encoder, where there are any.
-        more: as `transformers.PretrainedConfig` takes it; ``id2label`` names the labels.
+        more: ``pooling``, ``dropout`` and ``adapter`` of `WordConfig`, and what
+            `transformers.PretrainedConfig` takes; ``id2label`` names the labels.
 
     """
 
     model_type = "softq-token-classification"
-    sub_configs = {"encoder": AutoConfig}  # noqa: RUF012  # as all of Transformers' classes have it
 
     def __init__(
         self,
         encoder: Any = None,
-        head: Head = "chain",
-        pooling: Pooling = "first",
+        head: LabelHead = "chain",
         scheme: Scheme | None = None,
         constraints: Constraints = "none",
-        dropout: float = 0.1,
-        adapter: dict[str, Any] | None = None,
         **more: Any,
     ) -> None:
-        if isinstance(encoder, dict):
-            given = dict(encoder)
-            encoder = AutoConfig.for_model(given.pop("model_type"), **given)
-        self.encoder, self.head, self.pooling = encoder, head, pooling
-        self.scheme, self.constraints = scheme, constraints
-        self.dropout, self.adapter = dropout, adapter
-        super().__init__(**more)
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in get_args(choices):
-                raise ModelError(
-                    f"{name} must be one of {', '.join(get_args(choices))}, got"
-                    f" {getattr(self, name)!r}"
-                )
+        self.head, self.scheme, self.constraints = head, scheme, constraints
+        super().__init__(encoder, **more)
+        check_choice("head", head, get_args(LabelHead), ModelError)
+        check_choice("constraints", constraints, get_args(Constraints), ModelError)
         if constraints != "none" and scheme is None:
             raise ModelError(
                 f"constraints={constraints!r} need a tag scheme: give scheme='bio', 'iob1' or"
@@ -119,16 +89,12 @@ class TokenClassificationOutput(ModelOutput):  # type: ignore[misc]  # of no typ
     predictions: Tensor | None = None
 
 
-Criterion = Callable[["TokenClassificationModel", Tensor, Tensor], Tensor]
-"""Of a model, logits and lengths: a loss for each sentence."""
-
-
-class TokenClassificationModel(PreTrainedModel):  # type: ignore[misc]  # of no type that mypy knows
+class TokenClassificationModel(WordModel):
     """A tagger: an encoder of Transformers, and a distribution over the labels of words.
 
     `from_encoder` makes one; `save_pretrained` and `from_pretrained` work as for any other model.
 
-    >>> import transformers
+    >>> import torch, transformers
     >>> encoder = transformers.BertModel(transformers.BertConfig(
     ...     vocab_size=30, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8))
     >>> model = TokenClassificationModel.from_encoder(encoder, ["O", "B-PER", "I-PER"], constraints="decode")
@@ -141,28 +107,13 @@ class TokenClassificationModel(PreTrainedModel):  # type: ignore[misc]  # of no 
 
     config_class = TokenClassificationConfig
     base_model_prefix = "tagger"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    accepts_loss_kwargs = True  # Trainer counts labels where a model says so
-    _supports_sdpa = _supports_flash_attn = True
 
     def __init__(self, config: TokenClassificationConfig, encoder: Any = None) -> None:
         """Without an encoder, one of random weights is made by the configuration."""
-        super().__init__(config)
-        if encoder is None:
-            encoder = AutoModel.from_config(config.encoder)
-            if config.adapter is not None:
-                peft = _peft()
-                settings = peft.PeftConfig.from_peft_type(**config.adapter)
-                encoder = peft.get_peft_model(encoder, settings)
-        core = _without_adapter(encoder)
-        if "add_pooling_layer" in inspect.signature(type(core).__init__).parameters:
-            core.pooler = None  # it is for whole texts, and no loss of words would train it
-        config.encoder = core.config
-        size, labels = config.encoder.hidden_size, len(config.labels)
-        self.encoder = encoder
+        super().__init__(config, encoder)
+        labels = len(config.labels)
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(size, labels)
+        self.classifier = nn.Linear(config.encoder.hidden_size, labels)
         self.crf = CRF(labels, batch_first=True) if config.head == "chain" else None
         self.post_init()
 
@@ -199,166 +150,72 @@ class TokenClassificationModel(PreTrainedModel):  # type: ignore[misc]  # of no 
         names = [str(label) for label in labels]
         if not names or len(set(names)) < len(names):
             raise DataError(f"expected the names of one label or more, all different, got {labels}")
-        if isinstance(encoder, (str, Path)):
-            with loading(str(encoder)), quiet():
-                encoder = AutoModel.from_pretrained(str(encoder)).float()
-        if not isinstance(encoder, nn.Module) or not hasattr(encoder, "config"):
-            raise ModelError(
-                "expected an encoder of Transformers, a folder or a name, got"
-                f" {type(encoder).__name__}"
-            )
-        core = _without_adapter(encoder)
-        if core.config.is_encoder_decoder:
-            raise ModelError(
-                f"expected an encoder, such as BERT, got {type(core).__name__}, which has a decoder"
-            )
-        more: dict[str, Any] = {name: getattr(core.config, name, None) for name in _SPECIAL_TOKENS}
-        config = cls.config_class(
-            # a copy: a configuration resets, in those inside it, how attention is computed
-            encoder=copy.deepcopy(core.config),
+        return cls.around(
+            encoder,
             scheme=_scheme_of(names) if scheme == "auto" else scheme,
-            adapter=_adapter_of(encoder),
             id2label=dict(enumerate(names)),
             label2id={name: number for number, name in enumerate(names)},
-            **more | settings,
+            **settings,
         )
-        model = cls(config, encoder=encoder)
-        for weight in model.head_parameters():
-            weight.data = weight.data.to(core.dtype)
-        return model
 
-    @property
-    def max_subwords(self) -> int | None:
-        """How many subwords the encoder reads at once, special tokens included; None: any number."""
-        found = getattr(self.config.encoder, "max_position_embeddings", None)
-        if not found or found < 0:
-            return None
-        for name, module in self.encoder.named_modules():
-            # RoBERTa counts positions from the one after its padding's
-            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-                return int(found) - (0 if module.padding_idx is None else module.padding_idx + 1)
-        return int(found)
+    def collator(
+        self, tokenizer: Any, *, max_length: int | None = None, stride: int | None = None
+    ) -> TokenClassificationCollator:
+        """What makes batches of rows for this model."""
+        return TokenClassificationCollator(
+            tokenizer,
+            self.config.labels,
+            pooling=self.config.pooling,
+            max_length=self.window(max_length),
+            stride=stride,
+        )
 
-    def head_parameters(self) -> Iterable[nn.Parameter]:
-        """Of what was not part of the encoder."""
-        yield from self.classifier.parameters()
-        if self.crf is not None:
-            yield from self.crf.parameters()
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Of the encoder."""
-        return self.encoder.get_input_embeddings()  # type: ignore[no-any-return]
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Of the encoder."""
-        self.encoder.set_input_embeddings(value)
-
-    def gradient_checkpointing_enable(self, *settings: Any, **more: Any) -> None:
-        """Of the encoder."""
-        self.encoder.gradient_checkpointing_enable(*settings, **more)
-
-    def gradient_checkpointing_disable(self) -> None:
-        """Of the encoder."""
-        self.encoder.gradient_checkpointing_disable()
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        words: Tensor,
-        lengths: Tensor,
-        criterion: Criterion | None = None,
-        decode: bool = False,
-        **more: Any,
-    ) -> TokenClassificationOutput:
-        """Scores of the labels of words.
-
-        Args:
-            input_ids: subwords of W windows, ``[W, S]``.
-            attention_mask: which of them are there, ``[W, S]``.
-            words: window, first subword, and one after the last, of each word of B sentences,
-                ``[B, n, 3]``; -1: a word without subwords, whose vector is 0.
-            lengths: words of each sentence, ``[B]``.
-            criterion: a loss of each sentence. It is called in here so that what wraps the model
-                (DDP) sees every weight at work.
-            decode: whether to find the most probable labels.
-            more: as the encoder takes it.
-
-        """
-        hidden = self.encoder(
-            input_ids=input_ids, attention_mask=attention_mask, **more
-        ).last_hidden_state
-        vectors = pool(hidden, words, self.config.pooling)
+    def scores(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Scores of labels ``[B, n, K]``, 0 on padding."""
         logits = as_scores("logits", self.classifier(self.dropout(vectors)))
-        real = length_mask(lengths, logits.shape[1])
-        logits = logits.masked_fill(~real.unsqueeze(-1), 0.0)
-        loss = predictions = None
-        with torch.autocast(logits.device.type, enabled=False):  # sums of many scores want float32
-            if criterion is not None:
-                loss = criterion(self, logits, lengths)
-            if decode:
-                with torch.no_grad():
-                    predictions = self.decode(logits, lengths)
+        return logits.masked_fill(~length_mask(lengths, logits.shape[1]).unsqueeze(-1), 0.0)
+
+    def output(
+        self, scores: Tensor, lengths: Tensor, loss: Tensor | None, best: Tensor | None
+    ) -> TokenClassificationOutput:
+        """What `forward` returns."""
         return TokenClassificationOutput(
-            loss=loss, logits=logits, lengths=lengths, predictions=predictions
+            loss=loss, logits=scores, lengths=lengths, predictions=best
         )
 
     def distribution(
-        self, logits: Tensor, lengths: Tensor, *, constrained: bool = False
+        self,
+        logits: Tensor,
+        lengths: Tensor,
+        *,
+        constrained: bool = False,
+        validate: bool = True,
     ) -> Distribution:
         """The distribution over label sequences: a `softq.Chain`, or `softq.Independent` labels.
 
         Independent labels that are ``constrained`` are a chain as well, in which what the tag
-        scheme forbids has no other score.
+        scheme forbids has no other score. Without ``validate`` a GPU need not be waited for.
         """
         logits = as_scores("logits", logits)
         if not constrained and self.crf is None:
-            return Independent(logits, lengths)
+            return Independent(logits, lengths, validate=validate)
         scheme = self.config.scheme if constrained else None
         between, first, last = (part.to(logits) for part in _forbidden(scheme, self.config.labels))
         if self.crf is not None:
             between = between + self.crf.transitions.to(logits)
             first = first + self.crf.start_transitions.to(logits)
             last = last + self.crf.end_transitions.to(logits)
-        return Chain(logits, between, lengths, start=first, end=last)
+        return Chain(logits, between, lengths, start=first, end=last, validate=validate)
 
     def predicted(self, logits: Tensor, lengths: Tensor) -> Distribution:
         """The distribution that predictions are made by."""
         constrained = self.config.constraints != "none"
         return self.distribution(logits, lengths, constrained=constrained)
 
-    def decode(self, logits: Tensor, lengths: Tensor) -> Tensor:
+    def decode(self, scores: Tensor, lengths: Tensor) -> Tensor:
         """Most probable labels, ``[B, n]``, -100 on padding."""
-        best = self.predicted(logits, lengths).mode()
+        best = self.predicted(scores, lengths).mode()
         return best.masked_fill(~length_mask(lengths, best.shape[1]), IGNORED)
-
-
-def pool(hidden: Tensor, words: Tensor, how: Pooling) -> Tensor:
-    """A vector for each word, ``[B, n, H]``, from those of subwords ``[W, S, H]``; 0 if it has none.
-
-    >>> hidden = torch.arange(4.0).view(1, 4, 1)
-    >>> words = torch.tensor([[[0, 1, 4], [-1, -1, -1]]])
-    >>> [pool(hidden, words, how).flatten().tolist() for how in ("first", "mean", "last")]
-    [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]]
-    """
-    flat = hidden.flatten(0, 1)
-    window, first, end = words.unbind(-1)
-    missing = window < 0
-    start = (window * hidden.shape[1] + first).masked_fill(missing, 0).flatten()
-    count = (end - first).flatten()  # 0 where there is none
-    if how == "first":
-        found = flat[start]
-    elif how == "last":
-        found = flat[start + (count - 1).clamp(min=0)]
-    else:
-        owners = torch.arange(len(count), device=count.device).repeat_interleave(count)
-        within = torch.arange(len(owners), device=count.device)
-        within = within - (count.cumsum(0) - count)[owners]
-        sums = flat.new_zeros(len(count), flat.shape[1])
-        sums = sums.index_add(0, owners, flat[start[owners] + within])
-        found = sums / count.clamp(min=1).unsqueeze(1)
-    return found.view(*missing.shape, flat.shape[1]).masked_fill(missing.unsqueeze(-1), 0.0)
 
 
 _forbidden = lru_cache(maxsize=16)(Forbidden.by)  # asked for in every step
@@ -372,31 +229,3 @@ def _scheme_of(labels: Sequence[str]) -> Scheme | None:
     except ValueError:
         return None
     return scheme if set(labels) - {OUTSIDE} else None
-
-
-def _without_adapter(encoder: Any) -> Any:
-    return encoder.get_base_model() if hasattr(encoder, "peft_config") else encoder
-
-
-def _adapter_of(encoder: Any) -> dict[str, Any] | None:
-    """The configuration of an encoder's PEFT adapter, as JSON can hold it."""
-    if not hasattr(encoder, "peft_config"):
-        return None
-    if len(encoder.peft_config) != 1:
-        raise ModelError(
-            f"expected an encoder with one adapter, got {len(encoder.peft_config)}:"
-            f" {', '.join(encoder.peft_config)}"
-        )
-    (settings,) = encoder.peft_config.values()
-    text = json.dumps(settings.to_dict(), default=sorted)  # sets
-    return json.loads(text)  # type: ignore[no-any-return]
-
-
-def _peft() -> Any:
-    try:
-        return import_module("peft")
-    except ImportError as error:
-        raise DependencyError(
-            "the encoder of this model has low-rank adapters, which are PEFT's, which is not"
-            " installed: pip install peft"
-        ) from error

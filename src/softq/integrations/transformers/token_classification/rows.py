@@ -9,17 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softq.errors import DataError, ModelError
+from softq.errors import DataError
 from softq.integrations.text_rows import plain
 from softq.integrations.transformers.token_classification.labels import LabelReader, RowLabels
-from softq.integrations.transformers.token_classification.model import Pooling
-from softq.integrations.transformers.token_classification.subwords import Subwords, WordTokenizer
-from softq.integrations.transformers.tokens import IGNORED, padded_inputs
+from softq.integrations.transformers.tokens import IGNORED
+from softq.integrations.transformers.words.annotators import (
+    one_hot,
+    padded_references,
+    padded_weights,
+)
+from softq.integrations.transformers.words.rows import TARGETS, WordCollator
+from softq.integrations.transformers.words.subwords import Subwords
+from softq.options import Pooling
 
-TARGETS, SENTENCE = "softq_targets", "softq_sentence"
+SENTENCE = "softq_sentence"
 
 
-class TokenClassificationCollator:
+class TokenClassificationCollator(WordCollator):
     """Makes batches of rows.
 
     A row has ``tokens``, a list of words, and ``ner_tags``, a label for each (see `LabelReader`);
@@ -39,6 +45,8 @@ class TokenClassificationCollator:
 
     """
 
+    columns = "'ner_tags' or 'annotations'"
+
     def __init__(
         self,
         tokenizer: Any,
@@ -48,75 +56,29 @@ class TokenClassificationCollator:
         max_length: int | None = None,
         stride: int | None = None,
     ) -> None:
-        self.words = WordTokenizer(tokenizer, max_length=max_length, stride=stride)
-        self.read = LabelReader(labels)
-        self.pooling = pooling
-        self._pad = tokenizer.pad_token_id
-        if self._pad is None:
-            raise ModelError("the tokenizer has no padding token: set tokenizer.pad_token")
+        super().__init__(tokenizer, max_length=max_length, stride=stride)
+        self.labels, self.pooling = LabelReader(labels), pooling
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What a model reads of these rows, and what it is trained toward.
-
-        The first entry is as long as there are rows, by which Trainer counts them.
-        """
-        if not rows:
-            raise DataError("expected one row or more, got none")
-        raw = [place for place, row in enumerate(rows) if "tokens" in row]
-        found: dict[int, Subwords] = dict(
-            zip(raw, self.words([_words_of(rows[place]) for place in raw]), strict=True)
-        )
-        known: list[RowLabels | None] = []
-        for place, row in enumerate(rows):
-            if place in found:
-                known.append(self.read(row, len(found[place].words)))
-            else:
-                found[place], labels = self._tokenised(row)
-                known.append(labels)
-        sentences = [found[place] for place in range(len(rows))]
-        batch = self._inputs(sentences)
-        labelled = [labels for labels in known if labels is not None]
-        if labelled and len(labelled) < len(rows):
-            raise DataError(
-                f"expected labels in all rows of a batch or in none, got {len(labelled)} of"
-                f" {len(rows)} with 'ner_tags' or 'annotations'"
-            )
-        if labelled:
-            batch |= targets(labelled, batch["words"].shape[1], len(self.read.labels))
-            if SENTENCE in rows[0]:
-                batch[TARGETS][SENTENCE] = torch.tensor([row[SENTENCE] for row in rows])
+        """What a model reads of these rows, and what it is trained toward; see `WordCollator`."""
+        batch = super().__call__(rows)
+        if TARGETS in batch and SENTENCE in rows[0]:
+            batch[TARGETS][SENTENCE] = torch.tensor([row[SENTENCE] for row in rows])
         return batch
 
-    def _inputs(self, sentences: Sequence[Subwords]) -> dict[str, Any]:
-        """What a model reads of sentences."""
-        lengths = [len(sentence.words) for sentence in sentences]
-        words = torch.full((len(sentences), max(lengths), 3), -1)
-        windows: list[list[int]] = []
-        for row, sentence in enumerate(sentences):
-            places = torch.tensor(sentence.words, dtype=torch.int64).view(-1, 3)
-            places[:, 0] += (places[:, 0] >= 0) * len(windows)
-            words[row, : len(places)] = places
-            windows += sentence.windows
-        return {
-            "lengths": torch.tensor(lengths),
-            "words": words,
-            **padded_inputs(windows, self._pad),
-        }
+    def read(self, row: Mapping[str, Any], count: int) -> RowLabels | None:
+        """What is known of the labels of a row."""
+        return self.labels(row, count)
 
-    def labels_of(self, row: Mapping[str, Any]) -> RowLabels | None:
-        """What is known of the labels of a row, without a look at its words."""
-        if "tokens" in row:
-            return self.read(row, len(_words_of(row)))
-        return self._tokenised(row)[1]
+    def targets(self, known: Sequence[RowLabels], width: int) -> dict[str, Any]:
+        """The same of a batch; see `targets`."""
+        return targets(known, width, len(self.labels.labels))
 
-    def _tokenised(self, row: Mapping[str, Any]) -> tuple[Subwords, RowLabels | None]:
+    def tokenised(self, row: Mapping[str, Any]) -> tuple[Subwords, RowLabels | None]:
         """A row that has subwords and labels of subwords."""
         ids, labels, owners = (plain(row.get(name)) for name in ("input_ids", "labels", "word_ids"))
         if ids is None:
-            raise DataError(
-                "a row needs 'tokens', a list of words, and 'ner_tags' or 'annotations'; got"
-                f" {sorted(row)}"
-            )
+            return super().tokenised(row)
         if owners is None and labels is not None and self.pooling == "first":
             owners = [None if label == IGNORED else place for place, label in enumerate(labels)]
         if owners is None:
@@ -145,14 +107,7 @@ class TokenClassificationCollator:
         if labels is None:
             return subwords, None
         tags = [next((labels[p] for p in run if labels[p] != IGNORED), IGNORED) for run in runs]
-        return subwords, self.read({"ner_tags": tags}, len(words))
-
-
-def _words_of(row: Mapping[str, Any]) -> list[str]:
-    words = plain(row["tokens"])
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise DataError(f"'tokens' of a row must be a list of words, got {words!r}")
-    return words
+        return subwords, self.labels({"ner_tags": tags}, len(words))
 
 
 def targets(rows: Sequence[RowLabels], width: int, classes: int) -> dict[str, Any]:
@@ -162,14 +117,7 @@ def targets(rows: Sequence[RowLabels], width: int, classes: int) -> dict[str, An
     by them Trainer counts words. ``gold`` leaves out those of which several are allowed.
     Rows of one kind are one entry of the targets, with their places in the batch.
     """
-    kinds = [
-        "probabilities"
-        if row.probabilities is not None
-        else "allowed"
-        if row.allowed is not None
-        else "references"
-        for row in rows
-    ]
+    kinds = [row.kind for row in rows]
     labels = torch.full((len(rows), width), IGNORED)
     gold = labels.clone()
     made: dict[str, Any] = {"gold": gold}
@@ -177,9 +125,9 @@ def targets(rows: Sequence[RowLabels], width: int, classes: int) -> dict[str, An
         places = [place for place, one in enumerate(kinds) if one == kind]
         some = [rows[place] for place in places]
         made[kind] = {"rows": torch.tensor(places)}
-        if kind == "references":
-            values = _references(some, width)
-            weights = _padded([row.weights for row in some])
+        if kind in ("references", "partial"):
+            values = padded_references([row.references for row in some], width)
+            weights = padded_weights([row.weights for row in some])
             made[kind]["weights"] = weights
             known = (one_hot(values, classes) * weights[:, :, None, None]).sum(1)  # [b, n, K]
         else:
@@ -191,27 +139,6 @@ def targets(rows: Sequence[RowLabels], width: int, classes: int) -> dict[str, An
         labels[places] = best.masked_fill(unknown, IGNORED)
         gold[places] = best.masked_fill(unknown | ((count > 1) & (kind == "allowed")), IGNORED)
     return {"labels": labels, TARGETS: made}
-
-
-def one_hot(labels: Tensor, classes: int) -> Tensor:
-    """Indicators ``[…, K]`` in float64, 0 where there is no label."""
-    found = torch.nn.functional.one_hot(labels.clamp(min=0), classes).double()
-    return found * (labels >= 0).unsqueeze(-1)
-
-
-def _references(rows: Sequence[RowLabels], width: int) -> Tensor:
-    """Label ids ``[b, R, n]``, -100 where there is none."""
-    values = torch.full((len(rows), max(len(row.references) for row in rows), width), IGNORED)
-    for place, row in enumerate(rows):
-        for which, reference in enumerate(row.references):
-            values[place, which, : len(reference)] = torch.tensor(reference, dtype=torch.int64)
-    return values
-
-
-def _padded(weights: Sequence[Sequence[float]]) -> Tensor:
-    """Weights of references ``[b, R]``, 0 of those that are missing."""
-    rows = [torch.tensor(row, dtype=torch.float64) for row in weights]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
 def _tables(rows: Sequence[Any], width: int, classes: int) -> Tensor:

@@ -1,0 +1,1 @@
+"""What taggers and parsers on encoders of Transformers share: everything but head, labels and losses."""
