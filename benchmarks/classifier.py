@@ -227,12 +227,14 @@ def spread(values: Array) -> float:
 
 
 def measure(
-    name: str, problem: tuple[Array, Array, Array], folds: int, repeats: int, quiet: bool
+    name: str, problem: tuple[Array, Array, Array], options: argparse.Namespace
 ) -> list[dict[str, object]]:
     """Rows of the table for one set, RewardClassifier's with the difference from the better simple contender."""
     X, y, costs = problem
     splits = list(
-        RepeatedStratifiedKFold(n_splits=folds, n_repeats=repeats, random_state=0).split(X, y)
+        RepeatedStratifiedKFold(
+            n_splits=options.folds, n_repeats=options.repeats, random_state=0
+        ).split(X, y)
     )
     same, two = costs.ndim == 2, costs.shape[-1] == 2
     costs = np.broadcast_to(costs, (len(y), *costs.shape[-2:]))
@@ -240,12 +242,13 @@ def measure(
         who: decide
         for who, decide in CONTENDERS.items()
         if (who != THRESHOLD or (same and two))
+        and (who != OURS or not options.fixed)
         and (who not in OF_EMPULSE or (HAS_EMPULSE and two and not same))
     }
     cost: dict[str, list[float]] = {who: [] for who in contenders}
     seconds = dict.fromkeys(contenders, 0.0)
     for train, test in track(
-        splits, name, console=Console(stderr=True), transient=True, disable=quiet
+        splits, name, console=Console(stderr=True), transient=True, disable=options.json
     ):
         for who, decide in contenders.items():
             start = time.perf_counter()
@@ -288,6 +291,11 @@ def main() -> None:
         "--sets", nargs="+", help="breast cancer, digits, churn, …; all if not given"
     )
     parser.add_argument("--rows", type=int, default=10_000, help="at most, of each set")
+    parser.add_argument(
+        "--fixed",
+        action="store_true",
+        help="leave out RewardClassifier at its defaults, which tunes",
+    )
     parser.add_argument("--json", action="store_true", help="print the JSON object alone")
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
@@ -298,10 +306,10 @@ def main() -> None:
         X, y, costs = problem
         kept = slice(None, None, -(-len(y) // options.rows))
         problem = X[kept], y[kept], costs if costs.ndim == 2 else costs[kept]
-        rows += measure(name, problem, options.folds, options.repeats, options.json)
+        rows += measure(name, problem, options)
     if not options.json:
         show(rows)
-    ends = [row for row in rows if row["classifier"] == OURS]
+    ends = [row for row in rows if row["classifier"] == (LINEAR if options.fixed else OURS)]
     answers = {
         "sets_within": sum(bool(row["within"]) for row in ends),
         "sets_below": sum(bool(row["below"]) for row in ends),
@@ -333,7 +341,7 @@ def show(rows: list[dict[str, object]]) -> None:
             if "difference" in row
             else ""
         )
-        last = row["classifier"] == OURS
+        last = row is rows[-1] or row["set"] != rows[rows.index(row) + 1]["set"]
         table.add_row(
             str(row["set"]),
             str(row["classifier"]),
