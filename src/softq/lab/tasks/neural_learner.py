@@ -17,6 +17,7 @@ from softq.formats.word_vectors import WordVectors, read_vectors, spellings
 from softq.lab.loop import Evaluation, NonFiniteLossError, tell
 from softq.lab.processes import Workers
 from softq.lab.recipe import Training
+from softq.lab.run import Curves
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.torch_learner import TorchLearner, generator_for
 from softq.metrics import Metric
@@ -121,11 +122,15 @@ class NeuralLearner(TorchLearner):
         parameters = sum(parameter.numel() for parameter in self._module.parameters())
         return {"parameters": float(parameters)}
 
+    def _curves(self) -> Curves | None:
+        """Small tables for figures of the report."""
+        raise NotImplementedError
+
     def _scores(self) -> Evaluation:
         splits = {split: self._evaluate_split(split) for split in self.splits}
         counts = {split: ExampleCounts.of(one.counts[None]) for split, one in splits.items()}
         outputs = splits.get("test", splits["dev"]).outputs
-        return Evaluation(counts, [self._measures()], outputs)
+        return Evaluation(counts, [self._measures()], outputs, self._curves())
 
     def train(self, epoch: int, first: int, last: int, active: Sequence[bool]) -> None:
         """Take steps first..last-1 of an epoch."""

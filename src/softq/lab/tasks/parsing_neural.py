@@ -13,6 +13,8 @@ from torch import Tensor
 from softq.formats.conllu import TreeSentence
 from softq.kernels.spanning import MOST_NODES_ON_GPU
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
+from softq.lab.tasks.curves import Believed, uncertainty
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.neural_learner import NeuralLearner, known_vectors
 from softq.lab.tasks.parsing import (
@@ -165,6 +167,18 @@ class NeuralParserLearner(NeuralLearner):
             "lifted": float(known.lifted),
             "skipped": float(known.skipped),
         }
+
+    def _curves(self) -> Curves | None:
+        believed = {
+            name: Believed(
+                [(numbers, tree) for numbers, tree, _ in self.parser.distributions(encoded)],
+                [np.array(one.heads) for one in self._trees[name]],
+            )
+            for name, encoded in self._encoded.items()
+        }
+        if self._trees["dev"] is self._known.sentences:  # which it was trained on
+            return None
+        return uncertainty("heads", believed["dev"], believed.get("test"))
 
 
 def _make_parser(
