@@ -64,6 +64,8 @@ SMALL = [  # flags that are added to the commands that fit
     ),
     (r"softq sweep (ner|tag|parsing|translation|captioning)\b", "--tau 0.2"),
     (r"softq sweep", "--seed 0 --jobs 1"),
+    (r"softq train lm .*--distill", "--distill-samples 2"),
+    (r"softq data distill", "--samples 2"),
     (r"softq data annotators .*--tagger", "--over rounds=1"),
     (r"softq reproduce", "--jobs 1"),
     (r"softq theory(?!.*--references)", "--grid 20"),
@@ -94,6 +96,9 @@ READY = {  # runs that pages use and others train
         " dev.conllu --out runs/bert-trees"
     ),
     "runs/names-ml": "softq train ner --train train.conll --dev dev.conll --out runs/names-ml",
+    "runs/ml": (
+        "softq train lm --from-scratch t5-small --train train.tsv --dev dev.tsv --out runs/ml"
+    ),
     "runs/costs": "softq train classifier --train train.csv --costs costs.csv --out runs/costs",
     "runs/trees": (
         "softq train parsing --train train.conllu --dev dev.conllu --objective raml --tau 0.2 --out"

@@ -38,6 +38,7 @@ KINDS = [  # what a file is, by its name, and the first pattern that fits
     (r"(train|dev|test)\.tsv(\.gz)?", "{1}.tsv"),
     (r"(train|dev|test)\d?\.(de|en)", "{1}.{2}"),
     (r"german\.txt", "dev.de"),
+    (r"rewards\.py:.*", "rewards.py"),
     (r"(hypotheses|references|others)\.txt", "dev.en"),
     (r"refs\.(txt|tsv)", "refs.txt"),
     (r"(transformers:)?bert-base-cased", "encoder"),
@@ -72,6 +73,11 @@ def make_store(folder):
     record = {"id": 1, "text": "Ann ran.", "label": label}
     (folder / "export.json").write_text(json.dumps([record | {"annotator": 7}]), "utf-8")
     (folder / "admin.jsonl").write_text(json.dumps(record), "utf-8")
+    (folder / "rewards.py").write_text(
+        "def right_length(completions, prompts):\n"
+        "    return [-abs(len(c) - len(p)) for c, p in zip(completions, prompts)]\n",
+        "utf-8",
+    )
     rows = (line.split("\t") for line in (folder / "dev.conll").read_text("utf-8").splitlines())
     (folder / "labelled.conll").write_text(
         "".join("\t".join([*row, *row[1:]]) + "\n" for row in rows), "utf-8"
@@ -111,8 +117,11 @@ def _write_captions(folder, part):
 
 
 def provide(store, folder, name):
-    """Put a file of this name into a page's folder, if documents use the name and it is not there yet."""
-    wanted = folder / name.removeprefix("transformers:")
+    """Put a file of this name into a page's folder, if documents use the name and it is not there yet.
+
+    A name may stand before a colon, as that of a function's file does.
+    """
+    wanted = folder / name.removeprefix("transformers:").partition(":")[0]
     if wanted.exists():
         return
     fits, kind = next(

@@ -62,6 +62,7 @@ def write_models(folder):
     tagger = CRFTagger(templates=templates, c2=0.1, constraints="decode")
     tagger.fit(WORDS, LABELS).save(folder / "tagger")
     CRFTagger(c2=0.1).fit(ATTRIBUTES, LABELS).save(folder / "attributes")
+    CRFTagger(space="segments", max_segment=2, c2=0.1).fit(WORDS, LABELS).save(folder / "segments")
     sizes = {"bits": 8, "relation_bits": 6, "epochs": 1, "random_state": 0}
     parser = DependencyParser(templates=("head.upos|dep.upos", "dep.word"), **sizes)
     parser.fit(TREES).save(folder / "parser")
@@ -89,7 +90,7 @@ def write_models(folder):
 
 def use(kind, path):
     """Open a file and predict by it."""
-    if kind == "tagger":
+    if kind in ("tagger", "segments"):
         model = CRFTagger.load(path)
         model.predict(WORDS)
         model.predict_marginals(WORDS)
@@ -126,6 +127,7 @@ def use(kind, path):
 KINDS = (
     "tagger",
     "attributes",
+    "segments",
     "parser",
     "classifier",
     "translator",

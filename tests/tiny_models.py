@@ -62,7 +62,7 @@ _BART = (
 )
 
 
-def tiny(name, *, seed=0, dropout=0.0):
+def tiny(name, *, seed=0, dropout=0.0, vocab=VOCAB):
     """A model with weights large enough for every word it reads to matter.
 
     The same for the same seed.
@@ -74,7 +74,7 @@ def tiny(name, *, seed=0, dropout=0.0):
             "d_ff": 16,
             "num_layers": 1,
             "num_heads": 2,
-            "vocab_size": VOCAB,
+            "vocab_size": vocab,
         }
         model = T5ForConditionalGeneration(
             T5Config(**sizes, **_SPECIALS, dropout_rate=dropout, decoder_start_token_id=PAD)
@@ -115,7 +115,7 @@ def tiny(name, *, seed=0, dropout=0.0):
         model = LlamaForCausalLM(
             LlamaConfig(
                 **sizes,
-                vocab_size=VOCAB,
+                vocab_size=vocab,
                 max_position_embeddings=128,
                 attention_dropout=dropout,
                 **_SPECIALS,
@@ -203,10 +203,20 @@ class WatchedTrainer(Watched, RewardAugmentedTrainer):
 
 
 def trainer_for(
-    model, folder, rows=None, *, reward=None, evaluate=None, words=None, collator=None, **settings
+    model,
+    folder,
+    rows=None,
+    *,
+    reward=None,
+    generate=None,
+    evaluate=None,
+    words=None,
+    collator=None,
+    **settings,
 ):
     """A trainer of rows, with a tokenizer if ``words`` is one."""
     more = {"train_dataset": rows, "eval_dataset": evaluate, "processing_class": words}
+    more["generate"] = generate
     return WatchedTrainer(
         model, arguments(folder, **settings), reward=reward, data_collator=collator, **more
     )

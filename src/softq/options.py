@@ -19,6 +19,28 @@ Estimator = Literal["set", "paper", "importance"]
 Smoothing = Literal["nltk3", "mteval", "sacrebleu", "none"]
 Scheme = Literal["iob1", "bio", "bioes"]
 
+CandidateKind = Literal["ngram", "hamming", "edit", "recombined", "model", "dataset"]
+"""Where candidates come from.
+
+Changed references; references of one row put together anew; the model's own samples; a column of
+the data.
+"""
+
+PriorName = Literal["none", "base", "current"]
+"""What a target is multiplied by.
+
+Nothing, the model that training started from, or the model of this step.
+"""
+
+PresetName = Literal["raft", "best-of-n", "dpg", "rwr", "tpo"]
+"""Methods of the literature that are values of a few options."""
+
+LengthNormalization = Literal["none", "prior", "loss", "both"]
+"""Which log-probabilities are divided by the number of tokens."""
+
+GenerationMode = Literal["eager", "static", "compiled", "continuous"]
+"""How a model's samples are generated."""
+
 Ties = Literal["random", "entity", "outside", "first"]
 """Which of several labels wins that got the most votes of a token."""
 
@@ -28,6 +50,9 @@ Constraints = Literal["none", "decode", "target", "model"]
 Nowhere; in decoding; there and in the target that is trained toward; there and in the model while
 it is trained.
 """
+
+TaggerSpace = Literal["chain", "segments"]
+"""What a tagger gives probabilities to: sequences of labels, or of labelled segments."""
 
 LabelDecoding = Literal["viterbi", "mbr"]
 """The most probable sequence, or the one of the most right labels to be expected.

@@ -16,7 +16,6 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GPT2Config, GPT2L
 from lm_runs import SCRATCH, SMALL, rows_of, train, train_two, write_files
 from ner_commands import predictions, refused, softq, told, well
 from softq.errors import DataError, ModelError
-from softq.integrations.transformers.arguments import CandidateKind
 from softq.integrations.transformers.generation import TextModel
 from softq.integrations.transformers.loading import SIZES, Loaded, save_model, train_tokenizer
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
@@ -344,8 +343,7 @@ def test_references_are_cut_into_tokens_as_training_cuts_them(runs):
 
 
 def test_names_that_a_recipe_repeats_are_those_of_the_trainer():
-    assert get_args(CandidateKind) == lm_recipe.SAMPLERS
-    assert get_args(lm_recipe.Preset) == ("", *SIZES)
+    assert get_args(lm_recipe.Size) == ("", *SIZES)
 
 
 @pytest.mark.parametrize(

@@ -591,6 +591,9 @@ def test_rows_may_be_streamed_and_read_in_workers(tmp_path):
         def __iter__(self):
             yield from [*TREES, CROSSING]
 
+        def __len__(self):
+            return 5
+
     trainer = trainer_for(parser(), tmp_path, Stream(), max_steps=2, dataloader_num_workers=1)
     assert math.isfinite(trainer.train().training_loss)
 

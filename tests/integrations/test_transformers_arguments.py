@@ -41,6 +41,23 @@ REFUSED = [
             " sampling_top_p 1"
         ),
     ),
+    ({"preset": "grpo"}, "preset must be one of raft, best-of-n, dpg, rwr, tpo, got 'grpo'"),
+    ({"preset": "dpg", "prior": "none"}, "preset 'dpg' is prior='base', got prior='none': leave"),
+    ({"preset": "raft"}, "preset 'raft' is tau=1e-08, got tau=0.5: leave out one of the two"),
+    ({"preset": "dpg", "objective": "ml"}, "preset 'dpg' is for raml and sqdml: ml trains on"),
+    ({"prior": "self"}, "prior must be one of none, base, current, got 'self'"),
+    ({"prior": "base", "objective": "ml"}, "prior 'base' is for raml and sqdml: ml has all its"),
+    ({"prior_weight": float("nan")}, "prior_weight must be finite, got nan"),
+    ({"reward_weights": [1.0, float("inf")]}, r"reward_weights must be finite, got \[1.0, inf\]"),
+    ({"normalize_model": True, "k": 3}, "normalize_model needs raml or sqdml and all candidates"),
+    ({"length_normalization": "prior"}, "length_normalization 'prior' needs a prior"),
+    ({"length_normalization": "loss", "objective": "ml"}, "length_normalization is for raml and"),
+    ({"length_normalization": "tokens"}, "length_normalization must be one of none, prior, loss"),
+    ({"reuse_samples": 0}, "reuse_samples must be a whole number from 1, got 0"),
+    ({"reuse_samples": 2}, "reuse_samples is for the model's own samples: add candidates 'model'"),
+    ({"min_ess": 1.5}, "min_ess must lie in 0..1, got 1.5"),
+    ({"generation": "vllm"}, "generation must be one of eager, static, compiled, continuous, got"),
+    ({"pad_to_multiple_of": 0}, "pad_to_multiple_of must be a whole number from 1, got 0"),
 ]
 
 
@@ -71,6 +88,30 @@ def test_a_temperature_is_needed_but_for_ml(tmp_path):
     )
 
 
+def test_presets(tmp_path):
+    """Each is a target of the family; what is given explicitly is kept."""
+    names = ("prior", "candidates", "estimator", "add_references", "standardize_rewards", "tau")
+    wanted = {
+        None: ("none", "ngram", "set", True, False, 0.5),
+        "raft": ("none", "model", "set", False, False, 1e-8),
+        "best-of-n": ("none", "model", "set", False, False, 1e-8),
+        "dpg": ("base", "model", "importance", False, False, 0.5),
+        "rwr": ("current", "model", "importance", False, False, 0.5),
+        "tpo": ("current", "model", "set", False, True, 1.0),
+    }
+    for preset, values in wanted.items():
+        tau = 0.5 if values[-1] == 0.5 else None
+        made = arguments(tmp_path, preset=preset, tau=tau)
+        assert tuple(getattr(made, name) for name in names) == values, preset
+        assert made.normalize_model is (preset == "tpo")
+        again = arguments(tmp_path, preset=preset, **{name: getattr(made, name) for name in names})
+        assert tuple(getattr(again, name) for name in names) == values, preset
+    made = arguments(tmp_path, preset="tpo", tau=0.3, standardize_rewards=False, candidates="edit")
+    assert (made.tau, made.standardize_rewards, made.candidates) == (0.3, False, "edit")
+    # completions of the dataset have no probability of their own
+    assert arguments(tmp_path, preset="dpg", candidates="dataset").estimator == "set"
+
+
 def test_what_is_set_for_trainer(tmp_path):
     made = arguments(tmp_path, candidates="edit+model+dataset")
     assert made.candidate_kinds == ("edit", "model", "dataset")
@@ -93,6 +134,11 @@ def test_flags_of_a_script(tmp_path):
         "4",
         "--report_to",
         "none",
+        "--reward_weights",
+        "1",
+        "0.5",
+        "--standardize_rewards",
+        "true",
     ]
     (made,) = HfArgumentParser(RewardAugmentedArguments).parse_args_into_dataclasses(flags)
     assert (made.objective, made.tau, made.candidates, made.k, made.estimator) == (
@@ -102,6 +148,12 @@ def test_flags_of_a_script(tmp_path):
         4,
         "set",
     )
+    assert made.reward_weights == [1.0, 0.5]
+    assert (made.prior, made.standardize_rewards, made.add_references) == ("none", True, True)
+    (made,) = HfArgumentParser(RewardAugmentedArguments).parse_args_into_dataclasses(
+        ["--output_dir", str(tmp_path), "--preset", "tpo", "--report_to", "none"]
+    )
+    assert (made.prior, made.tau, made.normalize_model) == ("current", 1.0, True)
 
 
 def test_without_transformers_it_says_what_to_install(monkeypatch):

@@ -9,13 +9,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import GPTNeoConfig, GPTNeoForCausalLM, MistralConfig, MistralForCausalLM
 
+from softq.integrations.transformers.model_checks import can_share
 from softq.integrations.transformers.scoring import (
     IGNORED,
     ScoredCandidates,
     causal_log_probs,
     encoder_decoder_log_probs,
 )
-from softq.integrations.transformers.trainer import can_share
 from softq.rewards import NegativeEditDistance
 from tiny_models import (
     CAUSAL,

@@ -1,4 +1,4 @@
-"""`softq data`: what files of labels, trees, translations and captions hold, what is wrong with them; exports as columns; images as vectors."""
+"""`softq data`: what files of labels, trees, translations and captions hold, what is wrong with them; exports as columns; images as vectors; a model's samples as rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from softq.cli.data_annotators import annotators as review_annotators
+from softq.cli.data_distill import distill as distill_samples
 from softq.cli.data_features import features as encode_images
 from softq.cli.kinds import CAPTIONER, KINDS, PARSER, TAGGER, TRANSLATOR, Kind, Options, panels
 from softq.cli.options import refuse_others, takes_options
@@ -15,6 +16,7 @@ from softq.cli.shared import AsJson, print_json, print_line, results_console
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", add_completion=False)
 data.command("features")(encode_images)
+data.command("distill")(distill_samples)
 data.command("annotators")(review_annotators)
 _LAYOUTS = {kind.layout: kind for kind in KINDS if kind.layout}
 
@@ -55,11 +57,12 @@ _PANELS = {
 
 @data.callback()
 def _data() -> None:
-    """Look at files before training: what they hold, what is wrong with them, images as vectors.
+    """Look at files before training: what they hold, what is wrong with them, images as vectors, samples as rows.
 
     Files of labels (CoNLL columns, JSON), trees (CoNLL-U), translations and captions are told apart by looking. `stats` counts what is in
     them and how far annotators agree, `annotators` estimates how reliable each of them is, `check` finds every fault with its line,
-    `convert` writes exports of annotation tools as columns, and `features` turns images into the vectors that captioners are trained on.
+    `convert` writes exports of annotation tools as columns, `features` turns images into the vectors that captioners are trained on, and
+    `distill` writes what a text model's own samples agree on.
 
     **Examples**
 

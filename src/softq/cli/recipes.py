@@ -145,7 +145,7 @@ def find_lm_recipe(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
     if "template" in given.get("data", {}):
         # shells have no easy way to write a new line
         given["data"]["template"] = given["data"]["template"].replace("\\n", "\n")
-    table = merge(table, given)
+    table = _with_preset(merge(table, given))
     start = table.get("model", {}).get("name")
     before = read_recipe(Path(start)) if isinstance(start, str) and start else None
     if before is None:
@@ -163,6 +163,32 @@ def find_lm_recipe(what: str, flags: Sequence[str]) -> tuple[LmRecipe, str]:
     return build(LmRecipe, merge({"data": kept}, table), where), (
         f"as in {start}: {told}" if told else ""
     )
+
+
+_OF_A_PRESET = {  # sections and keys that a preset sets, by the names of the trainer's arguments
+    "tau": ("objective", "tau"),
+    "prior": ("objective", "prior"),
+    "normalize_model": ("objective", "normalize_model"),
+    "candidates": ("candidates", "sampler"),
+    "estimator": ("candidates", "estimator"),
+    "add_references": ("candidates", "add_references"),
+    "standardize_rewards": ("candidates", "standardize_rewards"),
+}
+
+
+def _with_preset(table: dict[str, Any]) -> dict[str, Any]:
+    """The table with what its preset sets, where it has one; its objective is raml unless it says another."""
+    preset = table.get("objective", {}).get("preset")
+    if preset is None:
+        return table
+    from softq.integrations.transformers.presets import resolve  # which takes seconds
+
+    given = {name: table.get(section, {}).get(one) for name, (section, one) in _OF_A_PRESET.items()}
+    found = merge({"objective": {"name": "raml"}}, table)
+    for name, value in resolve(preset, given).items():
+        section, one = _OF_A_PRESET[name]
+        found = merge(found, {section: {one: value}})
+    return found
 
 
 def of_files(recipe: Any) -> bool:

@@ -25,6 +25,8 @@ class Mbr:
     """Its tokens ``[B, L]`` and length ``[B]``."""
     expected_reward: Tensor
     """Σ_s w_s r(y, y_s), float64 ``[B]``."""
+    expected_rewards: Tensor
+    """The same of every candidate, float64 ``[B, S]``; -inf where one is missing."""
 
 
 def mbr(
@@ -78,6 +80,7 @@ def mbr(
         best.squeeze(1),
         Sentences(chosen.tokens.squeeze(1), chosen.lengths.squeeze(1)),
         expected.gather(1, best).squeeze(1),
+        expected,
     )
 
 

@@ -13,7 +13,7 @@ No two schemes write any entity alike: a sentence without a fault in two of them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, get_args
 
 import torch
@@ -178,6 +178,16 @@ def _write(entities: Sequence[Span], size: int, scheme: Scheme) -> list[str]:
             written[span.end - 1] = f"{'E' if span.end - span.start > 1 else 'S'}-{span.kind}"
         before = span
     return written
+
+
+def every_tag(labels: Iterable[str], scheme: Scheme) -> tuple[str, ...]:
+    """``O``, and all tags that a scheme has for the types of these labels, sorted.
+
+    >>> every_tag(["O", "I-PER"], "bio")
+    ('B-PER', 'I-PER', 'O')
+    """
+    kinds = {tag.kind for tag in _tags([*labels], scheme)} - {_EDGE.kind}
+    return tuple(sorted({OUTSIDE, *(f"{p}-{k}" for p in _prefixes(scheme) for k in kinds)}))
 
 
 def allowed_transitions(labels: Sequence[str], scheme: Scheme) -> Transitions:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
+import torch
 
 from softq.annotators.reliability import AnnotatorRow, WeightModel, reliability_of
 from softq.annotators.truth import Posterior
@@ -16,7 +17,7 @@ from softq.calibration import UNKNOWN
 from softq.checks import check_count
 from softq.errors import DataError, EstimatorError
 from softq.formats.file_checks import one_of
-from softq.formats.tags import OUTSIDE, Scheme
+from softq.formats.tags import OUTSIDE, Scheme, every_tag
 from softq.kernels.features import crf as kernels
 from softq.linear.estimator_inputs import (
     Rule,
@@ -30,6 +31,7 @@ from softq.linear.estimator_inputs import (
 )
 from softq.linear.features import FeatureMatrix
 from softq.linear.saved_model import SavedEstimator
+from softq.linear.segment_tags import SegmentTags
 from softq.linear.tagger_input import (
     Annotations,
     Index,
@@ -43,10 +45,11 @@ from softq.linear.tagger_input import (
     scheme_for,
 )
 from softq.linear.tagger_training import BatchFit, CRFSettings, SearchFit
-from softq.linear.tagging import Constraints, Decoding, References, Tagger
+from softq.linear.tagging import Constraints, Decoding, References, Tagger, segments_for
 from softq.linear.training import Array, Batches, Stopping, diverging, epochs_of
 from softq.linear.truth_loop import LoopOptions, TruthModel, find_truth
 from softq.metrics import SpanScores, span_statistics
+from softq.options import TaggerSpace
 from softq.spaces import Distribution
 from softq.targets import ObjectiveName
 
@@ -56,8 +59,17 @@ _MOST_ITERATIONS = 1000  # unless said
 _CRFSUITE_ONLY = ("l2sgd", "ap", "pa", "arow")
 
 
+class SpanProbability(NamedTuple):
+    """An entity that may be in a sentence: its type, first word, the word after its last, and how probable it is."""
+
+    kind: str
+    start: int
+    end: int
+    probability: float
+
+
 class CRFTagger(SavedEstimator):
-    """A linear chain over labels with sparse features, trained by ML, RAML or SQDML.
+    """A linear chain over labels, or segments, with sparse features, trained by ML, RAML or SQDML.
 
     A drop-in for ``sklearn_crfsuite.CRF``.
 
@@ -105,9 +117,19 @@ class CRFTagger(SavedEstimator):
         tau: temperature of ``"raml"`` and ``"sqdml"``; ``"ml"`` ignores it.
         reward: what a predicted label earns: ``[K, K]`` (predicted, right) in the order of
             ``classes_``, or a `softq.rewards.TokenReward`; or a dict with what a hit on a label
-            earns, 1 for labels it does not name. None: token accuracy.
+            earns, 1 for labels it does not name. None: token accuracy. Of segments: a dict with
+            what an exact segment of a type earns (``{"PER": 2.0, "O": 0.5}``), 1 for those it does
+            not name, or None.
         entity_weight: what a hit on any label but ``O`` earns, where a hit on ``O`` earns 1; goes
-            without ``reward``.
+            without ``reward``. Of segments: what an exact entity earns.
+        space: ``"chain"``: labels, each of which depends on the one before; ``"segments"``: whole
+            entities and single ``O``, a semi-Markov model (`softq.SemiMarkov`). A segment scores
+            the sum of its words' labels, its length and the type before it, and is right or wrong
+            as a whole. The labels must be tags of ``scheme``, BIO or BIOES, and what is predicted
+            keeps to it, whatever ``constraints`` are. It goes without ``annotators`` and
+            ``partial_labels``.
+        max_segment: words of the longest segment; entities of y that are longer are cut into
+            segments of so many words, with a `DataWarning`.
         constraints: where label sequences that break the tag scheme are forbidden: ``"none"``;
             ``"decode"``, in predictions; ``"target"``, there and in what is trained toward;
             ``"model"``, there and in the model as well. With them ``O`` is always a label, for
@@ -202,6 +224,8 @@ class CRFTagger(SavedEstimator):
         "entity_weight": positive,
         "constraints": choice(Constraints),
         "scheme": choice(SchemeOption),
+        "space": choice(TaggerSpace),
+        "max_segment": count,
         "annotators": none_or(choice(TruthModel)),
         "rounds": count,
         "decoding": choice(Decoding),
@@ -230,6 +254,8 @@ class CRFTagger(SavedEstimator):
         tau: float | None = None,
         reward: Any = None,
         entity_weight: float = 1.0,
+        space: TaggerSpace = "chain",
+        max_segment: int = 8,
         constraints: Constraints = "none",
         scheme: SchemeOption = "auto",
         annotators: TruthModel | None = None,
@@ -262,6 +288,8 @@ class CRFTagger(SavedEstimator):
             tau=tau,
             reward=reward,
             entity_weight=entity_weight,
+            space=space,
+            max_segment=max_segment,
             constraints=constraints,
             scheme=scheme,
             annotators=annotators,
@@ -379,6 +407,8 @@ class CRFTagger(SavedEstimator):
             columns: the transposed features of all sentences, where they are known.
 
         """
+        if settings.segments is not None and isinstance(references, References):
+            settings.segments.warn_of_cuts(references.labels, references.weights)
         if self._option("algorithm") == "adagrad":
             return BatchFit(settings, index, features, references, batches, self.learning_rate)
         return SearchFit(
@@ -446,7 +476,7 @@ class CRFTagger(SavedEstimator):
         earned = None
         if reward is not None or entity_weight is not None:
             weight = 1.0 if entity_weight is None else positive("entity_weight", entity_weight)
-            earned = reward_for(reward, weight, model.labels)
+            earned = reward_for(reward, weight, model.labels, model.segments)
         return model.decode(features, self._option("decoding"), earned)
 
     def predict_single(self, xseq: Any) -> list[str]:
@@ -464,6 +494,35 @@ class CRFTagger(SavedEstimator):
     def predict_marginals_single(self, xseq: Any) -> list[dict[str, float]]:
         """Probabilities of all labels at each token of one sentence."""
         return self.predict_marginals([xseq])[0]
+
+    def predict_spans(self, X: Any, *, least: float = 0.01) -> list[list[SpanProbability]]:
+        """Entities that a sentence may have, with their probabilities: of models of segments.
+
+        Args:
+            X: sentences, as in `fit`.
+            least: lowest probability of those to return.
+
+        Returns:
+            For each sentence its entities by their first words, which may overlap.
+
+        """
+        model: Tagger = self._fitted()
+        segments = model.segments
+        if segments is None:
+            raise EstimatorError(
+                "probabilities of whole entities are those of space='segments', and this tagger is"
+                " a chain: take predict_marginals, or fit one of segments"
+            )
+        features = self.features(X)
+        found: list[list[SpanProbability]] = [[] for _ in features.lengths]
+        for batch, p in model.chains(features):
+            entities = p.marginals[..., 1:]
+            told = (entities >= least) & (entities > 0)
+            for row, t, d, kind in told.nonzero().tolist():
+                share = float(entities[row, t, d, kind])
+                span = SpanProbability(segments.kinds[kind + 1], t, t + d + 1, share)
+                found[batch[row]].append(span)
+        return found
 
     def score(self, X: Any, y: Any) -> float:
         """Share of tokens with the right label.
@@ -487,10 +546,19 @@ class CRFTagger(SavedEstimator):
         """Probabilities ``[n, K]`` of ``classes_`` for the tokens of each sentence."""
         return list(self._fitted().marginals(self.features(X)))
 
-    def _distributions(
-        self, model: Tagger, X: Any, kept: Array
-    ) -> Iterator[tuple[Array, Distribution]]:
-        return model.chains(self.features(X).take(kept))
+    def _distributions(self, model: Tagger, X: Any) -> Iterator[tuple[Array, Distribution]]:
+        return model.chains(self.features(X))
+
+    def named(self, output: Sequence[int]) -> list[str]:
+        """The labels of an output of the model's distribution."""
+        segments: SegmentTags | None = self._fitted().segments
+        if segments is None:
+            return super().named(output)
+        return segments.written(torch.tensor([output]), torch.tensor([len(output)]))[0]
+
+    def _as_output(self, ids: Array) -> Array:
+        segments: SegmentTags | None = self._fitted().segments
+        return ids if segments is None else segments.output(ids)
 
     def features(self, X: Any) -> FeatureMatrix:
         """Features of sentences, to decode them more than once."""
@@ -526,12 +594,19 @@ class CRFTagger(SavedEstimator):
 
     @property
     def transition_features_(self) -> dict[tuple[str, str], float]:
-        """Weights of neighbouring labels that are not 0: ``{(label, next label): weight}``."""
-        table = self._fitted().transitions
-        return {
-            (self.classes_[i], self.classes_[j]): float(table[i, j])
-            for i, j in np.argwhere(table).tolist()
-        }
+        """Weights of neighbouring labels, or types of segments, that are not 0: ``{(label, next label): weight}``."""
+        tagger = self._fitted()
+        names = tagger.segments.kinds if tagger.segments else tagger.labels
+        table = tagger.transitions[: len(names)]
+        return {(names[i], names[j]): float(table[i, j]) for i, j in np.argwhere(table).tolist()}
+
+    @property
+    def length_features_(self) -> dict[tuple[int, str], float]:
+        """Weights of lengths of segments that are not 0: ``{(words, type): weight}``; none of a chain."""
+        tagger = self._fitted()
+        kinds = tagger.segments.kinds if tagger.segments else tagger.labels
+        table = tagger.transitions[len(kinds) :]
+        return {(d + 1, kinds[k]): float(table[d, k]) for d, k in np.argwhere(table).tolist()}
 
     @property
     def size_(self) -> int:
@@ -578,6 +653,11 @@ class CRFTagger(SavedEstimator):
         if self.annotators is None and not self.partial_labels:
             return
         name = "partial_labels" if self.annotators is None else "annotators"
+        if self._option("space") == "segments":
+            raise EstimatorError(
+                f"{name} estimates the truth label by label and needs space='chain', got"
+                " 'segments', which takes annotators as references"
+            )
         wanted = ("ml",) if self.annotators is None else ("ml", "sqdml")
         if self.annotators is not None and self.partial_labels:
             raise EstimatorError(
@@ -598,22 +678,29 @@ class CRFTagger(SavedEstimator):
 
     def _settings_for(self, annotations: Annotations) -> CRFSettings:
         """What to train toward, for labels as they are in y."""
-        if self._option("constraints") == "none":
+        spelled = self._option("space") == "segments"
+        if self._option("constraints") == "none" and not spelled:
             return self.settings(annotations.labels, None)
+        scheme = scheme_for(
+            self._option("scheme"), annotations, "segments" if spelled else "constraints"
+        )
         # Without O, labels such as B-PER and E-PER leave nothing that a sentence of one word can
         # be.
-        labels = tuple(sorted({OUTSIDE, *annotations.labels}))
-        return self.settings(labels, scheme_for(self._option("scheme"), annotations))
+        labels = every_tag(annotations.labels, scheme) if spelled else annotations.labels
+        return self.settings(tuple(sorted({OUTSIDE, *labels})), scheme)
 
     def settings(self, labels: tuple[str, ...], scheme: Scheme | None) -> CRFSettings:
         """What to train toward with these labels, which follow this scheme."""
         objective, tau = self._objective_and_tau()
         in_batches = self._option("algorithm") == "adagrad"
+        longest = self._option("max_segment") if self._option("space") == "segments" else None
+        segments = segments_for(labels, scheme, longest)
         return CRFSettings(
             labels=labels,
             objective=objective,
             tau=tau,
-            reward=reward_for(self.reward, self._option("entity_weight"), labels),
+            reward=reward_for(self.reward, self._option("entity_weight"), labels, segments),
+            max_segment=longest,
             scheme=scheme,
             all_states=in_batches or bool(self.all_possible_states),
             all_transitions=in_batches or bool(self.all_possible_transitions),

@@ -35,8 +35,9 @@ from softq.linear.estimator_inputs import (
     shown,
 )
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
+from softq.linear.segment_tags import SegmentTags
 from softq.linear.tagging import UNLABELLED, References, entity_reward
-from softq.rewards import TokenReward
+from softq.rewards import PartReward, SegmentAccuracy, TokenReward
 
 Index = TemplateIndex | AttributeIndex
 Kind = Literal["words", "pairs", "features"]
@@ -320,15 +321,16 @@ Array = np.ndarray[Any, Any]
 SchemeOption = Literal["auto", "iob1", "bio", "bioes"]
 
 
-def scheme_for(option: SchemeOption, annotations: Annotations) -> Scheme:
+def scheme_for(option: SchemeOption, annotations: Annotations, what: str) -> Scheme:
     """The tag scheme of an option, where it says "auto" the one that the labels follow."""
     found = annotations.scheme()
     if option == "auto":
         if found is None:
             labels = ", ".join(annotations.labels[:5])
             raise DataError(
-                "constraints are for tags of entities such as B-PER, and the labels of y are"
-                f" {labels}: leave constraints at 'none'"
+                f"{what} are for tags of entities such as B-PER, and the labels of y are"
+                f" {labels}: "
+                + ("leave constraints at 'none'" if what == "constraints" else "take space='chain'")
             )
         return found
     if found in (option, None):
@@ -345,15 +347,24 @@ def scheme_for(option: SchemeOption, annotations: Annotations) -> Scheme:
     return option
 
 
-def reward_for(option: Any, entity_weight: float, labels: Sequence[str]) -> TokenReward:
-    """The reward over these labels."""
+def reward_for(
+    option: Any, entity_weight: float, labels: Sequence[str], segments: SegmentTags | None = None
+) -> PartReward:
+    """The reward over these labels, or over the types of segments."""
     if option is None:
-        return entity_reward(labels, entity_weight)
+        return segments.reward(entity_weight) if segments else entity_reward(labels, entity_weight)
     if entity_weight != 1.0:
         raise EstimatorError(
             f"reward and entity_weight={entity_weight:g} do not go together: put the weight into the"
             " reward"
         )
+    if segments is not None:
+        if not isinstance(option, Mapping):
+            raise RewardError(
+                "a reward of segments is a dict from types, such as PER and O, to numbers, got"
+                f" {type(option).__name__}"
+            )
+        labels = segments.kinds
     if isinstance(option, Mapping):
         unknown = [label for label in option if label not in labels]
         if unknown:
@@ -361,6 +372,8 @@ def reward_for(option: Any, entity_weight: float, labels: Sequence[str]) -> Toke
                 f"reward must name labels that occur in y, {', '.join(labels)}; got {unknown[0]!r}"
             )
         weights = [not_negative(f"reward of {label}", option.get(label, 1.0)) for label in labels]
+        if segments is not None:
+            return SegmentAccuracy(weights)
         return TokenReward.weighted(torch.tensor(weights, dtype=torch.float64))
     table = _reward_table(option)
     if table.shape != (len(labels), len(labels)):

@@ -9,6 +9,7 @@ those that occur with a reference are there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -23,6 +24,7 @@ from softq.errors import ShapeError
 from softq.formats.tags import Scheme
 from softq.kernels.features import crf as kernels
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
+from softq.linear.segment_tags import SegmentTags
 from softq.linear.tagging import (
     Constraints,
     CorpusTarget,
@@ -30,6 +32,8 @@ from softq.linear.tagging import (
     References,
     Tagger,
     corpus_target,
+    segments_for,
+    token_batches,
 )
 from softq.linear.training import Batches, NotFiniteError, Search, Stopping
 from softq.rewards import PartReward
@@ -58,6 +62,7 @@ class Layout(NamedTuple):
         labels: K.
         states: numbers f · K + k of the pairs that have a weight, ascending, int64; None: all.
         transitions: numbers i · K + j likewise.
+        table: shape of the scores of neighbouring labels where it is not ``[K, K]``.
 
     """
 
@@ -65,12 +70,18 @@ class Layout(NamedTuple):
     labels: int
     states: Tensor | None
     transitions: Tensor | None
+    table: tuple[int, int] | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the scores of neighbouring labels."""
+        return self.table or (self.labels, self.labels)
 
     @property
     def size(self) -> int:
         """Number of parameters."""
         return self._state_count + (
-            self.labels**2 if self.transitions is None else len(self.transitions)
+            math.prod(self.shape) if self.transitions is None else len(self.transitions)
         )
 
     @property
@@ -78,7 +89,7 @@ class Layout(NamedTuple):
         return self.features * self.labels if self.states is None else len(self.states)
 
     def unpack(self, parameters: Tensor, weights: Array | None = None) -> tuple[Array, Array]:
-        """Weights, flat ``[F, K]`` float32 and padded for the kernels, and transitions ``[K, K]`` float64.
+        """Weights, flat ``[F, K]`` float32 and padded for the kernels, and the table of transitions, float64.
 
         ``weights`` is an array of this layout to write to instead of a new one; what has no parameter in it must be 0.
         """
@@ -90,13 +101,13 @@ class Layout(NamedTuple):
             flat[:count] = parameters[:count]
         else:
             flat[self.states] = parameters[: self._state_count]
-        table = torch.zeros(self.labels**2, dtype=torch.float64)
+        table = torch.zeros(math.prod(self.shape), dtype=torch.float64)
         rest = parameters[self._state_count :].double()
         if self.transitions is None:
             table[:] = rest
         else:
             table[self.transitions] = rest
-        return weights, table.reshape(self.labels, self.labels).numpy()
+        return weights, table.reshape(self.shape).numpy()
 
     def pack(self, weights: Array, transitions: Array, into: Tensor) -> None:
         """The reverse, for gradients as well."""
@@ -167,10 +178,12 @@ class CRFObjective:
         c2: float,
         forbidden: Forbidden,
         columns: kernels.Columns | None = None,
+        segments: SegmentTags | None = None,
     ) -> None:
         """Prepare for evaluations.
 
-        ``columns`` is the transposed matrix where the caller has it already.
+        ``columns`` is the transposed matrix where the caller has it already; ``segments`` makes the
+        model one of segments.
         """
         expected, got = (
             (matrix.size, (matrix.tokens, layout.labels)),
@@ -183,6 +196,7 @@ class CRFObjective:
             )
         self.layout, self.target, self.c2 = layout, target, c2
         self.sentences = len(matrix.lengths)
+        self._segments, self._lengths = segments, matrix.lengths
         starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
         self._corpus = kernels.FeatureCorpus(
             starts, matrix.offsets, matrix.indices, matrix.values, target.labels
@@ -206,10 +220,13 @@ class CRFObjective:
     def __call__(self, parameters: Tensor, gradient: Tensor) -> float:
         """The value at ``parameters``; its gradient is written to ``gradient``."""
         weights, transitions = self.layout.unpack(parameters, self._weights)
-        allowed = transitions + self._forbidden.between.numpy()
-        loss, pairs = kernels.differences(
-            self._corpus, weights, allowed, *self._ends, self._differences
-        )
+        if self._segments is None:
+            allowed = transitions + self._forbidden.between.numpy()
+            loss, pairs = kernels.differences(
+                self._corpus, weights, allowed, *self._ends, self._differences
+            )
+        else:
+            loss, pairs = self._segment_differences(self._segments, weights, transitions)
         self.cross_entropy = loss - float((self.target.pairs * transitions).sum())
         kernels.multiply(self._columns, self._differences, self.layout.labels, self._gradient)
         self.layout.pack(self._gradient, pairs - self.target.pairs, gradient)
@@ -219,7 +236,28 @@ class CRFObjective:
             + self.c2 * float(torch.linalg.vector_norm(parameters, dtype=torch.float64)) ** 2
         )
 
+    def _segment_differences(
+        self, segments: SegmentTags, weights: Array, transitions: Array
+    ) -> tuple[float, Array]:
+        """What `kernels.differences` finds of a chain: Σ log Z - <E_target, label scores>, and Σ E_model of the table."""
+        _, offsets, indices, values, target = self._corpus
+        scores = kernels.emissions(offsets, indices, values, weights, target.shape[1])
+        loss = -float(np.sum(target * scores, dtype=np.float64))
+        table, pairs = torch.from_numpy(transitions).requires_grad_(), np.zeros_like(transitions)
+        found = self._differences[: scores.size].reshape(scores.shape)
+        for batch, places, real in token_batches(
+            self._lengths, self._lengths * segments.cells, _SEGMENT_CELLS
+        ):
+            tags = torch.from_numpy(scores[places]).double().requires_grad_()
+            lengths = torch.from_numpy(self._lengths[batch])
+            log_z = segments.distribution(tags, table, lengths).log_partition.sum()
+            expected, of_table = torch.autograd.grad(log_z, (tags, table))
+            found[places[real]] = expected.numpy()[real] - target[places[real]]
+            loss, pairs = loss + log_z.item(), pairs + of_table.numpy()
+        return loss, pairs
 
+
+_SEGMENT_CELLS = 1 << 19  # scores of segments of one batch, in float64: some 4 MiB
 _ROUNDING = 1e-6  # of counts that are sums of weights
 
 
@@ -241,6 +279,7 @@ class CRFSettings:
         min_freq: pairs of features and labels, or of labels, that references show less often have
             no weight; as in CRFsuite a feature counts by its value, and with 0 one of the value 0
             counts, too.
+        max_segment: words of the longest segment of a model of segments; None: a chain.
 
     """
 
@@ -254,16 +293,26 @@ class CRFSettings:
     all_states: bool = False
     all_transitions: bool = True
     min_freq: float = 1.0
+    max_segment: int | None = None
+
+    @cached_property
+    def segments(self) -> SegmentTags | None:
+        """The segments that labels spell; None: a chain."""
+        return segments_for(self.labels, self.scheme, self.max_segment)
+
+    def layout(self, features: int) -> Layout:
+        """The layout in which so many features have all weights."""
+        table = self.segments.table_shape if self.segments else None
+        return Layout(features, len(self.labels), None, None, table)
 
     def target(self, references: References | Posterior) -> CorpusTarget:
         """The exact target of sentences with these references, or with this truth."""
         if isinstance(references, Posterior):
             labels, entropy = references.labels.astype(np.float32), float(references.entropy.sum())
             return CorpusTarget(labels, references.pairs.sum(0), entropy)
-        forbidden = Forbidden.by(
-            self.scheme if self.constraints in ("target", "model") else None, self.labels
-        )
-        return corpus_target(self.objective, references, forbidden, self.tau, self.reward)
+        scheme = self.scheme if self.constraints in ("target", "model") else None
+        allowed = self.segments or Forbidden.by(scheme, self.labels)
+        return corpus_target(self.objective, references, allowed, self.tau, self.reward)
 
     @property
     def forbidden(self) -> Forbidden:
@@ -274,17 +323,37 @@ class CRFSettings:
         self, index: TemplateIndex | AttributeIndex, weights: Array, transitions: Array
     ) -> Tagger:
         """The tagger with these weights."""
-        scheme = None if self.constraints == "none" else self.scheme
-        return Tagger(index, self.labels, weights, transitions, scheme)
+        free = self.constraints == "none" and self.segments is None
+        scheme = None if free else self.scheme
+        return Tagger(
+            index, self.labels, weights, transitions, scheme, max_segment=self.max_segment
+        )
+
+    def objective_of(
+        self,
+        matrix: FeatureMatrix,
+        references: References | Posterior,
+        layout: Layout,
+        c2: float = 0.0,
+        columns: kernels.Columns | None = None,
+    ) -> CRFObjective:
+        """The objective over a corpus with the weights of a layout."""
+        return CRFObjective(
+            matrix,
+            self.target(references),
+            layout,
+            c2=c2,
+            forbidden=self.forbidden,
+            columns=columns,
+            segments=self.segments,
+        )
 
     def kl(
         self, tagger: Tagger, matrix: FeatureMatrix, references: References | Posterior
     ) -> float:
         """KL(target ‖ tagger) per sentence."""
-        layout = Layout(matrix.size, len(self.labels), None, None)
-        objective = CRFObjective(
-            matrix, self.target(references), layout, c2=0.0, forbidden=self.forbidden
-        )
+        layout = self.layout(matrix.size)
+        objective = self.objective_of(matrix, references, layout)
         parameters = torch.empty(layout.size)
         layout.pack(tagger.weights, tagger.transitions, parameters)
         objective(parameters, torch.empty_like(parameters))
@@ -311,23 +380,18 @@ class CRFSettings:
             references,
             len(self.labels),
             all_states=self.all_states,
-            all_transitions=self.all_transitions,
+            all_transitions=self.all_transitions or self.segments is not None,
             min_freq=self.min_freq,
             columns=counted_columns,
         )
-        if self.min_freq > 1 and not self.all_transitions:
+        if self.segments is not None:
+            layout = layout._replace(table=self.segments.table_shape)
+        elif self.min_freq > 1 and not self.all_transitions:
             seen = replace(self, objective="ml", constraints="none").target(references).pairs
             layout = layout._replace(
                 transitions=torch.from_numpy(np.flatnonzero(seen > self.min_freq - _ROUNDING))
             )
-        return CRFObjective(
-            matrix,
-            self.target(references),
-            layout,
-            c2=self.c2,
-            forbidden=self.forbidden,
-            columns=columns,
-        )
+        return self.objective_of(matrix, references, layout, self.c2, columns)
 
 
 class SearchFit:
@@ -440,7 +504,7 @@ class BatchFit:
         self._batches = lru_cache(maxsize=1)(batches)
         labels = len(settings.labels)
         self.weights = np.zeros((index.size, labels), np.float32)
-        self.transitions = np.zeros((labels, labels), np.float32)
+        self.transitions = np.zeros(settings.layout(index.size).shape, np.float32)
         self._squares = np.zeros_like(self.weights)
         self._transition_squares = np.zeros_like(self.transitions)
         self._batches_with = np.zeros(index.size, np.int32)
@@ -457,13 +521,8 @@ class BatchFit:
         used, indices = np.unique(matrix.indices, return_inverse=True)
         local = matrix._replace(indices=indices.astype(np.int32), size=len(used))
         labels = len(self._settings.labels)
-        objective = CRFObjective(
-            local,
-            self._settings.target(self._references.take(batch)),
-            Layout(len(used), labels, None, None),
-            c2=0.0,
-            forbidden=self._settings.forbidden,
-        )
+        layout = self._settings.layout(len(used))
+        objective = self._settings.objective_of(local, self._references.take(batch), layout)
         parameters = torch.from_numpy(
             np.concatenate([self.weights[used].reshape(-1), self.transitions.reshape(-1)])
         )
@@ -473,7 +532,7 @@ class BatchFit:
         c2 = self._settings.c2
         states = states.reshape(-1, labels)
         states = states + 2 * c2 / self._batches_with[used, None] * self.weights[used]
-        pairs = pairs.reshape(labels, labels) + 2 * c2 / self.steps * self.transitions
+        pairs = pairs.reshape(layout.shape) + 2 * c2 / self.steps * self.transitions
         self._squares[used] += states**2
         self._transition_squares += pairs**2
         self.weights[used] -= self._rate * states / (np.sqrt(self._squares[used]) + 1e-8)

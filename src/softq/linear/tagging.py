@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple, get_args
 
@@ -16,17 +17,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from softq.checks import check_count
 from softq.errors import DataError, OutputError, ScoreError, ShapeError
 from softq.formats.file_checks import as_array, mapping, one_of, starting_with, string_list
 from softq.formats.tags import OUTSIDE, Scheme, allowed_transitions
 from softq.kernels.features import crf as kernels
 from softq.linear.features import AttributeIndex, FeatureMatrix, TemplateIndex
 from softq.linear.features.matrix import batches_of_like_lengths
+from softq.linear.segment_tags import Expected, SegmentTags
 from softq.linear.tempering import at_temperature, read_temperature
 from softq.options import Constraints, ObjectiveName
 from softq.options import LabelDecoding as Decoding
-from softq.rewards import PartReward, TokenAccuracy, TokenReward
-from softq.spaces import Chain
+from softq.rewards import PartReward, TokenReward
+from softq.spaces import Chain, Distribution, SemiMarkov
 from softq.targets import target_of
 
 __all__ = [
@@ -38,6 +41,7 @@ __all__ = [
     "Tagger",
     "corpus_target",
     "entity_reward",
+    "token_batches",
 ]
 
 
@@ -71,11 +75,33 @@ class Forbidden(NamedTuple):
         )
         return cls(*(torch.where(table.bool(), 0.0, -torch.inf).double() for table in allowed))
 
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Shape of the scores of neighbouring labels, ``[K, K]``."""
+        return len(self.first), len(self.first)
+
+    @property
+    def cells(self) -> int:
+        """Numbers that a distribution has for each token."""
+        return len(self.first)
+
+    def read(self, references: Tensor, lengths: Tensor) -> Tensor:
+        """Outputs of chains are ids of labels."""
+        return references
+
+    def expected(self, labels: Tensor, pairs: Tensor) -> Expected:
+        """What a corpus needs of expected labels ``[B, n, K]`` and neighbours of each token."""
+        return Expected(labels, pairs.sum((0, 1)))
+
     def space(self, count: int, lengths: Tensor) -> Chain:
         """The label sequences of ``count`` sentences that are allowed, all with the score 0."""
         return self.chain(
             torch.zeros(count, int(lengths.max()), len(self.first), dtype=torch.float64), lengths
         )
+
+    def distribution(self, tags: Tensor, table: Tensor, lengths: Tensor) -> Chain:
+        """`chain`, as `SegmentTags` has it."""
+        return self.chain(tags, lengths, table)
 
     def chain(self, emissions: Tensor, lengths: Tensor, transitions: Tensor | None = None) -> Chain:
         """The chain with these scores, in float64 or float32, in which only what is allowed is possible; emissions are written to."""
@@ -147,11 +173,12 @@ class References(NamedTuple):
 
 
 class CorpusTarget(NamedTuple):
-    """All that the cross-entropy of a chain asks of the targets of N sentences with T tokens.
+    """All that the cross-entropy of a chain, or of segments, asks of the targets of N sentences with T tokens.
 
     Attributes:
         labels: ``[T, K]`` float32, the expectation of each label at each token.
-        pairs: ``[K, K]`` float64, the expected number of neighbours (from, to) in the corpus.
+        pairs: ``[K, K]`` float64, the expected number of neighbours (from, to) in the corpus; of
+            segments those of types and lengths, ``[C + L, C]`` (see `SegmentTags`).
         entropy: of the target, summed over sentences, in nats. For RAML with several references it
             is the weighted mean of the entropies of its components, the constant between eq. 4 and
             eq. 6: cross-entropy less this is a mean of KL divergences.
@@ -166,11 +193,14 @@ class CorpusTarget(NamedTuple):
 def corpus_target(
     objective: ObjectiveName,
     references: References,
-    forbidden: Forbidden,
+    allowed: Forbidden | SegmentTags,
     tau: float | None = None,
     reward: PartReward | None = None,
 ) -> CorpusTarget:
     """The exact target of a corpus (eq. 2, 16 or 15), on the label sequences that are not forbidden.
+
+    Or on all ways to cut the sentences into segments. There a label that one of several annotators
+    left out is the one that has most of the weight.
 
     Without forbidden neighbours the targets of RAML and SQDML factorise over tokens; with them they are chains, and their expectations come
     from forward-backward (Appendix D.2.2). Both are `softq.ml`, `softq.raml` and `softq.sqdml` themselves, in batches of like lengths.
@@ -180,30 +210,30 @@ def corpus_target(
     array([[0.73, 0.27],
            [0.27, 0.73]], dtype=float32)
     """
-    classes = len(forbidden.first)
+    classes = len(allowed.first) if isinstance(allowed, Forbidden) else len(allowed.labels)
     lengths = np.array([labels.shape[1] for labels in references.labels], np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     unary = np.empty((int(starts[-1]), classes), np.float32)
-    pairs = torch.zeros(classes, classes, dtype=torch.float64)
+    hard = objective == "ml" or isinstance(allowed, SegmentTags)
+    pairs = torch.zeros(allowed.table_shape, dtype=torch.float64)
     entropy = 0.0
     copies = np.array([len(labels) for labels in references.labels], np.int64)
-    for batch in batches_of_like_lengths(lengths, lengths * classes, _TARGET_CELLS, copies):
+    for batch in batches_of_like_lengths(lengths, lengths * allowed.cells, _TARGET_CELLS, copies):
         sizes = torch.from_numpy(lengths[batch])
         refs, weights = _padded(references, batch, int(sizes.max()))
         _check_range(refs, weights, classes, batch)
-        space = forbidden.space(len(batch), sizes)
+        space = allowed.space(len(batch), sizes)
         if bool((refs == UNLABELLED).any()):
-            refs = _filled(refs, weights, classes, hard=objective == "ml")
+            refs = _filled(refs, weights, classes, hard=hard)
+        refs = allowed.read(refs, sizes)
         if objective == "ml":
             _check_allowed(space, refs, weights, batch)
-        target = target_of(
-            objective, space, refs, tau, reward or TokenAccuracy(), ref_weights=weights
-        )
-        labels, neighbours = target.expected_parts(space)
+        target = target_of(objective, space, refs, tau, reward, ref_weights=weights)
+        labels, table = allowed.expected(*target.expected_parts(space))
         entropy += float(
             target.component_entropy().sum() if objective != "ml" else target.entropy().sum()
         )
-        pairs += neighbours.sum((0, 1))
+        pairs += table
         for row, sentence in enumerate(batch):
             unary[starts[sentence] : starts[sentence + 1]] = labels[
                 row, : lengths[sentence]
@@ -254,7 +284,7 @@ def _check_range(refs: Tensor, weights: Tensor, classes: int, batch: Array) -> N
         )
 
 
-def _check_allowed(space: Chain, refs: Tensor, weights: Tensor, batch: Array) -> None:
+def _check_allowed(space: Distribution, refs: Tensor, weights: Tensor, batch: Array) -> None:
     """ML cannot be trained toward what is forbidden: its loss would be infinite."""
     scores = space.score(refs.movedim(1, 0)).T  # [B, R]: 0 or -inf
     bad = (scores == -torch.inf) & (weights > 0)
@@ -265,6 +295,15 @@ def _check_allowed(space: Chain, refs: Tensor, weights: Tensor, batch: Array) ->
             " scheme, and ML gives all its mass to it; mend it (softq.formats.tags.convert), or"
             " let constraints reach decoding only"
         )
+
+
+def token_batches(lengths: Array, cells: Array, most: int) -> Iterator[tuple[Array, Array, Array]]:
+    """Batches of sentences of like length: numbers ``[B]``, places of their tokens in the corpus, and which of them are real, ``[B, n]``."""
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    for batch in batches_of_like_lengths(lengths, cells, most):
+        within = np.arange(int(lengths[batch].max()))
+        real = within < lengths[batch][:, None]
+        yield batch, np.where(real, starts[batch][:, None] + within, 0), real
 
 
 def entity_reward(
@@ -297,6 +336,35 @@ def entity_reward(
 _BATCH_CELLS = 1 << 20  # scores of one batch of sentences
 
 
+def segments_for(
+    labels: Sequence[str], scheme: Scheme | None, longest: int | None
+) -> SegmentTags | None:
+    """The segments of up to so many words that tags of a scheme spell; None for a chain."""
+    if longest is None:
+        return None
+    if scheme is None:
+        raise DataError("segments need a tag scheme, bio or bioes, got none")
+    return SegmentTags(tuple(labels), scheme, longest)
+
+
+def written(
+    outputs: Tensor, lengths: Tensor, labels: Sequence[str], segments: SegmentTags | None
+) -> list[list[str]]:
+    """Names of the labels of outputs ``[B, n]`` of a chain, or of segments."""
+    if segments is not None:
+        return segments.written(outputs, lengths)
+    names = np.array(labels, dtype=object)[outputs.cpu().numpy()]
+    return [row[:size].tolist() for row, size in zip(names, lengths.tolist(), strict=True)]
+
+
+def label_marginals(model: Any, segments: SegmentTags | None) -> Tensor:
+    """Probabilities of labels ``[B, n, K]``."""
+    if segments is None:
+        found: Tensor = model.marginals
+        return found
+    return segments.expected(model.marginals, model.pair_marginals).tags
+
+
 @dataclass(frozen=True)
 class Tagger:
     """Weights of features and labels, of neighbouring labels, and what gives words their features.
@@ -308,6 +376,8 @@ class Tagger:
         transitions: ``[K, K]`` float64 (from, to).
         scheme: forbid label sequences that break this tag scheme; None: all are possible.
         temperature: scores are divided by it, which changes probabilities and not the mode.
+        max_segment: words L of the longest segment of a semi-Markov tagger, whose ``transitions``
+            are those of types and lengths, ``[C + L, C]``; None: a chain.
 
     """
 
@@ -317,18 +387,24 @@ class Tagger:
     transitions: Array
     scheme: Scheme | None
     temperature: float = 1.0
+    max_segment: int | None = None
 
-    def chains(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain]]:
-        """Distributions over label sequences, in batches of sentences of like length.
+    @cached_property
+    def segments(self) -> SegmentTags | None:
+        """The segments that labels spell; None: a chain."""
+        return segments_for(self.labels, self.scheme, self.max_segment)
 
-        Their numbers, and the chain.
+    def chains(self, matrix: FeatureMatrix) -> Iterator[tuple[Array, Chain | SemiMarkov]]:
+        """Distributions over label sequences, or segments, in batches of sentences of like length.
+
+        Their numbers, and the distribution.
         """
         if matrix.size != self.index.size:
             raise ShapeError(
                 f"expected features of the tagger's own index, which has {self.index.size} columns,"
                 f" got {matrix.size}"
             )
-        forbidden = Forbidden.by(self.scheme, self.labels)
+        space = self.segments or Forbidden.by(self.scheme, self.labels)
         transitions = torch.from_numpy(self.transitions)
         scores = kernels.emissions(
             matrix.offsets, matrix.indices, matrix.values, self.weights, len(self.labels)
@@ -338,18 +414,12 @@ class Tagger:
                 "the scores of labels are not finite: the weights of the tagger, or values of"
                 " features, are too large or damaged"
             )
-        starts = np.concatenate([[0], np.cumsum(matrix.lengths)])
-        cells = matrix.lengths * len(self.labels)
-        for batch in batches_of_like_lengths(matrix.lengths, cells, _BATCH_CELLS):
-            lengths = matrix.lengths[batch]
-            within = np.arange(int(lengths.max()))
-            real = within < lengths[:, None]
-            emissions = np.zeros((*real.shape, len(self.labels)), np.float32)
-            emissions[real] = scores[(starts[batch][:, None] + within)[real]]
-            chain = forbidden.chain(
-                torch.from_numpy(emissions), torch.from_numpy(lengths), transitions
-            )
-            yield batch, at_temperature(chain, self.temperature)
+        cells = matrix.lengths * space.cells
+        for batch, places, real in token_batches(matrix.lengths, cells, _BATCH_CELLS):
+            lengths = torch.from_numpy(matrix.lengths[batch])
+            emissions = torch.from_numpy(np.where(real[..., None], scores[places], np.float32(0.0)))
+            found = space.distribution(emissions, transitions, lengths)
+            yield batch, at_temperature(found, self.temperature)
 
     def decode(
         self,
@@ -359,22 +429,23 @@ class Tagger:
     ) -> list[list[str]]:
         """Labels of each sentence; where a reward is given, those expected to earn most of it."""
         found: list[list[str]] = [[] for _ in matrix.lengths]
-        names = np.array(self.labels, dtype=object)
-        for batch, chain in self.chains(matrix):
+        for batch, model in self.chains(matrix):
             searched = decoding == "viterbi" and reward is None
-            best = (chain.mode() if searched else chain.mbr(reward)).numpy()
-            for sentence, row, length in zip(
-                batch.tolist(), names[best], matrix.lengths[batch].tolist(), strict=True
+            best = model.mode() if searched else model.mbr(reward)
+            lengths = torch.from_numpy(matrix.lengths[batch])
+            for sentence, labels in zip(
+                batch.tolist(), written(best, lengths, self.labels, self.segments), strict=True
             ):
-                found[sentence] = row[:length].tolist()
+                found[sentence] = labels
         return found
 
     def marginals(self, matrix: FeatureMatrix) -> list[Array]:
         """Probabilities of labels ``[n, K]`` for each sentence."""
         found = [np.zeros((0, len(self.labels)), np.float32) for _ in matrix.lengths]
-        for batch, chain in self.chains(matrix):
+        for batch, model in self.chains(matrix):
+            tables = label_marginals(model, self.segments).numpy()
             for sentence, row, length in zip(
-                batch.tolist(), chain.marginals.numpy(), matrix.lengths[batch].tolist(), strict=True
+                batch.tolist(), tables, matrix.lengths[batch].tolist(), strict=True
             ):
                 found[sentence] = row[:length]
         return found
@@ -392,6 +463,7 @@ class Tagger:
             "labels": list(self.labels),
             "scheme": self.scheme,
             "temperature": self.temperature,
+            "max_segment": self.max_segment,
             "index": type(self.index).__name__,
             "index_notes": self.index.notes(),
         }
@@ -416,9 +488,14 @@ class Tagger:
             )
         scheme = one_of("scheme", notes["scheme"], (None, *get_args(Scheme)))
         Forbidden.by(scheme, labels)  # they may be no tags of the scheme
+        longest = notes.get("max_segment")  # files of before there were segments have none
+        if longest is not None:
+            check_count("max_segment", longest, DataError)
+        segments = segments_for(labels, scheme, longest)
         weights = as_array("weights", tensors["weights"], np.float32, 1)
         transitions = as_array("transitions", tensors["transitions"], np.float64, 2)
-        expected = (kernels.padded(index.size * count),), (count, count)
+        table = segments.table_shape if segments else (count, count)
+        expected = (kernels.padded(index.size * count),), table
         if (weights.shape, transitions.shape) != expected:
             raise DataError(
                 f"expected weights {list(expected[0])} and transitions {list(expected[1])} for"
@@ -427,4 +504,5 @@ class Tagger:
             )
         if not bool((transitions < np.inf).all()):
             raise DataError("expected transitions that are numbers, got NaN or inf")
-        return cls(index, labels, weights, transitions, scheme, read_temperature(notes))
+        temperature = read_temperature(notes)
+        return cls(index, labels, weights, transitions, scheme, temperature, longest)

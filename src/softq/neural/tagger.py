@@ -9,10 +9,12 @@ from typing import Any, Self, get_args
 import torch
 from torch import Tensor, nn
 
-from softq.errors import ModelError
+from softq.checks import check_count
+from softq.errors import DataError, ModelError
 from softq.formats.file_checks import mapping, one_of, string_list
 from softq.formats.word_vectors import WordVectors
 from softq.lab.recipe import build
+from softq.linear.tagging import segments_for
 from softq.neural.modules.word_encoder import WordEncoder, begin
 from softq.neural.tagger_settings import TaggerSettings
 from softq.neural.tagging import NeuralTagger
@@ -22,6 +24,8 @@ from softq.options import Constraints, Scheme
 
 class SequenceTagger(NeuralTagger):
     """The BiLSTM-CNN-CRF of Ma and Hovy (2016): sentences to a distribution over label sequences.
+
+    Or over labelled segments, whose scores are sums of those labels and scores of their lengths.
 
     Each word is its own vector and what a convolution finds in its characters; a bidirectional LSTM
     reads them; a linear layer scores labels, a table neighbouring labels. What it returns is a
@@ -36,7 +40,11 @@ class SequenceTagger(NeuralTagger):
             the distribution is `softq.Independent`.
         scheme: tag scheme of the labels; None: they follow none.
         constraints: where label sequences that break the scheme are forbidden: ``"none"``;
-            ``"decode"`` (or ``"target"``), in evaluation mode; ``"model"``, always.
+            ``"decode"`` (or ``"target"``), in evaluation mode; ``"model"``, always. Segments keep
+            to it in any case.
+        max_segment: words of the longest segment: the distribution is a `softq.SemiMarkov` over
+            entities and single ``O``, and the labels are `softq.formats.tags.every_tag` of BIO or
+            BIOES; None: a chain.
         seed: of the first parameters.
 
     >>> import softq
@@ -60,6 +68,7 @@ class SequenceTagger(NeuralTagger):
         *,
         scheme: Scheme | None = None,
         constraints: Constraints = "none",
+        max_segment: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -67,7 +76,12 @@ class SequenceTagger(NeuralTagger):
             raise ModelError(f"expected one label or more, each once, got {list(labels)}")
         self.vocabulary, self.labels, self.settings = vocabulary, tuple(labels), settings
         self.scheme, self.constraints = scheme, constraints
+        self.max_segment = max_segment
+        self.segments = segments_for(self.labels, scheme, max_segment)
+        if self.segments is not None and not settings.crf:
+            raise ModelError("segments have scores of neighbouring types: leave crf at True")
         size = len(self.labels)
+        table = self.segments.table_shape if self.segments else (size, size)
         self.encoder = WordEncoder(
             len(vocabulary.words),
             len(vocabulary.characters),
@@ -83,7 +97,7 @@ class SequenceTagger(NeuralTagger):
             nn.LSTM(width, settings.hidden, bidirectional=True) for width in widths
         )
         self.emissions = nn.Linear(2 * settings.hidden, size)
-        self.transitions = nn.Parameter(torch.zeros(size, size)) if settings.crf else None
+        self.transitions = nn.Parameter(torch.zeros(table)) if settings.crf else None
         self._forbid()
         if self.emissions.weight.device.type != "meta":
             begin(self, torch.Generator().manual_seed(seed % 2**63))
@@ -126,6 +140,7 @@ class SequenceTagger(NeuralTagger):
             "labels": list(self.labels),
             "scheme": self.scheme,
             "constraints": self.constraints,
+            "max_segment": self.max_segment,
             **super().about(),
             **self.vocabulary.notes(),
         }
@@ -133,12 +148,16 @@ class SequenceTagger(NeuralTagger):
     @classmethod
     def from_about(cls, about: Mapping[str, Any]) -> Self:
         """The tagger of `about`, with any parameters."""
+        longest = about.get("max_segment")  # files of before there were segments have none
+        if longest is not None:
+            check_count("max_segment", longest, DataError)
         tagger = cls(
             WordVocabulary.from_notes(about),
             string_list("labels", about["labels"]),
             build(TaggerSettings, mapping("settings", about["settings"]), "settings"),
             scheme=one_of("scheme", about["scheme"], (None, *get_args(Scheme))),
             constraints=one_of("constraints", about["constraints"], get_args(Constraints)),
+            max_segment=longest,
         )
         tagger.take_about(about)
         return tagger

@@ -13,14 +13,18 @@ from torch import Tensor
 from softq.formats.file_checks import one_of
 from softq.formats.tags import allowed_transitions
 from softq.linear.features.matrix import batches_of_like_lengths
+from softq.linear.segment_tags import SegmentTags
+from softq.linear.tagging import label_marginals, written
 from softq.neural.generation import evaluating
 from softq.neural.saved_module import SavedModule
 from softq.neural.words import Array
 from softq.options import Constraints, LabelDecoding, Scheme
 from softq.rewards import PartReward
-from softq.spaces import Chain, Independent
+from softq.spaces import Chain, Independent, SemiMarkov
 
-_AT_ONCE = 1 << 13  # words of a batch to predict for, padding too
+LabelDistribution = Chain | Independent | SemiMarkov
+
+_AT_ONCE = {"cpu": 1 << 13, "cuda": 1 << 16}  # words of a batch to predict for, padding too
 
 
 @runtime_checkable
@@ -66,12 +70,14 @@ class NeuralTagger(SavedModule):
             ``"decode"`` (or ``"target"``), in evaluation mode; ``"model"``, always.
         decoding: how `predict` chooses labels unless it is told.
         file_scheme: the tag scheme in which ``softq predict`` writes labels; ``scheme`` if None.
+        segments: what labels spell where the distribution is one over segments; None: a chain.
 
     """
 
     labels: tuple[str, ...]
     scheme: Scheme | None
     constraints: Constraints
+    segments: SegmentTags | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +98,7 @@ class NeuralTagger(SavedModule):
 
     def _forbid(self) -> None:
         """Scores of 0 and -inf by the scheme."""
-        forbids = self.scheme is not None and self.constraints != "none"
+        forbids = self.constraints != "none" and self.segments is None
         allowed = allowed_transitions(self.labels, self.scheme) if forbids and self.scheme else ()
         self._forbidden = ("between", "first", "last")[: len(allowed)]
         for name, table in zip(self._forbidden, allowed, strict=True):
@@ -100,14 +106,16 @@ class NeuralTagger(SavedModule):
             scores = scores.masked_fill(~table.to(scores.device), -math.inf)
             self.register_buffer(name, scores, persistent=False)
 
-    def forward(self, sentences: SentenceBatch | Sequence[Sequence[str]]) -> Chain | Independent:
+    def forward(self, sentences: SentenceBatch | Sequence[Sequence[str]]) -> LabelDistribution:
         """The distribution over the label sequences of sentences, each of a word or more."""
         batch = as_batch(self.encode, sentences).to(self.device)
         return self.distribution(self.scores(batch), batch.lengths)
 
-    def distribution(self, scores: Tensor, lengths: Tensor) -> Chain | Independent:
+    def distribution(self, scores: Tensor, lengths: Tensor) -> LabelDistribution:
         """The distribution with these scores of labels."""
         tables = list(self.neighbour_scores())
+        if self.segments is not None and tables[0] is not None:
+            return self.segments.distribution(scores, tables[0], lengths)
         if self.constraints == "model" or not self.training:
             for place, name in enumerate(self._forbidden):
                 forbidden, learnt = self.get_buffer(name).to(scores), tables[place]
@@ -122,14 +130,19 @@ class NeuralTagger(SavedModule):
     # --- predictions ------------------------------------------------------------------------------
 
     def predict(
-        self, sentences: Sequence[Sequence[str]], decoding: LabelDecoding | None = None
+        self,
+        sentences: Sequence[Sequence[str]],
+        decoding: LabelDecoding | None = None,
+        *,
+        reward: PartReward | None = None,
     ) -> list[list[str]]:
         """Labels of each sentence, one of which may be empty.
 
         By default the most probable sequence (``"viterbi"``); ``"mbr"``, the most right labels to
-        be expected.
+        be expected. With a reward over labels, or segments, those that are expected to earn most of
+        it.
         """
-        return self.decode(self.encode(sentences), decoding or self.decoding)
+        return self.decode(self.encode(sentences), decoding or self.decoding, reward)
 
     def predict_marginals(self, sentences: Sequence[Sequence[str]]) -> list[list[dict[str, float]]]:
         """Probabilities of all labels at each token of each sentence."""
@@ -145,26 +158,31 @@ class NeuralTagger(SavedModule):
         reward: PartReward | None = None,
     ) -> list[list[str]]:
         """Labels of each sentence of `encode`; with a reward, those that earn most."""
-        found: list[list[str]] = [[] for _ in encoded.lengths]
-        for batch, chain in self._distributions(encoded):
+        lengths = torch.from_numpy(encoded.lengths)
+        found: list[list[str]] = [[] for _ in lengths]
+        for batch, p in self.distributions(encoded):
             searched = decoding == "viterbi" and reward is None
-            best = (chain.mode() if searched else chain.mbr(reward)).tolist()
-            for sentence, row in zip(batch.tolist(), best, strict=True):
-                found[sentence] = [self.labels[k] for k in row[: encoded.lengths[sentence]]]
+            best = p.mode() if searched else p.mbr(reward)
+            names = written(best, lengths[batch], self.labels, self.segments)
+            for sentence, row in zip(batch.tolist(), names, strict=True):
+                found[sentence] = row
         return found
 
     def marginals(self, encoded: EncodedSentences) -> list[Array]:
         """Probabilities of labels ``[n, K]`` for each sentence of `encode`."""
-        found = [np.zeros((0, len(self.labels)), np.float32) for _ in encoded.lengths]
-        for batch, chain in self._distributions(encoded):
-            for sentence, row in zip(batch.tolist(), chain.marginals.cpu().numpy(), strict=True):
-                found[sentence] = row[: encoded.lengths[sentence]]
+        lengths = encoded.lengths
+        found = [np.zeros((0, len(self.labels)), np.float32) for _ in lengths]
+        for batch, p in self.distributions(encoded):
+            tables = label_marginals(p, self.segments).cpu().numpy()
+            for sentence, row in zip(batch.tolist(), tables, strict=True):
+                found[sentence] = row[: lengths[sentence]]
         return found
 
-    def _distributions(self, encoded: EncodedSentences) -> Iterator[tuple[Array, Any]]:
+    def distributions(self, encoded: EncodedSentences) -> Iterator[tuple[Array, Any]]:
         """Sentences in batches of like length, and their distributions."""
+        lengths, most = encoded.lengths, _AT_ONCE.get(self.device.type, _AT_ONCE["cpu"])
         with evaluating(self):
-            for batch in batches_of_like_lengths(encoded.lengths, encoded.lengths, _AT_ONCE):
+            for batch in batches_of_like_lengths(lengths, lengths, most):
                 yield batch, self(encoded.batch(batch))
 
     # --- on the disk ------------------------------------------------------------------------------

@@ -8,17 +8,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from softq.errors import RewardError
 from softq.formats.vocabulary import SPECIALS, UNKNOWN
 from softq.lab.recipe import Objective
 from softq.neural.recipe import CandidateSettings
 from softq.rewards import NegativeHamming, Reward, SentenceBLEU, named_reward
-from softq.rewards.base import RewardWrapper
+from softq.rewards.base import Precomputed, RewardWrapper
 from softq.samplers import (
     EditStratified,
     HammingStratified,
@@ -26,9 +28,45 @@ from softq.samplers import (
     Recombination,
     Sampler,
 )
-from softq.sentences import MISSING, Sentences
+from softq.sentences import MISSING, Sentences, aligned
 from softq.spaces import Candidates
 from softq.targets import Target, ml, target_of
+
+
+@dataclass(frozen=True)
+class RewardedCandidates:
+    """Candidates of a batch and their rewards: a target as soon as its prior is known.
+
+    Attributes:
+        objective: its name and temperature.
+        candidates: with their base measure. An example that has none has an empty one.
+        references: those that rewards compare with.
+        rewards: float64 ``[B, S, R]``, or ``[B, S, 1]``, as the reward returned them.
+        reward: the same as the target has them, perhaps standardized; None for ``ml``.
+        idle: bool ``[B]``, examples without any candidate.
+
+    """
+
+    objective: Objective
+    candidates: Candidates
+    references: Sentences
+    rewards: Tensor | None
+    reward: Precomputed | None
+    idle: Tensor
+
+    def target(self, prior: Tensor | None = None, prior_weight: float = 1.0) -> Target:
+        """The target, times a power of the prior: log-probabilities ``[B, S]`` of the candidates."""
+        if self.reward is None:
+            return ml(self.candidates, self.references)
+        name, tau = self.objective.name, self.objective.tau
+        more = {} if prior is None else {"prior": prior, "prior_weight": prior_weight}
+        return target_of(name, self.candidates, self.references, tau, self.reward, **more)
+
+    def mean_rewards(self) -> Tensor:
+        """Of each candidate, mean over references, ``[B, S]``."""
+        if self.rewards is None:
+            raise RewardError("likelihood has no rewards")
+        return _mean_over_references(self.rewards, self.references).squeeze(2)
 
 
 class TargetMaker:
@@ -72,7 +110,21 @@ class TargetMaker:
         reward: Reward | None = None,
         complete: Tensor | None = None,
     ) -> Target:
-        """The target for references ``[B, R, M]``, on the CPU.
+        """The target without a prior; arguments as for `prepare`."""
+        return self.prepare(
+            references, generator, *given, reward=reward, complete=complete
+        ).target()
+
+    def prepare(
+        self,
+        references: Sentences,
+        generator: torch.Generator,
+        *given: Candidates,
+        reward: Reward | None = None,
+        complete: Tensor | None = None,
+        standardize: bool = False,
+    ) -> RewardedCandidates:
+        """Candidates for references ``[B, R, M]`` and their rewards, on the CPU.
 
         Args:
             references: of B examples.
@@ -80,11 +132,13 @@ class TargetMaker:
             given: candidates from elsewhere, such as the model's own samples.
             reward: for this batch alone, in place of the reward.
             complete: bool ``[B]``, examples whose candidates need no references beside them.
+            standardize: whether rewards of an example have mean 0 and standard deviation 1.
 
         """
         references = _choose_references(references, self.max_references, generator)
         if self.objective.name == "ml":
-            return ml(Candidates(*references), references)
+            cands, nobody = Candidates(*references), torch.zeros(len(references.lengths)).bool()
+            return RewardedCandidates(self.objective, cands, references, None, None, nobody)
         made = (sampler(references, generator=generator) for sampler in self.samplers)
         sets = [*given, *made]
         cands = sets[0] if len(sets) == 1 else sets[0].beside(*sets[1:])
@@ -93,17 +147,69 @@ class TargetMaker:
             if complete is not None:
                 lengths = lengths.masked_fill(complete.unsqueeze(1), MISSING)
             cands = cands.with_references(references._replace(lengths=lengths))
-        estimator, tau = self.estimator, self.objective.tau or 0.0
+        cands, used = self._measured(cands, references, generator), reward or self.reward
+        values = used.checked_score(*aligned(cands.sentences, references))
+        scores = standardized(values, cands, references) if standardize else values
+        idle = ~cands.present.any(1)
+        if bool(idle.any()):
+            cands = _with_stand_ins(cands, idle)
+        known = Precomputed(used, scores)
+        return RewardedCandidates(self.objective, cands, references, values, known, idle)
+
+    def _measured(
+        self, cands: Candidates, references: Sentences, generator: torch.Generator
+    ) -> Candidates:
+        """The candidates with their base measure."""
+        estimator = self.estimator
         if estimator == "printed":
             # exp(hm/τ), where hm is minus the distance to the nearest reference
             hamming = NegativeHamming()(*cands.sentences, *references).masked_fill(
                 ~references.present.unsqueeze(1), -math.inf
             )
+            tau = self.objective.tau or 0.0
             cands = dataclasses.replace(cands, log_proposal=hamming.amax(2) / tau)
             estimator = "importance"
         k = None if self.k is None else min(self.k, cands.tokens.shape[1])
-        cands = cands.measure(estimator, k, generator=generator)  # type: ignore[arg-type]
-        return target_of(self.objective.name, cands, references, tau, reward or self.reward)
+        return cands.measure(estimator, k, generator=generator)  # type: ignore[arg-type]
+
+
+def standardized(rewards: Tensor, cands: Candidates, references: Sentences) -> Tensor:
+    """Mean rewards with mean 0 and standard deviation 1 over the candidates of each example.
+
+    Rewards ``[B, S, R]`` are first averaged over references, as SQDML does, so that all of these
+    have the same. Where all candidates are equally good, the rewards are 0.
+
+    >>> cands = Candidates(*Sentences.pack([[[4], [5], [6]], [[4], [5]]]))
+    >>> rewards = torch.tensor([[[1.0], [2.0], [3.0]], [[0.1], [0.1], [0.0]]])
+    >>> standardized(rewards, cands, Sentences.pack([[[4]], [[4]]]))[..., 0]
+    tensor([[-1.2247,  0.0000,  1.2247],
+            [ 0.0000,  0.0000,  0.0000]])
+    """
+    mean, there = _mean_over_references(rewards, references), cands.present.unsqueeze(2)
+    count = there.sum(1, keepdim=True).clamp(min=1)
+    centred = (mean - (mean * there).sum(1, keepdim=True) / count).masked_fill(~there, 0.0)
+    deviation = (centred.square().sum(1, keepdim=True) / count).sqrt()
+    highest = mean.masked_fill(~there, -math.inf).amax(1, keepdim=True)
+    differ = (highest > mean.masked_fill(~there, math.inf).amin(1, keepdim=True)) & there
+    return torch.where(differ, centred / deviation, 0.0).expand_as(rewards)
+
+
+def _mean_over_references(rewards: Tensor, references: Sentences) -> Tensor:
+    """Rewards ``[B, S, R]``, or ``[B, S, 1]``, as ``[B, S, 1]``."""
+    if rewards.shape[2] == 1:
+        return rewards
+    there = references.present.unsqueeze(1)
+    return (rewards * there).sum(2, keepdim=True) / there.sum(2, keepdim=True).clamp(min=1)
+
+
+def _with_stand_ins(cands: Candidates, idle: Tensor) -> Candidates:
+    """An empty text for those examples that have no candidate: their weights count for nothing."""
+    lengths = cands.lengths.clone()
+    lengths[idle, 0] = 0
+    proposal = cands.log_proposal
+    if proposal is not None:
+        proposal = proposal.masked_fill(idle.unsqueeze(1), 0.0)
+    return dataclasses.replace(cands, lengths=lengths, log_proposal=proposal)
 
 
 class UnknownNeverMatches(RewardWrapper):

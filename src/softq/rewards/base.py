@@ -21,6 +21,8 @@ class Reward(ABC):
 
     pairwise: ClassVar[bool] = True
     """Whether there is one value per reference, or one for all references together."""
+    uses_references: ClassVar[bool] = True
+    """Whether references matter; if not, there is one value, which counts against each."""
 
     @property
     @abstractmethod
@@ -94,6 +96,11 @@ class RewardWrapper(Reward):
         return self.reward.pairwise
 
     @property
+    def uses_references(self) -> bool:  # type: ignore[override]
+        """Whether references matter."""
+        return self.reward.uses_references
+
+    @property
     def signature(self) -> str:
         """That of the reward."""
         return self.reward.signature
@@ -102,6 +109,19 @@ class RewardWrapper(Reward):
     def bound(self) -> float:
         """That of the reward."""
         return self.reward.bound
+
+
+class _Described(Reward):
+    """What is known of a reward, without its function."""
+
+    signature, bound = "", 0.0
+
+    def __init__(self, reward: Reward) -> None:
+        for name in ("signature", "bound", "pairwise", "uses_references"):
+            setattr(self, name, getattr(reward, name))
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        raise NotImplementedError
 
 
 class Precomputed(RewardWrapper):
@@ -115,7 +135,8 @@ class Precomputed(RewardWrapper):
     """
 
     def __init__(self, reward: Reward, values: Tensor) -> None:
-        super().__init__(reward)
+        # not the reward itself: values can go to other processes where a function could not
+        super().__init__(_Described(reward))
         self._values = values
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:

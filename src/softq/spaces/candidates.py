@@ -275,12 +275,14 @@ class Candidates(Space):
         return OnCandidates(self, equals.double().transpose(1, 2), equals.any(2), None)
 
     def rewards(self, references: _CandidateReferences, reward: Reward) -> _CandidateScores:
-        if not reward.pairwise:
+        if not reward.pairwise and reward.uses_references:
             raise RewardError(
                 f"RAML needs the reward against each reference, {type(reward).__name__} has one "
                 "for all; use softq.sqdml"
             )
-        return self._scores(references, reward)
+        scores = self._scores(references, reward)
+        each = scores.values.expand(-1, references.sentences.lengths.shape[1], -1)
+        return scores._replace(values=each)
 
     def mean_reward(self, references: _CandidateReferences, reward: Reward) -> _CandidateScores:
         scores = self._scores(references, reward)

@@ -42,7 +42,7 @@ from softq.linear.tagger import CRFTagger
 from softq.linear.tagging import Decoding, Tagger, entity_reward
 from softq.metrics import SPAN_METRICS, KindScores, SpanScores, span_statistics
 from softq.neural.tagging import NeuralTagger
-from softq.rewards import TokenReward
+from softq.rewards import PartReward
 
 _NEURAL = {
     "softq tagger neural ": "softq.neural.tagger:SequenceTagger",
@@ -102,7 +102,7 @@ class FileTagger(Predictor):
         self.pos = model.pos_column_
         return str(model.decoding)
 
-    def _reward(self, options: Options) -> TokenReward | None:
+    def _reward(self, options: Options) -> PartReward | None:
         """What ``--entity-weight`` asks to decode for."""
         if options.entity_weight is None:
             return None
@@ -114,13 +114,15 @@ class FileTagger(Predictor):
         self.decoding = "mbr"
         return self.reward_of(positive("--entity-weight", options.entity_weight))
 
-    def reward_of(self, entity_weight: float) -> TokenReward:
-        """What a label earns with an entity weight."""
+    def reward_of(self, entity_weight: float) -> PartReward:
+        """What a label, or a segment, earns with an entity weight."""
         if self.trained_scheme is None:
             raise DataError(
                 f"an entity weight is for taggers of entities, and {self.path} knows labels such as"
                 f" {min(self.tagger.labels)}"
             )
+        if self.tagger.segments is not None:
+            return self.tagger.segments.reward(entity_weight)
         return entity_reward(self.tagger.labels, entity_weight)
 
     def label(

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from softq.errors import DataError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import with_sources
-from softq.integrations.transformers.scoring import ScoredCandidates
+from softq.integrations.transformers.step_target import PreparedStep, StepTarget, WeightRules
 from softq.integrations.transformers.tokens import Ends, SpecialTokens, TokenIds, strip_specials
 from softq.lab.recipe import Objective
 from softq.neural.target_maker import TargetMaker, make_sampler
@@ -23,7 +22,6 @@ from softq.rewards.base import RewardWrapper
 from softq.samplers import Sampler
 from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
-from softq.targets import Target
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Row:
     """The outputs that one row of a dataset asks for."""
 
     references: list[TokenIds]
-    """With the special tokens that the model generates."""
+    """With the special tokens that the model generates; empty: none."""
     candidates: list[TokenIds]
     """Of the user's own, with special tokens or without; empty: none."""
     rewards: list[list[float]] | None
@@ -41,22 +39,6 @@ class Row:
     """
     source: TokenIds
     """What the model reads; empty where that is no text."""
-
-
-@dataclass(frozen=True)
-class StepTarget:
-    """What a step is trained toward."""
-
-    scored: ScoredCandidates
-    weights: Tensor
-    """float32 ``[B, K]``, 0 where a candidate is missing."""
-    signature: str
-
-    def to(self, device: torch.device | str) -> StepTarget:
-        """The same on another device."""
-        return StepTarget(
-            self.scored.to(device), self.weights.to(device, non_blocking=True), self.signature
-        )
 
 
 class _IntactSampler:
@@ -97,7 +79,8 @@ class StepTargets:
     """Makes the target of a step from rows of token ids, by `softq.neural.target_maker.TargetMaker`.
 
     Samplers and rewards see texts without the special tokens at their ends. These stay as they are in the reference, and
-    candidates that would change a special token within the text are dropped.
+    candidates that would change a special token within the text are dropped. Rewards of rows without references are given
+    an empty one.
 
     Args:
         arguments: objective, temperature, candidates, estimator.
@@ -105,6 +88,8 @@ class StepTargets:
         vocab: candidates are made of token ids below it.
         special: tokens that are no text, which candidates have at their ends as the reference does;
             none of them is written, replaced or removed, nor is an unknown word's.
+        ends: the special tokens around texts of rows without references; an end-of-text token
+            behind them if not given.
 
     """
 
@@ -114,8 +99,11 @@ class StepTargets:
         reward: Reward,
         vocab: int,
         special: SpecialTokens,
+        ends: Ends | None = None,
     ) -> None:
         self.arguments, self.special = arguments, special
+        self._rules = WeightRules.of(arguments)
+        self._usual_ends = ends or Ends([], sorted(special.ends)[:1])
         likelihood = arguments.objective == "ml"
         size, never = arguments.candidate_size, sorted(i for i in special.unwritable if i < vocab)
         tau, max_n = arguments.tau or 0.0, arguments.max_n
@@ -140,7 +128,8 @@ class StepTargets:
             estimator=arguments.estimator,
             k=arguments.k,
             max_references=size if likelihood else most,
-            add_references=arguments.candidates not in ("ngram", "recombined"),
+            add_references=arguments.add_references
+            and arguments.candidates not in ("ngram", "recombined"),
         )
 
     def wants(self, kind: str) -> bool:
@@ -149,28 +138,65 @@ class StepTargets:
 
     def __call__(
         self, rows: Sequence[Row], generator: torch.Generator, *sampled: Candidates
-    ) -> StepTarget:
-        """Candidates ``[B, K]`` and weights.
+    ) -> StepTarget | PreparedStep:
+        """Candidates ``[B, K]`` and weights; these are yet to come where there is a prior.
 
         ``sampled`` are texts of the model's own, without special tokens at their ends.
         """
-        references = Sentences.pack(
-            [
-                [strip_specials(reference, self.special.ids)[0] for reference in row.references]
-                for row in rows
-            ]
-        )
+        references = self._references(rows)
         reward = with_sources(self._make.reward, [row.source for row in rows])
-        given, complete = list(sampled), None
+        given, complete = list(sampled), torch.tensor([not row.references for row in rows])
         if self.wants("dataset"):
             own, known = self._own(rows)
             given.insert(0, own)
             reward = KnownRewards(reward, known) if known else reward
-            # what the user has scored is a set of its own
-            alone = self.arguments.candidates == "dataset"
-            complete = torch.tensor([alone and row.rewards is not None for row in rows])
-        target = self._make(references, generator, *given, reward=reward, complete=complete)
-        return self._with_ends(target, self.ends(rows))
+            if (
+                self.arguments.candidates == "dataset"
+            ):  # what the user has scored is a set of its own
+                complete |= torch.tensor([row.rewards is not None for row in rows])
+        standardize = self.arguments.standardize_rewards
+        rewarded = self._make.prepare(
+            references, generator, *given, reward=reward, complete=complete, standardize=standardize
+        )
+        own_samples = sampled[0] if sampled else None
+        step = PreparedStep(rewarded, self.ends(rows), self._rules, own_samples)
+        return step.weigh() if self.arguments.prior == "none" else step
+
+    def _references(self, rows: Sequence[Row]) -> Sentences:
+        """Texts ``[B, R, M]`` without special tokens at their ends, an empty one where there is none."""
+        return Sentences.pack(
+            [
+                [strip_specials(text, self.special.ids)[0] for text in row.references or [[]]]
+                for row in rows
+            ]
+        )
+
+    def weighs(self, rows: Sequence[Row]) -> bool:
+        """Whether a batch has a target of its own: not for ``ml`` with one reference."""
+        return self.arguments.objective != "ml" or any(len(row.references) > 1 for row in rows)
+
+    def check(self, row: Row, place: int) -> None:
+        """Whether a row of a batch has what its objective, candidates and reward need."""
+        if row.references:
+            return
+        which = f"row {place} of the batch has no 'labels'"
+        if self.arguments.objective == "ml":
+            raise DataError(f"{which}: ml trains on references alone, so every row needs some")
+        edits = [
+            kind for kind in self.arguments.candidate_kinds if kind not in ("model", "dataset")
+        ]
+        if edits:
+            raise DataError(
+                f"{which}: candidates {edits[0]!r} are made of references; use the model's own"
+                " samples (candidates 'model')"
+            )
+        if not self._make.reward.uses_references:
+            return
+        if self.arguments.candidates != "dataset" or row.rewards is None:
+            raise DataError(
+                f"{which}, and the reward {self._make.reward.signature!r} compares with references:"
+                " give a function of completions and prompts"
+            )
 
     def _own(
         self, rows: Sequence[Row]
@@ -193,41 +219,14 @@ class StepTargets:
             text: _mean_rewards(several) for text, several in given.items()
         }
 
-    def _with_ends(self, target: Target, ends: Sequence[Ends]) -> StepTarget:
-        """The target's texts as the model generates them, without those that weigh nothing."""
-        kept = target.weights > 0
-        order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
-        outputs = target.outputs.select(order.masked_fill(~kept.gather(1, order), -1))
-        return StepTarget(
-            add_ends(outputs.sentences, ends),
-            target.weights.gather(1, order).float(),
-            target.signature,
-        )
-
     def ends(self, rows: Sequence[Row]) -> list[Ends]:
         """The special tokens around the first reference of each row, and so around every candidate."""
-        return [strip_specials(row.references[0], self.special.ids)[1] for row in rows]
-
-
-def add_ends(texts: Sentences, ends: Sequence[Ends]) -> ScoredCandidates:
-    """Texts ``[B, K, L]`` with special tokens around those of each row."""
-    before, after = (
-        Sentences.pack([list(part) for part in side]) for side in zip(*ends, strict=True)
-    )
-    starts = before.lengths.unsqueeze(1)  # of the text, [B, 1]
-    stops = starts + texts.lengths.clamp(min=0)  # [B, K]
-    full = (stops + after.lengths.unsqueeze(1)).masked_fill(~texts.present, MISSING)
-    copies = texts.lengths.shape[1]
-    head, tail = (side.tokens.unsqueeze(1).expand(-1, copies, -1) for side in (before, after))
-    together = pad(torch.cat([head, texts.tokens, tail], 2), (0, 1))  # one place at least
-    # where each token of a candidate stands in there, [B, K, T]
-    place = torch.arange(max(1, int(full.max()))).expand(*full.shape, -1)
-    first_of_text, first_of_tail = head.shape[2], head.shape[2] + texts.tokens.shape[2]
-    of_text = first_of_text + place - starts.unsqueeze(2)
-    of_tail = first_of_tail + place - stops.unsqueeze(2)
-    behind = torch.where(place < stops.unsqueeze(2), of_text, of_tail)
-    at = torch.where(place < starts.unsqueeze(2), place, behind)
-    return ScoredCandidates(together.gather(2, at.clamp(max=together.shape[2] - 1)), full)
+        return [
+            strip_specials(row.references[0], self.special.ids)[1]
+            if row.references
+            else self._usual_ends
+            for row in rows
+        ]
 
 
 class KnownRewards(RewardWrapper):

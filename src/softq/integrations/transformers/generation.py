@@ -16,11 +16,20 @@ import torch
 from torch import Tensor
 
 from softq.decode import mbr
-from softq.errors import DependencyError, RewardError
+from softq.errors import DependencyError, ModelError, RewardError
 from softq.integrations.transformers.arguments import CorpusMetric
 from softq.integrations.transformers.loading import Loaded
 from softq.integrations.transformers.rewards import as_text_reward
-from softq.integrations.transformers.rows import RowEncoder
+from softq.integrations.transformers.row_encoder import RowEncoder
+from softq.integrations.transformers.sampling import (
+    Generate,
+    GeneratedRow,
+    Generator,
+    Samples,
+    as_samples,
+    ask,
+    prompts_of,
+)
 from softq.integrations.transformers.tokens import (
     SpecialTokens,
     TokenIds,
@@ -29,9 +38,8 @@ from softq.integrations.transformers.tokens import (
     special_tokens,
     strip_specials,
 )
-from softq.neural.generation import evaluating
 from softq.rewards import Reward
-from softq.sentences import MISSING, Sentences
+from softq.sentences import Sentences
 from softq.spaces import Candidates
 
 
@@ -75,11 +83,25 @@ class Writer:
         how: how long, how many beams, how samples are drawn.
         causal: whether the model continues its input.
         special: tokens that are no text.
+        mode: how samples are generated (`RewardAugmentedArguments.generation`).
+        generate: who generates samples in place of the model.
+        start: special tokens that a text begins with.
 
     """
 
-    def __init__(self, how: Writing, causal: bool, special: SpecialTokens) -> None:
+    def __init__(
+        self,
+        how: Writing,
+        causal: bool,
+        special: SpecialTokens,
+        *,
+        mode: str = "eager",
+        generate: Generate | None = None,
+        start: TokenIds | None = None,
+    ) -> None:
         self.how, self.causal, self.special = how, causal, special
+        self.generate, self.start = generate, start or []
+        self._generator, self._eager = Generator(mode), Generator()
 
     def best(self, core: Any, inputs: Mapping[str, Any]) -> list[TokenIds]:
         """The most probable text for each input, as far as beam search finds it."""
@@ -87,24 +109,21 @@ class Writer:
         options: dict[str, Any] = {"do_sample": False, "num_beams": beams}
         if beams > 1 and self.how.length_penalty is not None:
             options["length_penalty"] = self.how.length_penalty
-        return [text for text, _ in self._write(core, inputs, **options)]
+        rows = self._write(self._eager, core, inputs, options)
+        return [self._text(row) for row in rows]
 
-    def samples(
-        self, core: Any, inputs: Mapping[str, Any], size: int, *, finished: bool = False
-    ) -> Candidates:
-        """Texts ``[B, size]`` drawn from the model.
-
-        An empty one is missing, and with ``finished`` one that was cut off.
-        """
-        drawn = {"do_sample": True, "num_beams": 1, "num_return_sequences": size, "top_k": 0}
-        found = self._write(
-            core, inputs, **drawn, temperature=self.how.temperature, top_p=self.how.top_p
-        )
-        texts = [text for text, _ in found]
-        packed = Sentences.pack([texts[i : i + size] for i in range(0, len(texts), size)])
-        there = [bool(text) and (ended or not finished) for text, ended in found]
-        missing = ~torch.tensor(there).view(-1, size)
-        return Candidates(packed.tokens, packed.lengths.masked_fill(missing, MISSING))
+    def samples(self, core: Any, inputs: Mapping[str, Any], size: int) -> Samples:
+        """Texts ``[B, size]`` sampled from the model."""
+        if self.generate is not None:
+            seed = int(torch.randint(2**31, ()))
+            rows = ask(self.generate, prompts_of(inputs), size, seed)
+        else:
+            options: dict[str, Any] = {"do_sample": True, "num_beams": 1, "top_k": 0}
+            options["num_return_sequences"] = size
+            options |= {"temperature": self.how.temperature, "top_p": self.how.top_p}
+            found = self._write(self._generator, core, inputs, options)
+            rows = [GeneratedRow(row) for row in found]
+        return as_samples(rows, size, self.special, self.how.max_new_tokens, self.start)
 
     def least_risk(
         self, core: Any, inputs: Mapping[str, Any], best: Sequence[TokenIds], reward: Reward
@@ -115,7 +134,7 @@ class Writer:
                 f"minimum Bayes risk needs a reward of two texts, and {reward!r} takes all"
                 " references together: draw no samples"
             )
-        drawn = self.samples(core, inputs, self.how.samples)
+        drawn = self.samples(core, inputs, self.how.samples).texts
         # the most probable text stands in where nothing but empty texts was drawn
         choices = Candidates(*Sentences.pack([[text] for text in best])).beside(drawn)
         any_drawn = drawn.present.any(1, keepdim=True)
@@ -124,26 +143,49 @@ class Writer:
         return [list(text) for text in mbr(choices, reward, evidence=evidence).sentences.unpack()]
 
     def _write(
-        self, core: Any, inputs: Mapping[str, Any], **options: Any
-    ) -> list[tuple[TokenIds, bool]]:
-        """Texts up to an end-of-text token, without special tokens at their ends.
-
-        And whether the model ended each of its own accord: not for want of room, nor at the last
-        place, where some are made to.
-        """
+        self,
+        generator: Generator,
+        core: Any,
+        inputs: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> list[TokenIds]:
+        """What the model generates."""
         most = self.how.max_new_tokens
-        with evaluating(core):
-            sequences = core.generate(
-                **inputs, max_new_tokens=most, pad_token_id=self.special.pad, **options
-            )
-        # an encoder-decoder's text begins with its start token
-        first = inputs["input_ids"].shape[1] if self.causal else 1
-        found = []
-        for row in sequences[:, first:].tolist():
-            stop = next((i for i, token in enumerate(row) if token in self.special.ends), len(row))
-            text, _ = strip_specials(row[:stop], self.special.ids)
-            found.append((text, stop < min(len(row), most - 1)))
-        return found
+        _check_positions(core, inputs, most)
+        return generator(
+            core, inputs, max_new_tokens=most, pad_token_id=self.special.pad, **options
+        )
+
+    def _text(self, tokens: TokenIds) -> TokenIds:
+        """A text up to an end-of-text token, without special tokens at its ends."""
+        stop = next((i for i, token in enumerate(tokens) if token in self.special.ends), None)
+        return strip_specials(tokens[:stop], self.special.ids)[0]
+
+
+def positions(core: Any) -> int | None:
+    """How many tokens a model has positions for; None: any number, or as many as it likes."""
+    config = (
+        core.config.get_text_config() if hasattr(core.config, "get_text_config") else core.config
+    )
+    found = getattr(config, "max_position_embeddings", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _check_positions(core: Any, inputs: Mapping[str, Any], most: int) -> None:
+    """Whether there are positions for what is read and generated."""
+    limit, mask = positions(core), inputs.get("attention_mask")
+    if limit is None:
+        return
+    longest, row = (0, 0) if mask is None else map(int, mask.sum(1).max(0))
+    room = limit - most
+    if core.config.is_encoder_decoder:  # which reads with positions of their own
+        room = limit if most < limit else 0
+    if longest > room:
+        raise ModelError(
+            f"row {row} of the batch has {longest} tokens of prompt for {most} new ones, and"
+            f" {type(core).__name__} has {limit} positions: shorten it (max_source of RowEncoder),"
+            " or lower max_new_tokens"
+        )
 
 
 class TextModel:
@@ -184,7 +226,7 @@ class TextModel:
         """
         writer = Writer(how, self.causal, self._special)
         given = [place for place, text in enumerate(sources) if text.strip()]
-        read = self._encoder.sources([self.template.replace("{}", sources[i]) for i in given])
+        read = self.source_ids([sources[place] for place in given])
         encoded = dict(zip(given, read, strict=True))
         order = sorted(encoded, key=lambda place: len(encoded[place]))
         texts = [""] * len(sources)
@@ -198,12 +240,26 @@ class TextModel:
                     tell(len(places))
         return texts
 
-    def _write(self, writer: Writer, sources: list[TokenIds]) -> list[TokenIds]:
+    def source_ids(self, sources: Sequence[str]) -> list[TokenIds]:
+        """What the model reads of sources, in token ids."""
+        return self._encoder.sources([self.template.replace("{}", text) for text in sources])
+
+    def samples(self, sources: Sequence[str], how: Writing) -> Candidates:
+        """``how.samples`` draws ``[B, S]`` for each source of one batch, in token ids; an empty one is missing."""
+        writer = Writer(how, self.causal, self._special)
+        with seeded(how.seed, self.core.device):
+            drawn = writer.samples(self.core, self._inputs(self.source_ids(sources)), how.samples)
+        return drawn.texts
+
+    def _inputs(self, sources: list[TokenIds]) -> dict[str, Tensor]:
         # a causal model continues its input, so that padding stands before it
         padded = padded_inputs(sources, self._special.pad, "left" if self.causal else "right")
-        inputs = {name: value.to(self.core.device) for name, value in padded.items()}
+        return {name: value.to(self.core.device) for name, value in padded.items()}
+
+    def _write(self, writer: Writer, sources: list[TokenIds]) -> list[TokenIds]:
+        inputs = self._inputs(sources)
         if writer.how.method == "sample":
-            drawn = writer.samples(self.core, inputs, 1)
+            drawn = writer.samples(self.core, inputs, 1).texts
             return [row[0] if row else [] for row in drawn.sentences.unpack()]
         best = writer.best(self.core, inputs)
         if writer.how.method == "mbr":
@@ -244,7 +300,10 @@ def write_and_score(
     reward: Reward,
 ) -> Written:
     """Most probable texts and, if they are asked for, texts of minimum Bayes risk, with their rewards; special tokens do not count."""
-    contents = [[strip_specials(text, writer.special.ids)[0] for text in row] for row in references]
+    # rows without references have one that is empty, for rewards that do not look at it
+    contents = [
+        [strip_specials(text, writer.special.ids)[0] for text in row or [[]]] for row in references
+    ]
     start = time.perf_counter()
     best = writer.best(core, inputs)
     seconds = time.perf_counter() - start
@@ -261,8 +320,11 @@ def write_and_score(
 def mean_rewards(
     texts: Sequence[TokenIds], references: Sequence[Sequence[TokenIds]], reward: Reward
 ) -> Tensor:
-    """Reward of each text, mean over its references, float64 ``[B]``."""
-    refs = Sentences.pack([list(row) for row in references])
+    """Reward of each text, mean over its references, float64 ``[B]``.
+
+    In the place of references that are missing there is an empty one, for a reward that needs none.
+    """
+    refs = Sentences.pack([list(row) or [[]] for row in references])
     # [B, R], or [B, 1] for all together
     values = reward(*Sentences.pack([[text] for text in texts]), *refs).squeeze(1)
     if not reward.pairwise:

@@ -19,6 +19,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedTokenizerFast,
     T5Config,
@@ -27,6 +28,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from softq.errors import DependencyError, ModelError
+from softq.integrations.transformers.completion_rewards import RewardModel
 
 _DROPOUTS = (
     "dropout_rate",
@@ -77,6 +79,14 @@ def load_model(name: str, dtype: str = "float32", dropout: float | None = None) 
             kind.from_pretrained(name, config=config).to(getattr(torch, dtype)),
             AutoTokenizer.from_pretrained(name),
         )
+
+
+def load_reward_model(name: str, device: torch.device, label: int | None = None) -> RewardModel:
+    """A classifier of texts as a reward of prompts and completions, from a folder or by a name that Transformers know."""
+    with loading(name), quiet():
+        model = AutoModelForSequenceClassification.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    return RewardModel(model.to(device), tokenizer, label=label)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from softq.errors import RunError, StoppedError
 from softq.lab.loop import Watcher
 from softq.lab.processes import Interrupts
-from softq.lab.run import METRICS, TIMINGS, RunFolder
+from softq.lab.run import METRICS, TIMINGS, TRAINING, RunFolder
 
 _STATE, _ARGUMENTS = "trainer_state.json", "training_args.bin"
 # of an evaluation; differ between equal runs
@@ -30,7 +30,7 @@ _TIMES = (
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
-    """Writes ``metrics.jsonl`` and ``timings.jsonl``, moves a progress bar, stops when asked or when nothing gets better.
+    """Writes ``metrics.jsonl``, ``training.jsonl`` and ``timings.jsonl``, moves a progress bar, stops when asked or when nothing gets better.
 
     Args:
         run: the folder.
@@ -69,7 +69,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
         """Show the bar, and drop lines that came after the checkpoint that training resumes from."""
         self.interrupts.at_steps()
         self.watcher.begin(state.max_steps * self.batch, state.global_step * self.batch)
-        for name in (METRICS, TIMINGS):
+        for name in (METRICS, TRAINING, TIMINGS):
             if (self.run.path / name).is_file():
                 self.run.rewrite_lines(
                     name, [row for row in self.run.lines(name) if row["step"] <= state.global_step]
@@ -79,16 +79,20 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **more: Any
     ) -> None:
-        """Keep the loss.
+        """Keep the loss, and write a line of what training saw since the last one.
 
-        One that is no number ends the run, from whose last checkpoint another one may start.
+        A loss that is no number ends the run, from whose last checkpoint another one may start.
         """
-        self._loss = (logs or {}).get("loss", self._loss)
-        if math.isinf(self._loss) or (math.isnan(self._loss) and "loss" in (logs or {})):
+        if "loss" not in (logs := logs or {}):
+            return
+        self._loss = logs["loss"]
+        if not math.isfinite(self._loss):
             raise RunError(
                 f"the loss became {self._loss} before step {state.global_step}: try a lower"
                 f" learning_rate; {self.run.path} keeps the checkpoints from before"
             )
+        seen = {name: value for name, value in logs.items() if name != "epoch"}
+        self.run.append_line(TRAINING, self._place(state) | seen)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Move the bar; stop with a checkpoint if that was asked for."""
@@ -117,7 +121,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
             if name.startswith("eval_")
         }
         self._reward = scores.get("reward", math.nan)
-        place = {"step": state.global_step, "epoch": round(state.epoch or 0.0, 6)}
+        place = self._place(state)
         seconds = time.perf_counter() - self._began
         self._began = time.perf_counter()
         self.run.append_line(
@@ -133,6 +137,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # of no type that myp
         )
         if self.patience and self._evaluations_since_best() >= self.patience:
             control.should_training_stop = True
+
+    @staticmethod
+    def _place(state: Any) -> dict[str, Any]:
+        return {"step": state.global_step, "epoch": round(state.epoch or 0.0, 6)}
 
     def _evaluations_since_best(self) -> int:
         sign = -1 if self.best_by == "loss" else 1

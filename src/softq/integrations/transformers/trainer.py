@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
 
 from softq.errors import DataError, ModelError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
-from softq.integrations.transformers.candidates import (
-    Row,
-    StepTarget,
-    StepTargets,
-    add_ends,
-    batch_seed,
-)
+from softq.integrations.transformers.base_model import BaseModel, has_adapters, is_deterministic
+from softq.integrations.transformers.candidates import StepTargets, batch_seed
 from softq.integrations.transformers.generation import (
     Writer,
     Writing,
     corpus_score,
+    positions,
     seeded,
     write_and_score,
 )
+from softq.integrations.transformers.model_checks import (
+    LOW_TOLERANCE,
+    TOLERANCE,
+    can_share,
+    check_draws,
+    core_of,
+    first_model,
+)
+from softq.integrations.transformers.own_samples import OwnSamples, RepeatedBatches
 from softq.integrations.transformers.rewards import (
-    as_text_reward,
+    as_reward,
     unknown_never_matches,
     with_sources,
 )
 from softq.integrations.transformers.rows import PROMPTS, ROWS, TARGET, RewardAugmentedCollator
+from softq.integrations.transformers.sampling import Generate
 from softq.integrations.transformers.scoring import (
     ScoredCandidates,
     causal_log_probs,
@@ -42,30 +47,25 @@ from softq.integrations.transformers.scoring import (
     fits_one_row,
     one_row_is_less,
 )
-from softq.integrations.transformers.tokens import IGNORED, decode_all, special_tokens
+from softq.integrations.transformers.step_statistics import Averages
+from softq.integrations.transformers.step_target import StepTarget
+from softq.integrations.transformers.tokens import (
+    IGNORED,
+    decode_all,
+    special_tokens,
+    usual_ends,
+)
 from softq.neural.generation import evaluating
-from softq.spaces import Candidates
 
 logger = logging.getLogger(__name__)
 
-# by which a log-probability may differ between two ways to compute it, relative to its size
-_TOLERANCE = 1e-3
-_LOW_TOLERANCE = 1e-2  # likewise in 16 bits
-# settings of `generate` by which a model draws otherwise than it scores, beside those that say
-# nothing
-_ALTERING = {
-    "bad_words_ids": None,
-    "begin_suppress_tokens": None,
-    "epsilon_cutoff": 0,
-    "eta_cutoff": 0,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "min_p": 0,
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 1,
-    "suppress_tokens": None,
-    "typical_p": 1,
-}
+# by what names Trainer's history has what was seen of the model's samples
+AVERAGES = (
+    *("reward", "reward_std", "kl_base", "entropy", "completion_length", "distinct", "ess"),
+    *("ess_reused", "finished"),
+)
+# steps between two looks at the model's entropy where an epoch has one log
+_LOOKS_EVERY = 8
 
 
 class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that mypy knows
@@ -73,9 +73,9 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
 
     A Trainer whose loss is - Σ_s w_s log P(y_s | x).
 
-    Rows have ``input_ids`` (source or prompt) and ``labels``: the token ids of one reference, or a
-    list of several. They may have ``candidates`` and ``candidate_rewards``. `RowEncoder` makes them
-    from text. Everything else is Trainer's.
+    Rows have ``input_ids`` (source or prompt) and may have ``labels``: the token ids of one
+    reference, or a list of several. They may have ``candidates`` and ``candidate_rewards``.
+    `RowEncoder` makes them from text. Everything else is Trainer's.
 
     Args:
         model: with an encoder and a decoder (T5, BART, Marian) or a causal one (GPT-2, Llama), also
@@ -83,8 +83,11 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         args: with ``objective``, ``tau`` and the like.
         reward: one of `softq.rewards` on token ids, or a function of two lists of strings,
             candidates and references pair by pair, that returns a number for each, and takes
-            ``sources`` as its third argument if it has one of that name; ``args.reward`` names it
-            if not given.
+            ``sources`` as its third argument if it has one of that name; or a function of
+            ``completions`` and, if it has that parameter, ``prompts``, which needs no references;
+            or several, a list or a dict of weights; ``args.reward`` names it if not given.
+        generate: generates the samples of ``candidates="model"`` in place of the model, such as a
+            client of a server (`softq.integrations.transformers.sampling.Generate`).
         data_collator: makes an encoder-decoder's inputs from rows without labels and candidates,
             such as images; token ids are padded if not given.
         more: as `transformers.Trainer` takes it; ``processing_class`` is the tokenizer, which
@@ -98,55 +101,100 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         args: RewardAugmentedArguments | None = None,
         *,
         reward: Any = None,
+        generate: Generate | None = None,
         data_collator: Any = None,
         **more: Any,
     ) -> None:
         if not isinstance(args, RewardAugmentedArguments):
             raise RecipeError(f"args must be RewardAugmentedArguments, got {type(args).__name__}")
         tokenizer = more.get("processing_class")
-        core = _core_of(
+        core = core_of(
             first_model(more["model_init"]) if model is None and more.get("model_init") else model
         )
         self.causal = not core.config.is_encoder_decoder
-        if self.causal and data_collator is not None:
-            raise RecipeError(
-                "a causal model's rows are collated by softq; data_collator is for the inputs of"
-                " encoder-decoders"
-            )
-        if args.objective != "ml" and more.get("compute_loss_func") is not None:
-            raise RecipeError(
-                f"compute_loss_func is for ml: the loss of {args.objective} is the trainer's own"
-            )
-        if args.objective != "ml" and args.estimator == "importance" and args.candidates == "model":
-            _check_draws(core.generation_config)
+        self._check_given(args, data_collator, more.get("compute_loss_func"))
+        self._check_samples(args, core, generate)
         special = special_tokens(tokenizer, core)
-        given = as_text_reward(args.reward if reward is None else reward, tokenizer)
+        given = as_reward(args.reward if reward is None else reward, args.reward_weights, tokenizer)
         self.reward = unknown_never_matches(given, tokenizer, special.ids)
+        if args.eval_mbr_samples and not self.reward.uses_references:
+            raise RecipeError(
+                "eval_mbr_samples needs a reward that compares two texts, got"
+                f" {self.reward.signature!r}"
+            )
         vocab = (
             len(tokenizer) if tokenizer is not None else core.get_input_embeddings().num_embeddings
         )
-        self.targets = StepTargets(args, self.reward, vocab, special)
-        how = Writing(
-            beams=args.eval_num_beams,
-            samples=args.eval_mbr_samples,
-            temperature=args.sampling_temperature,
-            top_p=args.sampling_top_p,
-            max_new_tokens=args.max_new_tokens,
+        ends = usual_ends(tokenizer, special, causal=self.causal)
+        self.targets = StepTargets(args, self.reward, vocab, special, ends)
+        self.writer = Writer(
+            _writing(args),
+            self.causal,
+            special,
+            mode=args.generation,
+            generate=generate,
+            start=ends.before,
         )
-        self.writer = Writer(how, self.causal, special)
         collator = RewardAugmentedCollator(
             causal=self.causal,
             pad=special.pad,
             targets=self.targets,
             seed=args.seed,
             inputs=data_collator,
+            context=positions(core) if self.causal else None,
         )
+        self.averages, self._stale = Averages(), False
         # whether what candidates share is computed once; found out on the first batch
         self._shared: bool | None = None
         super().__init__(model=model, args=args, data_collator=collator, **more)
         self.add_callback(_Epochs(collator))
         if args.objective != "ml":
             self._check_parallel()
+        self._prepare_samples()
+
+    def _prepare_samples(self) -> None:
+        """What is needed for priors and for the model's own samples, as training begins."""
+        args, core = self.args, core_of(self.model)
+        if args.reuse_samples > 1 and isinstance(self.train_dataset, IterableDataset):
+            raise RecipeError("reuse_samples needs a dataset of known length, got a stream")
+        self._deterministic = is_deterministic(core)
+        wanted = args.prior == "base" or args.track_base or has_adapters(self.model)
+        self.base = BaseModel(self.model, core) if wanted and args.objective != "ml" else None
+        self.samples = OwnSamples(
+            args,
+            self.writer,
+            self.data_collator,
+            own_log_probs=self._own_log_probs,
+            base_log_probs=None if self.base is None else self._base_log_probs,
+        )
+
+    def _check_given(
+        self, args: RewardAugmentedArguments, data_collator: Any, compute_loss_func: Any
+    ) -> None:
+        """Whether the trainer can be given these functions."""
+        if self.causal and data_collator is not None:
+            raise RecipeError(
+                "a causal model's rows are collated by softq; data_collator is for the inputs of"
+                " encoder-decoders"
+            )
+        if args.objective != "ml" and compute_loss_func is not None:
+            raise RecipeError(
+                f"compute_loss_func is for ml: the loss of {args.objective} is the trainer's own"
+            )
+
+    @staticmethod
+    def _check_samples(args: RewardAugmentedArguments, core: Any, generate: Any) -> None:
+        """Whether samples can be had as they are asked for."""
+        if generate is not None and (
+            not callable(generate) or "model" not in args.candidate_kinds or args.objective == "ml"
+        ):
+            raise RecipeError(
+                "generate must be a function that makes samples for candidates 'model', got"
+                f" {generate!r} for candidates {args.candidates!r}"
+            )
+        own = args.candidates == "model" and generate is None
+        if args.objective != "ml" and args.estimator == "importance" and own:
+            check_draws(core.generation_config)
 
     def _check_parallel(self) -> None:
         if self.args.n_gpu > 1:
@@ -182,7 +230,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         """
         own = {name: inputs[name] for name in (ROWS, TARGET, PROMPTS) if name in inputs}
         batch = {name: value for name, value in inputs.items() if name not in own}
-        if not model.training or not own or not self._is_weighed(own[ROWS]):
+        if not model.training or not own or not self.targets.weighs(own[ROWS]):
             self._keep_labels(model, batch)
             return super().compute_loss(model, batch, return_outputs, num_items_in_batch)
         if self._has_own_loss:
@@ -193,9 +241,13 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         self._check_parallel()
         labels = batch.pop("labels")
         given = own[PROMPTS] if self.causal else batch
-        target = self._target(model, own, given).to(labels.device)
-        log_probs = self._log_probs(model, given, target.scored)
-        total = -(target.weights * log_probs).sum()
+        target, log_probs = self._step(model, own, given)
+        self.averages.add(target.statistics)
+        scores = log_probs
+        if self.args.length_normalization in ("loss", "both"):
+            tokens = (labels != IGNORED).sum(1, keepdim=True)
+            scores = log_probs * tokens / target.scored.lengths.clamp(min=1)
+        total = target.cross_entropy(scores)
         if self.model_accepts_loss_kwargs and num_items_in_batch is not None:
             loss = total / num_items_in_batch
             if self.args.average_tokens_across_devices:
@@ -208,48 +260,101 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
     def _has_own_loss(self) -> bool:
         return self.label_smoother is not None or self.compute_loss_func is not None
 
-    def _is_weighed(self, rows: Sequence[Row]) -> bool:
-        """Whether a batch has a target of its own: not for ``ml`` with one reference."""
-        return self.args.objective != "ml" or any(len(row.references) > 1 for row in rows)
-
     def _keep_labels(self, model: nn.Module, batch: dict[str, Any]) -> None:
         """What a decoder reads, where Trainer keeps labels from the model, which makes it of them."""
         if self._has_own_loss and not self.causal and "labels" in batch:
-            core = _core_of(self.accelerator.unwrap_model(model))
+            core = core_of(self.accelerator.unwrap_model(model))
             made = core.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
             batch["decoder_input_ids"] = made
 
-    def _target(
+    def _step(
         self, model: nn.Module, own: Mapping[str, Any], given: Mapping[str, Any]
-    ) -> StepTarget:
+    ) -> tuple[StepTarget, Tensor]:
+        """The target of a batch, and the model's log-probabilities ``[B, K]`` of its candidates."""
+        device, drawn = self.args.device, None
         if TARGET in own:  # an error in making it is raised here
             made: Any = own[TARGET]
-            return made.result() if isinstance(made, Future) else made  # type: ignore[no-any-return]
-        drawn = [self._samples(model, own[ROWS], given)] if self.targets.wants("model") else []
-        return self.data_collator.make(own[ROWS], *drawn)  # type: ignore[no-any-return]
+            step = made.result() if isinstance(made, Future) else made
+        elif self.targets.wants("model"):
+            core = core_of(self.accelerator.unwrap_model(model))
+            step, drawn = self.samples(model, core, own[ROWS], given)
+            self.averages.add({"finished": drawn.exact.double().mean(1)})
+            if self._logs_next():
+                self.averages.add(self.samples.look_at(model, own[ROWS], given, drawn))
+        else:
+            step = self.data_collator.make(own[ROWS])
+        if isinstance(step, StepTarget):
+            target = step.to(device)
+            return target, self._log_probs(model, given, target.scored)
+        scored = step.scored
+        if self.args.prior == "current" and self._deterministic and self.args.k is None:
+            log_probs = self._log_probs(model, given, scored.to(device))
+            return step.weigh(log_probs.detach().cpu(), keep_all=True).to(device), log_probs
+        if self.args.prior == "base":
+            prior = self._base_log_probs(model, given, scored)
+        else:
+            known = step.known_log_probs if drawn is None or drawn.fresh else None
+            prior = self._own_log_probs(model, given, scored) if known is None else known
+        target = step.weigh(prior).to(device)
+        return target, self._log_probs(model, given, target.scored)
 
-    def _samples(
-        self, model: nn.Module, rows: Sequence[Row], given: Mapping[str, Any]
-    ) -> Candidates:
-        """The model's own texts, with their probabilities where importance weights need them."""
-        core, size = _core_of(self.accelerator.unwrap_model(model)), self.args.candidate_size
-        weighed = self.args.estimator == "importance"
-        drawn = self.writer.samples(core, given, size, finished=weighed)
-        if not weighed:
-            return drawn
-        log_probs = torch.zeros(drawn.lengths.shape)
-        if bool(drawn.present.any()):
-            scored = add_ends(drawn.sentences, self.targets.ends(rows))
-            with evaluating(model):
-                log_probs = self._log_probs(model, given, scored.to(self.args.device))
-        return replace(
-            drawn, log_proposal=log_probs.double().cpu(), draws=torch.full((len(rows),), size)
-        )
+    def _logs_next(self) -> bool:
+        """Whether Trainer logs after this step."""
+        step, strategy = self.state.global_step, str(self.args.logging_strategy.value)
+        if strategy == "epoch":
+            return bool(step % _LOOKS_EVERY == 0)
+        every = max(1, int(self.state.logging_steps or 1))
+        first = self.args.logging_first_step and step == 0
+        return strategy != "no" and (bool(first) or (step + 1) % every == 0)
+
+    def log(self, logs: dict[str, float], *more: Any, **named: Any) -> None:
+        """Trainer's own, and in training the averages of `AVERAGES` since the last time."""
+        if "loss" in logs and self.args.objective != "ml":
+            logs |= self.averages.take(AVERAGES, self._sum_over_processes)
+            share = logs.get("ess_reused", 1.0)
+            if share < self.args.min_ess and not self._stale:
+                self._stale = True
+                logger.warning(
+                    "reused samples are stale: their effective share is %.2f, below min_ess=%g; lower"
+                    " reuse_samples or the learning rate",
+                    *(share, self.args.min_ess),
+                )
+        super().log(logs, *more, **named)
+
+    def _sum_over_processes(self, table: Tensor) -> Tensor:
+        if self.accelerator.num_processes == 1:
+            return table
+        return self.accelerator.reduce(table.to(self.args.device), "sum").cpu()  # type: ignore[no-any-return]
+
+    def _own_log_probs(
+        self, model: nn.Module, given: Mapping[str, Any], scored: ScoredCandidates
+    ) -> Tensor:
+        """Of all candidates under the model as it is, without dropout and gradients, on the CPU."""
+        core = core_of(self.accelerator.unwrap_model(model))
+        return self._frozen_log_probs(core, given, scored)
+
+    def _base_log_probs(
+        self, model: nn.Module, given: Mapping[str, Any], scored: ScoredCandidates
+    ) -> Tensor:
+        """Likewise under the model that training started from."""
+        if self.base is None:
+            raise ModelError("there is no base model: set prior='base' or track_base")
+        whole = self.accelerator.unwrap_model(model)
+        with self.base.of(whole, core_of(whole)) as core:
+            return self._frozen_log_probs(core, given, scored)
+
+    def _frozen_log_probs(
+        self, core: Any, given: Mapping[str, Any], scored: ScoredCandidates
+    ) -> Tensor:
+        if not bool((scored.lengths >= 0).any()):
+            return torch.zeros(scored.lengths.shape)
+        with self.accelerator.autocast(), evaluating(core):
+            return self._log_probs(core, given, scored.to(self.args.device)).cpu()
 
     def _log_probs(
         self, model: nn.Module, given: Mapping[str, Any], scored: ScoredCandidates
     ) -> Tensor:
-        core = _core_of(self.accelerator.unwrap_model(model))
+        core = core_of(self.accelerator.unwrap_model(model))
         score = causal_log_probs if self.causal else encoder_decoder_log_probs
         # one candidate shares nothing, and neither do those of a row that is too long; so they do
         # not say whether it can be
@@ -259,10 +364,26 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         if together and self._shared is None:
             exact = core.dtype == torch.float32 and self.accelerator.mixed_precision == "no"
             self._shared = can_share(
-                score, core, given, scored, _TOLERANCE if exact else _LOW_TOLERANCE
+                score, core, given, scored, TOLERANCE if exact else LOW_TOLERANCE
             )
         worth = not self.causal or one_row_is_less(given, scored)
         return score(model, core, given, scored, shared=together and worth and bool(self._shared))
+
+    def _get_train_sampler(self, *given: Any) -> Any:
+        """Trainer's own, with each batch as often in succession as its samples are used."""
+        sampler, times = super()._get_train_sampler(*given), self.args.reuse_samples
+        if times == 1:
+            return sampler
+        steps = self.args.world_size * self.args.gradient_accumulation_steps
+        return RepeatedBatches(sampler, self._train_batch_size * steps, times)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], *more: Any, **named: Any
+    ) -> Any:
+        """Trainer's own; rows without references have no loss."""
+        if "labels" not in inputs:
+            return None, None, None
+        return super().prediction_step(model, inputs, *more, **named)
 
     def evaluation_loop(
         self,
@@ -296,7 +417,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         return output
 
     def _scores(self, dataloader: Any) -> dict[str, float]:
-        core = _core_of(self.accelerator.unwrap_model(self.model_wrapped))
+        core = core_of(self.accelerator.unwrap_model(self.model_wrapped))
         written: list[tuple[Any, ...]] = []  # for each row: reward, reward of MBR, text, references
         seconds = mbr_seconds = 0.0
         for batch in dataloader:
@@ -328,11 +449,21 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
                 "mbr_gap": mean - scores["reward"],
                 "mbr_seconds": mbr_seconds,
             }
-        if self.processing_class is not None:
+        if self.processing_class is not None and all(right):
             said = decode_all(self.processing_class, list(texts))
             wanted = [decode_all(self.processing_class, row) for row in right]
             scores |= corpus_score(self.args.corpus_metric, said, wanted)
         return scores
+
+
+def _writing(args: RewardAugmentedArguments) -> Writing:
+    return Writing(
+        beams=args.eval_num_beams,
+        samples=args.eval_mbr_samples,
+        temperature=args.sampling_temperature,
+        top_p=args.sampling_top_p,
+        max_new_tokens=args.max_new_tokens,
+    )
 
 
 class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
@@ -351,68 +482,3 @@ class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy kn
             # Trainer draws such an order from the seed of all things, which a resumed run has left
             # elsewhere
             torch.manual_seed(batch_seed(args.seed, self.collator.epoch))
-
-
-def first_model(make: Any) -> Any:
-    """A model to look at, as Trainer makes them; training is as if it had not been made."""
-    with torch.random.fork_rng():
-        return make(*[None] * min(1, len(inspect.signature(make).parameters)))  # no trial yet
-
-
-def _core_of(model: Any) -> Any:
-    """The Transformers model inside an adapter."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"expected a Transformers model, got {type(model).__name__}")
-    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
-        raise ModelError(
-            "adapters that put something before the prompt are not supported: use one that changes"
-            " layers, such as LoRA"
-        )
-    whole: Any = model
-    core = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
-    if not hasattr(core, "generate") or not hasattr(core, "config"):
-        raise ModelError(
-            f"expected a Transformers model that generates text, got {type(core).__name__}"
-        )
-    return core
-
-
-def can_share(
-    score: Any, core: Any, given: Any, scored: ScoredCandidates, tolerance: float
-) -> bool:
-    """Whether candidates may share what they have in common.
-
-    Tried on a whole batch, since models differ in what they allow.
-    """
-    with evaluating(core):
-        plain = score(core, core, given, scored, shared=False)
-        try:
-            shared = score(core, core, given, scored, shared=True)
-        except (RuntimeError, TypeError, ValueError) as error:
-            logger.warning(
-                "candidates are scored one by one, since %s cannot read them together: %s",
-                type(core).__name__,
-                error,
-            )
-            return False
-    if not torch.allclose(plain, shared, rtol=tolerance, atol=tolerance):
-        logger.warning(
-            "candidates are scored one by one, since %s reads them differently together",
-            type(core).__name__,
-        )
-        return False
-    return True
-
-
-def _check_draws(settings: Any) -> None:
-    """Whether a model draws texts as it scores them, so that their probability is known."""
-    found = [
-        name
-        for name, neutral in _ALTERING.items()
-        if getattr(settings, name, None) not in (None, neutral, [])
-    ]
-    if found:
-        raise RecipeError(
-            "importance weights of the model's samples need draws from the model as it is: unset"
-            f" {', '.join(found)} in model.generation_config, or use estimator 'set'"
-        )

@@ -379,6 +379,58 @@ def learning(models: Sequence[ModelResult], labels: Sequence[str]) -> Figure | N
     )
 
 
+_TOWARD_A_REWARD = {  # panels, and what runs call their curves
+    "Reward of the model’s samples in training": ("reward",),
+    "Reward on the development set": ("dev_reward",),
+    "Held-out score on the development set": ("dev_chrf", "dev_bleu"),
+    "KL to the model it started from": ("kl_base",),
+    "Tokens of a completion": ("completion_length",),
+    "Share of different samples": ("distinct",),
+    "Entropy": ("entropy",),
+    "Effective share of samples": ("ess", "ess_reused"),
+}
+
+
+def toward_a_reward(models: Sequence[ModelResult], labels: Sequence[str]) -> Figure | None:
+    """The reward of text models by step, and beside it what a model that exploits it would lose.
+
+    A held-out score, the distance from the model that training started from, length and diversity.
+    """
+    pairs = [(one, label) for one, label in zip(models, labels, strict=True) if one.steps]
+    looks = dict(zip([label for _, label in pairs], cycle(RUN_LOOKS), strict=False))
+    panels = [
+        Panel(
+            title,
+            [
+                Series(label, looks[label], points, f"{label}, {name}")
+                for model, label in pairs
+                for name in names
+                if (points := _thinned(model.steps.get(name, ())))
+            ],
+            "",
+            4,
+        )
+        for title, names in _TOWARD_A_REWARD.items()
+    ]
+    if not any(panel.series for panel in panels if "development" not in panel.title):
+        return None
+    return panels_figure(
+        "toward-a-reward",
+        "Training toward a reward",
+        "By step. Where the reward rises while the held-out score falls, KL runs away, texts grow"
+        " longer or fewer of them differ, the model exploits the reward. Held-out scores are"
+        " sacreBLEU’s, 0 to 100, of greedy texts; training values are means over the steps since"
+        " the point before.",
+        panels,
+        "step",
+    )
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float | Interval]]:
+    """At most so many points as a learning curve has, the last one among them."""
+    return list(points[::-1][:: -(-len(points) // MOST_EPOCHS) or 1][::-1])
+
+
 def _mean_curve(models: Sequence[ModelResult], column: int) -> list[tuple[float, Interval]]:
     """The mean of a column of curves by epoch, at equal distances that end with the last."""
     found: dict[int, list[float]] = {}

@@ -29,6 +29,7 @@ from softq.lab.run import (
     RECIPE,
     RESULT,
     TIMINGS,
+    TRAINING,
     Facts,
     RunFolder,
     read_json,
@@ -105,6 +106,8 @@ def read_models(path: Path) -> list[ModelResult]:
         "finished": result is not None,
         "facts": result.get("facts", Facts()) if result else Facts(),
         "test_set": split_sources(recipe.get("data", {}))["test"],
+        "steps": _by_step([*run.lines(TRAINING), *metrics]) if name == LM else {},
+        "curves": run.curves() if result is not None else None,
     }
     return [
         ModelResult(
@@ -133,6 +136,16 @@ def _measured(path: Path, recipe: Mapping[str, Any]) -> tuple[str, str, str, tup
         return LM, "reward", "", ("dev_loss", "dev_reward")
     task = task_of(path / RECIPE)
     return task.name, task.metric, f"dev_{task.chosen_by}", ("loss", "dev")
+
+
+def _by_step(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[float, float]]]:
+    """Everything that lines of a run tell, by its name."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for line in lines:
+        for name in line.keys() - {"step", "epoch"}:
+            if isinstance(line[name], int | float):
+                found.setdefault(name, []).append((float(line["step"]), float(line[name])))
+    return found
 
 
 def _scores(row: Mapping[str, Any], dev: str) -> dict[str, float]:

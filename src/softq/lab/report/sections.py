@@ -12,7 +12,7 @@ from pathlib import Path
 
 from softq.formats.file_checks import undamaged
 from softq.lab.recipe import read_toml
-from softq.lab.report import figures, tables
+from softq.lab.report import confidence, figures, tables
 from softq.lab.report.content import Part, Section, show
 from softq.lab.report.experiment import Experiment, plain_experiment
 from softq.lab.report.experiments import EXPERIMENTS
@@ -27,6 +27,8 @@ from softq.lab.report.results import ModelResult, Results
 from softq.lab.run import RECIPE
 from softq.lab.sweep import SWEEP
 from softq.lab.tasks.files import DEV_AGAIN, TRAIN_AGAIN, split_sources
+
+_TURNED_DOWN = 0.98  # of the best held-out score: what is below has fallen for certain
 
 
 def read_sections(sources: Sequence[Source]) -> list[Section]:
@@ -54,14 +56,29 @@ def _runs_section(runs: Sequence[Path]) -> Section:
     groups: dict[tuple[str, str], list[ModelResult]] = {}
     for model in models:
         groups.setdefault((model.task, model.metric), []).append(model)
-    curves = [figures.learning(members, _labels(members)) for members in groups.values()]
+    curves = [
+        draw(members, _labels(members))
+        for members in groups.values()
+        for draw in (figures.learning, figures.toward_a_reward)
+    ]
+    sure = [
+        part
+        for members in groups.values()
+        for part in confidence.parts(
+            [
+                confidence.Curved(label, [one])
+                for label, one in zip(_labels(members), members, strict=True)
+            ]
+        )
+    ]
     count = f"{len(models)} {'model' if len(models) == 1 else 'models'}"
     return Section(
         title="Runs",
         intro=[f"{count}, each with the recipe and the reward its numbers belong to."],
-        parts=[tables.models(models), *(figure for figure in curves if figure is not None)],
+        parts=[tables.models(models), *sure, *(one for one in curves if one is not None)],
         warnings=[
             *_unfinished([model for model in models if not model.finished]),
+            *filter(None, map(_exploits, models)),
             *(
                 f"The test set of {', '.join(names)} was {what}."
                 for what in (DEV_AGAIN, TRAIN_AGAIN)
@@ -87,6 +104,24 @@ def _labels(models: Sequence[ModelResult]) -> list[str]:
         )
         for name, one in zip(names, models, strict=True)
     ]
+
+
+def _exploits(model: ModelResult) -> str:
+    """That the reward on the development set still rose when the held-out score had turned down; "" where it is not so."""
+    rewards = dict(model.steps.get("dev_reward", ()))
+    for name, title in (("dev_chrf", "chrF"), ("dev_bleu", "BLEU")):
+        held_out = dict(model.steps.get(name, ()))
+        if not held_out or not held_out.keys() <= rewards.keys():
+            continue
+        best, last = max(held_out, key=held_out.__getitem__), max(held_out)
+        if held_out[last] < _TURNED_DOWN * held_out[best] and rewards[last] > rewards[best]:
+            return (
+                f"{model.run.name} may exploit its reward: from step {best:g} to {last:g} the reward"
+                f" rose from {rewards[best]:.4f} to {rewards[last]:.4f} on the development set, and"
+                f" {title}, which it was not trained on, fell from {held_out[best]:.2f} to"
+                f" {held_out[last]:.2f}."
+            )
+    return ""
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------
@@ -142,6 +177,15 @@ def _parts(results: Results, models: Sequence[ModelResult]) -> list[Part]:
         if len(variant.systems) > 1:
             parts += [tables.scores(results, variant), tables.gains(results, variant)]
     parts += [figures.setting_curve(results, flag) for flag in results.experiment.curves]
+    parts += confidence.parts(
+        [
+            confidence.Curved(
+                results.name_of(system), sorted(system.models, key=lambda one: -one.scores["dev"])
+            )
+            for _, system in results.chosen
+        ],
+        results.experiment.spread,
+    )
     parts += [*results.experiment.extras(results), *tables.papers(results)]
     parts += [
         tables.training(results),

@@ -6,18 +6,21 @@ import dataclasses
 import math
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from softq.errors import ModelError, RunError
+from softq.errors import ModelError, RunError, SoftqError, StoppedError
 from softq.integrations.transformers import (
     RewardAugmentedArguments,
     RewardAugmentedTrainer,
     RowEncoder,
 )
-from softq.integrations.transformers.generation import TextModel, Writing
+from softq.integrations.transformers.candidates import batch_seed
+from softq.integrations.transformers.distillation import EveryEpoch, distill_to
+from softq.integrations.transformers.generation import TextModel, Writing, mean_rewards
 from softq.integrations.transformers.loading import (
     Loaded,
     load_model,
@@ -28,15 +31,18 @@ from softq.integrations.transformers.loading import (
     train_tokenizer,
     with_adapters,
 )
+from softq.integrations.transformers.rewards import as_reward, with_sources
 from softq.integrations.transformers.run_callback import RunCallback, last_checkpoint
 from softq.lab.loop import Watcher
 from softq.lab.processes import Interrupts, Workers, find_device
 from softq.lab.recipe import to_toml
 from softq.lab.run import RECIPE, RESULT, CellRow, RunFolder, as_json
 from softq.lab.tasks.base import describe_cell
-from softq.lab.tasks.lm_data import Rows, read_parts
+from softq.lab.tasks.lm_data import Rows, read_parts, read_rows
 from softq.lab.tasks.lm_recipe import BEST, TASK, LmRecipe, LmTraining, read_recipe
+from softq.lab.tasks.lm_rewards import check_references, given_rewards
 from softq.lab.tasks.lm_scores import score
+from softq.rewards import Reward
 
 _CHECKPOINTS = "checkpoints"
 _FIXED: dict[str, Any] = {  # arguments that no key of a recipe sets
@@ -82,8 +88,16 @@ def train_lm(
         out / _CHECKPOINTS,
         math.ceil(len(train) / (recipe.training.batch_size * recipe.training.accumulate)),
     )
+    given = given_rewards(recipe.candidates, device)
+    existed = out.exists()
     with quiet():
-        trainer = _trainer(recipe, loaded, arguments, train, dev)
+        try:
+            trainer = _trainer(recipe, loaded, arguments, train, dev, given)
+            _try_reward(recipe, trainer, train, dev)
+        except SoftqError:
+            if not existed:  # Trainer makes a folder for its checkpoints
+                shutil.rmtree(out, ignore_errors=True)
+            raise
         with run.locked(), Interrupts(Workers(device)) as interrupts:
             if fresh:  # what is wrong with recipe, data and model was told before this is written
                 run.begin(to_toml(recipe, task=TASK), [described], device.type)
@@ -96,11 +110,13 @@ def train_lm(
                 batch=recipe.training.batch_size * recipe.training.accumulate,
             )
             trainer.add_callback(callback)
+            if recipe.candidates.distill_samples:
+                trainer.add_callback(_distillation(recipe, loaded, trainer, train, callback))
             trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             if callback.stopped is not None:
                 raise callback.stopped
             save_model(trainer.model, loaded.tokenizer, out / BEST, replace=True)
-            result = _finish(recipe, run, described, dev, trainer.state)
+            result = _finish(recipe, run, described, dev, given, trainer.state)
     return result
 
 
@@ -114,7 +130,7 @@ def _starting_model(recipe: LmRecipe, train: Rows) -> Loaded:
             " t5-small)"
         )
     texts = [row["source"] for row in _filled(recipe, train)] + [
-        text for row in train for text in row["references"]
+        text for row in train for text in row.get("references", ())
     ]
     tokenizer = train_tokenizer(texts, settings.vocabulary_size)
     made = make_t5(
@@ -145,22 +161,26 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
     Evaluations and checkpoints go by steps even if there is one for each epoch: Trainer would take
     the end of a training that was asked to stop for the end of an epoch.
     """
-    candidates, training, evaluation = recipe.candidates, recipe.training, recipe.evaluation
+    objective, candidates = recipe.objective, recipe.candidates
+    training, evaluation = recipe.training, recipe.evaluation
     every = training.eval_every or steps
     on_cpu = find_device(training.device).type == "cpu"
     by_length = {True: "group_by_length", False: "random"}
     schedules = {"constant": "constant_with_warmup"}
     named: dict[str, Any] = {  # keys whose arguments are called otherwise
-        "objective": recipe.objective.name,
-        "tau": recipe.objective.tau,
+        "objective": objective.name,
         "candidates": candidates.sampler,
         "candidate_size": candidates.size,
         "k": candidates.k or None,
+        "reward": candidates.pairwise_name,
+        "reward_weights": [*candidates.reward_weights] or None,
+        "pad_to_multiple_of": candidates.pad_to_multiple_of or None,
+        "track_base": evaluation.track_base and objective.name != "ml",
         "sampling_temperature": candidates.temperature,
         "sampling_top_p": candidates.top_p,
         "eval_num_beams": evaluation.dev_beams,
         "eval_generate": evaluation.best_by != "loss",
-        "corpus_metric": evaluation.best_by if evaluation.best_by in ("bleu", "chrf") else "none",
+        "corpus_metric": _held_out(recipe),
         "num_train_epochs": training.epochs,
         "per_device_train_batch_size": training.batch_size,
         "per_device_eval_batch_size": evaluation.batch_size,
@@ -181,7 +201,7 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
     }
     keys = {
         name: value
-        for part in (candidates, evaluation, training)
+        for part in (objective, candidates, evaluation, training)
         for name, value in vars(part).items()
     }
     # versions of Transformers differ
@@ -192,20 +212,33 @@ def _arguments(recipe: LmRecipe, folder: Path, steps: int) -> RewardAugmentedArg
     )
 
 
+def _held_out(recipe: LmRecipe) -> str:
+    """The corpus score of evaluations on dev."""
+    asked, best_by = recipe.evaluation.held_out, recipe.evaluation.best_by
+    if asked != "auto":
+        return asked
+    if best_by in ("bleu", "chrf"):
+        return best_by
+    if best_by == "loss" or find_spec("sacrebleu") is None:
+        return "none"
+    return "bleu" if any("chrf" in name for name in recipe.candidates.names) else "chrf"
+
+
 def _trainer(
-    recipe: LmRecipe, loaded: Loaded, arguments: RewardAugmentedArguments, train: Rows, dev: Rows
+    recipe: LmRecipe,
+    loaded: Loaded,
+    arguments: RewardAugmentedArguments,
+    train: Rows,
+    dev: Rows,
+    given: Any,
 ) -> RewardAugmentedTrainer:
     from transformers import (
         PrinterCallback,  # not above: softq.integrations tells what to install where it is missing
     )
 
-    data = recipe.data
-    encode = RowEncoder(
-        loaded.tokenizer,
-        causal=loaded.causal,
-        max_source=data.max_source,
-        max_target=data.max_target,
-    )
+    encode = _encoder(recipe, loaded)
+    if recipe.candidates.distill_samples:  # others take their place in every epoch
+        train = [{"source": row["source"]} for row in train]
     rows, judged = (encode.all(_filled(recipe, part)) for part in (train, dev))
     # those of similar length together: less padding
     judged.sort(key=lambda row: len(row["input_ids"]))
@@ -213,6 +246,7 @@ def _trainer(
     trainer = RewardAugmentedTrainer(
         model,
         arguments,
+        reward=given,
         processing_class=loaded.tokenizer,
         train_dataset=rows,
         eval_dataset=judged,
@@ -221,6 +255,67 @@ def _trainer(
         trainer.optimizer = _adafactor(trainer, recipe.training)
     trainer.remove_callback(PrinterCallback)
     return trainer
+
+
+def _encoder(recipe: LmRecipe, loaded: Loaded) -> RowEncoder:
+    return RowEncoder(
+        loaded.tokenizer,
+        causal=loaded.causal,
+        max_source=recipe.data.max_source,
+        max_target=recipe.data.max_target,
+    )
+
+
+def _try_reward(recipe: LmRecipe, trainer: RewardAugmentedTrainer, train: Rows, dev: Rows) -> None:
+    """An error if the reward fails on a row, or compares with references that are not there, before anything is written."""
+    reward: Reward = trainer.reward
+    if reward.uses_references:
+        name = recipe.data.train or "the built-in world"
+        needed = recipe.objective.name != "ml" and not recipe.candidates.distill_samples
+        check_references(reward.signature, train if needed else (), name)
+        check_references(reward.signature, dev, recipe.data.dev or name)
+    row = trainer.eval_dataset[0]
+    given = row.get("labels") or [row["input_ids"]]
+    mean_rewards([given[0]], [given], with_sources(reward, [row["input_ids"]]))
+
+
+def _distillation(
+    recipe: LmRecipe,
+    loaded: Loaded,
+    trainer: RewardAugmentedTrainer,
+    train: Rows,
+    callback: RunCallback,
+) -> EveryEpoch:
+    """What makes the rows of every epoch; those of an epoch that was begun are in the folder of checkpoints."""
+    settings, data = recipe.candidates, recipe.data
+    model = TextModel(
+        loaded._replace(model=trainer.model), template=data.template, max_source=data.max_source
+    )
+    encode = _encoder(recipe, loaded)
+
+    def tell(done: int, total: int) -> None:
+        callback.watcher.advance(0, f"distilling {done:,} of {total:,}")
+        if callback.interrupts.asked():
+            raise StoppedError("stopped while distilling: add --resume to continue")
+
+    def make(epoch: int) -> list[dict[str, Any]]:
+        path = Path(trainer.args.output_dir) / f"distilled-{epoch}.jsonl"
+        if not path.is_file():
+            how = Writing(
+                samples=settings.distill_samples,
+                reward=settings.distill_reward or settings.pairwise_name,
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                max_new_tokens=recipe.evaluation.max_new_tokens,
+                batch_size=recipe.evaluation.batch_size,
+                seed=batch_seed(recipe.training.seed, epoch),
+            )
+            hard = "dataset" not in settings.sampler.split("+") or recipe.objective.name == "ml"
+            sources = [row["source"] for row in train]
+            distill_to(path, model, sources, how, hard=hard, tell=tell)
+        return encode.all(_filled(recipe, read_rows(path)))
+
+    return EveryEpoch(trainer.train_dataset, make)
 
 
 def _adafactor(trainer: RewardAugmentedTrainer, training: LmTraining) -> torch.optim.Optimizer:
@@ -251,11 +346,12 @@ def _filled(recipe: LmRecipe, rows: Rows) -> Rows:
 
 
 def _finish(
-    recipe: LmRecipe, run: RunFolder, described: CellRow, dev: Rows, state: Any
+    recipe: LmRecipe, run: RunFolder, described: CellRow, dev: Rows, given: Any, state: Any
 ) -> dict[str, Any]:
     """Score the best model as `softq evaluate` does, write the result, and remove what only a resumed run would need."""
     model, how = open_text_model(str(run.path), recipe.training.device)
-    reward, samples = recipe.candidates.reward, recipe.evaluation.mbr_samples
+    samples = recipe.evaluation.mbr_samples
+    reward = as_reward(given, [*recipe.candidates.reward_weights] or None, model.tokenizer)
     measures = score(model, dev, how, reward).as_dict()
     best = measures["reward"]
     if samples:
@@ -268,7 +364,7 @@ def _finish(
     result: dict[str, Any] = {
         "task": TASK,
         "metric": "reward",
-        "signature": model.reward(reward).signature,
+        "signature": reward.signature,
         "cells": [{**described, "step": step, "epoch": epoch, "dev": best, **measures}],
     }
     run.write(RESULT, as_json(result))
@@ -285,7 +381,7 @@ def open_text_model(name: str, device: str = "auto") -> tuple[TextModel, Writing
     how = Writing(
         beams=evaluation.beams,
         samples=evaluation.mbr_samples or Writing.samples,
-        reward=recipe.candidates.reward,
+        reward=recipe.candidates.pairwise_name,
         max_new_tokens=evaluation.max_new_tokens,
         batch_size=evaluation.batch_size,
     )

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from softq.lab.recipe import Conflicts, Objective, RecipeSection, build, key, read_toml
 from softq.lab.tasks.files import MOST_OF_TRAIN
-from softq.options import Estimator, RewardName
+from softq.options import (
+    CandidateKind,
+    Estimator,
+    GenerationMode,
+    LengthNormalization,
+    PresetName,
+    PriorName,
+    RewardName,
+)
 
 TASK = "lm"
 """What ``task`` is in such a recipe."""
 BEST = "best"
 """The folder in a run that its best model is in."""
 
-Preset = Literal["", "t5-tiny", "t5-mini", "t5-small-nl2", "t5-small", "t5-base"]
+Size = Literal["", "t5-tiny", "t5-mini", "t5-small-nl2", "t5-small", "t5-base"]
 Schedule = Literal["linear", "cosine", "constant"]
 Choice = Literal["reward", "bleu", "chrf", "loss"]
+HeldOut = Literal["auto", "bleu", "chrf", "none"]
+SAMPLERS = get_args(CandidateKind)
 _REWARDS = [*RewardName]
-
-SAMPLERS = ("ngram", "hamming", "edit", "recombined", "model", "dataset")
-"""Where candidates may come from."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,10 @@ class LmData(RecipeSection):
 
     train: str = key(
         "",
-        "texts to train on: source, tab, references separated by tabs on each line; or .jsonl, an"
-        " object on each with source, references and perhaps candidates and candidate_rewards (.gz,"
-        " .xz too); empty: the built-in world",
+        "texts to train on: source, tab, references separated by tabs on each line; .txt, a prompt"
+        " on each, without references; or .jsonl, an object on each with source (or prompt) and"
+        " perhaps references, candidates and candidate_rewards (.gz, .xz too); empty: the built-in"
+        " world",
     )
     dev: str = key(
         "",
@@ -81,7 +89,7 @@ class LmModel(RecipeSection):
         "a model of Transformers to start from: a run folder of softq train lm, a folder of"
         " save_pretrained, or a hub's name",
     )
-    from_scratch: Preset = key(
+    from_scratch: Size = key(
         "",
         "a T5 of random weights instead, and of this size, with a tokenizer trained on the training"
         " texts",
@@ -122,8 +130,34 @@ class LmModel(RecipeSection):
 
 
 @dataclass(frozen=True)
+class LmObjective(Objective):
+    """What the model is trained toward: prior^prior_weight · exp(reward / tau)."""
+
+    preset: PresetName | None = key(
+        None,
+        "a method by its name, which sets the keys below and tau, sampler, estimator,"
+        " add_references and standardize_rewards where they are not given: raft, best-of-n, dpg,"
+        " rwr or tpo",
+    )
+    prior: PriorName = key(
+        "none",
+        "what the target is multiplied by: base, the model that training started from (with lora"
+        " the model without adapters, else a frozen copy); current, the model of this step",
+    )
+    prior_weight: float = key(1.0, "the power of the prior", finite=True)
+    normalize_model: bool = key(
+        False,
+        "renormalise the model on the candidates of a source, as the target is: the gradient is 0"
+        " where the two agree",
+    )
+    length_normalization: LengthNormalization = key(
+        "none", "log-probabilities per token: in the prior, in the loss, or in both"
+    )
+
+
+@dataclass(frozen=True)
 class LmCandidates(RecipeSection):
-    """What raml and sqdml are trained on beside the references."""
+    """What raml and sqdml are trained on, and what it earns."""
 
     sampler: str = key(
         "ngram",
@@ -131,10 +165,33 @@ class LmCandidates(RecipeSection):
         " recombined puts references of one source together anew; model: the model's own samples;"
         " dataset: the column candidates of a .jsonl file",
     )
+    add_references: bool = key(True, "references are candidates, too")
     reward: str = key(
-        "bleu",
+        "",
         f"{', '.join(_REWARDS[:-1])} or {_REWARDS[-1]}, on tokens; or with words: before it, on the"
-        " words of the text",
+        " words of the text; several joined by +; empty: bleu, or none beside a function or a model",
+    )
+    reward_function: tuple[str, ...] = key(
+        (),
+        "rewards in Python, package.module:name or FILE.py:name, functions of two lists of texts"
+        " (candidates, references), or of completions and prompts without references; several"
+        " separated by commas",
+    )
+    reward_model: str = key(
+        "",
+        "a model of Transformers for sequence classification whose one output is a reward of prompt"
+        " and completion: a folder, or a hub's name",
+    )
+    reward_label: int | None = key(
+        None, "which output of a reward model with several is the good one, from 0", least=0
+    )
+    reward_weights: tuple[float, ...] = key(
+        (),
+        "of several rewards, names before functions before the model; all 1 if not given",
+        finite=True,
+    )
+    standardize_rewards: bool = key(
+        False, "shift and scale the rewards of a source to mean 0 and standard deviation 1"
     )
     size: int = key(8, "candidates of a source, from each sampler", least=1)
     k: int = key(0, "how many of the candidates a step uses; 0: all", least=0)
@@ -151,14 +208,61 @@ class LmCandidates(RecipeSection):
         above=0,
         most=1,
     )
+    generation: GenerationMode = key(
+        "eager",
+        "how samples are generated: with a static cache, compiled, by continuous batching, or eager",
+    )
+    pad_to_multiple_of: int = key(
+        0, "pad prompts and candidates to a multiple of so many tokens; 0: as needed", least=0
+    )
+    reuse_samples: int = key(1, "steps in succession that use the same samples", least=1)
+    min_ess: float = key(
+        0.3, "effective share of reused samples below which a warning is given", least=0, most=1
+    )
+    distill_samples: int = key(
+        0,
+        "train on what the model itself agrees on: in every epoch, so many samples of each source"
+        " take the place of its references, the one of the highest mean reward against the others"
+        " is the reference, and with sampler dataset all are candidates with these rewards; 0: no",
+        least=0,
+    )
+    distill_reward: str = key(
+        "", "reward of one sample against another; empty: the first name of reward, or bleu"
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """The rewards that have names.
+
+        >>> LmCandidates().names, LmCandidates(reward_model="judge").names
+        (['bleu'], [])
+        """
+        if self.reward:
+            return self.reward.split("+")
+        return [] if self.reward_function or self.reward_model else [str(RewardName.bleu)]
+
+    @property
+    def pairwise_name(self) -> str:
+        """A reward of two texts, for minimum Bayes risk."""
+        return [*self.names, str(RewardName.bleu)][0]
 
     def conflicts(self) -> Conflicts:
-        """Samplers are known."""
+        """Samplers are known, and rewards have a weight each."""
+        rewards = len(self.names) + len(self.reward_function) + bool(self.reward_model)
         return (
             (
                 not {*self.sampler.split("+")} <= {*SAMPLERS},
                 f"sampler must be one of {', '.join(SAMPLERS)}, or several joined by +, got"
                 f" {self.sampler!r}",
+            ),
+            (
+                self.reward_weights and len(self.reward_weights) != rewards,
+                f"reward_weights must have a number for each of {rewards} rewards, got"
+                f" {len(self.reward_weights)}",
+            ),
+            (
+                self.distill_reward and not self.distill_samples,
+                "distill_reward is for distillation: set distill_samples, such as 32",
             ),
         )
 
@@ -215,6 +319,17 @@ class LmEvaluation(RecipeSection):
         "the score on dev that the best model is chosen by: reward, sacreBLEU's bleu or chrf, or"
         " loss",
     )
+    held_out: HeldOut = key(
+        "auto",
+        "a corpus score on dev that is not trained on, which reports draw beside the reward:"
+        " sacreBLEU's bleu or chrf, or none; auto: best_by if it is one of them, else chrf, or bleu"
+        " where the reward is chrf",
+    )
+    track_base: bool = key(
+        True,
+        "measure how far the model has moved from the one that training started from (kl_base):"
+        " a frozen copy, but for lora, and another pass in each step of raml and sqdml",
+    )
     dev_beams: int = key(
         1, "beams of the texts that models are compared by while they train; 1: greedy", least=1
     )
@@ -235,7 +350,7 @@ class LmRecipe(RecipeSection):
 
     data: LmData = field(default_factory=LmData)
     model: LmModel = field(default_factory=LmModel)
-    objective: Objective = field(default_factory=Objective)
+    objective: LmObjective = field(default_factory=LmObjective)
     candidates: LmCandidates = field(default_factory=LmCandidates)
     training: LmTraining = field(default_factory=LmTraining)
     evaluation: LmEvaluation = field(default_factory=LmEvaluation)

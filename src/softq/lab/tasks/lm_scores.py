@@ -20,8 +20,10 @@ from softq.integrations.transformers.generation import (
     corpus_score,
     mean_rewards,
 )
+from softq.integrations.transformers.rewards import with_sources
 from softq.lab.tasks.lm_data import Rows
 from softq.metrics import TRANSLATION_METRICS, TRANSLATION_STATISTICS, translation_statistics
+from softq.rewards import Reward
 
 _SENTENCES = TRANSLATION_STATISTICS.index("sentences")
 
@@ -54,6 +56,7 @@ class TextScores:
             `softq.metrics.translation_statistics`, reward, chrF.
         corpus: sacreBLEU's ``bleu`` and ``chrf`` in 0..100; empty where it is not installed.
         seconds: that it took to write all texts.
+        compared: whether there are references; if not, only the reward is known.
 
     """
 
@@ -61,12 +64,17 @@ class TextScores:
     rows: Tensor
     corpus: dict[str, float]
     seconds: float
+    compared: bool = True
 
     def as_dict(self) -> dict[str, float]:
         """All numbers: by the names of `LM_METRICS`, of sacreBLEU, and the seconds."""
         sums = self.rows.sum(0)
         return {
-            **{name: float(metric(sums)) for name, metric in LM_METRICS.items()},
+            **{
+                name: float(metric(sums))
+                for name, metric in LM_METRICS.items()
+                if self.compared or name == "reward"
+            },
             **{f"sacrebleu_{name}": value for name, value in self.corpus.items()},
             "seconds": self.seconds,
         }
@@ -76,24 +84,29 @@ def score(
     model: TextModel,
     rows: Rows,
     how: Writing,
-    reward: str,
+    reward: str | Reward,
     judge: TextModel | None = None,
     tell: Callable[[int], None] | None = None,
 ) -> TextScores:
     """Let a model write for sources and judge the texts by references.
 
     Rewards on tokens are on those of ``judge``, if it is given: two models are compared in the
-    tokens of one.
+    tokens of one. Rows without references have a reward alone, which must need none.
     """
     began = time.perf_counter()
     texts = model.write([row["source"] for row in rows], how, tell)
     seconds = time.perf_counter() - began
-    references = [row["references"] for row in rows]
+    references = [row.get("references", []) for row in rows]
+    own = _rewards(judge or model, texts, rows, reward)
+    if not all(references):
+        counts = torch.zeros(len(rows), len(TRANSLATION_STATISTICS) + 2, dtype=torch.float64)
+        counts[:, _SENTENCES], counts[:, len(TRANSLATION_STATISTICS)] = 1.0, own
+        return TextScores(texts, counts, {}, seconds, compared=False)
     words = translation_statistics(
         [_words(text) for text in texts],
         [[_words(text) for text in several] for several in references],
     )
-    extra = [_rewards(judge or model, texts, references, name) for name in (reward, "chrf")]
+    extra = [own, _rewards(judge or model, texts, rows, "chrf")]
     try:
         corpus = corpus_score("bleu", texts, references) | corpus_score("chrf", texts, references)
     except DependencyError:
@@ -105,8 +118,8 @@ def _words(text: str) -> list[str]:
     return without_marks(tokenize(text))
 
 
-def _rewards(
-    judge: TextModel, texts: Sequence[str], references: Sequence[Sequence[str]], name: str
-) -> Tensor:
-    wanted = [[judge.token_ids(text) for text in several] for several in references]
-    return mean_rewards([judge.token_ids(text) for text in texts], wanted, judge.reward(name))
+def _rewards(judge: TextModel, texts: Sequence[str], rows: Rows, reward: str | Reward) -> Tensor:
+    wanted = [[judge.token_ids(text) for text in row.get("references", ())] for row in rows]
+    found = judge.reward(reward) if isinstance(reward, str) else reward
+    found = with_sources(found, judge.source_ids([row["source"] for row in rows]))
+    return mean_rewards([judge.token_ids(text) for text in texts], wanted, found)

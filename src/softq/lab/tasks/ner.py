@@ -17,12 +17,14 @@ from torch import Tensor
 from softq.formats.tags import Scheme, convert
 from softq.lab.loop import Learner
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
 from softq.lab.tasks.base import Task, named_scores
+from softq.lab.tasks.curves import Tagged, tagger_curves
 from softq.lab.tasks.linear_learner import LinearLearner, ScoredSplit, refuse_processes
 from softq.lab.tasks.ner_data import bayes_statistics, gold, prepare, read_corpora
 from softq.lab.tasks.ner_labels import label
 from softq.lab.tasks.ner_neural import NeuralTaggerLearner
-from softq.lab.tasks.ner_recipe import NerRecipe, TagRecipe, scheme_of
+from softq.lab.tasks.ner_recipe import NerRecipe, TagRecipe, trained_scheme
 from softq.lab.torch_learner import generator_for
 from softq.linear.features import FINKEL, FeatureMatrix
 from softq.linear.tagger import CRFTagger
@@ -75,8 +77,11 @@ class Ner(Task):
         model = recipe.annotations.annotator_model
         if recipe.objective.name != "ml" and model != "none":
             return f"annotators-log-probability:{model}"
+        whole = recipe.max_segment is not None
         if recipe.objective.name == "ml" or (weight, credit) == (1, 0):  # ML has no use for it
-            return "token-accuracy"
+            return "segment-accuracy" if whole else "token-accuracy"
+        if whole:
+            return f"segment-accuracy:entity-weight={weight:g}"
         of_types = f":type-credit={credit:g}" if credit else ""
         return f"token-reward:entity-weight={weight:g}{of_types}"
 
@@ -103,7 +108,8 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
     def __init__(self, recipe: NerRecipe, metric: Metric) -> None:
         self._recipe, self._labelled, self._prepared = recipe, label(recipe), prepare(recipe)
         corpora = self._prepared.corpora
-        self._scheme = scheme_of(recipe.data.train_scheme) or corpora.scheme
+        spelled = recipe.max_segment is not None
+        self._scheme = trained_scheme(recipe.data, corpora.scheme, spelled=spelled)
         self._folds, self._sentences = recipe.data.folds, len(corpora.train)
         weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
         names, templates = self._labelled.names, recipe.features.templates
@@ -226,6 +232,20 @@ class _TaggerLearner(LinearLearner[CRFTagger, SearchFit | BatchFit]):
             return {}
         measured = self._scaled(self._fit.end_epoch())
         return {"cross_entropy" if name == "loss" else name: measured[name] for name in measured}
+
+    def _curves(self, model: CRFTagger) -> Curves | None:
+        corpora, tagger = self._prepared.corpora, model.tagger_
+
+        def tagged(split: str) -> Tagged | None:
+            sentences, matrix = getattr(corpora, split), getattr(self._prepared, split)
+            return sentences and Tagged(list(tagger.chains(matrix)), gold(sentences))
+
+        dev = tagged("dev")
+        if not dev:
+            return None
+        return tagger_curves(
+            tagger.labels, self._scheme, corpora.scheme, dev, tagged("test"), tagger.segments
+        )
 
     def state(self) -> dict[str, Tensor]:
         """The training under way, and what folds have brought."""

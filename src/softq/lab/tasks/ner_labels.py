@@ -20,11 +20,11 @@ from softq.annotators.tables import TablePriors
 from softq.annotators.truth import Posterior
 from softq.errors import DataError, RecipeError
 from softq.formats.conll import MISSING, Sentence
-from softq.formats.tags import OUTSIDE, Scheme, allowed_transitions, convert
+from softq.formats.tags import OUTSIDE, Scheme, allowed_transitions, convert, every_tag
 from softq.lab.loop import tell
 from softq.lab.tasks.files import once
 from softq.lab.tasks.ner_data import extract, label_names, read_corpora
-from softq.lab.tasks.ner_recipe import NerData, NerFeatures, NerRecipe, scheme_of
+from softq.lab.tasks.ner_recipe import NerData, NerFeatures, NerRecipe, trained_scheme
 from softq.linear.features import FeatureMatrix
 from softq.linear.tagging import UNLABELLED, References
 from softq.linear.truth_loop import LoopOptions, TruthLoop, find_truth
@@ -68,7 +68,7 @@ def label(recipe: NerRecipe) -> Labelled:
     mend = recipe.model.constraints in ("target", "model")
     fill = mend and objective.name == "ml"
     how = options.references, options.ties, options.weights, options.sharpness
-    return _label(data, *how, mend, fill)
+    return _label(data, *how, mend, fill, recipe.max_segment is not None)
 
 
 # --- annotators as references ----------------------------------------------------------------------------
@@ -83,14 +83,16 @@ def _label(
     sharpness: float,
     mend: bool,
     fill: bool,
+    spelled: bool,
 ) -> Labelled:
     """References with the weights that annotators are estimated to have.
 
     ``mend`` says whether sequences that break the scheme are mended, as they must be where the
-    target forbids them; ``fill``, whether labels that are left out are filled in before.
+    target forbids them; ``fill``, whether labels that are left out are filled in before;
+    ``spelled``, whether labels spell segments, of which there must be all tags.
     """
     corpora = read_corpora(data)
-    source, target = corpora.scheme, scheme_of(data.train_scheme) or corpora.scheme
+    source, target = corpora.scheme, trained_scheme(data, corpora.scheme, spelled=spelled)
     reliability = _reliability_for(data, corpora.train, references, weights)
     # what is put together token by token belongs to nobody, and is mended in any case
     mend = mend or references != "all" or target != source
@@ -112,7 +114,7 @@ def _label(
         sequences.append(found)
         shares.append(share)
     several = any(sentence.annotators for sentence in corpora.train)
-    names, arrays = _number(sequences, tags=target is not None, several=several)
+    names, arrays = _number(sequences, target, spelled=spelled, several=several)
     return Labelled(names, References(arrays, shares), reliability)
 
 
@@ -191,15 +193,23 @@ def _converted(labels: Sequence[str], source: Scheme, target: Scheme) -> list[st
 
 
 def _number(
-    sequences: Sequence[Sequence[Sequence[str]]], *, tags: bool, several: bool
+    sequences: Sequence[Sequence[Sequence[str]]],
+    scheme: Scheme | None,
+    *,
+    spelled: bool,
+    several: bool,
 ) -> tuple[tuple[str, ...], list[Array]]:
     """The names of all labels, and references by their numbers.
 
-    O is always among ``tags``: without it, labels such as B-PER and E-PER leave nothing that a
-    sentence of one word can be. With ``several`` annotators, ``?`` stands for no label.
+    O is always a tag: without it, labels such as B-PER and E-PER leave nothing that a sentence of
+    one word can be. Tags that are ``spelled`` as segments are all that the scheme has for their
+    types. With ``several`` annotators, ``?`` stands for no label.
     """
-    found = set([OUTSIDE] * tags).union(*(labels for found in sequences for labels in found))
-    names = tuple(sorted(found - ({MISSING} if several else set())))
+    shown: set[str] = set().union(*(labels for found in sequences for labels in found))
+    shown -= {MISSING} if several else set()
+    if scheme is not None:
+        shown |= {*every_tag(shown, scheme)} if spelled else {OUTSIDE}
+    names = tuple(sorted(shown))
     numbers = {name: k for k, name in enumerate(names)}
     if several:
         numbers[MISSING] = UNLABELLED

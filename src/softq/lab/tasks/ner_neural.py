@@ -12,12 +12,15 @@ from torch import Tensor
 
 from softq.formats.tags import Scheme, convert
 from softq.formats.word_vectors import WordVectors
+from softq.kernels.chain import MOST_LABELS_ON_GPU
 from softq.lab.processes import Workers
+from softq.lab.run import Curves
+from softq.lab.tasks.curves import Tagged, tagger_curves
 from softq.lab.tasks.files import SPLITS, once
 from softq.lab.tasks.linear_learner import ScoredSplit
 from softq.lab.tasks.ner_data import gold, read_corpora
 from softq.lab.tasks.ner_labels import label
-from softq.lab.tasks.ner_recipe import NerData, NerNetwork, NerRecipe, scheme_of
+from softq.lab.tasks.ner_recipe import NerData, NerNetwork, NerRecipe, trained_scheme
 from softq.lab.tasks.neural_learner import NeuralLearner, known_vectors
 from softq.lab.tasks.pretrained import finetuner, model_options
 from softq.linear.tagger_training import CRFSettings
@@ -57,8 +60,9 @@ def make_tagger(
 ) -> NeuralTagger:
     """A tagger as a recipe has it, before it is trained on sentences."""
     corpora, pretrained = read_corpora(recipe.data), recipe.model.pretrained
+    longest = recipe.max_segment
     common: dict[str, Any] = {
-        "scheme": scheme_of(recipe.data.train_scheme) or corpora.scheme,
+        "scheme": trained_scheme(recipe.data, corpora.scheme, spelled=longest is not None),
         "constraints": recipe.model.constraints,
         "seed": recipe.training.seed,
     }
@@ -74,7 +78,9 @@ def make_tagger(
         sizes = {field.name: getattr(network, field.name) for field in fields(TaggerSettings)}
         settings = TaggerSettings(**sizes | {"word_size": network.word_size or own})
         vocabulary = WordVocabulary.of(sentences, vectors)
-        tagger = bilstm = SequenceTagger(vocabulary, labels, settings, **common)
+        tagger = bilstm = SequenceTagger(
+            vocabulary, labels, settings, max_segment=longest, **common
+        )
         if vectors is not None:
             bilstm.take_vectors(vectors)
     tagger.decoding, tagger.file_scheme = recipe.model.decoding, corpora.scheme
@@ -153,13 +159,15 @@ class NeuralTaggerLearner(NeuralLearner):
         self.tagger = make_tagger(recipe, splits["train"], names)
         self._encoded = {split: self.tagger.encode(words) for split, words in splits.items()}
         weight, credit = recipe.annotations.entity_weight, recipe.annotations.type_credit
+        segments = self.tagger.segments
         settings = CRFSettings(
             names,
             recipe.objective.name,
             recipe.objective.tau,
-            entity_reward(names, weight, credit),
+            segments.reward(weight) if segments else entity_reward(names, weight, credit),
             self.tagger.scheme,
             recipe.model.constraints,
+            max_segment=recipe.max_segment,
         )
         train, training = self._encoded["train"], recipe.training
         random = np.random.default_rng(training.seed % 2**64)
@@ -176,6 +184,9 @@ class NeuralTaggerLearner(NeuralLearner):
             training,
             optimizer=optimizer,
             warmup=recipe.encoder.warmup if recipe.model.pretrained else 0.0,
+            graphs=recipe.network.graphs
+            and not recipe.model.pretrained
+            and len(names) <= MOST_LABELS_ON_GPU,
             entropy=sum(target.entropy for target in targets),
             metric=metric,
             workers=workers,
@@ -198,3 +209,20 @@ class NeuralTaggerLearner(NeuralLearner):
         if own is not None and scheme is not None and own != scheme:
             predicted = [convert(labels, own, scheme) for labels in predicted]
         return ScoredSplit(span_statistics(true, predicted, scheme).rows, predicted)
+
+    def _curves(self) -> Curves | None:
+        tagged = {
+            split: Tagged(list(self.tagger.distributions(self._encoded[split])), gold(sentences))
+            for split in ("dev", "test")
+            if (sentences := getattr(self._corpora, split))
+        }
+        if "dev" not in tagged:
+            return None
+        return tagger_curves(
+            self.tagger.labels,
+            self.tagger.scheme,
+            self._corpora.scheme,
+            tagged["dev"],
+            tagged.get("test"),
+            self.tagger.segments,
+        )

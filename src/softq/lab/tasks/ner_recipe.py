@@ -15,7 +15,7 @@ from softq.lab.tasks.encoder_recipe import (
 from softq.lab.tasks.files import DataSection
 from softq.linear.finkel import FINKEL
 from softq.neural.tagger_settings import TaggerSettings
-from softq.options import Constraints, LabelDecoding, Scheme, Ties
+from softq.options import Constraints, LabelDecoding, Scheme, TaggerSpace, Ties
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,18 @@ class NerModel(ModelSection):
         " vectors of words and their characters (section network); transformers:PATH, an encoder of"
         " Transformers (section encoder)",
     )
+    space: TaggerSpace = key(
+        "chain",
+        "chain: labels, each of which depends on the one before; segments: whole entities, a"
+        " semi-Markov model, whose rewards count exact entities",
+    )
+    max_segment: int = key(
+        8, "words of the longest segment; longer entities to train on are cut", least=1
+    )
     constraints: Constraints = key(
         "decode",
         "forbid sequences that break the tag scheme: none, decode, target (and decode), model (and"
-        " both)",
+        " both); segments keep to it in any case",
     )
     all_possible_states: bool = key(
         False,
@@ -182,6 +190,12 @@ class NerNetwork(TaggerSettings):
         "",
         "pretrained vectors of words: text with a word and its numbers on each line (.gz, .xz too),"
         " or x.npy with the words in x.words.txt; empty: none",
+    )
+    graphs: bool = key(
+        True,
+        "on a GPU, record the step of each batch and replay it, instead of launching it kernel by"
+        " kernel",
+        identity=False,
     )
 
 
@@ -374,6 +388,44 @@ class NerRecipe(RecipeSection):
             object.__setattr__(self, name, section)
         super().__post_init__()
 
+    @property
+    def max_segment(self) -> int | None:
+        """Words of the longest segment of a model of segments; None: a chain."""
+        return self.model.max_segment if self.model.space == "segments" else None
+
+    def _segment_conflicts(self, looped: str) -> Conflicts:
+        """What segments do not go with."""
+        if self.max_segment is None:
+            return (
+                (
+                    self.model.max_segment != NerModel.max_segment,
+                    "max_segment is of segments: add space = segments (--space segments), or leave"
+                    " it out",
+                ),
+            )
+        return (
+            (
+                self.data.scheme == "none",
+                "segments are entities, whose tags follow a scheme: name it (--scheme), or leave"
+                " out space = segments",
+            ),
+            (
+                self.data.train_scheme == "iob1",
+                "segments are trained in bio or bioes: leave out train_scheme = iob1",
+            ),
+            (looped, f"{looped} estimates the truth label by label: leave out space = segments"),
+            (
+                self.annotations.type_credit,
+                "segments are right as a whole, and type_credit is for labels: leave it out",
+            ),
+            (
+                self.model.kind == "transformers",
+                "segments are of linear and neural taggers, and one on an encoder of Transformers"
+                " has a chain: leave out space = segments",
+            ),
+            (not self.network.crf, "segments have scores of neighbouring types: leave out no-crf"),
+        )
+
     def _of_other_kinds(self, looped: str) -> Conflicts:
         """Keys of another kind of model."""
         kind, optimizer = self.model.kind, self.optimizer
@@ -414,6 +466,7 @@ class NerRecipe(RecipeSection):
         looped = "annotator_model" if modelled else "partial_labels" if partial else ""
         return (
             *self._of_other_kinds(looped),
+            *self._segment_conflicts(looped),
             (
                 modelled and partial,
                 "annotator_model and partial_labels do not go together: labels that an annotator"
@@ -516,3 +569,9 @@ class TagRecipe(NerRecipe):
 def scheme_of(named: str) -> Scheme | None:
     """A scheme's name, None for "auto" and "same"."""
     return named if named in ("iob1", "bio", "bioes") else None  # type: ignore[return-value]
+
+
+def trained_scheme(data: NerData, of_files: Scheme | None, *, spelled: bool) -> Scheme | None:
+    """The tag scheme to train in: that of the files unless said, but BIO of segments in IOB1."""
+    found = scheme_of(data.train_scheme) or of_files
+    return "bio" if spelled and found == "iob1" else found

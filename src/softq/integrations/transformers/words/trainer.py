@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from transformers import Trainer
 
 from softq.errors import DataError, ModelError, RecipeError
+from softq.integrations.transformers.model_checks import first_model
 from softq.integrations.transformers.tokens import IGNORED
-from softq.integrations.transformers.trainer import first_model
 from softq.integrations.transformers.words.arguments import WordArguments
 from softq.integrations.transformers.words.encoder import Criterion, WordModel, core_of
 from softq.integrations.transformers.words.losses import WordLosses
@@ -127,6 +128,12 @@ class WordTrainer(Trainer):  # type: ignore[misc]  # of no type that mypy knows
         if prediction_loss_only:
             return loss, None, None
         return loss, outputs.predictions, None if targets is None else targets["gold"]
+
+
+def is_indexed(rows: Any) -> bool:
+    """Whether rows have a length and places, so that all can be looked at before training."""
+    streamed = isinstance(rows, IterableDataset)  # which has a __getitem__ that raises
+    return hasattr(rows, "__len__") and hasattr(rows, "__getitem__") and not streamed
 
 
 def _read_by_model(inputs: Mapping[str, Any]) -> dict[str, Any]:
