@@ -92,7 +92,8 @@ $(VENV)/oldest: $(VENV)/installed
 	$(INSTALL) --no-deps --target $@ transformers==4.51.0 tokenizers==0.21.0 huggingface-hub==0.30.0
 	touch $@
 
-# A peer of the benchmarks that comes as source.
+# Peers of the benchmarks: one that comes as source, and one for its data.
 $(VENV)/peers: $(VENV)/installed
 	$(INSTALL) --no-deps fast-bleu==0.0.90
+	$(INSTALL) -c constraints.txt --no-deps empulse==0.13.1
 	touch $@

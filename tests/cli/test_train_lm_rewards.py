@@ -268,6 +268,7 @@ def test_rows_are_distilled_anew_in_every_epoch(files, runs, tmp_path, monkeypat
     assert len(rows_of(tmp_path / "run")) == 2
 
 
+@pytest.mark.filterwarnings("default::softq.errors.DataWarning")
 def test_distilled_rows_are_a_file_to_train_on(files, runs, tmp_path):
     out = tmp_path / "rows.jsonl"
     given = [runs / "ml", files / "train.txt", "--samples", 4, "--reward", "words:chrf"]

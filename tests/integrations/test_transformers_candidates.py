@@ -12,13 +12,14 @@ import torch
 
 from softq.errors import DataError, OutputError, RecipeError, RewardError
 from softq.integrations.transformers import OnText
-from softq.integrations.transformers.candidates import KnownRewards, StepTargets, add_ends
+from softq.integrations.transformers.candidates import KnownRewards, StepTargets
 from softq.integrations.transformers.rewards import (
     as_text_reward,
     unknown_never_matches,
     with_sources,
 )
 from softq.integrations.transformers.rows import RewardAugmentedCollator, as_row
+from softq.integrations.transformers.step_target import add_ends
 from softq.integrations.transformers.tokens import SpecialTokens, strip_specials
 from softq.rewards import (
     ChrF,

@@ -10,6 +10,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from softq.errors import DataError, RecipeError, RewardError
 from softq.integrations.transformers import RewardModel, RowEncoder
 from softq.integrations.transformers.rewards import as_reward, as_text_reward, with_sources
+from softq.integrations.transformers.rows import as_row
 from softq.neural.target_maker import standardized
 from softq.rewards import ExactMatch, NegativeEditDistance
 from softq.sentences import Sentences
@@ -26,7 +27,11 @@ from tiny_models import (
     trainer_for,
 )
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    # workers of a data loader are forked; Python from 3.12 on warns of that
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+]
 
 PROMPTS = [{"input_ids": row["input_ids"]} for row in random_rows(6)]
 
@@ -131,27 +136,21 @@ def test_what_a_row_without_references_needs(tmp_path):
         trainer = trainer_for(tiny("llama"), tmp_path, words=words, **settings)
         rows = [random_rows(1)[0], PROMPTS[0]]
         with pytest.raises(DataError, match=message):
-            trainer.data_collator.make([make_row(row) for row in rows])
-
-
-def make_row(row):
-    from softq.integrations.transformers.rows import as_row
-
-    return as_row(row)
+            trainer.data_collator(rows)
 
 
 def test_completions_that_are_scored_already_need_neither(tmp_path):
     """Neither references nor a reward: prompt, completions, their scores."""
     row = PROMPTS[0] | {"candidates": [[5, END], [6, 7, END], [5, END]]}
     trainer = trainer_for(tiny("t5"), tmp_path, candidates="dataset", tau=2.0)
-    target = trainer.data_collator.make([make_row(row | {"candidate_rewards": [1.0, 0.0, 3.0]})])
+    target = trainer.data_collator.make([as_row(row | {"candidate_rewards": [1.0, 0.0, 3.0]})])
     texts = map(tuple, target.scored.tokens[0].tolist())
     found = dict(zip(texts, target.weights[0].tolist(), strict=True))
     share = math.exp(1.0) / (1 + math.exp(1.0))  # rewards 2 and 0 at a temperature of 2
     assert found[5, END, 0] == pytest.approx(share, rel=1e-5)
     assert sum(found.values()) == pytest.approx(1.0)
     with pytest.raises(DataError, match="compares with references"):
-        trainer.data_collator.make([make_row(row)])
+        trainer.data_collator([row])
 
 
 def test_rows_with_and_without_references_in_one_batch(tmp_path):
@@ -159,7 +158,7 @@ def test_rows_with_and_without_references_in_one_batch(tmp_path):
     trainer = trainer_for(
         tiny("llama"), tmp_path, reward=share_of_ba, words=tokenizer(), candidates="model"
     )
-    rows = [make_row(random_rows(1)[0]), make_row(PROMPTS[0])]
+    rows = [as_row(random_rows(1)[0]), as_row(PROMPTS[0])]
     samples = Candidates(*Sentences.pack([[[4, 5], [6]], [[4], [7, 8]]]))
     target = trainer.data_collator.make(rows, samples)
     assert target.scored.lengths[0].tolist()[0] == len(rows[0].references[0])
@@ -225,7 +224,7 @@ def test_rewards_that_fail_say_where(function, message, tmp_path):
     settings = {"reward": function, "words": tokenizer(), "candidates": "model"}
     trainer = trainer_for(tiny("llama"), tmp_path, candidate_size=1, **settings)
     with pytest.raises(RewardError, match=message):
-        trainer.data_collator.make([make_row(PROMPTS[0])], Candidates(*Sentences.pack([[[4]]])))
+        trainer.data_collator.make([as_row(PROMPTS[0])], Candidates(*Sentences.pack([[[4]]])))
 
 
 def test_several_rewards_are_added_up_with_weights():
@@ -307,10 +306,33 @@ def test_standardized_rewards(tmp_path):
     settings = {"candidates": "dataset", "standardize_rewards": True, "tau": 1.0}
     trainer = trainer_for(tiny("t5"), tmp_path, **settings)
     row = PROMPTS[0] | {"candidates": [[5, END], [6, END]], "candidate_rewards": [10.0, 30.0]}
-    target = trainer.data_collator.make([make_row(row)])
+    target = trainer.data_collator.make([as_row(row)])
     high = math.exp(1) / (math.exp(1) + math.exp(-1))
     assert sorted(target.weights[0].tolist()) == pytest.approx([1 - high, high])
     assert target.signature.endswith(":standardized")
+
+
+@pytest.mark.parametrize("prior", ["base", "current"])
+def test_rewards_of_a_worker_process_wait_for_the_prior(prior, tmp_path):
+    """Edits and their rewards are made there; they come back without the function."""
+    losses = []
+    for workers in (0, 1):
+        trainer = trainer_for(
+            tiny("t5"),
+            tmp_path,
+            random_rows(8),
+            reward=lambda candidates, references: [
+                float(len(a) > len(b)) for a, b in zip(candidates, references, strict=True)
+            ],
+            words=tokenizer(),
+            prior=prior,
+            candidates="ngram+edit",
+            max_steps=2,
+            dataloader_num_workers=workers,
+        )
+        trainer.train()
+        losses.append(trainer.losses)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 
 # --- the base model ------------------------------------------------------------------------------
@@ -407,7 +429,7 @@ def test_what_is_logged_of_the_samples(tmp_path):
     assert line["reward_std"] == pytest.approx(
         math.sqrt(sum((value - mean) ** 2 for value in rewards) / 4)
     )
-    assert (line["completion_length"], line["distinct"]) == (7 / 4, 3 / 4)
+    assert (line["completion_length"], line["distinct"], line["finished"]) == (7 / 4, 3 / 4, 1)
     payoffs = [math.exp(2 / 3), 1.0, math.exp(1 / 4)]  # each text once
     ess = sum(payoffs) ** 2 / sum(payoff**2 for payoff in payoffs)
     assert line["ess"] == pytest.approx(ess, rel=1e-5)

@@ -125,7 +125,8 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
     "classifier": (
         """Compare the decisions of RewardClassifier at its defaults with those of scikit-learn's classifiers.
 
-    Four sets that come with scikit-learn, each with a table of costs: the figure is the mean cost of a decision on held-out rows.
+    Four sets that come with scikit-learn, each with a table of costs, and three that come with empulse, if it is installed, whose costs
+    differ from row to row: the figure is the mean cost of a decision on held-out rows.
 
     **Examples**
 
@@ -143,6 +144,7 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
                 "Repeat the cross-validation this often, with other folds.",
                 min=1,
             ),
+            declare("rows", int, 10_000, "Use so many rows of each set at most.", min=100),
         ),
     ),
     "conformal": (
@@ -169,6 +171,7 @@ _BENCHMARKS: dict[str, tuple[str, tuple[Parameter, ...]]] = {
             ),
             declare("sentences", int, 4000, "Train on so many sentences at most.", min=1),
             declare("splits", int, 20, "Split the development set so often.", min=1),
+            declare("most", int, 64, "Let a set of whole outputs hold so many at most.", min=1),
         ),
     ),
     "grid": (

@@ -84,7 +84,6 @@ class TargetMaker:
         max_references: how many references of an example a step uses, chosen at random; None: all.
         add_references: whether references join the candidates, which is for samplers that do not
             include them.
-        standardize: whether rewards of an example have mean 0 and standard deviation 1.
 
     """
 
@@ -98,12 +97,10 @@ class TargetMaker:
         k: int | None = None,
         max_references: int | None = None,
         add_references: bool = True,
-        standardize: bool = False,
     ) -> None:
         self.objective, self.reward, self.samplers = objective, reward, samplers
         self.estimator, self.k = estimator, k
         self.max_references, self.add_references = max_references, add_references
-        self.standardize = standardize
 
     def __call__(
         self,
@@ -125,6 +122,7 @@ class TargetMaker:
         *given: Candidates,
         reward: Reward | None = None,
         complete: Tensor | None = None,
+        standardize: bool = False,
     ) -> RewardedCandidates:
         """Candidates for references ``[B, R, M]`` and their rewards, on the CPU.
 
@@ -134,6 +132,7 @@ class TargetMaker:
             given: candidates from elsewhere, such as the model's own samples.
             reward: for this batch alone, in place of the reward.
             complete: bool ``[B]``, examples whose candidates need no references beside them.
+            standardize: whether rewards of an example have mean 0 and standard deviation 1.
 
         """
         references = _choose_references(references, self.max_references, generator)
@@ -150,7 +149,7 @@ class TargetMaker:
             cands = cands.with_references(references._replace(lengths=lengths))
         cands, used = self._measured(cands, references, generator), reward or self.reward
         values = used.checked_score(*aligned(cands.sentences, references))
-        scores = standardized(values, cands, references) if self.standardize else values
+        scores = standardized(values, cands, references) if standardize else values
         idle = ~cands.present.any(1)
         if bool(idle.any()):
             cands = _with_stand_ins(cands, idle)

@@ -111,6 +111,19 @@ class RewardWrapper(Reward):
         return self.reward.bound
 
 
+class _Described(Reward):
+    """What is known of a reward, without its function."""
+
+    signature, bound = "", 0.0
+
+    def __init__(self, reward: Reward) -> None:
+        for name in ("signature", "bound", "pairwise", "uses_references"):
+            setattr(self, name, getattr(reward, name))
+
+    def score(self, candidates: Sentences, references: Sentences) -> Tensor:
+        raise NotImplementedError
+
+
 class Precomputed(RewardWrapper):
     """A reward whose values for one set of candidates are known: a new temperature needs no others.
 
@@ -122,7 +135,8 @@ class Precomputed(RewardWrapper):
     """
 
     def __init__(self, reward: Reward, values: Tensor) -> None:
-        super().__init__(reward)
+        # not the reward itself: values can go to other processes where a function could not
+        super().__init__(_Described(reward))
         self._values = values
 
     def score(self, candidates: Sentences, references: Sentences) -> Tensor:

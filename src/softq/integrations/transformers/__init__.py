@@ -26,7 +26,7 @@ from softq.integrations.transformers.dependency_parsing import (
 )
 from softq.integrations.transformers.distillation import distill, distill_to
 from softq.integrations.transformers.rewards import OnText
-from softq.integrations.transformers.rows import RowEncoder
+from softq.integrations.transformers.row_encoder import RowEncoder
 from softq.integrations.transformers.token_classification import (
     TokenClassificationArguments,
     TokenClassificationModel,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from softq.errors import DataError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.rewards import with_sources
-from softq.integrations.transformers.scoring import ScoredCandidates
-from softq.integrations.transformers.step_statistics import statistics_of
+from softq.integrations.transformers.step_target import PreparedStep, StepTarget, WeightRules
 from softq.integrations.transformers.tokens import Ends, SpecialTokens, TokenIds, strip_specials
 from softq.lab.recipe import Objective
-from softq.neural.target_maker import RewardedCandidates, TargetMaker, make_sampler
+from softq.neural.target_maker import TargetMaker, make_sampler
 from softq.numerics import length_mask
 from softq.rewards import Reward
 from softq.rewards.base import RewardWrapper
@@ -42,106 +39,6 @@ class Row:
     """
     source: TokenIds
     """What the model reads; empty where that is no text."""
-
-
-@dataclass(frozen=True)
-class StepTarget:
-    """What a step is trained toward."""
-
-    scored: ScoredCandidates
-    weights: Tensor
-    """float32 ``[B, K]``, 0 where a candidate is missing."""
-    signature: str
-    log_base: Tensor | None = None
-    """float32 ``[B, K]``: the base measure by which the model is renormalised on the candidates;
-    -inf: left out. None: the model has its own probabilities."""
-    statistics: Mapping[str, Tensor] = field(default_factory=dict)
-    """Of each row, ``[B]``, to be logged; NaN where there is nothing to say."""
-
-    def to(self, device: torch.device | str) -> StepTarget:
-        """The same on another device."""
-        base = self.log_base
-        return replace(
-            self,
-            scored=self.scored.to(device),
-            weights=self.weights.to(device, non_blocking=True),
-            log_base=None if base is None else base.to(device, non_blocking=True),
-        )
-
-    def cross_entropy(self, log_probs: Tensor) -> Tensor:
-        """- Σ_s w_s log P(y_s), summed over rows, of the model's log-probabilities ``[B, K]``.
-
-        With ``log_base``, P is renormalised on the candidates: P(y_s) base_s / Σ P(y_t) base_t.
-        """
-        if self.log_base is not None:
-            scores = log_probs.masked_fill(self.log_base == -math.inf, 0.0) + self.log_base
-            nothing = (self.log_base == -math.inf).all(1, keepdim=True)
-            total = scores.masked_fill(nothing, 0.0).logsumexp(1, keepdim=True)
-            log_probs = (scores - total).masked_fill(self.log_base == -math.inf, 0.0)
-        return -(self.weights * log_probs).sum()
-
-
-@dataclass(frozen=True)
-class PreparedStep:
-    """What a step is trained toward, but for the prior, which only the model can tell."""
-
-    rewarded: RewardedCandidates
-    ends: Sequence[Ends]
-    arguments: RewardAugmentedArguments
-    sampled: Candidates | None
-    """The model's own samples, if there are any."""
-
-    @property
-    def scored(self) -> ScoredCandidates:
-        """All candidates as the model generates them, in their order; those of no base measure, such as repetitions, are missing."""
-        cands = self.rewarded.candidates
-        lengths = cands.lengths.masked_fill(cands.log_base() == -math.inf, MISSING)
-        return add_ends(Sentences(cands.tokens, lengths), self.ends)
-
-    @property
-    def known_log_probs(self) -> Tensor | None:
-        """Log-probabilities ``[B, S]`` under the model that sampled all of them; None otherwise."""
-        cands = self.rewarded.candidates
-        found = cands.log_model
-        if found is None or bool((found.isnan() & cands.present).any()):
-            return None
-        return found.nan_to_num()
-
-    def weigh(self, log_prior: Tensor | None = None, *, keep_all: bool = False) -> StepTarget:
-        """The target.
-
-        Args:
-            log_prior: log-probabilities ``[B, S]`` of all candidates under the prior, on the CPU.
-            keep_all: keeps candidates that weigh nothing in their places.
-
-        """
-        rewarded, arguments = self.rewarded, self.arguments
-        if log_prior is not None and arguments.length_normalization in ("prior", "both"):
-            log_prior = log_prior / self.scored.lengths.clamp(min=1)
-        target = rewarded.target(log_prior, arguments.prior_weight)
-        weights = target.weights.masked_fill(rewarded.idle.unsqueeze(1), 0.0)
-        outputs, kept, base = target.outputs, weights > 0, None
-        if arguments.normalize_model:
-            base = outputs.log_base().masked_fill(rewarded.idle.unsqueeze(1), -math.inf)
-            kept = base > -math.inf
-        statistics = statistics_of(rewarded, self.sampled)
-        if rewarded.reward is not None:
-            ess = target.effective_sample_size()
-            statistics["ess"] = ess.masked_fill(rewarded.idle, math.nan)
-        signature = target.signature + ":standardized" * arguments.standardize_rewards
-        if keep_all:
-            found = add_ends(outputs.sentences, self.ends)
-            base = None if base is None else base.float()
-            return StepTarget(found, weights.float(), signature, base, statistics)
-        # with the first in place, so that a batch without anything to learn can be run, too
-        kept[:, 0] |= ~kept.any() & outputs.present[:, 0]
-        order = (~kept).long().argsort(dim=1, stable=True)[:, : max(1, int(kept.sum(1).max()))]
-        missing = ~kept.gather(1, order)
-        texts = outputs.select(order.masked_fill(missing, -1)).sentences
-        weights = weights.gather(1, order).float()
-        if base is not None:
-            base = base.gather(1, order).masked_fill(missing, -math.inf).float()
-        return StepTarget(add_ends(texts, self.ends), weights, signature, base, statistics)
 
 
 class _IntactSampler:
@@ -205,6 +102,7 @@ class StepTargets:
         ends: Ends | None = None,
     ) -> None:
         self.arguments, self.special = arguments, special
+        self._rules = WeightRules.of(arguments)
         self._usual_ends = ends or Ends([], sorted(special.ends)[:1])
         likelihood = arguments.objective == "ml"
         size, never = arguments.candidate_size, sorted(i for i in special.unwritable if i < vocab)
@@ -232,7 +130,6 @@ class StepTargets:
             max_references=size if likelihood else most,
             add_references=arguments.add_references
             and arguments.candidates not in ("ngram", "recombined"),
-            standardize=arguments.standardize_rewards,
         )
 
     def wants(self, kind: str) -> bool:
@@ -246,34 +143,40 @@ class StepTargets:
 
         ``sampled`` are texts of the model's own, without special tokens at their ends.
         """
-        for place, row in enumerate(rows):
-            self._check(row, place)
-        references = Sentences.pack(
+        references = self._references(rows)
+        reward = with_sources(self._make.reward, [row.source for row in rows])
+        given, complete = list(sampled), torch.tensor([not row.references for row in rows])
+        if self.wants("dataset"):
+            own, known = self._own(rows)
+            given.insert(0, own)
+            reward = KnownRewards(reward, known) if known else reward
+            if (
+                self.arguments.candidates == "dataset"
+            ):  # what the user has scored is a set of its own
+                complete |= torch.tensor([row.rewards is not None for row in rows])
+        standardize = self.arguments.standardize_rewards
+        rewarded = self._make.prepare(
+            references, generator, *given, reward=reward, complete=complete, standardize=standardize
+        )
+        own_samples = sampled[0] if sampled else None
+        step = PreparedStep(rewarded, self.ends(rows), self._rules, own_samples)
+        return step.weigh() if self.arguments.prior == "none" else step
+
+    def _references(self, rows: Sequence[Row]) -> Sentences:
+        """Texts ``[B, R, M]`` without special tokens at their ends, an empty one where there is none."""
+        return Sentences.pack(
             [
                 [strip_specials(text, self.special.ids)[0] for text in row.references or [[]]]
                 for row in rows
             ]
         )
-        reward = with_sources(self._make.reward, [row.source for row in rows])
-        given, complete = list(sampled), None
-        if self.wants("dataset"):
-            own, known = self._own(rows)
-            given.insert(0, own)
-            reward = KnownRewards(reward, known) if known else reward
-            # what the user has scored is a set of its own
-            alone = self.arguments.candidates == "dataset"
-            complete = torch.tensor([alone and row.rewards is not None for row in rows])
-        bare = torch.tensor([not row.references for row in rows])
-        complete = bare if complete is None else bare | complete
-        rewarded = self._make.prepare(
-            references, generator, *given, reward=reward, complete=complete
-        )
-        own_samples = sampled[0] if sampled else None
-        step = PreparedStep(rewarded, self.ends(rows), self.arguments, own_samples)
-        return step.weigh() if self.arguments.prior == "none" else step
 
-    def _check(self, row: Row, place: int) -> None:
-        """Whether a row has what its objective, candidates and reward need."""
+    def weighs(self, rows: Sequence[Row]) -> bool:
+        """Whether a batch has a target of its own: not for ``ml`` with one reference."""
+        return self.arguments.objective != "ml" or any(len(row.references) > 1 for row in rows)
+
+    def check(self, row: Row, place: int) -> None:
+        """Whether a row of a batch has what its objective, candidates and reward need."""
         if row.references:
             return
         which = f"row {place} of the batch has no 'labels'"
@@ -324,27 +227,6 @@ class StepTargets:
             else self._usual_ends
             for row in rows
         ]
-
-
-def add_ends(texts: Sentences, ends: Sequence[Ends]) -> ScoredCandidates:
-    """Texts ``[B, K, L]`` with special tokens around those of each row."""
-    before, after = (
-        Sentences.pack([list(part) for part in side]) for side in zip(*ends, strict=True)
-    )
-    starts = before.lengths.unsqueeze(1)  # of the text, [B, 1]
-    stops = starts + texts.lengths.clamp(min=0)  # [B, K]
-    full = (stops + after.lengths.unsqueeze(1)).masked_fill(~texts.present, MISSING)
-    copies = texts.lengths.shape[1]
-    head, tail = (side.tokens.unsqueeze(1).expand(-1, copies, -1) for side in (before, after))
-    together = pad(torch.cat([head, texts.tokens, tail], 2), (0, 1))  # one place at least
-    # where each token of a candidate stands in there, [B, K, T]
-    place = torch.arange(max(1, int(full.max()))).expand(*full.shape, -1)
-    first_of_text, first_of_tail = head.shape[2], head.shape[2] + texts.tokens.shape[2]
-    of_text = first_of_text + place - starts.unsqueeze(2)
-    of_tail = first_of_tail + place - stops.unsqueeze(2)
-    behind = torch.where(place < stops.unsqueeze(2), of_text, of_tail)
-    at = torch.where(place < starts.unsqueeze(2), place, behind)
-    return ScoredCandidates(together.gather(2, at.clamp(max=together.shape[2] - 1)), full)
 
 
 class KnownRewards(RewardWrapper):

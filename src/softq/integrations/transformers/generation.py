@@ -20,7 +20,7 @@ from softq.errors import DependencyError, ModelError, RewardError
 from softq.integrations.transformers.arguments import CorpusMetric
 from softq.integrations.transformers.loading import Loaded
 from softq.integrations.transformers.rewards import as_text_reward
-from softq.integrations.transformers.rows import RowEncoder
+from softq.integrations.transformers.row_encoder import RowEncoder
 from softq.integrations.transformers.sampling import (
     Generate,
     GeneratedRow,

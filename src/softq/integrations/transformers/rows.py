@@ -6,7 +6,7 @@ What a model reads, what it should generate, and the target that a step is train
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,29 +14,11 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from softq.checks import check_count
-from softq.errors import DataError, ModelError
-from softq.integrations.text_rows import (
-    TEXT_COLUMNS,
-    check_columns,
-    plain,
-    reward_lists,
-    text_row,
-)
-from softq.integrations.transformers.candidates import (
-    PreparedStep,
-    Row,
-    StepTarget,
-    StepTargets,
-    batch_seed,
-)
-from softq.integrations.transformers.tokens import (
-    IGNORED,
-    TokenIds,
-    padded,
-    padded_inputs,
-    special_by_tokenizer,
-)
+from softq.errors import DataError
+from softq.integrations.text_rows import check_columns, plain, reward_lists
+from softq.integrations.transformers.candidates import Row, StepTargets, batch_seed
+from softq.integrations.transformers.step_target import PreparedStep, StepTarget
+from softq.integrations.transformers.tokens import IGNORED, TokenIds, padded, padded_inputs
 
 # of a row, which are not the model's inputs
 COLUMNS = (
@@ -56,166 +38,6 @@ ROWS, TARGET, PROMPTS = (
 logger = logging.getLogger(__name__)
 
 Collator = Callable[[list[Any]], Mapping[str, Any]]
-
-
-class RowEncoder:
-    """Turns rows of text into rows of token ids, as `RewardAugmentedTrainer` takes them.
-
-    Args:
-        tokenizer: of the model.
-        causal: whether the model continues its input (GPT-2, Llama), or reads it with an encoder
-            (T5, BART, Marian).
-        max_source: longest source or prompt, in tokens. A source is cut at its end, a prompt behind
-            its first special tokens, since its end says what is to be written.
-        max_target: longest reference or candidate, in tokens; they are cut at their ends.
-
-    A row has ``source`` and may have ``references``, a text or a list of texts, ``candidates``, a
-    list of texts, and ``candidate_rewards``, a number for each or, for each, one per reference. A
-    warning names columns that are not read. A causal model gets an end-of-text token after each text, one that was cut included. Its
-    ``source`` may be a list of chat messages, ``{"role": ..., "content": ...}``, which become a
-    prompt by the tokenizer's chat template.
-
-    """
-
-    def __init__(
-        self, tokenizer: Any, *, causal: bool, max_source: int = 512, max_target: int = 128
-    ) -> None:
-        self.tokenizer, self.causal = tokenizer, causal
-        self._told = False
-        self.max_source = check_count("max_source", max_source, DataError)
-        least = 2 if causal else 1  # a token and the end of the text
-        self.max_target = check_count("max_target", max_target, DataError, least)
-        if causal and tokenizer.eos_token_id is None:
-            raise ModelError(
-                "the tokenizer has no eos_token, and a text must end: set tokenizer.eos_token"
-            )
-
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """One row of token ids, or columns of many, as ``Dataset.map(…, batched=True)`` gives them.
-
-        ``input_ids``, ``labels`` (one list for each reference), and candidates where there are any.
-        """
-        sources = plain(row.get("source")) if isinstance(row, Mapping) else None
-        if not isinstance(sources, list) or all(isinstance(part, Mapping) for part in sources):
-            return self.all([row])[0]  # a text, or the messages of a chat
-        names = list(row)
-        rows = [dict(zip(names, values, strict=True)) for values in zip(*row.values(), strict=True)]
-        made = self.all(rows)
-        columns = dict.fromkeys(name for each in made for name in each)
-        return {name: [each.get(name) for each in made] for name in columns}
-
-    def all(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Many rows at once, which tokenizers are far quicker at than at one after the other.
-
-        What was cut is counted in a warning.
-        """
-        if isinstance(rows, Mapping):
-            raise DataError(
-                "expected a list of rows, got columns: encode row by row, as Dataset.map does"
-                " without batched=True, or call the encoder itself"
-            )
-        checked = [text_row(row, references=False) for row in rows]
-        others = {name for row in rows for name in row} - {*TEXT_COLUMNS}
-        if others and not self._told:
-            self._told = True
-            logger.warning("columns that are not read: %s", ", ".join(sorted(others)))
-        sources, cut_sources = self._sources([row["source"] for row in checked])
-        texts = [[row.get("references", []), row.get("candidates", [])] for row in checked]
-        every = [text for columns in texts for column in columns for text in column]
-        numbers, cut_targets = self._targets(every)
-        if cut_sources + cut_targets:
-            logger.warning(
-                "cut off: %d of %d sources, which are longer than %d tokens, and %d of %d"
-                " references and candidates, longer than %d",
-                *(cut_sources, len(sources), self.max_source),
-                *(cut_targets, len(numbers), self.max_target),
-            )
-        targets = iter(numbers)
-        for row, source, (references, candidates) in zip(checked, sources, texts, strict=True):
-            for name in ("source", "references"):
-                row.pop(name, None)
-            row["input_ids"] = source
-            if references:
-                row["labels"] = [next(targets) for _ in references]
-            if candidates:
-                row["candidates"] = [next(targets) for _ in candidates]
-        return checked
-
-    def sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> list[TokenIds]:
-        """The token ids of sources or prompts."""
-        return self._sources(texts)[0]
-
-    def _sources(self, texts: Sequence[str | list[dict[str, Any]]]) -> tuple[list[TokenIds], int]:
-        """Of sources, and how many were cut."""
-        if not self.causal:
-            if not all(isinstance(text, str) for text in texts):
-                raise DataError(
-                    "a list of chat messages is for causal models: give 'source' as a text"
-                )
-            return self._cut_at_the_end("text", texts, self.max_source)
-        of_text = iter(self._tokenized("text", [text for text in texts if isinstance(text, str)]))
-        end = self.tokenizer.eos_token_id
-        whole = [
-            _without_end(next(of_text), end) if isinstance(text, str) else self._chat(text)
-            for text in texts
-        ]
-        specials = special_by_tokenizer(self.tokenizer)
-        return [_cut_behind_marks(prompt, self.max_source, specials) for prompt in whole], sum(
-            len(row) > self.max_source for row in whole
-        )
-
-    def _chat(self, messages: list[dict[str, Any]]) -> TokenIds:
-        found = self.tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True
-        )
-        # which of them depends on the version
-        return list(found if isinstance(found, list) else found["input_ids"])
-
-    def _targets(self, texts: Sequence[str]) -> tuple[list[TokenIds], int]:
-        """Of references and candidates, and how many were cut."""
-        if not self.causal:
-            return self._cut_at_the_end("text_target", texts, self.max_target)
-        rows, cut = self._cut_at_the_end(
-            "text", texts, self.max_target - 1, add_special_tokens=False
-        )
-        return [[*row, self.tokenizer.eos_token_id] for row in rows], cut
-
-    def _cut_at_the_end(
-        self, name: str, texts: Sequence[Any], most: int, **how: Any
-    ) -> tuple[list[TokenIds], int]:
-        rows = self._tokenized(name, texts, **how)
-        long = [place for place, row in enumerate(rows) if len(row) > most]
-        # end marks stay
-        shorter = self._tokenized(
-            name, [texts[place] for place in long], truncation=True, max_length=most, **how
-        )
-        for place, row in zip(long, shorter, strict=True):
-            rows[place] = row
-        return rows, len(long)
-
-    def _tokenized(self, name: str, texts: Sequence[Any], **how: Any) -> list[TokenIds]:
-        return (
-            [
-                list(row)
-                for row in self.tokenizer(**{name: list(texts)}, verbose=False, **how)["input_ids"]
-            ]
-            if texts
-            else []
-        )
-
-
-def _cut_behind_marks(prompt: TokenIds, most: int, specials: Collection[int]) -> TokenIds:
-    """The special tokens that a prompt begins with, and as many of its last tokens as there is room for."""
-    if len(prompt) <= most:
-        return prompt
-    first = min(
-        next((place for place, number in enumerate(prompt) if number not in specials), 0), most
-    )
-    return prompt[:first] + prompt[len(prompt) - most + first :]
-
-
-def _without_end(prompt: TokenIds, end: int) -> TokenIds:
-    return prompt[:-1] if len(prompt) > 1 and prompt[-1] == end else prompt
 
 
 class RewardAugmentedCollator:
@@ -252,7 +74,7 @@ class RewardAugmentedCollator:
     ) -> None:
         self.causal, self.pad, self.targets = causal, pad, targets
         self.seed, self.inputs, self.context = seed, inputs, context
-        self._told = False
+        self._told, self._multiple = False, targets.arguments.pad_to_multiple_of
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         # shared, since workers of a data loader may outlive an epoch
         self.training = True
@@ -270,8 +92,11 @@ class RewardAugmentedCollator:
 
     def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
         """A batch from rows, with ``input_ids`` if ``inputs`` was not given."""
-        self._check(rows)
+        self._check_columns(rows)
         wanted = [as_row(row) for row in rows]
+        if self.training:
+            for place, row in enumerate(wanted):
+                self.targets.check(row, place)
         # how many there are is all that matters of the labels of a row without references
         unknown = [self.pad] * self.targets.arguments.max_new_tokens if self.training else []
         first = [row.references[0] if row.references else unknown for row in wanted]
@@ -280,18 +105,18 @@ class RewardAugmentedCollator:
         batch |= inputs
         if self.training or any(row.references for row in wanted):
             batch["labels"] = padded(labels, IGNORED)
-        weighed = self.targets.arguments.objective != "ml" or any(
-            len(row.references) > 1 for row in wanted
-        )
-        if self.training and weighed and not self.targets.wants("model"):
-            if get_worker_info() is not None:  # a process of its own, which is ahead anyway
-                batch[TARGET] = self.make(wanted)
-            else:
-                self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="softq-target")
-                batch[TARGET] = self._pool.submit(self.make, wanted)
+        if self.training and self.targets.weighs(wanted) and not self.targets.wants("model"):
+            batch[TARGET] = self._in_background(wanted)
         return batch
 
-    def _check(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _in_background(self, rows: Sequence[Row]) -> Any:
+        """The target, or a future of it."""
+        if get_worker_info() is not None:  # a process of its own, which is ahead anyway
+            return self.make(rows)
+        self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="softq-target")
+        return self._pool.submit(self.make, rows)
+
+    def _check_columns(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Columns that are misspelt are an error, those that nobody reads a warning, once."""
         read = {*COLUMNS, *_READ}
         for row in rows:
@@ -331,7 +156,7 @@ class RewardAugmentedCollator:
                 )
         inputs: dict[str, Any] = padded_inputs([prompt + text for prompt, text in pairs], self.pad)
         labels = [[IGNORED] * len(prompt) + text for prompt, text in pairs]
-        return inputs | {PROMPTS: padded_inputs(prompts, self.pad, "left")}, labels
+        return inputs | {PROMPTS: padded_inputs(prompts, self.pad, "left", self._multiple)}, labels
 
     def make(self, rows: Sequence[Row], *drawn: Any) -> StepTarget | PreparedStep:
         """The target of these rows; ``drawn`` are the model's own samples."""
@@ -347,7 +172,8 @@ class RewardAugmentedCollator:
     def _inputs(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
         """What an encoder reads."""
         if self.inputs is None:
-            return padded_inputs([_source_ids(row) for row in rows], self.pad)
+            sources = [_source_ids(row) for row in rows]
+            return padded_inputs(sources, self.pad, multiple=self._multiple)
         return self.inputs(
             [{name: row[name] for name in row if name not in COLUMNS} for row in rows]
         )

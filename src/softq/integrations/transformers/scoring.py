@@ -228,7 +228,9 @@ def _in_one_row(
     lengths = known.sum(1, keepdim=True)
     # [K·T]: place within its candidate
     step = torch.arange(width, device=lengths.device).repeat(size)
-    positions = torch.cat([(known.cumsum(1) - 1).clamp(min=0), lengths + step], 1)
+    # padding stands at 0, since a model may have no positions beyond those of its texts
+    own = (lengths + step) * scored.real.reshape(batch, size * width)
+    positions = torch.cat([(known.cumsum(1) - 1).clamp(min=0), own], 1)
     logits = model(
         input_ids=torch.cat([prompts["input_ids"], scored.tokens.reshape(batch, size * width)], 1),
         attention_mask=_row_mask(known, scored, core.dtype),

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from softq.errors import ModelError
@@ -96,15 +97,29 @@ def decode_all(tokenizer: Any, rows: list[TokenIds]) -> list[str]:
     return tokenizer.batch_decode(rows, skip_special_tokens=True) if rows else []
 
 
-def padded(rows: Sequence[TokenIds], fill: int, side: Literal["left", "right"] = "right") -> Tensor:
-    """Rows of token ids as one tensor ``[B, L]``, filled up in front or behind."""
+def padded(
+    rows: Sequence[TokenIds],
+    fill: int,
+    side: Literal["left", "right"] = "right",
+    multiple: int | None = None,
+) -> Tensor:
+    """Rows of token ids as one tensor ``[B, L]``, filled up in front or behind, to a multiple of a length.
+
+    >>> padded([[5], [6, 7]], 0, multiple=4).tolist()
+    [[5, 0, 0, 0], [6, 7, 0, 0]]
+    """
     tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
-    return pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side=side)
+    found = pad_sequence(tensors, batch_first=True, padding_value=fill, padding_side=side)
+    more = -found.shape[1] % (multiple or 1)
+    return pad(found, (more, 0) if side == "left" else (0, more), value=fill)
 
 
 def padded_inputs(
-    rows: Sequence[TokenIds], pad: int, side: Literal["left", "right"] = "right"
+    rows: Sequence[TokenIds],
+    fill: int,
+    side: Literal["left", "right"] = "right",
+    multiple: int | None = None,
 ) -> dict[str, Tensor]:
     """What a model reads, and the mask of what it is to see of that."""
-    mask = padded([[1] * len(row) for row in rows], 0, side)
-    return {"input_ids": padded(rows, pad, side), "attention_mask": mask}
+    mask = padded([[1] * len(row) for row in rows], 0, side, multiple)
+    return {"input_ids": padded(rows, fill, side, multiple), "attention_mask": mask}

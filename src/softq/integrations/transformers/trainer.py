@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import IterableDataset
 from transformers import Trainer, TrainerCallback
 
 from softq.errors import DataError, ModelError, RecipeError
 from softq.integrations.transformers.arguments import RewardAugmentedArguments
 from softq.integrations.transformers.base_model import BaseModel, has_adapters, is_deterministic
-from softq.integrations.transformers.candidates import (
-    PreparedStep,
-    Row,
-    StepTarget,
-    StepTargets,
-    add_ends,
-    batch_seed,
-)
+from softq.integrations.transformers.candidates import StepTargets, batch_seed
 from softq.integrations.transformers.generation import (
     Writer,
     Writing,
@@ -39,7 +32,7 @@ from softq.integrations.transformers.model_checks import (
     core_of,
     first_model,
 )
-from softq.integrations.transformers.reuse import Drawn, RepeatedBatches, ReusedSamples
+from softq.integrations.transformers.own_samples import OwnSamples, RepeatedBatches
 from softq.integrations.transformers.rewards import (
     as_reward,
     unknown_never_matches,
@@ -54,7 +47,8 @@ from softq.integrations.transformers.scoring import (
     fits_one_row,
     one_row_is_less,
 )
-from softq.integrations.transformers.step_statistics import Averages, effective_share
+from softq.integrations.transformers.step_statistics import Averages
+from softq.integrations.transformers.step_target import StepTarget
 from softq.integrations.transformers.tokens import (
     IGNORED,
     decode_all,
@@ -62,14 +56,13 @@ from softq.integrations.transformers.tokens import (
     usual_ends,
 )
 from softq.neural.generation import evaluating
-from softq.sentences import MISSING
 
 logger = logging.getLogger(__name__)
 
 # by what names Trainer's history has what was seen of the model's samples
 AVERAGES = (
     *("reward", "reward_std", "kl_base", "entropy", "completion_length", "distinct", "ess"),
-    "ess_reused",
+    *("ess_reused", "finished"),
 )
 # steps between two looks at the model's entropy where an epoch has one log
 _LOOKS_EVERY = 8
@@ -119,15 +112,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             first_model(more["model_init"]) if model is None and more.get("model_init") else model
         )
         self.causal = not core.config.is_encoder_decoder
-        if self.causal and data_collator is not None:
-            raise RecipeError(
-                "a causal model's rows are collated by softq; data_collator is for the inputs of"
-                " encoder-decoders"
-            )
-        if args.objective != "ml" and more.get("compute_loss_func") is not None:
-            raise RecipeError(
-                f"compute_loss_func is for ml: the loss of {args.objective} is the trainer's own"
-            )
+        self._check_given(args, data_collator, more.get("compute_loss_func"))
         self._check_samples(args, core, generate)
         special = special_tokens(tokenizer, core)
         given = as_reward(args.reward if reward is None else reward, args.reward_weights, tokenizer)
@@ -142,15 +127,13 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         )
         ends = usual_ends(tokenizer, special, causal=self.causal)
         self.targets = StepTargets(args, self.reward, vocab, special, ends)
-        how = Writing(
-            beams=args.eval_num_beams,
-            samples=args.eval_mbr_samples,
-            temperature=args.sampling_temperature,
-            top_p=args.sampling_top_p,
-            max_new_tokens=args.max_new_tokens,
-        )
         self.writer = Writer(
-            how, self.causal, special, mode=args.generation, generate=generate, start=ends.before
+            _writing(args),
+            self.causal,
+            special,
+            mode=args.generation,
+            generate=generate,
+            start=ends.before,
         )
         collator = RewardAugmentedCollator(
             causal=self.causal,
@@ -161,17 +144,43 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             context=positions(core) if self.causal else None,
         )
         self.averages, self._stale = Averages(), False
-        self._reused = ReusedSamples(args.reuse_samples, args.gradient_accumulation_steps)
         # whether what candidates share is computed once; found out on the first batch
         self._shared: bool | None = None
         super().__init__(model=model, args=args, data_collator=collator, **more)
         self.add_callback(_Epochs(collator))
-        core = core_of(self.model)
+        if args.objective != "ml":
+            self._check_parallel()
+        self._prepare_samples()
+
+    def _prepare_samples(self) -> None:
+        """What is needed for priors and for the model's own samples, as training begins."""
+        args, core = self.args, core_of(self.model)
+        if args.reuse_samples > 1 and isinstance(self.train_dataset, IterableDataset):
+            raise RecipeError("reuse_samples needs a dataset of known length, got a stream")
         self._deterministic = is_deterministic(core)
         wanted = args.prior == "base" or args.track_base or has_adapters(self.model)
         self.base = BaseModel(self.model, core) if wanted and args.objective != "ml" else None
-        if args.objective != "ml":
-            self._check_parallel()
+        self.samples = OwnSamples(
+            args,
+            self.writer,
+            self.data_collator,
+            own_log_probs=self._own_log_probs,
+            base_log_probs=None if self.base is None else self._base_log_probs,
+        )
+
+    def _check_given(
+        self, args: RewardAugmentedArguments, data_collator: Any, compute_loss_func: Any
+    ) -> None:
+        """Whether the trainer can be given these functions."""
+        if self.causal and data_collator is not None:
+            raise RecipeError(
+                "a causal model's rows are collated by softq; data_collator is for the inputs of"
+                " encoder-decoders"
+            )
+        if args.objective != "ml" and compute_loss_func is not None:
+            raise RecipeError(
+                f"compute_loss_func is for ml: the loss of {args.objective} is the trainer's own"
+            )
 
     @staticmethod
     def _check_samples(args: RewardAugmentedArguments, core: Any, generate: Any) -> None:
@@ -221,7 +230,7 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         """
         own = {name: inputs[name] for name in (ROWS, TARGET, PROMPTS) if name in inputs}
         batch = {name: value for name, value in inputs.items() if name not in own}
-        if not model.training or not own or not self._is_weighed(own[ROWS]):
+        if not model.training or not own or not self.targets.weighs(own[ROWS]):
             self._keep_labels(model, batch)
             return super().compute_loss(model, batch, return_outputs, num_items_in_batch)
         if self._has_own_loss:
@@ -251,10 +260,6 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
     def _has_own_loss(self) -> bool:
         return self.label_smoother is not None or self.compute_loss_func is not None
 
-    def _is_weighed(self, rows: Sequence[Row]) -> bool:
-        """Whether a batch has a target of its own: not for ``ml`` with one reference."""
-        return self.args.objective != "ml" or any(len(row.references) > 1 for row in rows)
-
     def _keep_labels(self, model: nn.Module, batch: dict[str, Any]) -> None:
         """What a decoder reads, where Trainer keeps labels from the model, which makes it of them."""
         if self._has_own_loss and not self.causal and "labels" in batch:
@@ -271,7 +276,11 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             made: Any = own[TARGET]
             step = made.result() if isinstance(made, Future) else made
         elif self.targets.wants("model"):
-            step, drawn = self._from_samples(model, own[ROWS], given)
+            core = core_of(self.accelerator.unwrap_model(model))
+            step, drawn = self.samples(model, core, own[ROWS], given)
+            self.averages.add({"finished": drawn.exact.double().mean(1)})
+            if self._logs_next():
+                self.averages.add(self.samples.look_at(model, own[ROWS], given, drawn))
         else:
             step = self.data_collator.make(own[ROWS])
         if isinstance(step, StepTarget):
@@ -288,61 +297,6 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             prior = self._own_log_probs(model, given, scored) if known is None else known
         target = step.weigh(prior).to(device)
         return target, self._log_probs(model, given, target.scored)
-
-    def _from_samples(
-        self, model: nn.Module, rows: Sequence[Row], given: Mapping[str, Any]
-    ) -> tuple[StepTarget | PreparedStep, Drawn]:
-        """What a step is trained toward with the model's own samples, new ones or those of before."""
-        found = self._reused.find(rows)
-        if found is None:
-            drawn = self._samples(model, rows, given)
-            step = self.data_collator.make(rows, drawn.texts)
-            self._reused.keep(rows, (step, drawn))
-        else:
-            step, drawn = found[0], found[1]._replace(fresh=False)
-        if self._logs_next():
-            self.averages.add(self._look_at(model, rows, given, drawn))
-        return step, drawn
-
-    def _samples(self, model: nn.Module, rows: Sequence[Row], given: Mapping[str, Any]) -> Drawn:
-        """The model's own texts, with their probabilities where these are needed."""
-        core, size = core_of(self.accelerator.unwrap_model(model)), self.args.candidate_size
-        weighed = self.args.estimator == "importance"
-        with self.accelerator.autocast():
-            found = self.writer.samples(core, given, size)
-        texts = found.finished() if weighed else found.texts
-        # those of a server are the ones it sampled by, but not the model's own
-        proposal, own = texts.log_model, None
-        if proposal is None and (weighed or self.args.reuse_samples > 1):
-            scored = add_ends(texts.sentences, self.targets.ends(rows))
-            own = proposal = self._own_log_probs(model, given, scored).double()
-        if proposal is not None:
-            draws = torch.full((len(rows),), size)
-            texts = replace(texts, log_proposal=proposal, log_model=own, draws=draws)
-        return Drawn(texts, found.exact, True)
-
-    def _look_at(
-        self, model: nn.Module, rows: Sequence[Row], given: Mapping[str, Any], drawn: Drawn
-    ) -> dict[str, Tensor]:
-        """Entropy of the model and KL to its base, estimated by its finished samples, in nats ``[B]``.
-
-        And of samples that are used again their effective share.
-        """
-        texts, there = drawn.texts, drawn.texts.present & drawn.exact
-        if not bool(there.any()):
-            return {}
-        kept = texts.sentences._replace(lengths=texts.lengths.masked_fill(~there, MISSING))
-        scored = add_ends(kept, self.targets.ends(rows))
-        own = texts.log_model if drawn.fresh else None
-        now = self._own_log_probs(model, given, scored) if own is None else own
-        count = there.sum(1)  # 0 divided by it is NaN
-        found = {"entropy": -(now * there).sum(1) / count}
-        if self.base is not None:
-            ratio = now - self._base_log_probs(model, given, scored)
-            found["kl_base"] = (ratio * there).sum(1) / count
-        if not drawn.fresh and texts.log_proposal is not None:
-            found["ess_reused"] = effective_share(now - texts.log_proposal, there)
-        return found
 
     def _logs_next(self) -> bool:
         """Whether Trainer logs after this step."""
@@ -420,8 +374,6 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
         sampler, times = super()._get_train_sampler(*given), self.args.reuse_samples
         if times == 1:
             return sampler
-        if sampler is None:
-            raise RecipeError("reuse_samples needs a dataset of known length, got a stream")
         steps = self.args.world_size * self.args.gradient_accumulation_steps
         return RepeatedBatches(sampler, self._train_batch_size * steps, times)
 
@@ -502,6 +454,16 @@ class RewardAugmentedTrainer(Trainer):  # type: ignore[misc]  # of no type that 
             wanted = [decode_all(self.processing_class, row) for row in right]
             scores |= corpus_score(self.args.corpus_metric, said, wanted)
         return scores
+
+
+def _writing(args: RewardAugmentedArguments) -> Writing:
+    return Writing(
+        beams=args.eval_num_beams,
+        samples=args.eval_mbr_samples,
+        temperature=args.sampling_temperature,
+        top_p=args.sampling_top_p,
+        max_new_tokens=args.max_new_tokens,
+    )
 
 
 class _Epochs(TrainerCallback):  # type: ignore[misc]  # of no type that mypy knows
