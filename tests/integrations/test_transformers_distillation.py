@@ -9,11 +9,11 @@ import torch
 
 import softq
 from softq.errors import DataError, RewardError, RunError
-from softq.integrations.transformers import distillation
+from softq.integrations.transformers import RowEncoder, distillation
 from softq.integrations.transformers.distillation import distill, distill_to
 from softq.integrations.transformers.generation import TextModel, Writing
 from softq.integrations.transformers.loading import Loaded
-from softq.integrations.transformers.rows import RowEncoder, as_row
+from softq.integrations.transformers.rows import as_row
 from softq.lab.run import RunFolder
 from softq.sentences import MISSING, Sentences
 from softq.spaces import Candidates
