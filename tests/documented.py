@@ -39,7 +39,7 @@ REPLACED = {
 }  # what would have to be downloaded, or started
 SMALL = [  # flags that are added to the commands that fit
     *(
-        (rf"softq (train|sweep) {name}\b(?!.*--model neural)", flags)
+        (rf"softq (train|sweep) {name}\b(?!.*--model (neural|transformers))", flags)
         for name, flags in SMALL_TASKS.items()
     ),
     (r"softq train ner --model neural", "--hidden 4 --filters 4 --epochs 1"),
@@ -47,6 +47,8 @@ SMALL = [  # flags that are added to the commands that fit
         r"softq train parsing --model neural",
         "--hidden 4 --layers 1 --arc-size 4 --relation-size 4 --filters 4 --epochs 1",
     ),
+    (r"softq train ner --model transformers", "--epochs 1"),
+    (r"softq train parsing --model transformers", "--arc-size 4 --relation-size 4 --epochs 1"),
     (r"softq train mine\.toml .*--train train\.conll", SMALL_TASKS["ner"]),
     (r"softq train mine\.toml --epochs", SMALL_TASKS["classification"]),
     (
@@ -62,6 +64,8 @@ SMALL = [  # flags that are added to the commands that fit
     ),
     (r"softq sweep (ner|tag|parsing|translation|captioning)\b", "--tau 0.2"),
     (r"softq sweep", "--seed 0 --jobs 1"),
+    (r"softq train lm .*--distill", "--distill-samples 2"),
+    (r"softq data distill", "--samples 2"),
     (r"softq data annotators .*--tagger", "--over rounds=1"),
     (r"softq reproduce", "--jobs 1"),
     (r"softq theory(?!.*--references)", "--grid 20"),
@@ -83,7 +87,18 @@ READY = {  # runs that pages use and others train
         "softq train parsing --model neural --vectors vectors.txt --train train.conllu --dev"
         " dev.conllu --out runs/neural-trees"
     ),
+    "runs/bert": (
+        "softq train ner --model transformers:bert-base-cased --train train.conll --dev dev.conll"
+        " --out runs/bert"
+    ),
+    "runs/bert-trees": (
+        "softq train parsing --model transformers:bert-base-cased --train train.conllu --dev"
+        " dev.conllu --out runs/bert-trees"
+    ),
     "runs/names-ml": "softq train ner --train train.conll --dev dev.conll --out runs/names-ml",
+    "runs/ml": (
+        "softq train lm --from-scratch t5-small --train train.tsv --dev dev.tsv --out runs/ml"
+    ),
     "runs/costs": "softq train classifier --train train.csv --costs costs.csv --out runs/costs",
     "runs/trees": (
         "softq train parsing --train train.conllu --dev dev.conllu --objective raml --tau 0.2 --out"

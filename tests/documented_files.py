@@ -13,6 +13,7 @@ import ner_runs
 import parsing_runs
 import translation_runs
 from softq.formats.captions import names_file
+from tiny_taggers import save_encoder
 
 FEATURES = 1280  # as many as the usual encoder has
 IMAGES = {"train": range(10), "dev": range(10, 16), "test": range(16, 22)}
@@ -37,8 +38,10 @@ KINDS = [  # what a file is, by its name, and the first pattern that fits
     (r"(train|dev|test)\.tsv(\.gz)?", "{1}.tsv"),
     (r"(train|dev|test)\d?\.(de|en)", "{1}.{2}"),
     (r"german\.txt", "dev.de"),
+    (r"rewards\.py:.*", "rewards.py"),
     (r"(hypotheses|references|others)\.txt", "dev.en"),
     (r"refs\.(txt|tsv)", "refs.txt"),
+    (r"(transformers:)?bert-base-cased", "encoder"),
     (r"IMAGES/?", "IMAGES"),
     (r"DIR/?", "DIR"),
 ]
@@ -70,6 +73,11 @@ def make_store(folder):
     record = {"id": 1, "text": "Ann ran.", "label": label}
     (folder / "export.json").write_text(json.dumps([record | {"annotator": 7}]), "utf-8")
     (folder / "admin.jsonl").write_text(json.dumps(record), "utf-8")
+    (folder / "rewards.py").write_text(
+        "def right_length(completions, prompts):\n"
+        "    return [-abs(len(c) - len(p)) for c, p in zip(completions, prompts)]\n",
+        "utf-8",
+    )
     rows = (line.split("\t") for line in (folder / "dev.conll").read_text("utf-8").splitlines())
     (folder / "labelled.conll").write_text(
         "".join("\t".join([*row, *row[1:]]) + "\n" for row in rows), "utf-8"
@@ -77,6 +85,7 @@ def make_store(folder):
     tested = {f"{number}.jpg": captioning_runs.captions_of(number)[:1] for number in IMAGES["test"]}
     captioning_runs.write(folder / "mine.txt", tested)
     shutil.copyfile(folder / "dev.tsv", folder / "refs.txt")
+    save_encoder(folder / "encoder")
     _make_folder(folder, folder / "DIR")
     return folder
 
@@ -108,8 +117,11 @@ def _write_captions(folder, part):
 
 
 def provide(store, folder, name):
-    """Put a file of this name into a page's folder, if documents use the name and it is not there yet."""
-    wanted = folder / name
+    """Put a file of this name into a page's folder, if documents use the name and it is not there yet.
+
+    A name may stand before a colon, as that of a function's file does.
+    """
+    wanted = folder / name.removeprefix("transformers:").partition(":")[0]
     if wanted.exists():
         return
     fits, kind = next(

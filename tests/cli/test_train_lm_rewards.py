@@ -189,6 +189,11 @@ def test_a_function_that_cannot_be_loaded(files, tmp_path, monkeypatch, where, t
 # --- priors and presets ------------------------------------------------------------------------------
 
 
+def test_a_recipe_with_a_section_that_is_none(tmp_path):
+    (tmp_path / "mine.toml").write_text('task = "lm"\nobjective = "raml"\n', encoding="utf-8")
+    refused(softq("train", tmp_path / "mine.toml", "--dry-run"), "'objective' is a section")
+
+
 def test_a_preset_is_written_out_in_the_recipe(tmp_path):
     printed = well(softq("train", "lm", "--preset", "tpo", "--model", "m", "--dry-run"))
     for line in (
@@ -268,6 +273,7 @@ def test_rows_are_distilled_anew_in_every_epoch(files, runs, tmp_path, monkeypat
     assert len(rows_of(tmp_path / "run")) == 2
 
 
+@pytest.mark.filterwarnings("default::softq.errors.DataWarning")
 def test_distilled_rows_are_a_file_to_train_on(files, runs, tmp_path):
     out = tmp_path / "rows.jsonl"
     given = [runs / "ml", files / "train.txt", "--samples", 4, "--reward", "words:chrf"]
@@ -358,7 +364,12 @@ def test_what_is_not_distilled(files, runs, tmp_path, monkeypatch, flags, text):
         ("--reward-function R:short", "row 1: ml needs references, got none"),
         ("--objective raml --tau 1 --distill-reward bleu", "distill_reward is for distillation"),
         (f"{ON_SAMPLES} --prior-weight inf", "prior_weight must be finite"),
-        ("--prior base", "prior 'base' is for raml and sqdml"),
+        ("--prior base --distill-samples 2", "prior 'base' is for raml and sqdml"),
+        (f"{ON_SAMPLES} --best-by chrf --held-out bleu", "best_by = chrf needs held_out = chrf"),
+        (
+            f"{ON_SAMPLES} --reward-function R:short --best-by chrf",
+            "dev.txt, row 1: best_by = chrf compares with references, got none",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_before_anything_is_written(

@@ -80,7 +80,7 @@ def test_mbr_takes_the_text_of_the_highest_mean_reward(runs, monkeypatch):
 
     monkeypatch.setattr(Writer, "samples", samples)
     (chosen,) = model.write(["ula tretz tir"], how)
-    (evidence,) = drawn[0].sentences.unpack()
+    (evidence,) = drawn[0].texts.sentences.unpack()
     (best,) = model.write(["ula tretz tir"], Writing("greedy", max_new_tokens=6))
     smooth = SmoothingFunction().method3
     choices = [model.token_ids(best), *evidence]

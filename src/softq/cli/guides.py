@@ -231,8 +231,9 @@ softq reproduce translation --scale paper --data DIR --out reproduction/folder""
         many="models of Transformers",
         data=(
             "Lines of source, tab and reference, with further tabs and references where there are"
-            " more; or `.jsonl`, an object on each line with `source`, `references` and perhaps"
-            " `candidates` and `candidate_rewards`. `--model` is a run folder, a folder of"
+            " more; `.txt`, a prompt on each line, without references; or `.jsonl`, an object on each"
+            " line with `source` or `prompt` and perhaps `references`, `candidates` and"
+            " `candidate_rewards`. `--model` is a run folder, a folder of"
             " `save_pretrained` or the name of a model of Transformers; `--from-scratch t5-small`"
             " makes a T5 and a tokenizer instead. Usually, train by likelihood first, and toward the"
             " reward from the best model of that run. Without `--train`, sentences are sampled from"
@@ -247,6 +248,10 @@ softq reproduce translation --scale paper --data DIR --out reproduction/folder""
 softq train lm --model google-t5/t5-small --train train.tsv --dev dev.tsv --template "translate German to English: {}" --out runs/ml
 softq train lm --model runs/ml --train train.tsv --dev dev.tsv --objective raml --tau 0.2 --sampler ngram+model --out runs/raml
 softq train lm --from-scratch t5-small --train train.tsv --dev dev.tsv --optimizer adafactor --learning-rate 0.03 --epochs 20 --out runs/t5
+# a method by its name, a reward in Python, prompts without references
+softq train lm --model runs/ml --train german.txt --dev dev.tsv --preset tpo --reward-function rewards.py:right_length --out runs/tpo
+# toward what the model's own samples agree on, anew in every epoch
+softq train lm --model runs/ml --train german.txt --dev dev.tsv --distill-samples 32 --distill-reward words:chrf --out runs/mbr
 softq evaluate runs/raml test.tsv --against runs/ml
 # does it save the cost of minimum Bayes risk?
 softq evaluate runs/raml test.tsv --against runs/ml --against-method mbr

@@ -272,8 +272,11 @@ def _try_reward(recipe: LmRecipe, trainer: RewardAugmentedTrainer, train: Rows, 
     if reward.uses_references:
         name = recipe.data.train or "the built-in world"
         needed = recipe.objective.name != "ml" and not recipe.candidates.distill_samples
-        check_references(reward.signature, train if needed else (), name)
-        check_references(reward.signature, dev, recipe.data.dev or name)
+        check_references(f"the reward {reward.signature}", train if needed else (), name)
+        check_references(f"the reward {reward.signature}", dev, recipe.data.dev or name)
+    if recipe.evaluation.best_by != "reward":
+        name = recipe.data.dev or recipe.data.train
+        check_references(f"best_by = {recipe.evaluation.best_by}", dev, name)
     row = trainer.eval_dataset[0]
     given = row.get("labels") or [row["input_ids"]]
     mean_rewards([given[0]], [given], with_sources(reward, [row["input_ids"]]))
